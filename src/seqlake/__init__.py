@@ -1,0 +1,60 @@
+"""Datasets of multimodal temporal sequences: curate them and train on them from the same files."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+# Names resolve on first use, so that `seqlake --help` and `import seqlake` stay light.
+_HOME = {
+    "Audio": "spec.column_types",
+    "Cache": "training.cache",
+    "Column": "spec.schema",
+    "ColumnType": "spec.column_types",
+    "Dataset": "dataset.dataset",
+    "Embedding": "spec.column_types",
+    "File": "dataset.ingest",
+    "Finding": "spec.findings",
+    "Image": "spec.column_types",
+    "Loader": "training.loader",
+    "Mix": "training.mix",
+    "Report": "spec.findings",
+    "Schema": "spec.schema",
+    "Selection": "dataset.selection",
+    "SequenceView": "dataset.sequence",
+    "Shuffle": "training.order",
+    "Spatial3D": "spec.column_types",
+    "Spatial4D": "spec.column_types",
+    "Trajectory": "spec.column_types",
+    "Version": "protocols",
+    "Video": "spec.column_types",
+    "Whole": "windows.spec",
+    "Window": "windows.spec",
+    "Writer": "dataset.writer",
+    "convert": "conversion.convert",
+    "create": "dataset.opening",
+    "init": "dataset.opening",
+    "merge": "dataset.reshaping",
+    "open": "dataset.opening",
+    "scan": "dataset.opening",
+    "seconds": "windows.spec",
+}
+_MODULES = ("errors", "protocols", "testing")
+
+__all__ = sorted([*_HOME, *_MODULES])  # noqa: PLE0605 - one sorted list, made from the table above
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"seqlake.{name}")
+    if name not in _HOME:
+        raise AttributeError(f"module 'seqlake' has no attribute {name!r}")
+    value = getattr(import_module(f"seqlake.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

@@ -1,0 +1,175 @@
+"""Every error that seqlake raises on purpose.
+
+```text
+SeqlakeError
+├── DatasetNotFoundError      (FileNotFoundError)   nothing there, or not a Mixtrain dataset
+├── VersionNotFoundError      (LookupError)         expired, or never there
+├── InvalidMetadataError      (ValueError)          mixtrain.json cannot be used as it is
+│   └── UnsupportedVersionError                     a newer major version of the format
+├── ValidationError           (ValueError)          carries findings
+│   └── DuplicateSequenceError                      an id that is there already
+├── SchemaMismatchError       (ValueError)          expected / found, column by column
+├── QueryError                (ValueError)          SQL that cannot be used here
+├── ReadOnlyError             (PermissionError)     the place cannot be written
+├── CommitConflictError                             what changed meanwhile, how to retry
+│   └── CommitUnknownError                          no answer: the log decides
+├── DamagedTableError         (OSError)             committed bytes are gone or changed
+├── ShardChangedError         (OSError)             a shard changed under a reader
+├── UnsafeReferenceError      (PermissionError)     a path that leaves the dataset's root
+├── ForkedProcessError        (RuntimeError)        a remote store in a forked child
+├── LoaderStateError          (ValueError)          a state that belongs to another loader
+├── CacheTooSmallError        (ValueError)          says the least size that works
+├── DecodeError               (ValueError)          bytes that cannot be decoded
+│   ├── CorruptFileError                            the container is damaged
+│   └── CorruptFrameError                           one frame is damaged
+├── UnknownPluginError        (LookupError)         known names, nearest guess
+└── MissingDependencyError    (ImportError)         the extra to install
+
+PublishPendingWarning         (UserWarning)         committed, but glob readers do not see all of it yet
+```
+
+A message says what was expected, what was found and what to do next.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class SeqlakeError(Exception):
+    """The root of the tree.
+
+    Attributes:
+        path: The file, folder or URI in question, where there is one.
+        hint: What to do next, where the message does not say it already.
+    """
+
+    def __init__(self, message: str, *, path: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.path = path
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}" if self.hint else self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Errors cross processes; OSError's own pickling would drop the attributes.
+        return (_rebuild, (type(self), self.message, dict(self.__dict__)))
+
+    @property
+    def code(self) -> str:
+        """The error's stable name in JSON output: its class without `Error`, in kebab case."""
+        name = type(self).__name__.removesuffix("Error")
+        return "".join(f"-{c.lower()}" if c.isupper() else c for c in name).lstrip("-")
+
+
+def _rebuild(kind: type[SeqlakeError], message: str, attributes: dict[str, Any]) -> SeqlakeError:
+    error = kind(message)
+    error.__dict__.update(attributes)
+    return error
+
+
+class DatasetNotFoundError(SeqlakeError, FileNotFoundError):
+    """Nothing is there, or what is there is not a Mixtrain dataset."""
+
+
+class VersionNotFoundError(SeqlakeError, LookupError):
+    """The version expired, or was never there."""
+
+
+class InvalidMetadataError(SeqlakeError, ValueError):
+    """`mixtrain.json`, or the table property, cannot be used as it is."""
+
+
+class UnsupportedVersionError(InvalidMetadataError):
+    """The metadata names a major version of the format newer than this package reads."""
+
+
+class ValidationError(SeqlakeError, ValueError):
+    """Data break a rule of the format.
+
+    Attributes:
+        findings: Every `Finding`, not only the first.
+    """
+
+    def __init__(
+        self, message: str, *, findings: Sequence[Any] = (), path: str | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(message, path=path, hint=hint)
+        self.findings = tuple(findings)
+
+
+class DuplicateSequenceError(ValidationError):
+    """A `sequence_id` is in the dataset, or in what is being added, already."""
+
+
+class SchemaMismatchError(SeqlakeError, ValueError):
+    """Columns or types differ from the schema; the message compares them column by column."""
+
+
+class QueryError(SeqlakeError, ValueError):
+    """SQL that does not parse, does not bind, or is not allowed in this place."""
+
+
+class ReadOnlyError(SeqlakeError, PermissionError):
+    """The place cannot be written."""
+
+
+class CommitConflictError(SeqlakeError):
+    """A rival's commit touched the same rows; says which, and how to retry."""
+
+
+class CommitUnknownError(CommitConflictError):
+    """The store gave no answer to a commit: look the transaction up in the log before retrying."""
+
+
+class DamagedTableError(SeqlakeError, OSError):
+    """Committed bytes are gone, overwritten or unreadable."""
+
+
+class ShardChangedError(SeqlakeError, OSError):
+    """A shard's file changed while it was being read."""
+
+
+class UnsafeReferenceError(SeqlakeError, PermissionError):
+    """A reference leaves the dataset's root and was not allowed to."""
+
+
+class ForkedProcessError(SeqlakeError, RuntimeError):
+    """A forked child of a parent that had used a remote store cannot use one: it would hang."""
+
+
+class LoaderStateError(SeqlakeError, ValueError):
+    """A loader state belongs to another dataset, window or order."""
+
+
+class CacheTooSmallError(SeqlakeError, ValueError):
+    """The cache cannot hold what one step needs; says the least size that can."""
+
+
+class DecodeError(SeqlakeError, ValueError):
+    """Bytes cannot be decoded."""
+
+
+class CorruptFileError(DecodeError):
+    """The file itself is damaged or not of its declared kind."""
+
+
+class CorruptFrameError(DecodeError):
+    """One frame of a file is damaged."""
+
+
+class UnknownPluginError(SeqlakeError, LookupError):
+    """No table, format, shard type or command of that name."""
+
+
+class MissingDependencyError(SeqlakeError, ImportError):
+    """An optional package is not installed; says the exact command."""
+
+
+class PublishPendingWarning(UserWarning):
+    """A commit is durable, but readers that glob `data/` do not see all of it yet."""

@@ -1,0 +1,87 @@
+"""Finds a plug by the name of its file, or an installed entry point of the same group.
+
+A plug is a module: `formats/mds.py` is the format called `mds`. It offers the functions that its protocol
+names. Third parties register entry points in the group `seqlake.<group>`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import importlib.util
+import pkgutil
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from seqlake.errors import MissingDependencyError, UnknownPluginError
+
+GROUPS = ("tables", "formats", "shards", "media", "cli")
+
+
+@cache
+def _modules(group: str) -> dict[str, str]:
+    """The plugs of our own: name -> module path. Nothing is imported."""
+    spec = importlib.util.find_spec(f"seqlake.{group}")
+    folders = [] if spec is None else list(spec.submodule_search_locations or [])
+    return {
+        module.name: f"seqlake.{group}.{module.name}"
+        for module in pkgutil.iter_modules(folders)
+        if not module.name.startswith("_")
+    }
+
+
+def _installed(group: str) -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=f"seqlake.{group}")}
+
+
+def names(group: str, /) -> list[str]:
+    """The names of all plugs of a group, sorted; imports none of them.
+
+    Example:
+        >>> "rlds" in names("formats")
+        True
+    """
+    return sorted(_modules(group).keys() | _installed(group).keys())
+
+
+def load(group: str, name: str, /) -> Any:
+    """Import one plug.
+
+    Args:
+        group: One of `GROUPS`.
+        name: The plug's name, as `names(group)` lists it.
+
+    Returns:
+        The module (or object) that offers the functions of the group's protocol.
+
+    Raises:
+        UnknownPluginError: No plug of that name; the message lists the known ones.
+    """
+    if name in _modules(group):
+        return importlib.import_module(_modules(group)[name])
+    point = _installed(group).get(name)
+    if point is not None:
+        return point.load()
+    known = names(group)
+    near = difflib.get_close_matches(name, known, n=1)
+    guess = f" Did you mean {near[0]!r}?" if near else ""
+    raise UnknownPluginError(f"Nothing in {group!r} is called {name!r}; known are {', '.join(known)}.{guess}")
+
+
+def require(module: str, /, *, extra: str) -> Any:
+    """Import an optional package, or say exactly how to install it.
+
+    Args:
+        module: What to import, as in `h5py`.
+        extra: The extra of seqlake that brings it.
+
+    Raises:
+        MissingDependencyError: It is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"This needs the package {module!r}, which is not installed. Run: pip install 'seqlake[{extra}]'"
+        ) from error
