@@ -29,9 +29,11 @@ if TYPE_CHECKING:
 Ints: TypeAlias = NDArray[np.int64]
 Depth = Literal["metadata", "rows", "files", "decode"]
 
+
 # ---- files
 class Blob(Protocol):
     """Bytes that never change, and how to reach them."""
+
     @property
     def location(self) -> str: ...
     @property
@@ -39,130 +41,174 @@ class Blob(Protocol):
     @property
     def token(self) -> str:
         """ETag, or size, mtime and inode: another token means other bytes."""
+
     def view(self) -> memoryview | None:
         """All of it as memory (mapped or held); None where only ranges can be had."""
+
     def ranges(self, starts: Ints, stops: Ints, /) -> list[memoryview]:
         """Many ranges in few requests; short or changed bytes raise."""
 
+
 class Store(Protocol):
     """One root of a file system or bucket; paths are relative to it."""
+
     def blob(self, path: str, /) -> Blob:
         """FileNotFoundError."""
+
     def list(self, prefix: str = "", /, *, after: str = "") -> Iterator[tuple[str, int]]:
         """(path, size) in name order."""
+
     def put(self, path: str, data: bytes | Path, /, *, if_absent: bool = False, temporary: str = "") -> None:
         """Whole, its bytes durable, or not there; FileExistsError if a rival was first. `temporary`: the
-        name it has before (local). A Path that already lies at `path` is only synced."""
+        name it has before (local). A Path that already lies at `path` is only synced.
+        """
+
     def local(self, path: str, /) -> Path | None:
         """Where other code may write this name itself; None: write elsewhere, then `put`."""
+
     def copy(self, source: str, target: str, /) -> None:
         """A second name for the same bytes (hard link, server-side copy); FileExistsError."""
+
     def sync(self, *folders: str) -> None:
         """Names made, moved or removed in these folders are durable; nothing to do on object stores."""
+
     def move(self, source: str, target: str, /) -> None:
         """Repeatable, not synced; rename locally, copy and delete elsewhere."""
+
     def delete(self, paths: Iterable[str], /) -> None: ...
+
 
 # ---- reading
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Flat:
     """A column whose steps lie at known bytes of one blob: all a random window needs."""
+
     blob: Blob
-    start: Ints                    # [rows] byte of step 0
-    steps: Ints                    # [rows] T; 0 empty, -1 null
-    stride: int                    # bytes from one step to the next
-    stored: np.dtype[Any]          # as the bytes lie (Parquet keeps int16 in 4 bytes)
-    dtype: np.dtype[Any]           # as handed out
-    shape: tuple[int, ...]         # of one step: (D,), () for [T], (3, 3)
+    start: Ints  # [rows] byte of step 0
+    steps: Ints  # [rows] T; 0 empty, -1 null
+    stride: int  # bytes from one step to the next
+    stored: np.dtype[Any]  # as the bytes lie (Parquet keeps int16 in 4 bytes)
+    dtype: np.dtype[Any]  # as handed out
+    shape: tuple[int, ...]  # of one step: (D,), () for [T], (3, 3)
+
 
 class ShardReader(Protocol):
     """One open shard; only what is named is read."""
+
     def batches(self, columns: Sequence[str], /, *, rows: Ints | None = None) -> Iterator[pa.RecordBatch]:
         """Logical Arrow types, bounded batches, rows in the order asked for."""
+
     def flat(self, column: str, /) -> Flat | None:
         """The column without decoding; None: use `batches`."""
+
     def close(self) -> None: ...
+
 
 class StepReader(ShardReader, Protocol):
     """Optional: part of one long cell that is not flat (HDF5, zarr, MCAP)."""
+
     def slice(self, column: str, row: int, start: int, stop: int, /) -> NDArray[Any]: ...
+
 
 class Shard(Protocol):
     """A unit of rows: a picklable description that opens itself in any process."""
+
     @property
     def key(self) -> str:
         """`<name>#<hash>`, unique among all datasets; other bytes, deletes or column mapping, other key."""
+
     @property
     def rows(self) -> int:
         """Live rows, deletes applied."""
+
     @property
     def nbytes(self) -> int: ...
     def open(self) -> ShardReader: ...
 
+
 class Readable(Protocol):
     """Rows in a fixed order: a table at a version, a selection, somebody else's dataset."""
+
     @property
     def schema(self) -> Schema:
         """Arrow and column types; `schema.id` is None where rows are samples."""
+
     @property
     def root(self) -> str:
         """What relative file references resolve against."""
+
     @property
     def fingerprint(self) -> str:
         """Changes when any row, its order, schema or bytes may have."""
+
     def shards(self) -> Sequence[Shard]:
         """Always the same order; opens no data file."""
+
     def lengths(self, column: str, /) -> Ints:
         """[all rows] T in shard order, from an index where there is one; -1 null."""
 
+
 class Pushdown(Readable, Protocol):
     """Optional: an engine may scan and prune these rows itself."""
+
     def arrow_dataset(self) -> pyarrow.dataset.Dataset: ...
+
 
 class Checked(Readable, Protocol):
     """Optional: what only this plug can know is wrong."""
+
     def check(self, depth: Depth, /) -> Iterator[Finding]: ...
+
 
 # ---- writing
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copied:
     """A file taken into the dataset."""
+
     path: str
     size: int
     sha256: str
-    packets: Mapping[int, bytes] = field(default_factory=dict)    # video stream -> its packet index
+    packets: Mapping[int, bytes] = field(default_factory=dict)  # video stream -> its packet index
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
     """Scalar columns added to a shard that stays; its rows in the shard's order."""
+
     location: str
-    shard: str                                              # Shard.key
+    shard: str  # Shard.key
     columns: Sequence[str]
     nbytes: int
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
     """A finished shard nobody sees yet; picklable. `location` is the path that was given; the caller
-    fills `partition`, `files` and `references`."""
+    fills `partition`, `files` and `references`.
+    """
+
     location: str
     rows: int
     nbytes: int
     partition: Mapping[str, object]
-    statistics: Mapping[str, tuple[object, object, int]]    # scalar -> (min, max, nulls)
-    ids: bytes                                              # sorted 64-bit id hashes, then their 32-bit rows
-    index: bytes                                            # the offset index, as in the shard
+    statistics: Mapping[str, tuple[object, object, int]]  # scalar -> (min, max, nulls)
+    ids: bytes  # sorted 64-bit id hashes, then their 32-bit rows
+    index: bytes  # the offset index, as in the shard
     files: Sequence[Copied] = ()
-    references: Sequence[tuple[str, int, str]] = ()         # path, size, ETag, as seen
+    references: Sequence[tuple[str, int, str]] = ()  # path, size, ETag, as seen
+
 
 class ShardWriter(Protocol):
     def write(self, batch: pa.RecordBatch, /) -> None: ...
     def close(self) -> Written: ...
 
+
 class ShardFormat(Protocol):
     """What a module in shards/ offers (parquet, lance, vortex)."""
+
     def open(self, blob: Blob, /) -> ShardReader: ...
-    def create(self, path: Path, schema: Schema, /, *, layout: str,
-               fixed_size_inner: bool = False) -> ShardWriter: ...
+    def create(self, path: Path, schema: Schema, /, *, layout: str, fixed_size_inner: bool = False) -> ShardWriter: ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
@@ -171,96 +217,139 @@ class Version:
     operation: str
     rows: int
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transaction:
     """One commit under way; picklable, so that workers stage under its id."""
-    id: str                                 # uuid7, 32 hex digits
+
+    id: str  # uuid7, 32 hex digits
     parent: Version
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """One commit: all of it or nothing."""
-    operation: str                          # append rewrite delete upsert evolve metadata adopt
+
+    operation: str  # append rewrite delete upsert evolve metadata adopt
     add: Sequence[Written] = ()
     side: Sequence[Side] = ()
-    remove: Sequence[str] = ()              # Shard.key
-    schema: Schema | None = None            # from now on, with the mixtrain metadata; None leaves it
+    remove: Sequence[str] = ()  # Shard.key
+    schema: Schema | None = None  # from now on, with the mixtrain metadata; None leaves it
     renamed: Mapping[str, str] = field(default_factory=dict)
+
 
 class Table(Protocol):
     """A committed set of shards with metadata and versions."""
+
     def versions(self) -> Sequence[Version]:
         """Oldest first."""
+
     def snapshot(self, version: Version | int | str | datetime | None = None, /) -> Readable:
         """Pinned: later commits do not change it."""
+
     def begin(self, parent: Version | None = None, /) -> Transaction:
         """Announce a commit and put right what earlier ones left; a plain folder is adopted."""
+
     def place(self, transaction: Transaction, partition: Mapping[str, object], /, *, n: str) -> str:
         """Where the shard `n` of this transaction is written before the commit."""
+
     def files(self, transaction: Transaction, /) -> str:
         """Where its copied-in files are out of reach of this table's own cleanup."""
+
     def renew(self, transaction: Transaction, /) -> None:
         """It is alive; called at least hourly."""
+
     def commit(self, change: Change, /, *, transaction: Transaction) -> Version:
         """Atomic; CommitConflictError when what came after its parent touches it. A lake that cannot
-        commit schema and rows at once may leave an additive schema behind."""
+        commit schema and rows at once may leave an additive schema behind.
+        """
+
     def discard(self, transaction: Transaction, /) -> None:
         """Remove what it staged."""
+
     def rollback(self, version: Version | int | str, /) -> Version:
         """A new version with the rows of an old one (standalone: schema and metadata too)."""
+
     def read_derived(self, name: str, /) -> bytes | None:
         """Statistics, learned lengths: what can be computed again, kept by fingerprint."""
+
     def write_derived(self, name: str, data: bytes, /) -> None:
         """In the table, or in the user's cache where it is read-only."""
+
     def collect(self, *, older_than: timedelta, dry_run: bool = False) -> Sequence[str]:
         """Remove what seqlake wrote and no retained version names."""
 
+
 class TableFormat(Protocol):
     """What a module in tables/ offers."""
+
     def matches(self, location: object, /) -> bool: ...
     def open(self, location: object, /, *, storage: Mapping[str, str] | None = None) -> Table:
         """`storage`: obstore's option names; never stored, never printed."""
-    def create(self, location: str, schema: Schema, /, *, partition_by: Sequence[str] = (),
-               storage: Mapping[str, str] | None = None) -> Table: ...
+
+    def create(
+        self,
+        location: str,
+        schema: Schema,
+        /,
+        *,
+        partition_by: Sequence[str] = (),
+        storage: Mapping[str, str] | None = None,
+    ) -> Table: ...
+
 
 class Sink(Protocol):
     """Where converted rows go; picklable. Parts are written anywhere, one commit shows them."""
+
     def write(self, part: int, rows: Iterator[pa.RecordBatch], /, *, root: str) -> object:
         """One part and its files; a picklable receipt; the same part again replaces itself."""
+
     def commit(self, receipts: Sequence[object], /) -> None: ...
+
 
 class Format(Protocol):
     """What a module in formats/ offers; `create` may be absent."""
+
     def matches(self, location: str, /) -> bool: ...
     def scan(self, location: str, /, **options: object) -> Readable: ...
     def create(self, location: str, schema: Schema, /, **options: object) -> Sink: ...
+
 
 # ---- media
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """What a media cell points to: a file, bytes in the row, or part of a shared file."""
+
     blob: Blob | bytes
     column: ColumnType
     first: int = 0
     count: int | None = None
-    index: bytes | None = None      # packet index, where the table keeps one
+    index: bytes | None = None  # packet index, where the table keeps one
+
 
 class Decoder(Protocol):
     """One open file, one thread at a time: an index gives an array."""
+
     def __len__(self) -> int:
         """Presented frames (audio samples; 1 for a still or mesh), counted, never estimated."""
+
     @property
     def pts(self) -> Ints: ...
     @property
     def time_base(self) -> Fraction: ...
-    def read(self, indices: Ints, /, *, size: tuple[int, int] | None = None,
-             out: NDArray[Any] | None = None) -> NDArray[Any]:
+    def read(
+        self, indices: Ints, /, *, size: tuple[int, int] | None = None, out: NDArray[Any] | None = None
+    ) -> NDArray[Any]:
         """[N, ...] in the order asked, repeats allowed; each group of pictures decoded once."""
+
     def close(self) -> None: ...
+
 
 class Media(Protocol):
     """What a module in media/ offers; several may open one type, the first that can is used."""
+
     def types(self) -> Sequence[str]: ...
     def index(self, source: Source, /) -> Mapping[int, bytes]:
         """What makes opening cheap, made once (video stream -> packet index); empty: nothing."""
+
     def open(self, source: Source, /, *, threads: int = 1, device: str = "cpu") -> Decoder: ...

@@ -1,0 +1,166 @@
+"""How results are printed: tables for people, JSON, CSV and Parquet for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from pathlib import Path
+
+SCHEMA_VERSION = 1
+FORMATS = ("table", "json", "ndjson", "csv", "tsv", "parquet")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """Where and how one command prints its result."""
+
+    format: str
+    quiet: bool = False
+    truncate: bool = True
+
+    @property
+    def progress(self) -> bool | None:
+        """What tqdm is given as `disable`: off for programs, else decided by the terminal."""
+        return True if self.quiet or self.format == "json" else None
+
+    def document(self, value: Mapping[str, Any], /, *, text: str) -> None:
+        """One result: JSON for programs, `text` for people."""
+        if self.format == "json":
+            click.echo(json.dumps({"schema_version": SCHEMA_VERSION, **plain(value)}, allow_nan=False))
+        elif text:
+            click.echo(text)
+
+    def rows(self, rows: Iterable[Mapping[str, Any]], /, *, key: str, columns: Sequence[str]) -> None:
+        """Many results of one kind.
+
+        Args:
+            rows: One mapping each, with all of `columns`.
+            key: What `--quiet` prints of each, and what the list is called in JSON (with an s).
+            columns: In the order to show.
+        """
+        if self.quiet:
+            for row in rows:
+                click.echo(str(row[key]))
+        elif self.format == "ndjson":
+            for row in rows:
+                click.echo(json.dumps(plain(row), allow_nan=False))
+        elif self.format == "json":
+            self.document({"rows": [dict(row) for row in rows]}, text="")
+        elif self.format in {"csv", "tsv"}:
+            self._separated(rows, columns)
+        elif self.format == "parquet":
+            import pyarrow as pa
+
+            self.arrow(pa.Table.from_pylist([plain(row) for row in rows]))
+        else:
+            click.echo(table([[shown(row[c]) for c in columns] for row in rows], head=columns, fit=self.truncate))
+
+    def _separated(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:
+        import csv
+
+        writer = csv.writer(sys.stdout, delimiter="\t" if self.format == "tsv" else ",", lineterminator="\n")
+        writer.writerow(columns)
+        for row in rows:
+            cells = [plain(row[c]) for c in columns]
+            writer.writerow([json.dumps(c) if isinstance(c, (dict, list)) else c for c in cells])
+
+    def arrow(self, result: Any, /, *, out: Path | None = None) -> None:
+        """An Arrow table, as Parquet in a file or on a stdout that is no terminal."""
+        import pyarrow.parquet as pq
+
+        if out is not None:
+            pq.write_table(result, out)
+            return
+        if sys.stdout.isatty():
+            raise click.UsageError("Parquet is not for a terminal: redirect it, or name a file with -o.")
+        pq.write_table(result, sys.stdout.buffer)
+
+
+def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--format`, `--json`, `-q` and `--no-truncate`, handed over as one `output`."""
+
+    @click.option("--format", "output_format", type=click.Choice(FORMATS), default="table", show_default=True)
+    @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
+    @click.option("-q", "--quiet", is_flag=True, help="Only the essential, one per line.")
+    @click.option("--no-truncate", is_flag=True, help="Do not fit tables to the terminal.")
+    def wrapped(*, output_format: str, as_json: bool, quiet: bool, no_truncate: bool, **others: Any) -> Any:
+        kind = "json" if as_json else output_format
+        return command(output=Output(format=kind, quiet=quiet, truncate=not no_truncate), **others)
+
+    wrapped.__name__ = command.__name__
+    wrapped.__doc__ = command.__doc__
+    # click collects options on the function itself; those below this decorator move along.
+    below = getattr(command, "__click_params__", [])
+    wrapped.__click_params__ = [*below, *wrapped.__click_params__]  # type: ignore[attr-defined]
+    return wrapped
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON can hold it: arrays by shape, non-finite numbers as null, times as ISO 8601."""
+    if isinstance(value, dict) or hasattr(value, "items"):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(v) for v in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, (str, int, bool)):
+        return value
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    if hasattr(value, "shape"):
+        return plain(value.item()) if value.shape == () else shown(value)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return f"{len(value)} bytes"
+    return str(value)
+
+
+def shown(value: Any) -> str:
+    """A value in a table's cell; arrays as `f32[200,12]`, never their numbers."""
+    if value is None:
+        return "–"
+    if hasattr(value, "shape") and value.shape != ():
+        kind = {"f": "f", "i": "i", "u": "u", "b": "b"}.get(value.dtype.kind, value.dtype.kind)
+        return f"{kind}{value.dtype.itemsize * 8}[{','.join(map(str, value.shape))}]"
+    if isinstance(value, list):
+        return f"[{len(value)}]"
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return size(len(value))
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return str(value).replace("\n", "⏎")
+
+
+def size(count: int) -> str:
+    """Bytes for people, in binary units."""
+    amount = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if amount < 1024 or unit == "TiB":
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    raise AssertionError
+
+
+def table(rows: Sequence[Sequence[str]], /, *, head: Sequence[str] = (), fit: bool = True) -> str:
+    """Columns side by side; fitted to the terminal where there is one."""
+    everything = [list(head), *map(list, rows)] if head else [list(r) for r in rows]
+    if not everything:
+        return ""
+    widths = [max(len(row[i]) for row in everything) for i in range(len(everything[0]))]
+    if fit and sys.stdout.isatty():
+        room = shutil.get_terminal_size().columns - 2 * (len(widths) - 1)
+        while sum(widths) > room and max(widths) > 8:
+            widths[widths.index(max(widths))] -= 1
+
+    def cell(text: str, width: int) -> str:
+        return (text if len(text) <= width else text[: width - 1] + "…").ljust(width)
+
+    return "\n".join("  ".join(map(cell, row, widths)).rstrip() for row in everything)

@@ -1,0 +1,36 @@
+"""`seqlake adopt`: take in what others put into a dataset's folder."""
+
+from __future__ import annotations
+
+import click
+
+from seqlake.cli import _options
+from seqlake.cli._output import Output, output_options
+
+
+@click.command()
+@_options.source
+@_options.dry_run
+@output_options
+def command(source: str, *, dry_run: bool, output: Output) -> None:
+    """Check and commit shards that others put into DATASET's data/ and a mixtrain.json edited by hand.
+
+    A plain folder with a mixtrain.json becomes a versioned dataset; nothing in it moves.
+    """
+    from seqlake.dataset.opening import open as open_dataset
+
+    dataset = open_dataset(source)
+    table = dataset.table
+    strangers = list(table.strangers())
+    edited = table.metadata_edited()
+    if dry_run:
+        output.document(
+            {"shards": strangers, "metadata": edited, "dry_run": True},
+            text=f"Would take in {len(strangers)} shards{' and mixtrain.json' if edited else ''}.",
+        )
+        return
+    made = dataset.adopt()
+    output.document(
+        {"version": made.id, "rows": made.rows, "shards": strangers},
+        text=f"Version {made.id}: {made.rows} sequences; {len(strangers)} shards taken in.",
+    )

@@ -1,0 +1,100 @@
+"""`seqlake bench`: how fast a dataset trains on this machine."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import click
+
+from seqlake.cli import _options
+from seqlake.cli._output import Output, output_options, size
+
+
+@click.command()
+@_options.source
+@click.option("--columns", metavar="A,B", help="Which signals (default: all temporal columns).")
+@click.option("--window", "steps", type=click.IntRange(min=1), default=16, show_default=True, help="Steps a window.")
+@click.option("--stride", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--batch-size", type=click.IntRange(min=1), default=256, show_default=True)
+@click.option("--seconds", type=click.FloatRange(min=0.1), default=5.0, show_default=True, help="How long to run.")
+@_options.where
+@output_options
+def command(
+    source: str,
+    *,
+    columns: str | None,
+    steps: int,
+    stride: int,
+    batch_size: int,
+    seconds: float,
+    where: str | None,
+    output: Output,
+) -> None:
+    """Stream shuffled windows of DATASET for some seconds and compare with copying memory.
+
+    The dataset is only read. Figures of a busy or cold machine are low: run it twice.
+    """
+    from seqlake.training.loader import Loader
+    from seqlake.windows.spec import Window
+
+    selection = _options.opened(source)
+    if where:
+        selection = selection.where(where)
+    schema = selection.schema
+    names = columns.split(",") if columns else [n for n in schema.names if schema[n].category == "temporal"]
+    spec = Window({name: range(steps) for name in names}, stride=stride)
+    loader = Loader(selection, window=spec, batch_size=batch_size, shuffle=True, seed=0)
+    plan = loader.plan()
+    facts: dict[str, Any] = {
+        "columns": names,
+        "window": steps,
+        "batch_size": batch_size,
+        **_run(loader, names, seconds),
+    }
+    facts["memcpy_bytes_per_second"] = _memcpy(facts.pop("batch_nbytes"))
+    facts["of_memcpy"] = round(facts["bytes_per_second"] / facts["memcpy_bytes_per_second"], 3)
+    text = (
+        f"{plan}\n\n{facts['windows_per_second']:,} windows/s, {size(facts['bytes_per_second'])}/s: "
+        f"{facts['of_memcpy']:.2f} of copying the same batches in memory\n"
+        f"first batch after {facts['first_batch_seconds']:.3f} s"
+    )
+    output.document(facts, text=text)
+
+
+def _run(loader: Any, names: list[str], seconds: float) -> dict[str, Any]:
+    began = time.perf_counter()
+    windows = nbytes = batch_nbytes = 0
+    warm = began
+    while time.perf_counter() - began < seconds:
+        for batch in loader:
+            if not batch_nbytes:
+                warm = time.perf_counter()
+                batch_nbytes = sum(batch[name].nbytes for name in names)
+                continue
+            windows += len(batch["start"])
+            nbytes += sum(batch[name].nbytes for name in names)
+            if time.perf_counter() - began >= seconds:
+                break
+        if not batch_nbytes:
+            raise click.ClickException("Not one full batch: choose a smaller --batch-size.")
+    spent = time.perf_counter() - warm
+    return {
+        "windows": windows,
+        "windows_per_second": round(windows / spent),
+        "bytes_per_second": round(nbytes / spent),
+        "first_batch_seconds": round(warm - began, 4),
+        "batch_nbytes": batch_nbytes,
+    }
+
+
+def _memcpy(nbytes: int) -> int:
+    """Bytes a second of copying pieces of this size from a larger buffer into fresh memory, on one thread."""
+    import numpy as np
+
+    source = np.ones(max(64 << 20, nbytes), np.uint8)
+    copied, began = 0, time.perf_counter()
+    while (spent := time.perf_counter() - began) < 0.5:
+        start = copied % (len(source) - nbytes + 1)
+        copied += source[start : start + nbytes].copy().nbytes
+    return round(copied / spent)

@@ -1,0 +1,37 @@
+"""`seqlake collect`: remove what no kept version needs."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import click
+
+from seqlake.cli import _options
+from seqlake.cli._output import Output, output_options
+
+
+@click.command()
+@_options.source
+@click.option(
+    "--older-than",
+    "days",
+    type=click.FloatRange(min=0),
+    default=7.0,
+    show_default=True,
+    metavar="DAYS",
+    help="Keep every version that was the newest within so many days.",
+)
+@_options.dry_run
+@output_options
+def command(source: str, *, days: float, dry_run: bool, output: Output) -> None:
+    """Remove old versions' shards and files, and what dead writers left, from DATASET."""
+    from seqlake.dataset.opening import open as open_dataset
+
+    removed = list(open_dataset(source).collect(older_than=timedelta(days=days), dry_run=dry_run))
+    verb = "Would remove" if dry_run else "Removed"
+    names = "".join(f"\n  {name}" for name in removed[:20])
+    more = f"\n  … and {len(removed) - 20} more" if len(removed) > 20 else ""
+    output.document(
+        {"removed": removed, "dry_run": dry_run},
+        text=f"{verb} {len(removed)} files.{names}{more}",
+    )

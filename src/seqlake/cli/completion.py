@@ -1,0 +1,22 @@
+"""`seqlake completion`: print the completion script of a shell."""
+
+from __future__ import annotations
+
+import click
+from click.shell_completion import get_completion_class
+
+
+@click.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def command(shell: str) -> None:
+    """Print the completion script of SHELL.
+
+    For bash: seqlake completion bash > ~/.local/share/bash-completion/completions/seqlake
+    """
+    from seqlake.cli._main import cli
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    script = kind(cli, {}, "seqlake", "_SEQLAKE_COMPLETE")
+    # click's own check of the bash version would run bash; the script itself is the same for all.
+    click.echo(script.source_template % script.source_vars())

@@ -1,0 +1,69 @@
+"""`seqlake info`: say what a dataset holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from seqlake.cli import _options
+from seqlake.cli._output import Output, output_options, size
+
+
+@click.command()
+@_options.source
+@_options.version
+@output_options
+def command(source: str, *, version: int | str | None, output: Output) -> None:
+    """Say what DATASET holds: sequences, columns, bytes, shards, and whether windows read it without decoding."""
+    selection = _options.opened(source, version=version)
+    shards = selection.shards()
+    facts: dict[str, Any] = {
+        "location": source,
+        "kind": type(selection).__name__.lower(),
+        "rows": len(selection),
+        "shards": len(shards),
+        "nbytes": sum(shard.nbytes for shard in shards),
+        "columns": {name: selection.schema[name].category for name in selection.schema.names},
+        "fingerprint": selection.fingerprint,
+        **_of_table(selection),
+        **_flatness(selection),
+    }
+    lines = [repr(selection), "", f"{facts['rows']} sequences in {facts['shards']} shards, {size(facts['nbytes'])}"]
+    if facts["not_flat"]:
+        lines.append(
+            f"{facts['shards_not_flat']} shards are decoded before training ({', '.join(facts['not_flat'])}): "
+            f"`seqlake repack {source} OUT` makes them direct"
+        )
+    lines += [f"note: {note}" for note in facts.get("notes", ())]
+    output.document(facts, text="\n".join(lines))
+
+
+def _of_table(selection: Any) -> dict[str, Any]:
+    table = getattr(selection, "table", None)
+    if table is None:
+        return {}
+    notes = []
+    strangers = list(table.strangers()) if hasattr(table, "strangers") else []
+    if strangers:
+        notes.append(f"{len(strangers)} files in data/ were put there by others; `seqlake adopt` takes them in")
+    if hasattr(table, "metadata_edited") and table.metadata_edited():
+        notes.append("mixtrain.json was edited by hand and is not used; `seqlake adopt` takes it in")
+    made = selection.version
+    return {"version": None if made is None else made.id, "notes": notes}
+
+
+def _flatness(selection: Any) -> dict[str, Any]:
+    """Which temporal columns of how many shards need decoding; opens each shard's footer."""
+    wanted = [n for n in selection.schema.names if selection.schema[n].category == "temporal"]
+    columns: set[str] = set()
+    count = 0
+    for shard in selection.shards():
+        reader = shard.open()
+        try:
+            decoded = {name for name in wanted if reader.flat(name) is None}
+        finally:
+            reader.close()
+        columns |= decoded
+        count += bool(decoded)
+    return {"not_flat": sorted(columns), "shards_not_flat": count}

@@ -1,0 +1,56 @@
+"""`seqlake ls`: list sequences."""
+
+from __future__ import annotations
+
+import click
+
+from seqlake.cli import _options
+from seqlake.cli._output import Output, output_options
+
+
+@click.command()
+@_options.source
+@_options.where
+@_options.version
+@click.option("--columns", metavar="A,B", help="Which columns to show (default: all scalars).")
+@click.option("--sort", metavar="COLUMN", help="Order by this column; -COLUMN for descending.")
+@click.option(
+    "-n", "--limit", type=click.IntRange(min=0), default=50, show_default=True, help="At most so many; 0: all."
+)
+@click.option("--offset", type=click.IntRange(min=0), default=0, help="Leave out so many first.")
+@output_options
+def command(
+    source: str,
+    *,
+    where: str | None,
+    version: int | str | None,
+    columns: str | None,
+    sort: str | None,
+    limit: int,
+    offset: int,
+    output: Output,
+) -> None:
+    """List the sequences of DATASET as a table; -q prints ids only."""
+    selection = _options.opened(source, version=version)
+    if where:
+        selection = selection.where(where)
+    schema = selection.schema
+    key = schema.id or schema.names[0]
+    names = columns.split(",") if columns else [n for n in schema.names if schema[n].category == "scalar"]
+    unknown = [n for n in names if n not in schema]
+    if unknown:
+        raise click.UsageError(f"No column {unknown[0]!r}; there are {', '.join(schema.names)}.")
+    if output.quiet or key not in names:
+        names = [key, *(n for n in names if n != key)]
+    order = [sort.removeprefix("-")] if sort and sort.removeprefix("-") not in names else []
+    rows = selection.select(*names, *order).to_arrow()
+    if sort:
+        rows = rows.sort_by([(sort.removeprefix("-"), "descending" if sort.startswith("-") else "ascending")])
+    rows = rows.slice(offset, limit or None)
+    if output.format == "parquet":
+        output.arrow(rows)
+        return
+    output.rows(rows.to_pylist(), key=key, columns=names)
+    left = len(selection) - offset - rows.num_rows
+    if left > 0 and output.format == "table" and not output.quiet:
+        click.echo(f"{left} more; --limit 0 shows all.", err=True)

@@ -1,0 +1,47 @@
+"""`seqlake repack`: rewrite a dataset's shards into a new dataset."""
+
+from __future__ import annotations
+
+import click
+
+from seqlake.cli import _options
+from seqlake.cli._output import Output, output_options
+
+
+@click.command()
+@_options.source
+@_options.out
+@click.option("--layout", type=click.Choice(["training", "archive"]), default="training", show_default=True)
+@click.option("--rows-per-shard", type=click.IntRange(min=1), help="Close a shard at so many sequences.")
+@click.option("--fixed-size-inner", is_flag=True, help="Store fixed-size inner lists.")
+@_options.where
+@_options.dry_run
+@output_options
+def command(
+    source: str,
+    out: str,
+    *,
+    layout: str,
+    rows_per_shard: int | None,
+    fixed_size_inner: bool,
+    where: str | None,
+    dry_run: bool,
+    output: Output,
+) -> None:
+    """Rewrite DATASET (of any kind and layout) into shards of ours at OUT, which must be new or empty."""
+    from seqlake.dataset.reshaping import repack
+
+    selection = _options.opened(source)
+    if where:
+        selection = selection.where(where)
+    if dry_run:
+        output.document(
+            {"rows": len(selection), "out": out, "dry_run": True},
+            text=f"Would write {len(selection)} sequences to {out}.",
+        )
+        return
+    made = repack(selection, out, layout=layout, rows_per_shard=rows_per_shard, fixed_size_inner=fixed_size_inner)
+    output.document(
+        {"rows": len(made), "out": out, "layout": layout},
+        text=f"{len(made)} sequences in {len(made.shards())} shards at {out}.",
+    )

@@ -1,0 +1,32 @@
+"""`seqlake rollback`: make an old version the newest one."""
+
+from __future__ import annotations
+
+import click
+
+from seqlake.cli import _options
+from seqlake.cli._output import Output, output_options
+
+
+@click.command()
+@_options.source
+@click.argument("version", metavar="VERSION", callback=lambda _c, _p, v: _options.version_of(v))
+@_options.dry_run
+@output_options
+def command(source: str, version: int | str, *, dry_run: bool, output: Output) -> None:
+    """Commit a new version of DATASET with the rows, schema and metadata of VERSION."""
+    from seqlake.dataset.opening import open as open_dataset
+
+    dataset = open_dataset(source)
+    if dry_run:
+        old = open_dataset(source, version=version)
+        output.document(
+            {"rows": len(old), "rows_now": len(dataset), "dry_run": True},
+            text=f"Would go from {len(dataset)} sequences back to {len(old)}, those of version {version}.",
+        )
+        return
+    made = dataset.rollback(version)
+    output.document(
+        {"version": made.id, "rows": made.rows},
+        text=f"Version {made.id}: {made.rows} sequences, as in version {version}.",
+    )

@@ -1,0 +1,71 @@
+"""`seqlake split`: assign train, validation and test, or write one dataset per split."""
+
+from __future__ import annotations
+
+import click
+
+from seqlake.cli import _options
+from seqlake.cli._output import Output, output_options
+
+
+def _shares(text: str) -> dict[str, float]:
+    shares = {}
+    for part in text.split(","):
+        name, separator, share = part.partition("=")
+        try:
+            shares[name.strip()] = float(share)
+        except ValueError:
+            separator = ""
+        if not separator:
+            raise click.UsageError(f"--shares wants NAME=SHARE,..., as in train=0.8,val=0.1,test=0.1; got {text!r}.")
+    return shares
+
+
+@click.command()
+@_options.source
+@click.argument("out", required=False)
+@click.option("--shares", default="train=0.8,val=0.1,test=0.1", show_default=True, help="Names and their shares.")
+@click.option("--group", metavar="COLUMN", help="Sequences with one value of this column stay together.")
+@click.option("--stratify", metavar="COLUMN", help="Each value of this column is split by the same shares.")
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option(
+    "--by",
+    metavar="COLUMN",
+    default="split",
+    show_default=True,
+    help="With OUT: write one dataset for each value of this column.",
+)
+@_options.dry_run
+@output_options
+def command(
+    source: str,
+    out: str | None,
+    *,
+    shares: str,
+    group: str | None,
+    stratify: str | None,
+    seed: int,
+    by: str,
+    dry_run: bool,
+    output: Output,
+) -> None:
+    """Without OUT: assign each sequence of DATASET to a split and commit it as the column `split`.
+
+    With OUT: write OUT/<value> for each value of the column --by.
+    """
+    from seqlake.dataset.opening import open as open_dataset
+    from seqlake.dataset.reshaping import split
+    from seqlake.dataset.splits import assign_splits, plan_splits
+
+    dataset = open_dataset(source)
+    if out is not None:
+        if dry_run:
+            counts = dict(dataset.sql(f'SELECT "{by}", count(*) FROM dataset GROUP BY 1 ORDER BY 1').fetchall())
+        else:
+            counts = {name: len(part) for name, part in split(dataset, out, by=by).items()}
+    else:
+        counts = plan_splits(dataset, _shares(shares), seed=seed, group=group, stratify=stratify)
+        if not dry_run:
+            assign_splits(dataset, _shares(shares), seed=seed, group=group, stratify=stratify)
+    text = "\n".join(f"{name}: {count} sequences" for name, count in counts.items())
+    output.document({"splits": counts, "dry_run": dry_run}, text=text)

@@ -1,0 +1,31 @@
+"""`seqlake sql`: ask a dataset in SQL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from seqlake.cli import _options
+from seqlake.cli._output import Output, output_options
+
+
+@click.command()
+@_options.source
+@click.argument("query")
+@_options.version
+@click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the result as Parquet.")
+@output_options
+def command(source: str, query: str, *, version: int | str | None, out: Path | None, output: Output) -> None:
+    """Run QUERY (DuckDB's SQL, read-only) over DATASET; the relation is called `dataset`.
+
+    Example: seqlake sql data/arm "SELECT task, avg(reward) FROM dataset GROUP BY task"
+    """
+    result = _options.opened(source, version=version).sql(query).to_arrow_table()
+    if out is not None and out.exists():
+        raise click.UsageError(f"{out} exists; choose another name.")
+    if out is not None or output.format == "parquet":
+        output.arrow(result, out=out)
+        return
+    names = result.column_names
+    output.rows(result.to_pylist(), key=names[0], columns=names)

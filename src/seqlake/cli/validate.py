@@ -1,0 +1,33 @@
+"""`seqlake validate`: check a dataset against the format."""
+
+from __future__ import annotations
+
+import click
+
+from seqlake.cli import _options
+from seqlake.cli._output import Output, output_options
+
+DEPTHS = ("metadata", "rows", "files", "decode")
+
+
+@click.command()
+@_options.source
+@_options.version
+@click.option("--depth", type=click.Choice(DEPTHS), default="files", show_default=True, help="How deep to look.")
+@click.option("--strict", is_flag=True, help="Warnings count as errors for the exit code.")
+@output_options
+def command(source: str, *, version: int | str | None, depth: str, strict: bool, output: Output) -> int:
+    """Check DATASET against the format; prints every finding. Exit code 1 when there is an error."""
+    from seqlake.dataset.validation import validate
+
+    report = validate(_options.opened(source, version=version), depth=depth)
+    if output.format == "json":
+        output.document(report.to_json(), text="")
+    elif output.format == "table" and not output.quiet:
+        for finding in report:
+            click.echo(str(finding))
+        click.echo(f"{len(report.errors)} errors, {len(report.warnings)} warnings at depth {depth}.", err=True)
+    else:
+        rows = [finding.to_json() for finding in report]
+        output.rows(rows, key="code", columns=["code", "severity", "location", "sequence_id", "column", "message"])
+    return 1 if report.errors or (strict and report.warnings) else 0

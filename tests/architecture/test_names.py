@@ -1,0 +1,81 @@
+"""Rooms and modules are named after what they hold; the front door is what it says it is."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import seqlake
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "seqlake"
+FORBIDDEN = {"utils", "helpers", "common", "misc", "core", "base", "manager"}
+
+
+def test_no_module_is_named_after_nothing() -> None:
+    assert not [p for p in SOURCE.rglob("*.py") if p.stem in FORBIDDEN or p.parent.name in FORBIDDEN]
+
+
+@pytest.mark.parametrize("name", seqlake.__all__)
+def test_public_name_resolves_and_is_documented(name: str) -> None:
+    value = getattr(seqlake, name)
+    assert value.__doc__
+    assert value.__doc__.strip()
+
+
+def test_public_names_are_sorted_few_and_all_there_is() -> None:
+    assert list(seqlake.__all__) == sorted(seqlake.__all__)
+    assert len(seqlake.__all__) <= 40
+    assert set(dir(seqlake)) == set(seqlake.__all__)
+    with pytest.raises(AttributeError):
+        _ = seqlake.nothing_of_that_name
+
+
+def test_no_module_imports_from_the_front_door() -> None:
+    """Rooms import each other's modules, so that the front door may import any of them."""
+    guilty = []
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            named = isinstance(node, ast.ImportFrom) and node.module == "seqlake" and node.level == 0
+            if named and any((SOURCE / f"{a.name}.py").exists() or (SOURCE / a.name).is_dir() for a in node.names):
+                named = any(
+                    not (SOURCE / f"{a.name}.py").exists() and not (SOURCE / a.name).is_dir() for a in node.names
+                )
+            if named or (isinstance(node, ast.Import) and any(a.name == "seqlake" for a in node.names)):
+                guilty.append(path.relative_to(SOURCE))
+    assert not guilty
+
+
+def test_importing_seqlake_loads_nothing_heavy() -> None:
+    heavy = ["numpy", "pyarrow", "duckdb", "torch", "av", "obstore", "pandas", "polars", "click"]
+    code = f"import sys, seqlake; print([m for m in {heavy!r} if m in sys.modules])"
+    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert out.strip() == "[]"
+
+
+def test_the_command_loads_nothing_heavy_for_help() -> None:
+    heavy = ["numpy", "pyarrow", "duckdb", "torch", "av", "obstore", "pandas", "polars"]
+    code = (
+        "import sys\nfrom seqlake.cli import main\n"
+        "try: main(['--help'])\nexcept SystemExit: pass\n"
+        f"print([m for m in {heavy!r} if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert out.strip().splitlines()[-1] == "[]"
+
+
+def test_suppressions_are_explained() -> None:
+    """A `noqa` or `type: ignore` names its code, and a `noqa` its reason."""
+    bare = []
+    for path in [*SOURCE.rglob("*.py"), *(ROOT / "tests").rglob("*.py")]:
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if re.search(r"#\s*noqa(?!: [A-Z]+\d+(?:, ?[A-Z]+\d+)* - \S)", line) and "re.search" not in line:
+                bare.append(f"{path.relative_to(ROOT)}:{number}")
+            if re.search(r"#\s*type: ignore(?!\[)", line) and "re.search" not in line:
+                bare.append(f"{path.relative_to(ROOT)}:{number}")
+    assert not bare

@@ -1,0 +1,43 @@
+"""What is not documented fails here."""
+
+from __future__ import annotations
+
+import inspect
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+
+import pytest
+
+from seqlake import errors, plugins
+from seqlake.cli._main import ALIASES, SUMMARIES
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = ROOT / "docs" / "reference"
+
+
+def test_the_command_line_page_is_what_the_commands_say() -> None:
+    """`scripts/cli-reference` writes the page."""
+    loader = SourceFileLoader("cli_reference", str(ROOT / "scripts" / "cli-reference"))
+    module = module_from_spec(spec_from_loader(loader.name, loader))
+    loader.exec_module(module)
+    assert (REFERENCE / "cli.md").read_text() == module.page(), "run scripts/cli-reference"
+
+
+@pytest.mark.parametrize("name", plugins.names("cli"))
+def test_command_has_a_summary_in_the_help(name: str) -> None:
+    assert SUMMARIES[name]
+
+
+def test_nothing_is_summarised_that_is_not_there() -> None:
+    assert set(SUMMARIES) == set(plugins.names("cli"))
+    assert set(ALIASES.values()) <= set(SUMMARIES)
+
+
+def test_every_error_has_its_line_on_the_page_and_in_the_tree() -> None:
+    page = (REFERENCE / "errors.md").read_text()
+    tree = errors.__doc__ or ""
+    for name, kind in inspect.getmembers(errors, inspect.isclass):
+        if issubclass(kind, (Exception, Warning)) and kind.__module__ == errors.__name__:
+            assert f"`{name}`" in page, name
+            assert name in tree, name
