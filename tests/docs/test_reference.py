@@ -41,3 +41,11 @@ def test_every_error_has_its_line_on_the_page_and_in_the_tree() -> None:
         if issubclass(kind, (Exception, Warning)) and kind.__module__ == errors.__name__:
             assert f"`{name}`" in page, name
             assert name in tree, name
+
+
+def test_the_rules_page_is_what_the_rules_say() -> None:
+    """`scripts/rules-reference` writes the page."""
+    loader = SourceFileLoader("rules_reference", str(ROOT / "scripts" / "rules-reference"))
+    module = module_from_spec(spec_from_loader(loader.name, loader))
+    loader.exec_module(module)
+    assert (REFERENCE / "rules.md").read_text() == module.page(), "run scripts/rules-reference"

@@ -1,0 +1,1 @@
+"""Where bytes are: locations, stores and the bytes themselves."""

@@ -1,0 +1,1 @@
+"""What a valid dataset is: pure, no I/O, nothing heavy imported."""

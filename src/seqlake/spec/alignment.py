@@ -1,0 +1,193 @@
+"""The clock: which sample of which column belongs to which time step; exact, never by float arithmetic.
+
+Specification: "Synchronization". Frame i of a video corresponds to index i of a signal, and cameras of other rates
+declare theirs; nothing there says the signal's own rate. The rule, in this order: the signal's own `fps`; the fps of
+the video whose counted frames equal T; `length / duration_seconds`; the highest declared fps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from seqlake.spec.schema import Column, Schema
+
+LOOKED_AT = 16
+"""How many rows are looked at where the schema alone does not say the rate."""
+
+_LARGEST_DENOMINATOR = 1001  # of the broadcast rates: 24000/1001, 30000/1001, 60000/1001
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clock:
+    """The one rate of a dataset, in steps per second.
+
+    Attributes:
+        rate: Steps per second; None where nothing says it.
+        rule: How it was found, in words.
+    """
+
+    rate: Fraction | None
+    rule: str
+
+    def __str__(self) -> str:
+        return self.rule if self.rate is None else f"{float(self.rate):g} steps per second ({self.rule})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observed:
+    """What one row shows of its length."""
+
+    steps: Mapping[str, int] = field(default_factory=dict)
+    """T of each temporal column."""
+
+    frames: Mapping[str, int] = field(default_factory=dict)
+    """Counted frames of each video."""
+
+    length: int | None = None
+    duration_seconds: float | None = None
+
+
+def exact(rate: float | Fraction, /) -> Fraction:
+    """A declared rate as a fraction: 29.97 is 30000/1001.
+
+    Raises:
+        ValueError: Not a positive, finite number.
+
+    Example:
+        >>> exact(29.97), exact(30)
+        (Fraction(30000, 1001), Fraction(30, 1))
+    """
+    if isinstance(rate, bool) or not 0 < rate < float("inf"):
+        raise ValueError(f"A rate must be a positive number of steps per second, found {rate!r}.")
+    given = Fraction(rate)
+    # People write broadcast rates with two or three decimals.
+    for whole in (24, 30, 48, 60, 120):
+        broadcast = Fraction(whole * 1000, 1001)
+        if abs(given - broadcast) < Fraction(1, 200):
+            return broadcast
+    return given.limit_denominator(_LARGEST_DENOMINATOR)
+
+
+def own_rate(column: Column, /) -> Fraction | None:
+    """The constant rate that a column declares: `fps`, or `sample_rate` of audio; None where it declares none.
+
+    A column that names a `timestamps` column has no constant rate.
+    """
+    if column.type is None or column.type.get("timestamps"):
+        return None
+    declared = column.type.get("sample_rate" if column.type.type == "audio" else "fps")
+    usable = isinstance(declared, (int, float)) and not isinstance(declared, bool) and 0 < declared < float("inf")
+    return exact(declared) if usable else None
+
+
+def clock_of(schema: Schema, /, *, observed: Sequence[Observed] = (), given: float | Fraction | None = None) -> Clock:
+    """The clock of a dataset.
+
+    Args:
+        schema: Its columns, with the rates they declare.
+        observed: What up to `LOOKED_AT` rows show; without them, the rules that need them are skipped.
+        given: A rate that the caller insists on.
+
+    Example:
+        >>> from seqlake.spec.column_types import Trajectory
+        >>> from seqlake.spec.schema import Schema
+        >>> print(clock_of(Schema({"action": Trajectory(dim=7, fps=20)})))
+        20 steps per second (fps of column 'action')
+    """
+    if given is not None:
+        return Clock(rate=exact(given), rule="given")
+    for name in schema:
+        rate = own_rate(schema[name])
+        if schema[name].category in {"temporal", "frames"} and rate is not None:
+            return Clock(rate=rate, rule=f"fps of column {name!r}")
+    found = _by_counted_frames(schema, observed) or _by_duration(observed)
+    if found is not None:
+        return found
+    rates = {n: own_rate(schema[n]) for n in schema if schema[n].type is not None and schema[n].type.type != "audio"}  # type: ignore[union-attr]  # just asked
+    declared = {name: rate for name, rate in rates.items() if rate is not None}
+    if not declared:
+        return Clock(rate=None, rule="no rate is declared and no row shows one")
+    fastest = max(declared, key=lambda name: declared[name])
+    return Clock(rate=declared[fastest], rule=f"the highest declared fps, of column {fastest!r}")
+
+
+def _by_counted_frames(schema: Schema, observed: Sequence[Observed]) -> Clock | None:
+    for name in schema:
+        rate = own_rate(schema[name])
+        rows = [row for row in observed[:LOOKED_AT] if name in row.frames and row.steps]
+        if rate is not None and rows and all(row.frames[name] in set(row.steps.values()) for row in rows):
+            return Clock(rate=rate, rule=f"fps of video {name!r}, whose frames are as many as the steps")
+    return None
+
+
+def _by_duration(observed: Sequence[Observed]) -> Clock | None:
+    for row in observed[:LOOKED_AT]:
+        if row.length and row.duration_seconds and row.duration_seconds > 0:
+            rate = (Fraction(row.length) / Fraction(row.duration_seconds)).limit_denominator(_LARGEST_DENOMINATOR)
+            if rate > 0:
+                return Clock(rate=rate, rule="length / duration_seconds of the first row that has both")
+    return None
+
+
+def sample_at(step: int, /, *, clock: Fraction, rate: Fraction) -> int:
+    """The latest sample at or before a step of the clock, of a column with its own constant rate.
+
+    Args:
+        step: A step of the clock; may be negative.
+        clock: Steps per second.
+        rate: Samples per second of the column.
+
+    Example:
+        >>> [sample_at(k, clock=Fraction(30), rate=Fraction(15)) for k in range(5)]
+        [0, 0, 1, 1, 2]
+    """
+    ratio = rate / clock
+    return step * ratio.numerator // ratio.denominator
+
+
+def samples_of(step: int, /, *, clock: Fraction, rate: Fraction) -> range:
+    """The samples within [step, step + 1): what audio gives for one step.
+
+    Example:
+        >>> samples_of(1, clock=Fraction(30), rate=Fraction(48_000))
+        range(1600, 3200)
+    """
+    ratio = rate / clock
+    first = -(-step * ratio.numerator // ratio.denominator)
+    return range(first, -(-(step + 1) * ratio.numerator // ratio.denominator))
+
+
+def steps_of_row(row: Observed, schema: Schema, clock: Clock, columns: Sequence[str], /) -> int | None:
+    """N, the number of clock steps of one row.
+
+    T of the first temporal column of the window at the clock's rate; else `length`; else the counted frames of the
+    first video; else floor(T * clock / rate) of the first column. None where the row shows nothing.
+
+    Args:
+        row: What the row shows.
+        schema: Its columns.
+        clock: Of the dataset.
+        columns: The window's columns.
+    """
+    wanted = [name for name in schema if name in columns]
+    for name in wanted:
+        rate = own_rate(schema[name])
+        timed = schema[name].type is not None and schema[name].type.get("timestamps")  # type: ignore[union-attr]  # just asked
+        if row.steps.get(name, -1) >= 0 and not timed and (rate is None or clock.rate is None or rate == clock.rate):
+            return row.steps[name]
+    if row.length is not None:
+        return row.length
+    for name in wanted:
+        if name in row.frames:
+            return row.frames[name]
+    for name in wanted:
+        rate = own_rate(schema[name])
+        if row.steps.get(name, -1) >= 0 and rate is not None and clock.rate is not None:
+            scaled = row.steps[name] * clock.rate / rate
+            return scaled.numerator // scaled.denominator
+    return None

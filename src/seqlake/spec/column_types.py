@@ -1,0 +1,302 @@
+"""Column types: what a column means beyond its Arrow type.
+
+Specification: "Dataset-Level Metadata", Common types. The `type` is an open string: any type without a class here is
+written as `ColumnType("mcap", ...)`. Fields that are not known are kept as they came.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from seqlake.errors import InvalidMetadataError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class ColumnType:
+    """What a column means: a type and the fields that belong to it.
+
+    Args:
+        type: The type's name, as in `"mcap"`; any string.
+        fields: Type-specific fields, each a JSON value; `None` leaves a field out.
+
+    Example:
+        >>> ColumnType("mcap", topics=["/joint_states"])
+        ColumnType('mcap', topics=['/joint_states'])
+    """
+
+    __slots__ = ("_fields", "_type", "_value_type")
+
+    def __init__(self, type: str, /, **fields: Any) -> None:  # noqa: A002 - the format's own word
+        self._type = type
+        self._fields = {name: _plain(value) for name, value in fields.items() if value is not None}
+        self._value_type: pa.DataType | None = None
+
+    @property
+    def type(self) -> str:
+        """The type's name."""
+        return self._type
+
+    @property
+    def fields(self) -> Mapping[str, Any]:
+        """Everything beside the type, unknown fields too, in the order they came."""
+        return dict(self._fields)
+
+    def get(self, name: str, default: Any = None, /) -> Any:
+        """One field, or `default`."""
+        return self._fields.get(name, default)
+
+    @property
+    def arrow(self) -> pa.DataType:
+        """The Arrow type of a column that is declared by this type alone."""
+        return pa.string()
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that stands in `column_types`."""
+        return {"type": self._type, **self._fields}
+
+    @staticmethod
+    def from_json(value: Any, /) -> ColumnType:
+        """Read one entry of `column_types`; of the class that belongs to its type, where there is one.
+
+        Raises:
+            InvalidMetadataError: Not an object, or without a string `type`.
+        """
+        if not isinstance(value, dict):
+            raise InvalidMetadataError(f"A column type must be a JSON object with a 'type', found {value!r}.")
+        name = value.get("type")
+        if not isinstance(name, str):
+            raise InvalidMetadataError(f"A column type needs a 'type' that is a string, found {name!r} in {value!r}.")
+        made = object.__new__(KINDS.get(name, ColumnType))
+        made._type = name
+        made._fields = {key: field for key, field in value.items() if key != "type"}
+        made._value_type = None
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ColumnType):
+            return NotImplemented
+        return self.to_json() == other.to_json()
+
+    def __hash__(self) -> int:
+        return hash(json.dumps(self.to_json(), sort_keys=True, default=str))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_restored, (self.to_json(), self._value_type))
+
+    def __repr__(self) -> str:
+        kind = type(self)
+        parts = [repr(self._type)] if kind is ColumnType else []
+        parts += [f"{name}={value!r}" for name, value in self._fields.items()]
+        return f"{kind.__name__}({', '.join(parts)})"
+
+
+def _plain(value: Any) -> Any:
+    return [_plain(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+
+def _restored(value: dict[str, Any], value_type: pa.DataType | None) -> ColumnType:
+    made = ColumnType.from_json(value)
+    made._value_type = value_type  # noqa: SLF001 - a value of this module
+    return made
+
+
+class Trajectory(ColumnType):
+    """A signal: [T, dim] numbers, one row per time step.
+
+    Args:
+        dim: Numbers per step; None if it is not declared.
+        dtype: The Arrow type of one number.
+        units: As in `"rad"`.
+        coordinate_frame: As in `"base_link"`.
+        fps: Steps per second, where this column has a rate of its own.
+        timestamps: The column that holds each step's time (nanoseconds as integers, seconds as floats).
+        shape: The shape of one step, whose product is `dim`, as in `(3, 3)`.
+        names: One name per dimension.
+        encoding: `"raw"` stores a cell as one binary value of little-endian numbers.
+        fields: Anything else.
+
+    Example:
+        >>> Trajectory(dim=12, units="rad")
+        Trajectory(dim=12, units='rad')
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        dim: int | None = None,
+        *,
+        dtype: pa.DataType | None = None,
+        units: str | None = None,
+        fps: float | None = None,
+        shape: Sequence[int] | None = None,
+        encoding: str | None = None,
+        **fields: Any,
+    ) -> None:
+        value_type = pa.float32() if dtype is None else dtype
+        stored = str(_numpy_name(value_type)) if encoding == "raw" else None
+        super().__init__(
+            "trajectory", dim=dim, units=units, fps=fps, shape=shape, encoding=encoding, dtype=stored, **fields
+        )
+        self._value_type = value_type
+
+    @property
+    def arrow(self) -> pa.DataType:
+        """`list<list<dtype>>`, or `binary` with `encoding="raw"`."""
+        if self.get("encoding") == "raw":
+            return pa.binary()
+        return pa.list_(pa.list_(self._value_type or pa.float32()))
+
+
+def _numpy_name(value_type: pa.DataType) -> str:
+    names = {pa.float16(): "float16", pa.float32(): "float32", pa.float64(): "float64"}
+    return names.get(value_type, str(value_type))
+
+
+class Video(ColumnType):
+    """A reference to a video file.
+
+    Args:
+        fps: Frames per second.
+        codec: As in `"h264"`.
+        resolution: Width and height in pixels.
+        stream: Which of the container's video streams, from 0.
+        fields: Anything else.
+
+    Example:
+        >>> Video(fps=30, codec="h264")
+        Video(fps=30, codec='h264')
+    """
+
+    __slots__ = ()
+
+    def __init__(self, *, fps: float | None = None, codec: str | None = None, **fields: Any) -> None:
+        super().__init__("video", fps=fps, codec=codec, **fields)
+
+
+class Image(ColumnType):
+    """A reference to an image file, or with `frames` one image per time step.
+
+    Args:
+        format: As in `"jpeg"`.
+        resolution: Width and height in pixels.
+        frames: `"bytes"`: encoded images in the row, index i is step i; `"files"`: one file per step.
+        fields: Anything else.
+
+    Example:
+        >>> Image(format="jpeg", frames="bytes").arrow
+        ListType(list<item: binary>)
+    """
+
+    __slots__ = ()
+
+    def __init__(self, *, format: str | None = None, frames: str | None = None, **fields: Any) -> None:  # noqa: A002 - the format's own word
+        if frames not in {None, "bytes", "files"}:
+            raise InvalidMetadataError(f'frames must be "bytes" or "files", got {frames!r}.')
+        super().__init__("image", format=format, frames=frames, **fields)
+
+    @property
+    def arrow(self) -> pa.DataType:
+        """`string`, or a list per step with `frames`."""
+        frames = self.get("frames")
+        return {"bytes": pa.list_(pa.binary()), "files": pa.list_(pa.string())}.get(frames, pa.string())
+
+
+class Audio(ColumnType):
+    """A reference to an audio file.
+
+    Args:
+        sample_rate: Samples per second.
+        channels: How many.
+        fields: Anything else.
+
+    Example:
+        >>> Audio(sample_rate=48_000, channels=2)
+        Audio(sample_rate=48000, channels=2)
+    """
+
+    __slots__ = ()
+
+    def __init__(self, *, sample_rate: int | None = None, channels: int | None = None, **fields: Any) -> None:
+        super().__init__("audio", sample_rate=sample_rate, channels=channels, **fields)
+
+
+class Spatial3D(ColumnType):
+    """A reference to 3D data: a point cloud, a mesh, a depth map.
+
+    Args:
+        format: As in `"ply"`.
+        fields: `coordinate_frame`, `units`, or anything else.
+
+    Example:
+        >>> Spatial3D(format="ply", units="m")
+        Spatial3D(format='ply', units='m')
+    """
+
+    __slots__ = ()
+
+    def __init__(self, *, format: str | None = None, **fields: Any) -> None:  # noqa: A002 - the format's own word
+        super().__init__("3d", format=format, **fields)
+
+
+class Spatial4D(ColumnType):
+    """A reference to 3D data over time: dynamic point clouds, animated meshes, volumetric video.
+
+    Args:
+        format: As in `"ply-sequence"`.
+        fps: Steps per second.
+        fields: Anything else.
+
+    Example:
+        >>> Spatial4D(fps=10)
+        Spatial4D(fps=10)
+    """
+
+    __slots__ = ()
+
+    def __init__(self, *, format: str | None = None, fps: float | None = None, **fields: Any) -> None:  # noqa: A002 - the format's own word
+        super().__init__("4d", format=format, fps=fps, **fields)
+
+
+class Embedding(ColumnType):
+    """A vector of numbers without time: [dim].
+
+    Args:
+        dim: How many numbers.
+        model: What made it.
+        dtype: The Arrow type of one number.
+        fields: Anything else.
+
+    Example:
+        >>> Embedding(dim=512, model="clip").arrow
+        ListType(list<item: float>)
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self, dim: int | None = None, *, model: str | None = None, dtype: pa.DataType | None = None, **fields: Any
+    ) -> None:
+        super().__init__("embedding", dim=dim, model=model, **fields)
+        self._value_type = dtype
+
+    @property
+    def arrow(self) -> pa.DataType:
+        """`list<dtype>`."""
+        return pa.list_(self._value_type or pa.float32())
+
+
+KINDS: dict[str, type[ColumnType]] = {
+    "trajectory": Trajectory,
+    "video": Video,
+    "image": Image,
+    "audio": Audio,
+    "3d": Spatial3D,
+    "4d": Spatial4D,
+    "embedding": Embedding,
+}

@@ -1,0 +1,135 @@
+"""What validation has to say: findings as data, raising as the caller's choice."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from html import escape
+from typing import TYPE_CHECKING, Any, Literal
+
+from seqlake.errors import ValidationError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+Severity = Literal["error", "warning", "note"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that validation has to say.
+
+    Example:
+        >>> print(Finding(code="R301", severity="error", message="the id is empty", location="part-0.parquet"))
+        error R301  part-0.parquet: the id is empty
+    """
+
+    code: str
+    """The rule, as in `R301`; every code is explained in the reference."""
+
+    severity: Severity
+    """`error`: breaks the format; `warning`: probably not meant; `note`: worth knowing."""
+
+    message: str
+    """What was expected and what was found."""
+
+    location: str = ""
+    """The file or object, relative to the dataset's root."""
+
+    sequence_id: str = ""
+    """The row, where there is one."""
+
+    column: str = ""
+    """The column, where there is one."""
+
+    step: int | None = None
+    """The time step, where there is one."""
+
+    def __str__(self) -> str:
+        step = f"step {self.step}" if self.step is not None else ""
+        place = " · ".join(part for part in (self.location, self.sequence_id, self.column, step) if part)
+        return (
+            f"{self.severity} {self.code}  {place}: {self.message}"
+            if place
+            else (f"{self.severity} {self.code}  {self.message}")
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The finding as a JSON object."""
+        return asdict(self)
+
+
+class Report:
+    """All findings of one validation.
+
+    Args:
+        findings: In the order they were made.
+        subject: What was validated.
+        depth: How deep it was looked.
+
+    Example:
+        >>> report = Report([Finding(code="R305", severity="warning", message="NaN")])
+        >>> report.ok, len(report.warnings)
+        (True, 1)
+    """
+
+    def __init__(self, findings: Iterable[Finding], /, *, subject: str = "", depth: str = "") -> None:
+        self.findings = tuple(findings)
+        self.subject = subject
+        self.depth = depth
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self.findings)
+
+    def __len__(self) -> int:
+        return len(self.findings)
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        """The findings that break the format."""
+        return tuple(f for f in self.findings if f.severity == "error")
+
+    @property
+    def warnings(self) -> tuple[Finding, ...]:
+        """The findings that are probably not meant."""
+        return tuple(f for f in self.findings if f.severity == "warning")
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is no error."""
+        return not self.errors
+
+    def raise_for_errors(self) -> None:
+        """Raise if there is an error.
+
+        Raises:
+            ValidationError: Carries every finding, not only the errors.
+        """
+        if self.errors:
+            shown = "".join(f"\n  {finding}" for finding in self.errors[:10])
+            more = f"\n  and {len(self.errors) - 10} more" if len(self.errors) > 10 else ""
+            raise ValidationError(f"{len(self.errors)} errors{shown}{more}", findings=self.findings)
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as a JSON object."""
+        return {
+            "subject": self.subject,
+            "depth": self.depth,
+            "errors": len(self.errors),
+            "warnings": len(self.warnings),
+            "findings": [finding.to_json() for finding in self.findings],
+        }
+
+    def __repr__(self) -> str:
+        head = f"Report: {len(self.errors)} errors, {len(self.warnings)} warnings"
+        depth = f" at depth {self.depth}" if self.depth else ""
+        shown = "".join(f"\n  {finding}" for finding in self.findings[:20])
+        more = f"\n  and {len(self) - 20} more" if len(self) > 20 else ""
+        return f"{head}{depth}{shown}{more}"
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{escape(f.severity)}</td><td>{escape(f.code)}</td><td>{escape(f.location)}</td>"
+            f"<td>{escape(f.sequence_id)}</td><td>{escape(f.column)}</td><td>{escape(f.message[:500])}</td></tr>"
+            for f in self.findings[:200]
+        )
+        return f"<p>{len(self.errors)} errors, {len(self.warnings)} warnings</p><table>{rows}</table>"

@@ -1,0 +1,357 @@
+"""The schema: columns with their Arrow types and column types, and the categories they fall into.
+
+Specification: "Format Specification". A column is held in two forms: *stored*, as our Parquet files hold it, and
+*logical*, as streams and tables show it (fixed-size inner lists where the dimension is declared).
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from html import escape
+from typing import Any, Literal
+
+import pyarrow as pa
+
+from seqlake.errors import SchemaMismatchError
+from seqlake.spec.column_types import ColumnType
+from seqlake.spec.metadata import Metadata
+
+Category = Literal["scalar", "temporal", "frames", "file", "vector", "other"]
+ID = "sequence_id"
+
+
+def is_list(kind: pa.DataType, /) -> bool:
+    """Whether an Arrow type is a list of any kind."""
+    types = pa.types
+    tests = (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_list_view, types.is_large_list_view)
+    return any(test(kind) for test in tests)
+
+
+def is_number(kind: pa.DataType, /) -> bool:
+    """Whether an Arrow type is one a signal may hold: integers, floats, booleans."""
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        return _is_text(kind.value_type)
+    types = pa.types
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind))
+
+
+def _is_scalar(kind: pa.DataType) -> bool:
+    types = pa.types
+    if types.is_dictionary(kind):
+        return _is_scalar(kind.value_type)
+    simple = (types.is_primitive, types.is_decimal, types.is_null, types.is_fixed_size_binary)
+    return _is_text(kind) or _is_binary(kind) or any(test(kind) for test in simple)
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its Arrow type as stored, and its column type where it has one."""
+
+    name: str
+    arrow: pa.DataType
+    type: ColumnType | None = None
+    nullable: bool = True
+
+    @cached_property
+    def category(self) -> Category:
+        """What kind of column it is; the first that fits, in this order."""
+        kind, declared = self.arrow, self.type.type if self.type is not None else None
+        if self._is_temporal():
+            return "temporal"
+        if is_list(kind) and declared == "image" and (_is_binary(kind.value_type) or _is_text(kind.value_type)):
+            return "frames"
+        has_url = pa.types.is_struct(kind) and kind.get_field_index("url") >= 0
+        if declared is not None and declared not in {"trajectory", "embedding"} and (_is_text(kind) or has_url):
+            return "file"
+        if is_list(kind) and declared == "embedding" and is_number(kind.value_type):
+            return "vector"
+        return "scalar" if _is_scalar(kind) else "other"
+
+    def _is_temporal(self) -> bool:
+        kind = self.arrow
+        if self.raw:
+            return True
+        if not is_list(kind):
+            return False
+        if is_list(kind.value_type):
+            return is_number(kind.value_type.value_type)
+        marked = self.type is not None and (self.type.type == "trajectory" or self.type.get("time") is True)
+        return marked and is_number(kind.value_type)
+
+    @property
+    def raw(self) -> bool:
+        """Whether a cell is one binary value of little-endian numbers."""
+        return self.type is not None and self.type.get("encoding") == "raw" and _is_binary(self.arrow)
+
+    @property
+    def dim(self) -> int | None:
+        """Numbers per step (or of a vector), where that is declared."""
+        declared = self.type.get("dim") if self.type is not None else None
+        if isinstance(declared, int) and not isinstance(declared, bool) and declared > 0:
+            return declared
+        kind = self.arrow
+        if is_list(kind) and pa.types.is_fixed_size_list(kind.value_type):
+            return int(kind.value_type.list_size)
+        if self.category == "vector" and pa.types.is_fixed_size_list(kind):
+            return int(kind.list_size)
+        return None
+
+    @property
+    def nested(self) -> bool:
+        """Whether a step is a list of numbers ([T, D]) and not one number ([T])."""
+        return self.raw or (is_list(self.arrow) and is_list(self.arrow.value_type))
+
+    @property
+    def value_type(self) -> pa.DataType | None:
+        """The Arrow type of one number of a temporal or vector column; None for others."""
+        if self.raw:
+            assert self.type is not None
+            return _named(str(self.type.get("dtype", "float32")))
+        if self.category not in {"temporal", "vector"}:
+            return None
+        inner = self.arrow.value_type
+        return inner.value_type if is_list(inner) else inner
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """The shape of one step: declared, or `(dim,)`, or `()` for [T]; None where it is not known."""
+        declared = self.type.get("shape") if self.type is not None else None
+        if isinstance(declared, list) and all(isinstance(n, int) for n in declared):
+            return tuple(declared)
+        if self.category == "temporal" and not self.nested:
+            return ()
+        return None if self.dim is None else (self.dim,)
+
+    @cached_property
+    def logical(self) -> pa.DataType:
+        """The Arrow type that streams and tables show."""
+        if self.category == "temporal" and self.nested:
+            value = self.value_type
+            return pa.list_(pa.list_(value, self.dim) if self.dim else pa.list_(value))
+        if self.category in {"temporal", "vector"}:
+            return pa.list_(self.value_type)
+        return self.arrow
+
+    def stored(self, *, fixed_size_inner: bool = False) -> pa.DataType:
+        """The Arrow type that our files hold."""
+        if self.raw:
+            return pa.binary()
+        if self.category == "temporal" and self.nested:
+            return self.logical if fixed_size_inner else pa.list_(pa.list_(self.value_type))
+        return self.logical
+
+    def to_json(self) -> dict[str, Any]:
+        """The column as a JSON object."""
+        declared = self.type.to_json() if self.type is not None else None
+        return {"name": self.name, "category": self.category, "arrow": str(self.arrow), "type": declared}
+
+    def __str__(self) -> str:
+        if self.type is None:
+            return f"{self.name}: {self.arrow}"
+        size = "[T]" if self.category == "temporal" and not self.nested else ""
+        if self.category == "temporal" and self.nested:
+            size = f"[T, {self.dim or '?'}]"
+        if self.category == "vector":
+            size = f"[{self.dim or '?'}]"
+        facts = " ".join(f"{k}={v}" for k, v in self.type.fields.items() if k != "dim")
+        value = str(self.value_type) if self.value_type is not None else ""
+        return " ".join(part for part in (f"{self.name}: {self.type.type}", size, value, facts) if part)
+
+
+def _named(name: str) -> pa.DataType:
+    try:
+        kind = pa.type_for_alias(name)
+    except ValueError:
+        kind = None
+    if kind is None or not is_number(kind) or pa.types.is_boolean(kind):
+        raise SchemaMismatchError(f"A raw column's dtype must be a number type such as 'float32', found {name!r}.")
+    return kind
+
+
+class Schema(Mapping[str, Column]):
+    """The columns of a dataset, in order; a mapping from name to `Column`.
+
+    Args:
+        columns: For each name an Arrow type, an Arrow field, a column type, or a `Column`.
+        metadata: What else `mixtrain.json` says; its column types are replaced by those of the columns.
+        id: The column that names a row; put first as a string where it is missing. None: rows are samples.
+
+    Raises:
+        SchemaMismatchError: An id that is no string, or a column that is none of the above.
+
+    Example:
+        >>> schema = Schema({"task": pa.string(), "action": Trajectory(dim=12)})
+        >>> list(schema), schema["action"].category
+        (['sequence_id', 'task', 'action'], 'temporal')
+    """
+
+    def __init__(
+        self,
+        columns: Mapping[str, pa.DataType | pa.Field | ColumnType | Column],
+        /,
+        *,
+        metadata: Metadata | None = None,
+        id: str | None = ID,  # noqa: A002 - the protocol's own word
+    ) -> None:
+        made = {name: _column(name, value) for name, value in columns.items()}
+        if id is not None and id not in made:
+            made = {id: Column(id, pa.string(), None, nullable=False), **made}
+        if id is not None and not _is_text(made[id].arrow):
+            raise SchemaMismatchError(f"{id!r} must be a string column, found {made[id].arrow}.")
+        self._columns = made
+        self.id = id
+        types = {name: column.type for name, column in made.items() if column.type is not None}
+        given = metadata or Metadata()
+        # Declared types without a column are kept: a later column may bring them back to use.
+        kept = {name: kind for name, kind in given.column_types.items() if name not in made}
+        self.metadata = Metadata(version=given.version, column_types={**types, **kept}, extra=given.extra)
+
+    @staticmethod
+    def from_arrow(
+        schema: pa.Schema,
+        /,
+        *,
+        metadata: Metadata | None = None,
+        id: str | None = ID,  # noqa: A002 - the protocol's own word
+    ) -> Schema:
+        """The schema of Arrow data, with column types from the metadata.
+
+        Args:
+            schema: Of a file, a table or a stream.
+            metadata: What `mixtrain.json` says.
+            id: The column that names a row; None where rows are samples.
+
+        Raises:
+            SchemaMismatchError: A column name that stands there twice, or no usable id column.
+        """
+        if len(set(schema.names)) < len(schema.names):
+            twice = next(name for name in schema.names if schema.names.count(name) > 1)
+            raise SchemaMismatchError(f"Column {twice!r} is there twice; rename one of them.")
+        if id is not None and id not in schema.names:
+            near = difflib.get_close_matches(id, schema.names, n=1)
+            raise SchemaMismatchError(
+                f"Expected a string column {id!r}, found {', '.join(schema.names) or 'no columns'}."
+                + (f" Is {near[0]!r} meant?" if near else "")
+            )
+        types = metadata.column_types if metadata is not None else {}
+        columns = {f.name: Column(f.name, f.type, types.get(f.name), nullable=f.nullable) for f in schema}
+        return Schema(columns, metadata=metadata, id=id)
+
+    @property
+    def names(self) -> list[str]:
+        """The columns' names, in order."""
+        return list(self._columns)
+
+    def __getitem__(self, name: str, /) -> Column:
+        try:
+            return self._columns[name]
+        except KeyError:
+            near = difflib.get_close_matches(str(name), self._columns, n=1)
+            guess = f" Did you mean {near[0]!r}?" if near else ""
+            raise KeyError(f"No column {name!r}; there are {', '.join(self._columns)}.{guess}") from None
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._columns
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    @cached_property
+    def arrow(self) -> pa.Schema:
+        """The logical Arrow schema: what streams and tables show."""
+        return pa.schema([pa.field(c.name, c.logical, c.nullable) for c in self._columns.values()])
+
+    def stored(self, *, fixed_size_inner: bool = False) -> pa.Schema:
+        """The Arrow schema of our files."""
+        return pa.schema(
+            [pa.field(c.name, c.stored(fixed_size_inner=fixed_size_inner), c.nullable) for c in self._columns.values()]
+        )
+
+    def select(self, names: Any, /) -> Schema:
+        """Only these columns, in this order; rows without the id column are samples."""
+        wanted = list(names)
+        keep = {name: self[name] for name in wanted}
+        types = {n: c.type for n, c in keep.items() if c.type is not None}
+        metadata = Metadata(version=self.metadata.version, column_types=types, extra=self.metadata.extra)
+        return Schema(keep, metadata=metadata, id=self.id if self.id in keep else None)
+
+    def with_columns(self, columns: Mapping[str, pa.DataType | pa.Field | ColumnType | Column], /) -> Schema:
+        """These columns added at the end, or replaced where they stand."""
+        return Schema({**self._columns, **columns}, metadata=self.metadata, id=self.id)
+
+    def without(self, names: Any, /) -> Schema:
+        """All but these columns."""
+        gone = {names} if isinstance(names, str) else set(names)
+        keep = {n: c for n, c in self._columns.items() if n not in gone}
+        types = {n: t for n, t in self.metadata.column_types.items() if n not in gone}
+        metadata = Metadata(version=self.metadata.version, column_types=types, extra=self.metadata.extra)
+        return Schema(keep, metadata=metadata, id=self.id if self.id in keep else None)
+
+    def renamed(self, names: Mapping[str, str], /) -> Schema:
+        """Columns under new names, where they stand."""
+        columns = {
+            names.get(n, n): Column(names.get(n, n), c.arrow, c.type, nullable=c.nullable)
+            for n, c in self._columns.items()
+        }
+        types = {names.get(n, n): t for n, t in self.metadata.column_types.items()}
+        metadata = Metadata(version=self.metadata.version, column_types=types, extra=self.metadata.extra)
+        return Schema(columns, metadata=metadata, id=None if self.id is None else names.get(self.id, self.id))
+
+    def to_json(self) -> dict[str, Any]:
+        """Columns and metadata as a JSON object."""
+        return {
+            "id": self.id,
+            "columns": [column.to_json() for column in self._columns.values()],
+            "metadata": json.loads(self.metadata.to_json()),
+        }
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Schema):
+            return NotImplemented
+        mine, theirs = list(self._columns.values()), list(other._columns.values())
+        return mine == theirs and self.id == other.id and self.metadata == other.metadata
+
+    def __hash__(self) -> int:
+        return hash((tuple(self._columns.values()), self.id))
+
+    def __repr__(self) -> str:
+        return "Schema\n" + "\n".join(f"  {column}" for column in self._columns.values())
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{escape(c.name)}</td><td>{c.category}</td><td>{escape(str(c.arrow))}</td>"
+            f"<td>{escape(str(c.type or ''))}</td></tr>"
+            for c in self._columns.values()
+        )
+        return f"<table><tr><th>column</th><th>category</th><th>Arrow</th><th>type</th></tr>{rows}</table>"
+
+
+def _column(name: str, value: Any) -> Column:
+    if isinstance(value, Column):
+        return value if value.name == name else Column(name, value.arrow, value.type, nullable=value.nullable)
+    if isinstance(value, ColumnType):
+        return Column(name, value.arrow, value)
+    if isinstance(value, pa.Field):
+        return Column(name, value.type, None, nullable=value.nullable)
+    if isinstance(value, pa.DataType):
+        return Column(name, value, None)
+    raise SchemaMismatchError(
+        f"Column {name!r}: expected an Arrow type such as pa.float32() or a column type such as sl.Trajectory(dim=7), "
+        f"got {value!r}."
+    )

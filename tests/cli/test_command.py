@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from seqlake import plugins
+
+from .conftest import run_as_process
+
+
+def test_help_lists_every_command(run) -> None:
+    told = run("--help")
+    assert told.code == 0
+    for name in [*plugins.names("cli"), "import", "export"]:
+        assert f"  {name} " in told.out
+
+
+@pytest.mark.parametrize("name", plugins.names("cli"))
+def test_every_command_has_help(run, name) -> None:
+    assert run(name, "--help").code == 0
+
+
+def test_unknown_command_guesses(run) -> None:
+    told = run("validat")
+    assert told.code == 2
+    assert "validate" in told.err
+
+
+def test_a_missing_dataset_is_one_line_and_json_on_request(run, tmp_path) -> None:
+    told = run("info", tmp_path / "nowhere")
+    assert told.code == 1
+    assert told.err.startswith("seqlake: error:")
+    assert told.out == ""
+    error = json.loads(run("info", tmp_path / "nowhere", "--json").err)["error"]
+    assert error["code"] == "dataset-not-found"
+
+
+def test_debug_shows_the_traceback(tmp_path) -> None:
+    told = run_as_process("--debug", "info", tmp_path / "nowhere")
+    assert told.code == 1
+    assert "Traceback" in told.err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(run, shell) -> None:
+    assert "_SEQLAKE_COMPLETE" in run("completion", shell).out
+
+
+def test_doctor_lists_core_packages(run) -> None:
+    facts = run("doctor", "--json").json
+    versions = {p["package"]: p["version"] for p in facts["packages"]}
+    assert versions["pyarrow"]
+    assert facts["core_nbytes"] < 450_000_000
+    assert "core packages" in run("doctor").out
+
+
+def test_a_closed_pipe_is_no_traceback(dataset) -> None:
+    import subprocess
+    import sys
+
+    code = "from seqlake.cli import main; main()"
+    reader = subprocess.Popen(["head", "-c", "1"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    writer = subprocess.run(
+        [sys.executable, "-c", code, "sql", str(dataset), "SELECT * FROM range(200000)", "--format", "csv"],
+        stdout=reader.stdin, stderr=subprocess.PIPE, check=False,
+    )  # fmt: skip
+    reader.communicate()
+    assert b"Traceback" not in writer.stderr
+
+
+def test_no_color_is_honoured(tmp_path) -> None:
+    env = {**os.environ, "NO_COLOR": "1"}
+    told = run_as_process("demo", tmp_path / "out", "--episodes", 6, env=env)
+    assert told.code == 0, told.err
+    assert "\x1b[" not in told.out
+
+
+def test_bench_compares_with_copying_memory(run, dataset) -> None:
+    facts = run("bench", dataset, "--seconds", 0.3, "--batch-size", 8, "--window", 4, "--json").json
+    assert facts["windows"] > 0
+    assert facts["memcpy_bytes_per_second"] > 0
+
+
+def test_demo_does_what_it_says(run, tmp_path) -> None:
+    facts = run("demo", tmp_path / "demo", "--episodes", 12, "--json").json
+    assert facts["episodes"] == 12
+    assert facts["errors"] == 0
+    assert facts["kept"] >= facts["killed_after"] >= 3
+    assert (tmp_path / "demo" / "episodes.svg").read_text().startswith("<svg")
+    assert (tmp_path / "demo" / "episodes.png").read_bytes().startswith(b"\x89PNG")
+    assert run("validate", tmp_path / "demo" / "dataset", "--depth", "rows").code == 0

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import io
+import json
+
+import pyarrow.parquet as pq
+
+import seqlake as sl
+
+
+def test_info_counts_and_says_that_windows_need_no_decoding(run, dataset) -> None:
+    facts = run("info", dataset, "--json").json
+    assert (facts["rows"], facts["shards"], facts["not_flat"]) == (12, 2, [])
+    assert facts["columns"] == {"sequence_id": "scalar", "task": "scalar", "reward": "scalar", "action": "temporal"}
+    assert facts["fingerprint"] == sl.open(dataset).fingerprint
+    told = run("info", dataset)
+    assert told.code == 0
+    assert "12 sequences in 2 shards" in told.out
+
+
+def test_info_of_an_archive_names_the_command_that_mends_it(run, dataset, tmp_path) -> None:
+    assert run("repack", dataset, tmp_path / "archive", "--layout", "archive").code == 0
+    facts = run("info", tmp_path / "archive", "--json").json
+    assert facts["not_flat"] == ["action"]
+    assert "seqlake repack" in run("info", tmp_path / "archive").out
+
+
+def test_schema_lists_columns_with_their_types(run, dataset) -> None:
+    rows = {row["column"]: row for row in run("schema", dataset, "--json").json["rows"]}
+    assert rows["action"]["category"] == "temporal"
+    assert rows["action"]["type"] == "trajectory"
+    assert "dim=3" in rows["action"]["fields"]
+    assert rows["task"]["type"] == ""
+
+
+def test_ls_filters_sorts_and_limits(run, dataset) -> None:
+    ids = run("ls", dataset, "--where", "reward >= 6 AND task = 'pick'", "--sort", "-reward", "-q").out.split()
+    assert ids == ["ep_10", "ep_08", "ep_06"]
+    two = run("ls", dataset, "-n", 2, "--offset", 3, "--json").json["rows"]
+    assert [r["sequence_id"] for r in two] == ["ep_03", "ep_04"]
+    told = run("ls", dataset, "-n", 2)
+    assert "10 more" in told.err
+    assert "action" not in told.out
+
+
+def test_ls_of_an_unknown_column_is_wrong_usage(run, dataset) -> None:
+    told = run("ls", dataset, "--columns", "rewrad")
+    assert told.code == 2
+    assert "rewrad" in told.err
+
+
+def test_ls_prints_shapes_not_numbers(run, dataset) -> None:
+    out = run("ls", dataset, "--columns", "sequence_id,action", "-n", 1).out
+    assert "[10]" in out or "f32[10,3]" in out
+
+
+def test_every_row_format_holds_the_same_rows(run, dataset, capfdbinary) -> None:
+    query = "SELECT sequence_id, reward FROM dataset WHERE reward < 2 ORDER BY 1"
+    expected = [{"sequence_id": "ep_00", "reward": 0.0}, {"sequence_id": "ep_01", "reward": 1.0}]
+    assert run("sql", dataset, query, "--json").json["rows"] == expected
+    lines = run("sql", dataset, query, "--format", "ndjson").out.splitlines()
+    assert [json.loads(line) for line in lines] == expected
+    assert run("sql", dataset, query, "--format", "csv").out == "sequence_id,reward\nep_00,0.0\nep_01,1.0\n"
+    assert run("sql", dataset, query, "--format", "tsv").out.splitlines()[1] == "ep_00\t0.0"
+
+
+def test_sql_writes_parquet_and_never_over_a_file(run, dataset, tmp_path) -> None:
+    out = tmp_path / "answer.parquet"
+    query = "SELECT task, count(*) AS n FROM dataset GROUP BY task ORDER BY task"
+    assert run("sql", dataset, query, "-o", out).code == 0
+    assert pq.read_table(io.BytesIO(out.read_bytes())).to_pydict() == {"task": ["pick", "place"], "n": [6, 6]}
+    assert run("sql", dataset, query, "-o", out).code == 2
+
+
+def test_sql_that_does_not_bind_is_one_line(run, dataset) -> None:
+    told = run("sql", dataset, "SELECT nothing FROM dataset")
+    assert told.code == 1
+    assert told.err.startswith("seqlake: error:")
+    assert "Traceback" not in told.err
+
+
+def test_not_finite_numbers_are_null_in_json(run, dataset) -> None:
+    told = run("sql", dataset, "SELECT sequence_id, 'nan'::DOUBLE AS x FROM dataset LIMIT 1", "--json")
+    assert told.json["rows"] == [{"sequence_id": "ep_00", "x": None}]
+
+
+def test_show_gives_scalars_and_statistics_of_each_dimension(run, dataset) -> None:
+    document = run("show", dataset, "ep_03", "--json").json
+    action = sl.open(dataset)["ep_03"]["action"]
+    assert document["scalars"]["task"] == "place"
+    dims = document["signals"][0]["dims"]
+    assert [round(d["max"], 6) for d in dims] == [round(float(x), 6) for x in action.max(0)]
+    assert "f32[13,3]" in run("show", dataset, "ep_03").out
+
+
+def test_show_of_an_unknown_id_says_so(run, dataset) -> None:
+    told = run("show", dataset, "ep_99")
+    assert told.code == 1
+    assert "ep_99" in told.err
+
+
+def test_a_foreign_folder_is_looked_at_as_it_is(run, dataset, tmp_path) -> None:
+    folder = tmp_path / "plain"
+    folder.mkdir()
+    pq.write_table(sl.open(dataset).select("sequence_id", "reward").to_arrow(), folder / "a.parquet")
+    assert run("ls", folder, "-q").out.split() == [f"ep_{i:02d}" for i in range(12)]
+
+
+def test_versions_oldest_first(run, dataset) -> None:
+    sl.open(dataset).delete("reward < 2")
+    listed = run("versions", dataset, "--json").json["rows"]
+    assert [v["rows"] for v in listed][-2:] == [12, 10]
+    assert listed[-1]["operation"] == "delete"
+    assert run("info", dataset, "--version", listed[-2]["id"], "--json").json["rows"] == 12
