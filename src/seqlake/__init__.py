@@ -19,7 +19,6 @@ _HOME = {
     "Finding": "spec.findings",
     "Image": "spec.column_types",
     "Loader": "training.loader",
-    "Mix": "training.mix",
     "Report": "spec.findings",
     "Schema": "spec.schema",
     "Selection": "dataset.selection",

@@ -3,7 +3,9 @@
 ```text
 SeqlakeError
 ├── DatasetNotFoundError      (FileNotFoundError)   nothing there, or not a Mixtrain dataset
+├── DatasetExistsError        (FileExistsError)     something is there already
 ├── VersionNotFoundError      (LookupError)         expired, or never there
+├── SequenceNotFoundError     (KeyError)            no row has this id
 ├── InvalidMetadataError      (ValueError)          mixtrain.json cannot be used as it is
 │   └── UnsupportedVersionError                     a newer major version of the format
 ├── ValidationError           (ValueError)          carries findings
@@ -77,8 +79,16 @@ class DatasetNotFoundError(SeqlakeError, FileNotFoundError):
     """Nothing is there, or what is there is not a Mixtrain dataset."""
 
 
+class DatasetExistsError(SeqlakeError, FileExistsError):
+    """A dataset, or Parquet files of somebody else's, lie where one was to be made."""
+
+
 class VersionNotFoundError(SeqlakeError, LookupError):
     """The version expired, or was never there."""
+
+
+class SequenceNotFoundError(SeqlakeError, KeyError):
+    """No row of the dataset, or of the selection, has this id."""
 
 
 class InvalidMetadataError(SeqlakeError, ValueError):
@@ -120,7 +130,13 @@ class ReadOnlyError(SeqlakeError, PermissionError):
 
 
 class CommitConflictError(SeqlakeError):
-    """A rival's commit touched the same rows; says which, and how to retry."""
+    """A rival's commit touched the same rows; says which, and how to retry.
+
+    Attributes:
+        replay: The same change can be made anew on the newest version as it is.
+    """
+
+    replay: bool = False
 
 
 class CommitUnknownError(CommitConflictError):

@@ -136,3 +136,31 @@ def test_adopt_takes_in_a_shard_that_others_dropped(run, dataset) -> None:
     assert run("adopt", dataset, "--dry-run", "--json").json["shards"]
     assert run("adopt", dataset).code == 0
     assert len(sl.open(dataset)) == 13
+
+
+def test_index_makes_plain_files_of_others_direct(run, tmp_path) -> None:
+    folder = tmp_path / "theirs"
+    (folder / "data").mkdir(parents=True)
+    (folder / "mixtrain.json").write_text('{"mixtrain": "1.0"}')
+    action = [[[float(i), float(t)] for t in range(5 + i)] for i in range(4)]
+    rows = pa.table({"sequence_id": list("abcd"), "action": action})
+    pq.write_table(rows, folder / "data" / "plain.parquet", compression="none", use_dictionary=False)
+    before = snapshot(folder)
+    could = run("index", folder, "--dry-run", "--json").json["columns"]
+    assert could == [{"column": "action", "indexed": 1, "shards": 1}]
+    assert snapshot(folder) == before
+    assert run("info", folder, "--json").json["not_flat"] == ["action"]
+    assert run("index", folder, "--json").json["columns"] == could
+    assert run("info", folder, "--json").json["not_flat"] == []
+    assert (folder / "data" / "plain.parquet").read_bytes() == before["data/plain.parquet"]
+    assert sl.open(folder)["c"]["action"].tolist() == action[2]
+
+
+def test_index_says_what_it_cannot_do(run, tmp_path) -> None:
+    folder = tmp_path / "theirs"
+    (folder / "data").mkdir(parents=True)
+    (folder / "mixtrain.json").write_text('{"mixtrain": "1.0"}')
+    pq.write_table(pa.table({"sequence_id": ["a"], "x": [[[1.0]]]}), folder / "data" / "snappy.parquet")
+    told = run("index", folder)
+    assert "0 of 1 shards" in told.out
+    assert "seqlake repack" in told.out

@@ -54,7 +54,7 @@ def test_ls_prints_shapes_not_numbers(run, dataset) -> None:
     assert "[10]" in out or "f32[10,3]" in out
 
 
-def test_every_row_format_holds_the_same_rows(run, dataset, capfdbinary) -> None:
+def test_every_row_format_holds_the_same_rows(run, dataset) -> None:
     query = "SELECT sequence_id, reward FROM dataset WHERE reward < 2 ORDER BY 1"
     expected = [{"sequence_id": "ep_00", "reward": 0.0}, {"sequence_id": "ep_01", "reward": 1.0}]
     assert run("sql", dataset, query, "--json").json["rows"] == expected

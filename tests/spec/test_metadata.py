@@ -3,12 +3,13 @@ from __future__ import annotations
 import json
 import pickle
 
+import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seqlake.errors import InvalidMetadataError, UnsupportedVersionError
-from seqlake.spec.column_types import ColumnType, Trajectory, Video
+from seqlake.spec.column_types import ColumnType, Image, Trajectory, Video
 from seqlake.spec.metadata import Metadata
 
 JSON = st.recursive(
@@ -23,6 +24,7 @@ JSON = st.recursive(
 TYPES = st.fixed_dictionaries({"type": st.text()}, optional={"dim": JSON, "fps": JSON, "future": JSON})
 
 
+@settings(deadline=None)
 @given(
     types=st.dictionaries(st.text(), TYPES, max_size=4),
     extra=st.dictionaries(st.text().filter(lambda k: k not in {"mixtrain", "column_types"}), JSON, max_size=3),
@@ -74,11 +76,56 @@ def test_a_newer_major_version_is_refused(version) -> None:
         ("[" * 100_000, "nested too deeply"),
         ('{"mixtrain": "1.0", "x":' + "[" * 100_000, "nested too deeply"),
         (b'\xff\xfe{"mixtrain": "1.0"}', "UTF-8"),
+        ('{"mixtrain": "1.0", "x": 1e400}', "larger than any number"),
+        ('{"mixtrain": "1.0", "x":' + "[" * 80 + "]" * 80 + "}", "nested too deeply"),
+        ('{"mixtrain": "1.0", "x": ' + "9" * 5000 + "}", "JSON object"),
+        ('{"mixtrain": "' + "1" * 5000 + '"}', "version such as"),
+        ('{"mixtrain": "1.0", "x": {"a": 1, "a": 2}}', "'a' stands there twice"),
     ],
 )
 def test_hostile_metadata_is_refused_with_what_was_found(text, says) -> None:
     with pytest.raises(InvalidMetadataError, match=says):
         Metadata.parse(text)
+
+
+def test_what_is_read_can_be_written() -> None:
+    deep = '{"mixtrain": "1.0", "x":' + "[" * 60 + "]" * 60 + "}"
+    lone = r'{"mixtrain": "1.0", "x": "\ud800"}'
+    for text in (deep, lone):
+        written = Metadata.parse(text).to_json()
+        assert json.loads(written.encode()) == json.loads(text)
+
+
+def test_what_is_not_json_is_not_written() -> None:
+    with pytest.raises(InvalidMetadataError, match="cannot be written"):
+        Metadata(extra={"x": float("nan")}).to_json()
+    with pytest.raises(InvalidMetadataError, match="cannot be written"):
+        Metadata(extra={"x": object()}).to_json()
+
+
+def test_column_types_check_themselves() -> None:
+    with pytest.raises(InvalidMetadataError, match="JSON value"):
+        Video(fps=float("nan"))
+    with pytest.raises(InvalidMetadataError, match="'lens'"):
+        ColumnType("mcap", lens={"k": [{1, 2}]})
+    with pytest.raises(InvalidMetadataError, match="one type"):
+        Trajectory(type="video")
+    with pytest.raises(InvalidMetadataError, match="must be a string"):
+        ColumnType(3)
+    with pytest.raises(InvalidMetadataError, match="frames"):
+        Image(frames="pixels")
+    numbers = ColumnType("x", a=np.float64(0.5), b=np.arange(2), c=(1, 2)).to_json()
+    assert json.loads(json.dumps(numbers)) == {"type": "x", "a": 0.5, "b": [0, 1], "c": [1, 2]}
+
+
+def test_metadata_check_themselves_without_a_schema() -> None:
+    text = (
+        '{"mixtrain": "1.3", "column_types": {"a": {"type": "trajectory", "dim": 0}, "b": {"type": "nifti", "fps": 0}}}'
+    )
+    assert {(f.code, f.column) for f in Metadata.parse(text).check()} == {
+        ("M103", ""), ("M105", "a"), ("M118", "b"), ("M106", "b"),
+    }  # fmt: skip
+    assert Metadata(column_types={"a": Trajectory(dim=9, shape=(3, 3)), "v": Video(fps=30)}).check() == []
 
 
 def test_a_byte_order_mark_is_no_obstacle() -> None:

@@ -4,6 +4,8 @@ import pickle
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from seqlake.errors import SchemaMismatchError
 from seqlake.spec.column_types import Audio, ColumnType, Embedding, Image, Spatial3D, Trajectory, Video
@@ -75,6 +77,40 @@ def test_stored_is_plain_and_logical_is_fixed() -> None:
     assert schema["free"].shape is None
     assert Column("c", pa.list_(F), ColumnType("trajectory")).shape == ()
     assert Column("c", plain, Trajectory(dim=9, shape=(3, 3))).shape == (3, 3)
+    assert Column("c", plain, Trajectory(shape=(3, 3))).dim == 9
+    # A shape that does not fit is a finding; reading goes on with what fits.
+    assert Column("c", plain, Trajectory(dim=9, shape=(2, 3))).shape == (9,)
+
+
+NUMBERS = st.sampled_from([pa.float32(), pa.float64(), pa.float16(), pa.int8(), pa.uint16(), pa.int64()])
+TYPES = st.one_of(
+    st.builds(Trajectory, dim=st.none() | st.integers(1, 64), dtype=NUMBERS, fps=st.none() | st.floats(0.1, 1000)),
+    st.builds(Trajectory, dim=st.integers(1, 64), dtype=NUMBERS, encoding=st.just("raw")),
+    st.builds(Embedding, dim=st.none() | st.integers(1, 64), dtype=NUMBERS),
+    st.builds(Image, frames=st.sampled_from([None, "bytes", "files"])),
+    st.builds(Video, fps=st.none() | st.integers(1, 120), lens=st.text()),
+    st.builds(ColumnType, st.text(), future=st.lists(st.integers(-9, 9))),
+)
+SCALARS = st.sampled_from([pa.string(), pa.float64(), pa.bool_(), pa.timestamp("us"), pa.decimal128(9, 2), pa.binary()])
+
+
+@settings(deadline=None)
+@given(
+    st.dictionaries(st.text().filter(lambda name: name != "sequence_id"), TYPES | SCALARS, max_size=6), st.booleans()
+)
+def test_what_files_and_metadata_say_is_the_whole_schema(columns, fixed) -> None:
+    schema = Schema(columns)
+    text = schema.metadata.to_json()
+    again = Schema.from_arrow(schema.stored(fixed_size_inner=fixed), metadata=Metadata.parse(text))
+    assert again.arrow == schema.arrow
+    assert again.stored() == schema.stored()
+    assert again.metadata == schema.metadata
+    assert [c.category for c in again.values()] == [c.category for c in schema.values()]
+    assert [c.shape for c in again.values()] == [c.shape for c in schema.values()]
+    # What streams show is a schema of the same meaning.
+    shown = Schema.from_arrow(schema.arrow, metadata=schema.metadata)
+    assert shown.arrow == schema.arrow
+    assert [c.category for c in shown.values()] == [c.category for c in schema.values()]
 
 
 def test_from_arrow_of_what_engines_return() -> None:

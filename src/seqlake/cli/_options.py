@@ -10,7 +10,6 @@ source = click.argument("source", metavar="DATASET")
 out = click.argument("out", metavar="OUT")
 dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 where = click.option("--where", metavar="SQL", help="Only rows for which this holds.")
-progress = click.option("--no-progress", is_flag=True, help="Show no progress on stderr.")
 
 
 def version_of(text: str | None) -> int | str | None:

@@ -26,11 +26,12 @@ class Output:
     format: str
     quiet: bool = False
     truncate: bool = True
+    no_progress: bool = False
 
     @property
     def progress(self) -> bool | None:
-        """What tqdm is given as `disable`: off for programs, else decided by the terminal."""
-        return True if self.quiet or self.format == "json" else None
+        """Whether long work shows progress: never for programs, else as the terminal decides."""
+        return False if self.no_progress or self.quiet or self.format == "json" else None
 
     def document(self, value: Mapping[str, Any], /, *, text: str) -> None:
         """One result: JSON for programs, `text` for people."""
@@ -86,15 +87,19 @@ class Output:
 
 
 def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--format`, `--json`, `-q` and `--no-truncate`, handed over as one `output`."""
+    """Add `--format`, `--json`, `-q`, `--no-truncate` and `--no-progress`, handed over as one `output`."""
 
     @click.option("--format", "output_format", type=click.Choice(FORMATS), default="table", show_default=True)
     @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
     @click.option("-q", "--quiet", is_flag=True, help="Only the essential, one per line.")
     @click.option("--no-truncate", is_flag=True, help="Do not fit tables to the terminal.")
-    def wrapped(*, output_format: str, as_json: bool, quiet: bool, no_truncate: bool, **others: Any) -> Any:
+    @click.option("--no-progress", is_flag=True, help="Show no progress on stderr.")
+    def wrapped(
+        *, output_format: str, as_json: bool, quiet: bool, no_truncate: bool, no_progress: bool, **others: Any
+    ) -> Any:
         kind = "json" if as_json else output_format
-        return command(output=Output(format=kind, quiet=quiet, truncate=not no_truncate), **others)
+        output = Output(format=kind, quiet=quiet, truncate=not no_truncate, no_progress=no_progress)
+        return command(output=output, **others)
 
     wrapped.__name__ = command.__name__
     wrapped.__doc__ = command.__doc__

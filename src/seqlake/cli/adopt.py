@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from seqlake.cli import _options
@@ -20,7 +22,7 @@ def command(source: str, *, dry_run: bool, output: Output) -> None:
     from seqlake.dataset.opening import open as open_dataset
 
     dataset = open_dataset(source)
-    table = dataset.table
+    table: Any = dataset.table
     strangers = list(table.strangers())
     edited = table.metadata_edited()
     if dry_run:

@@ -18,7 +18,6 @@ from seqlake.cli._output import Output, output_options
 @click.option("--work", type=click.Path(path_type=Path), help="Where receipts lie, to go on after an interruption.")
 @_options.where
 @_options.dry_run
-@_options.progress
 @output_options
 def command(
     source: str,
@@ -29,7 +28,6 @@ def command(
     work: Path | None,
     where: str | None,
     dry_run: bool,
-    no_progress: bool,
     output: Output,
 ) -> None:
     """Convert SRC into DST. `import` and `export` are the same command.
@@ -41,16 +39,9 @@ def command(
     selection = _options.opened(source)
     if where:
         selection = selection.where(where)
-    result = convert(
-        selection,
-        out,
-        to=to,
-        workers=workers,
-        work=work,
-        dry_run=dry_run,
-        progress=False if no_progress or output.progress else None,
-    )
     if dry_run:
-        output.document(result.to_json(), text=str(result))
+        plan = convert(selection, out, to=to, workers=workers, work=work, dry_run=True)
+        output.document(plan.to_json(), text=str(plan))
         return
+    convert(selection, out, to=to, workers=workers, work=work, progress=output.progress)
     output.document({"rows": len(selection), "out": out}, text=f"{len(selection)} sequences at {out}.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from seqlake.cli import _options
@@ -37,18 +39,7 @@ def _shares(text: str) -> dict[str, float]:
 )
 @_options.dry_run
 @output_options
-def command(
-    source: str,
-    out: str | None,
-    *,
-    shares: str,
-    group: str | None,
-    stratify: str | None,
-    seed: int,
-    by: str,
-    dry_run: bool,
-    output: Output,
-) -> None:
+def command(source: str, out: str | None, *, by: str, dry_run: bool, output: Output, **how: Any) -> None:
     """Without OUT: assign each sequence of DATASET to a split and commit it as the column `split`.
 
     With OUT: write OUT/<value> for each value of the column --by.
@@ -57,6 +48,7 @@ def command(
     from seqlake.dataset.reshaping import split
     from seqlake.dataset.splits import assign_splits, plan_splits
 
+    shares = _shares(how.pop("shares"))
     dataset = open_dataset(source)
     if out is not None:
         if dry_run:
@@ -64,8 +56,8 @@ def command(
         else:
             counts = {name: len(part) for name, part in split(dataset, out, by=by).items()}
     else:
-        counts = plan_splits(dataset, _shares(shares), seed=seed, group=group, stratify=stratify)
+        counts = plan_splits(dataset, shares, **how)
         if not dry_run:
-            assign_splits(dataset, _shares(shares), seed=seed, group=group, stratify=stratify)
+            assign_splits(dataset, shares, **how)
     text = "\n".join(f"{name}: {count} sequences" for name, count in counts.items())
     output.document({"splits": counts, "dry_run": dry_run}, text=text)

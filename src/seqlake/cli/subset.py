@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import IO
+from typing import IO, Any
 
 import click
 
@@ -26,35 +26,12 @@ from seqlake.cli._output import Output, output_options
 )
 @_options.dry_run
 @output_options
-def command(
-    source: str,
-    out: str,
-    *,
-    where: str | None,
-    ids: IO[str] | None,
-    columns: str | None,
-    drop: bool,
-    files: str,
-    dry_run: bool,
-    output: Output,
-) -> None:
+def command(source: str, out: str, *, files: Any, dry_run: bool, output: Output, **choice: Any) -> None:
     """Copy the sequences of DATASET that are chosen by --where or --ids into a new dataset at OUT."""
     from seqlake.dataset.reshaping import subset
 
-    if where is None and ids is None and columns is None:
-        raise click.UsageError("Say what to keep: --where, --ids or --columns.")
-    everything = selection = _options.opened(source)
-    if where:
-        selection = selection.where(where)
-    if ids is not None:
-        selection = selection.where(ids=[line.rstrip("\n") for line in ids if line.strip()])
-    if drop:
-        gone = set(selection.select(selection.schema.id).to_arrow().column(0).to_pylist())
-        kept = everything.select(everything.schema.id).to_arrow().column(0).to_pylist()
-        selection = everything.where(ids=[one for one in kept if one not in gone])
-    if columns:
-        key = everything.schema.id
-        selection = selection.select(key, *(c for c in columns.split(",") if c != key))
+    everything = _options.opened(source)
+    selection = _chosen(everything, **choice)
     if dry_run:
         output.document(
             {"rows": len(selection), "out": out, "dry_run": True},
@@ -63,3 +40,20 @@ def command(
         return
     made = subset(selection, out, files=files)
     output.document({"rows": len(made), "out": out}, text=f"{len(made)} of {len(everything)} sequences at {out}.")
+
+
+def _chosen(everything: Any, *, where: str | None, ids: IO[str] | None, columns: str | None, drop: bool) -> Any:
+    """The rows and columns that the options name."""
+    if where is None and ids is None and columns is None:
+        raise click.UsageError("Say what to keep: --where, --ids or --columns.")
+    key = everything.schema.id
+    selection = everything.where(where) if where else everything
+    if ids is not None:
+        selection = selection.where(ids=[line.rstrip("\n") for line in ids if line.strip()])
+    if drop:
+        gone = set(selection.select(key).to_arrow().column(0).to_pylist())
+        kept = everything.select(key).to_arrow().column(0).to_pylist()
+        selection = everything.where(ids=[one for one in kept if one not in gone])
+    if columns:
+        selection = selection.select(key, *(c for c in columns.split(",") if c != key))
+    return selection

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from seqlake.cli import _options
 from seqlake.cli._output import Output, output_options
+
+if TYPE_CHECKING:
+    from seqlake.protocols import Depth
 
 DEPTHS = ("metadata", "rows", "files", "decode")
 
@@ -16,7 +21,7 @@ DEPTHS = ("metadata", "rows", "files", "decode")
 @click.option("--depth", type=click.Choice(DEPTHS), default="files", show_default=True, help="How deep to look.")
 @click.option("--strict", is_flag=True, help="Warnings count as errors for the exit code.")
 @output_options
-def command(source: str, *, version: int | str | None, depth: str, strict: bool, output: Output) -> int:
+def command(source: str, *, version: int | str | None, depth: Depth, strict: bool, output: Output) -> int:
     """Check DATASET against the format; prints every finding. Exit code 1 when there is an error."""
     from seqlake.dataset.validation import validate
 

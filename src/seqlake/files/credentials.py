@@ -1,68 +1,167 @@
-"""Storage options, translated for each library in one place; never stored, never printed."""
+"""Storage options: held so that nothing prints them, translated for each library in one place.
+
+`storage=` takes obstore's names. They travel with a pickled store to its workers, and nowhere else: not into a
+dataset, not into a `repr`, not into an error.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+# What configures the HTTP client and not the store; obstore takes the two apart.
+_CLIENT = {
+    "allow_http", "allow_invalid_certificates", "connect_timeout", "http1_only", "http2_only", "pool_idle_timeout",
+    "proxy_ca_certificate", "proxy_excludes", "proxy_url", "read_timeout", "root_certificate", "timeout", "user_agent",
+}  # fmt: skip
+_OURS = {"mmap", "allow_redirects"}
+_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_SECRET = re.compile(r"key|secret|token|password|sas|signature|credential|bearer", re.IGNORECASE)
 
-_CLIENT = {"allow_http", "timeout", "connect_timeout", "proxy_url", "user_agent"}
-
-# obstore's names -> pyarrow's S3FileSystem
+# Our name -> theirs. `aws_`, `google_` and `azure_storage_` before a name mean nothing.
 _PYARROW = {
-    "access_key_id": "access_key",
-    "secret_access_key": "secret_key",
-    "session_token": "session_token",
-    "region": "region",
-    "endpoint": "endpoint_override",
-}
-# obstore's names -> pyiceberg's catalog properties
+    "s3": {
+        "access_key_id": "access_key", "secret_access_key": "secret_key", "session_token": "session_token",
+        "token": "session_token", "region": "region", "default_region": "region", "endpoint": "endpoint_override",
+        "endpoint_url": "endpoint_override", "skip_signature": "anonymous", "role_arn": "role_arn",
+    },
+    "gs": {"skip_signature": "anonymous", "endpoint": "endpoint_override"},
+    "az": {"account_name": "account_name", "account_key": "account_key", "sas_token": "sas_token"},
+}  # fmt: skip
 _PYICEBERG = {
-    "access_key_id": "s3.access-key-id",
-    "secret_access_key": "s3.secret-access-key",
-    "session_token": "s3.session-token",
-    "region": "s3.region",
-    "endpoint": "s3.endpoint",
-}
+    "s3": {
+        "access_key_id": "s3.access-key-id", "secret_access_key": "s3.secret-access-key",
+        "session_token": "s3.session-token", "token": "s3.session-token", "region": "s3.region",
+        "default_region": "s3.region", "endpoint": "s3.endpoint", "endpoint_url": "s3.endpoint",
+        "skip_signature": "s3.anonymous", "role_arn": "s3.role-arn",
+    },
+    "gs": {"endpoint": "gcs.service.host"},
+    "az": {
+        "account_name": "adls.account-name", "account_key": "adls.account-key", "sas_token": "adls.sas-token",
+        "tenant_id": "adls.tenant-id", "client_id": "adls.client-id", "client_secret": "adls.client-secret",
+    },
+}  # fmt: skip
+_DELTALAKE = {"s3": "AWS_", "gs": "GOOGLE_", "az": "AZURE_STORAGE_"}
+_TRUTHS = {"allow_http", "allow_invalid_certificates", "http1_only", "http2_only"}
+_KINDS = {"s3": "s3", "s3a": "s3", "gs": "gs", "az": "az", "azure": "az", "abfs": "az", "abfss": "az", "adl": "az"}
 
 
-def _plain(storage: Mapping[str, str] | None) -> dict[str, str]:
-    """Options under their short names: `aws_access_key_id` and `AWS_ACCESS_KEY_ID` are `access_key_id`."""
-    names = {name: name.lower().removeprefix("aws_") for name in storage or {}}
-    return {names[name]: str(value) for name, value in (storage or {}).items()}
+class Storage(Mapping[str, str]):
+    """Options as they were given; its `repr` names them and shows no value.
+
+    Example:
+        >>> Storage({"aws_secret_access_key": "wJalrXUtnFEMI"})
+        Storage(secret_access_key=...)
+    """
+
+    __slots__ = ("_options",)
+
+    def __init__(self, options: Mapping[str, str] | None = None, /) -> None:
+        self._options = {_short(name): str(value) for name, value in (options or {}).items()}
+
+    def __getitem__(self, name: str) -> str:
+        return self._options[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._options)
+
+    def __len__(self) -> int:
+        return len(self._options)
+
+    def __repr__(self) -> str:
+        return f"Storage({', '.join(f'{name}=...' for name in sorted(self))})"
+
+    def allows(self, name: str, /) -> bool:
+        """Whether an option is there and says yes."""
+        return self.get(name, "").lower() in {"true", "1", "yes"}
+
+    def redacted(self, text: str, /) -> str:
+        """A message without our secrets, and without the query of any address, where signatures stand."""
+        secrets = [value for name, value in self.items() if _SECRET.search(name) and value]
+        for secret in sorted(secrets, key=len, reverse=True):
+            text = text.replace(secret, "***")
+        text = re.sub(r"(\w+://)[^/\s@]+@", r"\1", text)
+        return re.sub(r"(\w+://[^\s?\"']+)\?[^\s\"')]*", r"\1?...", text)
 
 
-def for_obstore(storage: Mapping[str, str] | None, /) -> dict[str, Any]:
-    """Keyword arguments of `obstore.store.from_url`."""
-    options = _plain(storage)
-    client: dict[str, Any] = {name: options.pop(name) for name in _CLIENT & options.keys()}
-    if "allow_http" in client:
-        client["allow_http"] = client["allow_http"].lower() == "true"
-    made: dict[str, Any] = dict(options)
-    if "virtual_hosted_style_request" in made:
-        made["virtual_hosted_style_request"] = made["virtual_hosted_style_request"].lower() == "true"
-    if "skip_signature" in made:
-        made["skip_signature"] = made["skip_signature"].lower() == "true"
-    found: dict[str, Any] = {"config": made} if made else {}
-    return {**found, "client_options": client} if client else found
+def _short(name: str) -> str:
+    return re.sub(r"^(aws|google|azure_storage|azure)_", "", name.lower())
 
 
-def for_pyarrow(storage: Mapping[str, str] | None, /) -> dict[str, Any]:
-    """Keyword arguments of `pyarrow.fs.S3FileSystem`."""
-    options = _plain(storage)
-    made: dict[str, Any] = {theirs: options[ours] for ours, theirs in _PYARROW.items() if ours in options}
-    if options.get("allow_http", "").lower() == "true":
-        made["scheme"] = "http"
+def for_obstore(storage: Mapping[str, str] | None, /, *, scheme: str = "s3") -> dict[str, Any]:
+    """Keyword arguments of an obstore store: `config`, `client_options` and, with boto3, where keys come from.
+
+    Plain HTTP is spoken to this very machine without asking, and to others only with `allow_http="true"`.
+    """
+    options = dict(Storage(storage))
+    client: dict[str, Any] = {name: options.pop(name) for name in sorted(_CLIENT & options.keys())}
+    client.update({name: Storage(storage).allows(name) for name in sorted(_TRUTHS & client.keys())})
+    config = {name: value for name, value in options.items() if name not in _OURS}
+    named = [options.get("endpoint"), options.get("endpoint_url"), *(os.environ.get(name) for name in _ENDPOINTS)]
+    endpoint = next((url for url in named if url), "")
+    if endpoint.startswith("http://") and urlsplit(endpoint).hostname in _LOOPBACK:
+        client.setdefault("allow_http", True)
+    made: dict[str, Any] = {"config": config, "client_options": client}
+    if _KINDS.get(scheme) == "s3" and (provider := _profile(config)) is not None:
+        made["credential_provider"] = provider
     return made
 
 
-def for_deltalake(storage: Mapping[str, str] | None, /) -> dict[str, str]:
+def _profile(config: Mapping[str, str]) -> Any:
+    """The keys of `~/.aws`, which obstore does not read, where nothing nearer names any and boto3 is there."""
+    if {"access_key_id", "skip_signature"} & config.keys() or "AWS_ACCESS_KEY_ID" in os.environ:
+        return None
+    file = Path(os.environ.get("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials")).expanduser()
+    if "AWS_PROFILE" not in os.environ and not file.is_file():
+        return None
+    try:
+        from obstore.auth.boto3 import Boto3CredentialProvider
+    except ImportError:
+        return None
+    return Boto3CredentialProvider()
+
+
+def for_pyarrow(storage: Mapping[str, str] | None, /, *, scheme: str = "s3") -> dict[str, Any]:
+    """Keyword arguments of pyarrow's `S3FileSystem`, `GcsFileSystem` or `AzureFileSystem`.
+
+    Example:
+        >>> for_pyarrow({"region": "eu-west-1"})
+        {'region': 'eu-west-1'}
+    """
+    options = Storage(storage)
+    made: dict[str, Any] = _renamed(options, _PYARROW, scheme)
+    if "anonymous" in made:
+        made["anonymous"] = options.allows("skip_signature")
+    override = made.get("endpoint_override", "")
+    if override.startswith("http://") or options.allows("allow_http"):
+        made["scheme"] = "http"
+    if "://" in override:
+        made["endpoint_override"] = override.partition("://")[2]
+    return made
+
+
+def for_deltalake(storage: Mapping[str, str] | None, /, *, scheme: str = "s3") -> dict[str, str]:
     """`storage_options` of deltalake, which takes the names of the environment."""
-    return {f"AWS_{name.upper()}": value for name, value in _plain(storage).items()}
+    before = _DELTALAKE[_kind(scheme)]
+    options = {name: value for name, value in Storage(storage).items() if name not in _OURS}
+    return {f"{before}{name.upper()}": value for name, value in options.items()}
 
 
-def for_pyiceberg(storage: Mapping[str, str] | None, /) -> dict[str, str]:
-    """Properties of a pyiceberg catalog."""
-    options = _plain(storage)
-    return {theirs: options[ours] for ours, theirs in _PYICEBERG.items() if ours in options}
+def for_pyiceberg(storage: Mapping[str, str] | None, /, *, scheme: str = "s3") -> dict[str, str]:
+    """Properties of a pyiceberg catalog or `FileIO`."""
+    return _renamed(Storage(storage), _PYICEBERG, scheme)
+
+
+def _renamed(options: Storage, names: Mapping[str, Mapping[str, str]], scheme: str) -> dict[str, str]:
+    return {theirs: options[ours] for ours, theirs in names[_kind(scheme)].items() if ours in options}
+
+
+def _kind(scheme: str) -> str:
+    if scheme not in _KINDS:
+        raise ValueError(f"expected one of {', '.join(_KINDS)} as scheme, found {scheme!r}.")
+    return _KINDS[scheme]

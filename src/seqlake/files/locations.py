@@ -73,7 +73,8 @@ def absolute(location: str | os.PathLike[str], /) -> str:
     text = os.fspath(location)
     if is_local(text):
         return os.path.abspath(local_path(os.path.expanduser(text)))  # noqa: PTH100, PTH111 - resolve() follows links
-    return text.rstrip("/")
+    kind, _, rest = text.partition("://")
+    return f"{kind}://{rest.rstrip('/')}"
 
 
 def join(root: str, reference: str, /) -> str:

@@ -1,4 +1,4 @@
-"""A bucket, or a folder in one, as a store: S3, GCS, Azure, and HTTP for reading, through obstore."""
+"""A bucket, or a folder in one, as a store: S3, Google Cloud Storage and Azure, through obstore."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from seqlake.errors import ForkedProcessError, ReadOnlyError, ShardChangedError
+from seqlake.errors import ForkedProcessError, ReadOnlyError, ShardChangedError, UnsafeReferenceError
 from seqlake.files import credentials, locations
-from seqlake.files.memory import sliced
-from seqlake.files.names import checked
+from seqlake.files.names import checked, folder
+from seqlake.files.ranges import PARALLEL, assemble, plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -21,63 +19,24 @@ if TYPE_CHECKING:
 
     from seqlake.protocols import Ints
 
-SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "adl", "azure", "http", "https")
-_GAP = 256 << 10
-_LARGEST = 32 << 20
-_PARALLEL = 12
+SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl")
 _RETRIES = {"max_retries": 6, "retry_timeout": timedelta(seconds=90)}
+_user: list[int] = []  # the process that has used obstore first: a fork inherits the fact, a fresh process does not
 
 
-class _Runtime:
-    """obstore's threads do not survive a fork: a child that used them would hang for ever."""
+def check_process() -> None:
+    """Refuse obstore in a forked child of a process that has used it: its threads are gone, and it would hang.
 
-    parent_of_fork = False
-    used = False
-
-
-if hasattr(os, "register_at_fork"):
-
-    def _after_fork() -> None:
-        _Runtime.parent_of_fork = _Runtime.parent_of_fork or _Runtime.used
-
-    os.register_at_fork(after_in_child=_after_fork)
-
-
-def _may_be_used() -> None:
-    if _Runtime.parent_of_fork:
+    Raises:
+        ForkedProcessError: This is such a child.
+    """
+    if not _user:
+        _user.append(os.getpid())
+    elif _user[0] != os.getpid():
         raise ForkedProcessError(
             "This process was forked from one that had used a remote store, whose threads do not survive a fork. "
             'Start workers with multiprocessing_context="forkserver" (or "spawn"), or read a local copy.'
         )
-    _Runtime.used = True
-
-
-@contextmanager
-def _translated(root: str, path: str) -> Iterator[None]:
-    """Errors of obstore as Python's own; never with request details, which may hold credentials."""
-    from obstore import exceptions
-
-    place = f"{root}/{path}" if path else root
-    try:
-        yield
-    except exceptions.AlreadyExistsError:
-        raise FileExistsError(17, "already there", place) from None
-    except exceptions.PreconditionError:
-        raise ShardChangedError(f"{place} changed while it was open; open the dataset again.", path=place) from None
-    except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError):
-        raise ReadOnlyError(
-            f"{place}: the store refused. Check the credentials, in the environment or in storage={{...}}.", path=place
-        ) from None
-    except exceptions.NotSupportedError as error:
-        raise ReadOnlyError(f"{place}: this store cannot do that ({_first_line(error)}).", path=place) from None
-    except FileNotFoundError:
-        raise FileNotFoundError(2, "not there", place) from None
-    except exceptions.BaseError as error:
-        raise OSError(5, f"the store failed: {_first_line(error)}", place) from None
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).splitlines()[0][:300] if str(error) else type(error).__name__
 
 
 class ObjectBlob:
@@ -86,154 +45,211 @@ class ObjectBlob:
     Every request names the ETag that was seen first, so that a changed object is an error.
     """
 
-    __slots__ = ("_etag", "_path", "_store", "size")
+    __slots__ = ("_path", "_store", "size", "token")
 
-    def __init__(self, store: ObjectStore, path: str, size: int, etag: str | None, /) -> None:
+    def __init__(self, store: ObjectStore, path: str, size: int, token: str, /) -> None:
         self._store = store
         self._path = path
         self.size = size
-        self._etag = etag
+        self.token = token
 
     @property
     def location(self) -> str:
         """The URI."""
         return f"{self._store.root}/{self._path}"
 
-    @property
-    def token(self) -> str:
-        """The ETag, or the size where the store gives none."""
-        return self._etag or f"size-{self.size}"
-
     def view(self) -> memoryview | None:
         """None: only ranges can be had."""
         return None
 
     def ranges(self, starts: Ints, stops: Ints, /) -> list[memoryview]:
-        """Parts of it; neighbours are fetched together."""
-        out: list[memoryview] = [memoryview(b"")] * len(starts)
-        if len(starts) and (int(starts.min()) < 0 or int(stops.max()) > self.size or bool((stops < starts).any())):
-            raise ShardChangedError(f"{self.location}: bytes past its end of {self.size} were asked for.")
-        wanted = np.flatnonzero(stops > starts)
-        runs = _coalesced(starts, stops, wanted)
-        if len(runs) < 2:
-            fetched = [self._fetch(*run[:2]) for run in runs]
-        else:
-            with ThreadPoolExecutor(min(_PARALLEL, len(runs))) as pool:
-                fetched = list(pool.map(lambda run: self._fetch(*run[:2]), runs))
-        for (first, _, rows), data in zip(runs, fetched, strict=True):
-            parts = sliced(data, starts[rows] - first, stops[rows] - first, self.location)
-            for row, part in zip(rows.tolist(), parts, strict=True):
-                out[row] = part
-        return out
+        """Parts of it; neighbours are fetched together, up to 12 requests at once.
+
+        Raises:
+            ShardChangedError: The object changed, or does not reach that far.
+        """
+        requests = plan(starts, stops, self.size, self.location)
+        if len(requests.pieces) < 2:
+            return assemble(requests, [self._fetch(*piece) for piece in requests.pieces])
+        check_process()
+        with ThreadPoolExecutor(min(PARALLEL, len(requests.pieces))) as pool:
+            return assemble(requests, list(pool.map(lambda piece: self._fetch(*piece), requests.pieces)))
 
     def _fetch(self, start: int, stop: int) -> memoryview:
         import obstore
 
         options: Any = {"range": (start, stop)}
-        if self._etag:
-            options["if_match"] = self._etag
-        with _translated(self._store.root, self._path):
-            got = obstore.get(self._store.handle(), self._path, options=options)
-            data = memoryview(bytes(got.bytes()))
-        if len(data) != stop - start:
-            raise ShardChangedError(f"{self.location}: expected {stop - start} bytes, found {len(data)}.")
+        if self.token.startswith('"'):  # a weak tag (W/"...") matches nothing by the rules of HTTP
+            options["if_match"] = self.token
+        with self._store.translated(self._path):
+            handle = self._store.handle()
+            answer = obstore.get(handle, self._path, options=options)
+            seen = _token(answer.meta)
+            data = memoryview(answer.bytes())
+        if seen != self.token or len(data) != stop - start:
+            raise ShardChangedError(
+                f"{self.location} changed while it was open: expected ETag {self.token}, found {seen}. "
+                "Open the dataset again.",
+                path=self.location,
+            )
         return data
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ObjectBlob) and (self.location, self.token) == (other.location, other.token)
+
+    def __hash__(self) -> int:
+        return hash((self.location, self.token))
+
+    def __getstate__(self) -> tuple[ObjectStore, str, int, str]:
+        return (self._store, self._path, self.size, self.token)
+
+    def __setstate__(self, state: tuple[ObjectStore, str, int, str]) -> None:
+        self._store, self._path, self.size, self.token = state
 
     def __repr__(self) -> str:
         return f"ObjectBlob({self.location!r}, {self.size} bytes)"
 
-    def __getstate__(self) -> tuple[ObjectStore, str, int, str | None]:
-        return (self._store, self._path, self.size, self._etag)
 
-    def __setstate__(self, state: tuple[ObjectStore, str, int, str | None]) -> None:
-        self._store, self._path, self.size, self._etag = state
-
-
-def _coalesced(starts: Ints, stops: Ints, wanted: Ints) -> list[tuple[int, int, Ints]]:
-    """Requests (first byte, end, the rows they serve): gaps below 256 KiB are read along."""
-    runs: list[tuple[int, int, list[int]]] = []
-    for row in wanted[np.argsort(starts[wanted], kind="stable")].tolist():
-        start, stop = int(starts[row]), int(stops[row])
-        if runs and start - runs[-1][1] <= _GAP and max(stop, runs[-1][1]) - runs[-1][0] <= _LARGEST:
-            first, end, rows = runs[-1]
-            rows.append(row)
-            runs[-1] = (first, max(end, stop), rows)
-        else:
-            runs.append((start, stop, [row]))
-    return [(first, end, np.array(rows, np.int64)) for first, end, rows in runs]
+def _token(meta: Any) -> str:
+    return str(meta["e_tag"] or f"{meta['size']}-{meta['last_modified'].isoformat()}")
 
 
 class ObjectStore:
     """A bucket, or a folder in one.
 
+    It pickles as a description, with its options; every process makes its own connection.
+
     Args:
         root: The URI, as in `s3://bucket/data`.
         storage: obstore's options; the usual environment counts as well.
+
+    Raises:
+        ValueError: A scheme that is not known, or no bucket.
     """
 
     def __init__(self, root: str, /, *, storage: Mapping[str, str] | None = None) -> None:
         kind = locations.scheme(root)
         if kind not in SCHEMES:
-            raise ValueError(f"{root}: expected one of {', '.join(SCHEMES)} as scheme, found {kind!r}.")
+            raise ValueError(f"{root}: expected one of {', '.join(SCHEMES)}, http or https, found {kind!r}.")
+        if not root.partition("://")[2].partition("/")[0]:
+            raise ValueError(f"{root}: expected a bucket, as in {kind}://bucket/folder.")
         self.root = root.rstrip("/")
-        self._storage = dict(storage or {})
-        self._handle: tuple[int, Any] | None = None
+        self._storage = credentials.Storage(storage)
+        self._handle: Any = None
+        self._exclusive = False
 
     def handle(self) -> Any:
-        """The object of obstore, made once per process."""
-        _may_be_used()
-        if self._handle is None or self._handle[0] != os.getpid():
-            import obstore.store
+        """The object of obstore, made once per process.
 
-            with _translated(self.root, ""):
-                open_url: Any = obstore.store.from_url
-                made = open_url(self.root, retry_config=_RETRIES, **credentials.for_obstore(self._storage))
-            self._handle = (os.getpid(), made)
-        return self._handle[1]
+        Raises:
+            ForkedProcessError: In a forked child of a process that had used one.
+        """
+        check_process()
+        if self._handle is None:
+            self._handle = self._connect()
+        return self._handle
+
+    def _connect(self) -> Any:
+        import obstore.exceptions
+        import obstore.store as stores
+
+        kind, _, rest = self.root.partition("://")
+        options: Any = {"retry_config": _RETRIES, **credentials.for_obstore(self._storage, scheme=kind.lower())}
+        # Not `from_url` where a name can be given as it is: a URL takes `%` and `?` for its own.
+        makers: dict[str, Any] = {"s3": stores.S3Store, "s3a": stores.S3Store, "gs": stores.GCSStore}
+        try:
+            if kind.lower() not in makers:
+                return stores.from_url(self.root, **options)
+            bucket, _, prefix = rest.partition("/")
+            return makers[kind.lower()](bucket, prefix=prefix or None, **options)
+        except (obstore.exceptions.BaseError, ValueError) as error:
+            raise ValueError(f"{self.root}: {self._storage.redacted(_first_line(error))}") from None
 
     def blob(self, path: str, /) -> ObjectBlob:
-        """The object of that name; asks for its size and ETag."""
+        """The object of that name; asks the store for its size and ETag.
+
+        Raises:
+            FileNotFoundError: There is none.
+        """
         import obstore
 
-        with _translated(self.root, path):
+        with self.translated(path):
             found = obstore.head(self.handle(), checked(path))
-        return ObjectBlob(self, path, int(found["size"]), found["e_tag"])
+        return ObjectBlob(self, path, int(found["size"]), _token(found))
+
+    def read(self, path: str, /) -> bytes:
+        """A small object, whole, in one request; `blob` takes two."""
+        import obstore
+
+        with self.translated(path):
+            return bytes(obstore.get(self.handle(), checked(path)).bytes())
 
     def list(self, prefix: str = "", /, *, after: str = "") -> Iterator[tuple[str, int]]:
-        """Objects at or below `prefix`, in the order of their names, those up to `after` left out."""
+        """(path, size) of the objects below a folder, in the order of their names, those up to `after` left out."""
         import obstore
 
-        if locations.scheme(self.root) in {"http", "https"}:
-            raise ReadOnlyError(f"{self.root}: HTTP cannot list. Name the files, or use the store's own URI.")
+        below = folder(prefix)
         found: list[tuple[str, int]] = []
-        with _translated(self.root, prefix):
-            for part in obstore.list(self.handle(), prefix or None, offset=after or None, chunk_size=1000):
+        with self.translated(prefix):
+            for part in obstore.list(self.handle(), below or None, offset=after or None, chunk_size=1000):
                 found += [(meta["path"], int(meta["size"])) for meta in part]
-        # Most stores list in order, and the contract promises it for all.
-        yield from sorted(entry for entry in found if entry[0] > after)
+        # Most stores list in order; the contract promises it for all.
+        return iter(sorted(entry for entry in found if entry[0] > after))
 
     def put(self, path: str, data: bytes | Path, /, *, if_absent: bool = False, temporary: str = "") -> None:  # noqa: ARG002 - a put is atomic here
-        """Whole or not there; `FileExistsError` if a rival was first."""
+        """Whole or not there.
+
+        Args:
+            path: The name.
+            data: The bytes, or a file to upload.
+            if_absent: Refuse a name that is taken.
+            temporary: Not needed here.
+
+        Raises:
+            FileExistsError: `if_absent`, and a rival was first (or this put itself, whose first answer was lost).
+            ReadOnlyError: The store refuses, or cannot refuse a rival.
+        """
+        if not if_absent:
+            self._put(path, data, mode="overwrite")
+            return
+        self._put(path, data, mode="create", use_multipart=False)
+        if not self._exclusive:
+            self._prove_exclusive(path, data)
+
+    def _put(self, path: str, data: bytes | Path, **options: Any) -> None:
         import obstore
 
-        self._writable()
-        with _translated(self.root, path):
-            # One request where it must be conditional; large files go up in parts otherwise.
-            obstore.put(
-                self.handle(), checked(path), data, mode="create" if if_absent else "overwrite",
-                use_multipart=False if if_absent else None,
-            )  # fmt: skip
+        with self.translated(path, writing=True):
+            obstore.put(self.handle(), checked(path), data, **options)
+
+    def _prove_exclusive(self, path: str, data: bytes | Path) -> None:
+        """Once per store: a server that ignores `If-None-Match` would let two commits take one number."""
+        try:
+            self._put(path, data, mode="create", use_multipart=False)
+        except FileExistsError:
+            self._exclusive = True
+            return
+        self.delete([path])
+        raise ReadOnlyError(
+            f"{self.root}: this store replaces an object where it was asked not to (If-None-Match), so two writers "
+            "could overwrite each other. Write to a local folder and copy it, or use a newer server.",
+            path=self.root,
+        )
 
     def local(self, path: str, /) -> Path | None:  # noqa: ARG002 - the contract's argument
         """None: write elsewhere, then `put`."""
         return None
 
     def copy(self, source: str, target: str, /) -> None:
-        """A second object with the same bytes, made by the store."""
+        """A second object with the same bytes, made by the store.
+
+        Raises:
+            FileExistsError: The name is taken (looked up before: targets are names that are used once).
+            FileNotFoundError: There is no such source.
+        """
         import obstore
 
-        self._writable()
-        with _translated(self.root, target):
+        with self.translated(target, writing=True):
             try:
                 obstore.head(self.handle(), checked(target))
             except FileNotFoundError:
@@ -245,27 +261,29 @@ class ObjectStore:
         """Nothing to do: what a store acknowledged is durable."""
 
     def move(self, source: str, target: str, /) -> None:
-        """Copy, then delete; again does nothing."""
+        """Copy, then delete; again does nothing.
+
+        Raises:
+            FileNotFoundError: It lies under neither name.
+        """
         import obstore
 
-        self._writable()
-        with _translated(self.root, target):
+        with self.translated(target, writing=True):
             try:
                 obstore.copy(self.handle(), checked(source), checked(target), overwrite=True)
             except FileNotFoundError:
                 obstore.head(self.handle(), target)
                 return
-            obstore.delete(self.handle(), source)
+            self._delete_one(source)
 
     def delete(self, paths: Iterable[str], /) -> None:
         """Remove objects; those that are gone are fine."""
         import obstore
 
-        self._writable()
         names = [checked(path) for path in paths]
         if not names:
             return
-        with _translated(self.root, ""):
+        with self.translated("", writing=True):
             try:
                 obstore.delete(self.handle(), names)
             except FileNotFoundError:
@@ -280,12 +298,38 @@ class ObjectStore:
         except FileNotFoundError:
             return
 
-    def _writable(self) -> None:
-        if locations.scheme(self.root) in {"http", "https"}:
-            raise ReadOnlyError(f"{self.root}: HTTP is read-only. Use the store's own URI, as in s3://bucket/...")
+    @contextmanager
+    def translated(self, path: str, /, *, writing: bool = False) -> Iterator[None]:
+        """Errors of obstore as Python's own, without their details, which may hold credentials."""
+        from obstore import exceptions
+
+        place = f"{self.root}/{path}" if path else self.root
+        try:
+            yield
+        except exceptions.AlreadyExistsError:
+            raise FileExistsError(17, "already there", place) from None
+        except exceptions.PreconditionError:
+            if writing:
+                raise FileExistsError(17, "already there", place) from None
+            raise ShardChangedError(f"{place} changed while it was open; open it again.", path=place) from None
+        except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError):
+            hint = "Check the credentials, in the environment or in storage={...}."
+            if writing:
+                raise ReadOnlyError(f"{place}: the store refused to be written.", path=place, hint=hint) from None
+            raise PermissionError(13, f"the store refused. {hint}", place) from None
+        except exceptions.NotSupportedError as error:
+            raise ReadOnlyError(f"{place}: this store cannot do that ({_first_line(error)}).", path=place) from None
+        except FileNotFoundError:
+            raise FileNotFoundError(2, "not there", place) from None
+        except exceptions.BaseError as error:
+            raise OSError(5, f"the store failed: {self._storage.redacted(_first_line(error))}", place) from None
+        except ValueError as error:
+            if "parse path" not in str(error):
+                raise
+            raise UnsafeReferenceError(f"{path!r} is no name that an object store takes.", path=place) from None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"root": self.root, "_storage": self._storage, "_handle": None}
+        return {"root": self.root, "_storage": self._storage, "_handle": None, "_exclusive": self._exclusive}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ObjectStore) and self.root == other.root
@@ -295,3 +339,7 @@ class ObjectStore:
 
     def __repr__(self) -> str:
         return f"ObjectStore({self.root!r})"
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).splitlines()[0][:300] if str(error) else type(error).__name__

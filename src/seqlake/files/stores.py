@@ -1,11 +1,12 @@
-"""Opens a store or a blob by its location: our own code for local disks, obstore for everything else."""
+"""Opens a store or a blob by its location: our own code for local disks and the web, obstore for the rest."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from seqlake.files import locations
-from seqlake.files.local import LocalBlob, LocalStore
+from seqlake.files.blobs import LocalBlob
+from seqlake.files.local import LocalStore
 from seqlake.files.memory import MemoryBlob
 
 if TYPE_CHECKING:
@@ -13,35 +14,46 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from seqlake.files.remote import ObjectBlob, ObjectStore
+    from seqlake.files.web import WebBlob, WebStore
+
+    AnyStore: TypeAlias = LocalStore | ObjectStore | WebStore
+    AnyBlob: TypeAlias = LocalBlob | ObjectBlob | WebBlob
 
 __all__ = ["LocalBlob", "LocalStore", "MemoryBlob", "open_blob", "open_store"]
 
+_WEB = {"http", "https"}
 
-def open_store(
-    root: str | os.PathLike[str], /, *, storage: Mapping[str, str] | None = None
-) -> LocalStore | ObjectStore:
+
+def open_store(root: str | os.PathLike[str], /, *, storage: Mapping[str, str] | None = None) -> AnyStore:
     """The store whose root is this location; nothing is read yet.
 
     Args:
-        root: A path, or a URI with `s3`, `gs`, `az`, `http` or `https`.
+        root: A path, or a URI with the scheme `s3`, `gs`, `az`, `http` or `https`.
         storage: Options of obstore, as in `{"region": "eu-west-1"}`; the usual environment counts as well. Never
-            stored in a dataset and never printed.
+            stored in a dataset and never printed. Ours: `mmap="false"` reads local files instead of mapping them,
+            `allow_redirects="true"` lets a web server send us to another host.
+
+    Raises:
+        ValueError: A scheme or an option that is not known.
 
     Example:
-        >>> open_store("data/arm").blob("mixtrain.json")  # doctest: +SKIP
-        LocalBlob('/home/me/data/arm/mixtrain.json', 38 bytes)
+        >>> open_store("/data/arm")
+        LocalStore('/data/arm')
     """
     place = locations.absolute(root)
-    if locations.is_local(place):
-        return LocalStore(place)
+    kind = locations.scheme(place)
+    if kind == "file":
+        return LocalStore(place, mapped=(storage or {}).get("mmap", "true").lower() != "false")
+    if kind in _WEB:
+        from seqlake.files.web import WebStore
+
+        return WebStore(place, storage=storage)
     from seqlake.files.remote import ObjectStore
 
     return ObjectStore(place, storage=storage)
 
 
-def open_blob(
-    location: str | os.PathLike[str], /, *, storage: Mapping[str, str] | None = None
-) -> LocalBlob | ObjectBlob:
+def open_blob(location: str | os.PathLike[str], /, *, storage: Mapping[str, str] | None = None) -> AnyBlob:
     """The bytes at this location.
 
     Args:
@@ -50,11 +62,20 @@ def open_blob(
 
     Raises:
         FileNotFoundError: Nothing is there.
+
+    Example:
+        >>> open_blob("/data/arm/mixtrain.json")  # doctest: +SKIP
+        LocalBlob('/data/arm/mixtrain.json', 38 bytes)
     """
     place = locations.absolute(location)
-    if locations.is_local(place):
-        return LocalBlob(place)
+    kind = locations.scheme(place)
+    if kind == "file":
+        return LocalBlob(place, mapped=(storage or {}).get("mmap", "true").lower() != "false")
+    if kind in _WEB:
+        from seqlake.files.web import WebBlob
+
+        return WebBlob(place, storage=storage)
     from seqlake.files.remote import ObjectStore
 
-    root, _, name = place.rpartition("/")
+    root, name = locations.parent(place)
     return ObjectStore(root, storage=storage).blob(name)

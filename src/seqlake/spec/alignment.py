@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 LOOKED_AT = 16
 """How many rows are looked at where the schema alone does not say the rate."""
 
-_LARGEST_DENOMINATOR = 1001  # of the broadcast rates: 24000/1001, 30000/1001, 60000/1001
+_BROADCAST = tuple(Fraction(whole * 1000, 1001) for whole in (24, 30, 48, 60, 120))
+_LARGEST_DENOMINATOR = 1001  # of the broadcast rates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +54,7 @@ class Observed:
 
 
 def exact(rate: float | Fraction, /) -> Fraction:
-    """A declared rate as a fraction: 29.97 is 30000/1001.
+    """A declared rate as a fraction: 29.97 is 30000/1001. A fraction is taken at its word.
 
     Raises:
         ValueError: Not a positive, finite number.
@@ -64,13 +65,18 @@ def exact(rate: float | Fraction, /) -> Fraction:
     """
     if isinstance(rate, bool) or not 0 < rate < float("inf"):
         raise ValueError(f"A rate must be a positive number of steps per second, found {rate!r}.")
-    given = Fraction(rate)
+    if isinstance(rate, Fraction):
+        return rate
     # People write broadcast rates with two or three decimals.
-    for whole in (24, 30, 48, 60, 120):
-        broadcast = Fraction(whole * 1000, 1001)
-        if abs(given - broadcast) < Fraction(1, 200):
+    return _simplest(Fraction(rate), tolerance=Fraction(1, 200))
+
+
+def _simplest(rate: Fraction, *, tolerance: Fraction) -> Fraction:
+    for broadcast in _BROADCAST:
+        if abs(rate - broadcast) < tolerance:
             return broadcast
-    return given.limit_denominator(_LARGEST_DENOMINATOR)
+    near = rate.limit_denominator(_LARGEST_DENOMINATOR)
+    return near or 1 / (1 / rate).limit_denominator(_LARGEST_DENOMINATOR)
 
 
 def own_rate(column: Column, /) -> Fraction | None:
@@ -78,7 +84,7 @@ def own_rate(column: Column, /) -> Fraction | None:
 
     A column that names a `timestamps` column has no constant rate.
     """
-    if column.type is None or column.type.get("timestamps"):
+    if column.type is None or _timed(column):
         return None
     declared = column.type.get("sample_rate" if column.type.type == "audio" else "fps")
     usable = isinstance(declared, (int, float)) and not isinstance(declared, bool) and 0 < declared < float("inf")
@@ -117,20 +123,29 @@ def clock_of(schema: Schema, /, *, observed: Sequence[Observed] = (), given: flo
 
 
 def _by_counted_frames(schema: Schema, observed: Sequence[Observed]) -> Clock | None:
+    # Signals with times of their own have a T of their own.
+    signals = [n for n in schema if schema[n].category == "temporal" and not _timed(schema[n])]
     for name in schema:
         rate = own_rate(schema[name])
-        rows = [row for row in observed[:LOOKED_AT] if name in row.frames and row.steps]
-        if rate is not None and rows and all(row.frames[name] in set(row.steps.values()) for row in rows):
+        pairs = [(row.frames[name], {row.steps.get(n, 0) for n in signals}) for row in observed if name in row.frames]
+        told = [(frames, steps) for frames, steps in pairs if max(steps, default=0) > 0][:LOOKED_AT]
+        if rate is not None and told and all(frames in steps for frames, steps in told):
             return Clock(rate=rate, rule=f"fps of video {name!r}, whose frames are as many as the steps")
     return None
 
 
+def _timed(column: Column) -> bool:
+    return column.type is not None and bool(column.type.get("timestamps"))
+
+
 def _by_duration(observed: Sequence[Observed]) -> Clock | None:
-    for row in observed[:LOOKED_AT]:
-        if row.length and row.duration_seconds and row.duration_seconds > 0:
-            rate = (Fraction(row.length) / Fraction(row.duration_seconds)).limit_denominator(_LARGEST_DENOMINATOR)
-            if rate > 0:
-                return Clock(rate=rate, rule="length / duration_seconds of the first row that has both")
+    for row in observed:
+        length, seconds = row.length, row.duration_seconds
+        if length is not None and length > 0 and seconds is not None and 0 < seconds < float("inf"):
+            measured = Fraction(length) / Fraction(seconds)
+            # A duration of 32 bits is exact to about 1e-7, too little to tell 30000/1001 from its neighbours.
+            rate = _simplest(measured, tolerance=measured / 1_000_000)
+            return Clock(rate=rate, rule="length / duration_seconds of the first row that has both")
     return None
 
 
@@ -177,10 +192,10 @@ def steps_of_row(row: Observed, schema: Schema, clock: Clock, columns: Sequence[
     wanted = [name for name in schema if name in columns]
     for name in wanted:
         rate = own_rate(schema[name])
-        timed = schema[name].type is not None and schema[name].type.get("timestamps")  # type: ignore[union-attr]  # just asked
-        if row.steps.get(name, -1) >= 0 and not timed and (rate is None or clock.rate is None or rate == clock.rate):
+        on_clock = not _timed(schema[name]) and (rate is None or clock.rate is None or rate == clock.rate)
+        if on_clock and schema[name].category == "temporal" and row.steps.get(name, -1) >= 0:
             return row.steps[name]
-    if row.length is not None:
+    if row.length is not None and row.length >= 0:
         return row.length
     for name in wanted:
         if name in row.frames:

@@ -7,6 +7,8 @@ written as `ColumnType("mcap", ...)`. Fields that are not known are kept as they
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -14,7 +16,7 @@ import pyarrow as pa
 from seqlake.errors import InvalidMetadataError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 
 class ColumnType:
@@ -24,6 +26,9 @@ class ColumnType:
         type: The type's name, as in `"mcap"`; any string.
         fields: Type-specific fields, each a JSON value; `None` leaves a field out.
 
+    Raises:
+        InvalidMetadataError: A type that is no string, or a field that is no JSON value.
+
     Example:
         >>> ColumnType("mcap", topics=["/joint_states"])
         ColumnType('mcap', topics=['/joint_states'])
@@ -32,8 +37,12 @@ class ColumnType:
     __slots__ = ("_fields", "_type", "_value_type")
 
     def __init__(self, type: str, /, **fields: Any) -> None:  # noqa: A002 - the format's own word
+        if not isinstance(type, str):
+            raise InvalidMetadataError(f"A column's type must be a string such as 'mcap', got {type!r}.")
+        if "type" in fields:
+            raise InvalidMetadataError(f"A column has one type: {type!r} is given, and {fields['type']!r} as a field.")
         self._type = type
-        self._fields = {name: _plain(value) for name, value in fields.items() if value is not None}
+        self._fields = {name: _plain(value, name) for name, value in fields.items() if value is not None}
         self._value_type: pa.DataType | None = None
 
     @property
@@ -95,8 +104,17 @@ class ColumnType:
         return f"{kind.__name__}({', '.join(parts)})"
 
 
-def _plain(value: Any) -> Any:
-    return [_plain(v) for v in value] if isinstance(value, (list, tuple)) else value
+def _plain(value: Any, name: str) -> Any:
+    """The value as JSON holds it; numbers of numpy become Python's."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner, name) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner, name) for inner in value]
+    if not isinstance(value, (str, int, float, type(None))) and hasattr(value, "tolist"):
+        return _plain(value.tolist(), name)
+    if not isinstance(value, (str, int, float, type(None))) or (isinstance(value, float) and not isfinite(value)):
+        raise InvalidMetadataError(f"Field {name!r} must be a JSON value, got {value!r}.")
+    return value
 
 
 def _restored(value: dict[str, Any], value_type: pa.DataType | None) -> ColumnType:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from math import isinf
 from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import InvalidMetadataError, UnsupportedVersionError
@@ -15,6 +16,8 @@ from seqlake.spec.column_types import ColumnType
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from seqlake.spec.findings import Finding
+
 NAME = "mixtrain"
 """The key that marks a dataset and holds the version of the format; also the table property's name."""
 
@@ -22,6 +25,9 @@ VERSION = "1.0"
 """The version this package writes."""
 
 MAJOR = 1
+
+DEEPEST = 64
+"""How deep values may be nested: what is read must also be writable, comparable and printable."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,17 +74,37 @@ class Metadata:
         return Metadata(version=_version(value[NAME]), column_types=types, extra=extra)
 
     def to_json(self) -> str:
-        """The JSON text, indented, with a final newline."""
+        """The JSON text, indented, with a final newline.
+
+        Raises:
+            InvalidMetadataError: Something in it is not JSON, as a NaN is not.
+        """
         value: dict[str, Any] = {NAME: self.version}
         if self.column_types:
             value["column_types"] = {name: kind.to_json() for name, kind in self.column_types.items()}
-        return json.dumps({**value, **self.extra}, indent=2, ensure_ascii=False) + "\n"
+        value.update(self.extra)
+        try:
+            text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidMetadataError(f"The metadata cannot be written as JSON: {error}.") from None
+        # Half of a surrogate pair is JSON as an escape, but has no UTF-8.
+        lone = any("\ud800" <= letter <= "\udfff" for letter in text)
+        return (json.dumps(value, indent=2) if lone else text) + "\n"
+
+    def check(self) -> list[Finding]:
+        """What can be said without the schema: the version, and each column type by itself."""
+        from seqlake.spec.rules import check_types
+
+        return list(check_types(self))
 
 
 def _loaded(text: str | bytes) -> dict[str, Any]:
     try:
         decoded = text if isinstance(text, str) else text.decode("utf-8-sig")
-        value = json.loads(decoded, object_pairs_hook=_without_repeats, parse_constant=_refuse)
+        value = json.loads(
+            decoded, object_pairs_hook=_without_repeats, parse_constant=_refuse, parse_float=_representable
+        )
+        _check_depth(value)
     except (ValueError, RecursionError) as error:
         said = "nested too deeply" if isinstance(error, RecursionError) else str(error)
         raise InvalidMetadataError(f"The metadata must be a JSON object in UTF-8: {said}.") from None
@@ -99,11 +125,32 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
 
 
+def _representable(text: str) -> float:
+    value = float(text)
+    if isinf(value):
+        raise ValueError(f"{text} is larger than any number that can be held")
+    return value
+
+
+def _check_depth(value: Any) -> None:
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, (dict, list))
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not level:
+            return
+    raise ValueError(f"nested too deeply, more than {DEEPEST} levels")
+
+
 def _version(value: Any) -> str:
     # "1", 1 and 1.0 were written by others and mean the same version.
     text = f"{value}" if isinstance(value, (int, float)) and not isinstance(value, bool) else value
     parts = text.split(".") if isinstance(text, str) else []
-    if not 1 <= len(parts) <= 3 or not all(part.isascii() and part.isdigit() for part in parts):
+    if not 1 <= len(parts) <= 3 or not all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts):
         raise InvalidMetadataError(f"{NAME!r} must be a version such as {VERSION!r}, found {value!r}.")
     if int(parts[0]) != MAJOR:
         raise UnsupportedVersionError(

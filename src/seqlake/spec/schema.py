@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from html import escape
+from math import prod
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -36,9 +37,10 @@ def is_number(kind: pa.DataType, /) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
 
 
-def _is_text(kind: pa.DataType) -> bool:
+def is_text(kind: pa.DataType, /) -> bool:
+    """Whether an Arrow type is one of strings, however they are held."""
     if pa.types.is_dictionary(kind):
-        return _is_text(kind.value_type)
+        return is_text(kind.value_type)
     types = pa.types
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
@@ -53,7 +55,7 @@ def _is_scalar(kind: pa.DataType) -> bool:
     if types.is_dictionary(kind):
         return _is_scalar(kind.value_type)
     simple = (types.is_primitive, types.is_decimal, types.is_null, types.is_fixed_size_binary)
-    return _is_text(kind) or _is_binary(kind) or any(test(kind) for test in simple)
+    return is_text(kind) or _is_binary(kind) or any(test(kind) for test in simple)
 
 
 @dataclass(frozen=True)
@@ -71,10 +73,10 @@ class Column:
         kind, declared = self.arrow, self.type.type if self.type is not None else None
         if self._is_temporal():
             return "temporal"
-        if is_list(kind) and declared == "image" and (_is_binary(kind.value_type) or _is_text(kind.value_type)):
+        if is_list(kind) and declared == "image" and (_is_binary(kind.value_type) or is_text(kind.value_type)):
             return "frames"
         has_url = pa.types.is_struct(kind) and kind.get_field_index("url") >= 0
-        if declared is not None and declared not in {"trajectory", "embedding"} and (_is_text(kind) or has_url):
+        if declared is not None and declared not in {"trajectory", "embedding"} and (is_text(kind) or has_url):
             return "file"
         if is_list(kind) and declared == "embedding" and is_number(kind.value_type):
             return "vector"
@@ -107,7 +109,8 @@ class Column:
             return int(kind.value_type.list_size)
         if self.category == "vector" and pa.types.is_fixed_size_list(kind):
             return int(kind.list_size)
-        return None
+        shape = self._declared_shape()
+        return prod(shape) if shape is not None else None
 
     @property
     def nested(self) -> bool:
@@ -128,12 +131,19 @@ class Column:
     @property
     def shape(self) -> tuple[int, ...] | None:
         """The shape of one step: declared, or `(dim,)`, or `()` for [T]; None where it is not known."""
-        declared = self.type.get("shape") if self.type is not None else None
-        if isinstance(declared, list) and all(isinstance(n, int) for n in declared):
-            return tuple(declared)
         if self.category == "temporal" and not self.nested:
             return ()
+        declared = self._declared_shape()
+        # A shape that does not hold `dim` numbers is a finding (M114); arrays must come out all the same.
+        if declared is not None and prod(declared) == self.dim:
+            return declared
         return None if self.dim is None else (self.dim,)
+
+    def _declared_shape(self) -> tuple[int, ...] | None:
+        declared = self.type.get("shape") if self.type is not None else None
+        if not isinstance(declared, list) or not declared or not all(type(n) is int and n > 0 for n in declared):
+            return None
+        return tuple(declared)
 
     @cached_property
     def logical(self) -> pa.DataType:
@@ -193,6 +203,7 @@ class Schema(Mapping[str, Column]):
         SchemaMismatchError: An id that is no string, or a column that is none of the above.
 
     Example:
+        >>> from seqlake.spec.column_types import Trajectory
         >>> schema = Schema({"task": pa.string(), "action": Trajectory(dim=12)})
         >>> list(schema), schema["action"].category
         (['sequence_id', 'task', 'action'], 'temporal')
@@ -209,7 +220,7 @@ class Schema(Mapping[str, Column]):
         made = {name: _column(name, value) for name, value in columns.items()}
         if id is not None and id not in made:
             made = {id: Column(id, pa.string(), None, nullable=False), **made}
-        if id is not None and not _is_text(made[id].arrow):
+        if id is not None and not is_text(made[id].arrow):
             raise SchemaMismatchError(f"{id!r} must be a string column, found {made[id].arrow}.")
         self._columns = made
         self.id = id

@@ -27,6 +27,9 @@ class Rule:
     section: str
     """Where the specification says so."""
 
+    why: str
+    """What to know besides."""
+
 
 RULES: dict[str, Rule] = {}
 """Every rule by its code."""
@@ -36,14 +39,18 @@ def rule(
     code: str, severity: Severity, title: str, /, *, section: str
 ) -> Callable[[Callable[P, Iterator[dict[str, Any]]]], Callable[P, Iterator[Finding]]]:
     """Make a function that yields the facts of each breach into one that yields findings."""
-    RULES[code] = Rule(code=code, severity=severity, title=title, section=section)
 
     def made(function: Callable[P, Iterator[dict[str, Any]]]) -> Callable[P, Iterator[Finding]]:
+        if code in RULES:
+            raise ValueError(f"two rules have the code {code}")
+        why = (function.__doc__ or "").strip()
+        RULES[code] = Rule(code=code, severity=severity, title=title, section=section, why=why)
+
         def check(*args: P.args, **kwargs: P.kwargs) -> Iterator[Finding]:
             for facts in function(*args, **kwargs):
                 yield Finding(code=code, severity=severity, **facts)
 
-        check.__doc__ = function.__doc__ or title
+        check.__doc__ = f"{title} {function.__doc__ or ''}".strip()
         check.__name__ = function.__name__
         return check
 

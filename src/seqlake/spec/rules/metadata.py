@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from itertools import chain
-from math import isfinite, prod
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,15 +13,31 @@ from seqlake.errors import InvalidMetadataError, UnsupportedVersionError
 from seqlake.spec.column_types import KINDS
 from seqlake.spec.metadata import MAJOR, Metadata
 from seqlake.spec.rules._rule import rule
-from seqlake.spec.schema import ID, is_list, is_number
+from seqlake.spec.schema import ID, Column, Schema, is_list, is_number, is_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from seqlake.spec.findings import Finding
-    from seqlake.spec.schema import Column, Schema
 
-METADATA, COLUMNS = "Dataset-Level Metadata", "Format Specification"
+
+def _is_real(kind: pa.DataType) -> bool:
+    # SQL makes decimals of sums and integers of counts.
+    return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind))
+
+
+STANDARD = {
+    "duration_seconds": _is_real,
+    "reward": _is_real,
+    "length": pa.types.is_integer,
+    "source": is_text,
+    "split": is_text,
+    "label": is_text,
+    "created_at": pa.types.is_timestamp,
+}
+"""The optional scalar columns that the specification names, with their types."""
+
+METADATA, SCALARS, COLUMNS = "Dataset-Level Metadata", "Scalar Metadata Columns", "Format Specification"
 TEMPORAL, FILES = "Temporal Sequence Columns", "File Reference Columns"
 
 
@@ -32,11 +48,41 @@ def check_metadata(text: str | bytes, /, *, location: str = "mixtrain.json") -> 
     yield from m103_newer_minor(text, location=location)
 
 
+def check_types(metadata: Metadata, /, *, location: str = "mixtrain.json") -> Iterator[Finding]:
+    """The rules over metadata that need no schema: each column type by itself."""
+    yield from m103_newer_minor(metadata.to_json(), location=location)
+    nothing = Schema({}, id=None, metadata=metadata)
+    yield from m118_known_type(nothing, location=location)
+    for name, kind in metadata.column_types.items():
+        for check in (m105_dim, m106_rate, m114_shape, m115_names):
+            yield from check(Column(name, kind.arrow, kind), nothing, location=location)
+
+
+def check_places(texts: Sequence[tuple[str, str]], /) -> Iterator[Finding]:
+    """The rule over metadata that stand in several places.
+
+    Args:
+        texts: (location, JSON text), the one that counts first, as a table's property before a `mixtrain.json`.
+    """
+    yield from m117_one_place(texts)
+
+
+def check_arrow(arrow: pa.Schema, /, *, location: str = "") -> Iterator[Finding]:
+    """All rules over the names and types that a file itself shows, which may be too wrong for a `Schema`."""
+    yield from s201_id_is_there(arrow, location=location)
+    yield from s202_names_are_unique(arrow, location=location)
+    yield from s203_names_differ(arrow, location=location)
+
+
 def check_schema(schema: Schema, /, *, location: str = "mixtrain.json") -> Iterator[Finding]:
     """All rules over the schema and the column types."""
-    rules = (m104_column_is_there, m118_known_type, s203_names_differ)
+    rules = (m104_column_is_there, m118_known_type, s205_standard_scalars)
     yield from chain.from_iterable(check(schema, location=location) for check in rules)
-    yield from s201_id_is_there(schema, location=location)
+    # Not `schema.arrow`: its logical types cannot be made of every declaration that is to be judged here.
+    arrow = pa.schema([(column.name, column.arrow) for column in schema.values()])
+    if schema.id in {None, ID}:
+        yield from s201_id_is_there(arrow, location=location)
+    yield from s203_names_differ(arrow, location=location)
     for column in schema.values():
         for check in COLUMN_RULES:
             yield from check(column, schema, location=location)
@@ -83,6 +129,14 @@ def m104_column_is_there(schema: Schema, /, *, location: str) -> Iterator[dict[s
             yield {"message": "declared in column_types, but no such column", "location": location, "column": name}
 
 
+@rule("M117", "warning", "The metadata stand in one place.", section=METADATA)
+def m117_one_place(texts: Sequence[tuple[str, str]], /) -> Iterator[dict[str, Any]]:
+    """A table's property counts, and a `mixtrain.json` beside it is ignored."""
+    for location, text in texts[1:]:
+        differ = "" if text.strip() == texts[0][1].strip() else ", and they differ"
+        yield {"message": f"there are metadata in {texts[0][0]} as well, which count{differ}", "location": location}
+
+
 @rule("M118", "note", "The type of a column is one that this package knows.", section=METADATA)
 def m118_known_type(schema: Schema, /, *, location: str) -> Iterator[dict[str, Any]]:
     """Types are open; the data of others are carried and shown as they are."""
@@ -92,21 +146,43 @@ def m118_known_type(schema: Schema, /, *, location: str) -> Iterator[dict[str, A
 
 
 @rule("S203", "warning", "No two column names differ in case alone.", section=COLUMNS)
-def s203_names_differ(schema: Schema, /, *, location: str) -> Iterator[dict[str, Any]]:
+def s203_names_differ(arrow: pa.Schema, /, *, location: str) -> Iterator[dict[str, Any]]:
     """SQL engines do not tell them apart."""
     twins: dict[str, list[str]] = defaultdict(list)
-    for name in schema:
+    for name in dict.fromkeys(arrow.names):
         twins[name.casefold()].append(name)
     for names in twins.values():
         if len(names) > 1:
             yield {"message": f"{' and '.join(names)} differ in case alone", "location": location, "column": names[1]}
 
 
-@rule("S201", "error", "There is a column `sequence_id` of strings.", section="Scalar Metadata Columns")
-def s201_id_is_there(schema: Schema, /, *, location: str) -> Iterator[dict[str, Any]]:
-    """Unique and required."""
-    if schema.id is None and ID not in schema:
-        yield {"message": f"expected a string column {ID!r}, found {', '.join(schema)}", "location": location}
+@rule("S201", "error", "There is a column `sequence_id` of strings.", section=SCALARS)
+def s201_id_is_there(arrow: pa.Schema, /, *, location: str) -> Iterator[dict[str, Any]]:
+    """It names the row: required, unique, the only column every dataset has."""
+    if ID not in arrow.names:
+        found = ", ".join(arrow.names) or "no columns"
+        yield {"message": f"expected a string column {ID!r}, found {found}", "location": location}
+        return
+    kind = arrow.types[arrow.names.index(ID)]
+    if not is_text(kind):
+        yield {"message": f"expected strings, found {kind}", "location": location, "column": ID}
+
+
+@rule("S202", "error", "Every column has a name of its own.", section=COLUMNS)
+def s202_names_are_unique(arrow: pa.Schema, /, *, location: str) -> Iterator[dict[str, Any]]:
+    """A name that stands there twice names neither column."""
+    for name in dict.fromkeys(arrow.names):
+        if arrow.names.count(name) > 1:
+            message = f"{arrow.names.count(name)} columns have this name; rename all but one"
+            yield {"message": message, "location": location, "column": name}
+
+
+@rule("S205", "warning", "The scalar columns that the specification names have their types.", section=SCALARS)
+def s205_standard_scalars(schema: Schema, /, *, location: str) -> Iterator[dict[str, Any]]:
+    """Other readers count on them: `length` is an integer, `duration_seconds` a number, `split` a string."""
+    for name, fits in STANDARD.items():
+        if name in schema and schema[name].type is None and not fits(schema[name].arrow):
+            yield {"message": f"{schema[name].arrow} is not its type", "location": location, "column": name}
 
 
 def _facts(column: Column, location: str, message: str) -> dict[str, Any]:
@@ -129,7 +205,7 @@ def m106_rate(column: Column, _: Schema, /, *, location: str) -> Iterator[dict[s
         if rate is None:
             continue
         number = isinstance(rate, (int, float)) and not isinstance(rate, bool)
-        if not number or not isfinite(rate) or rate <= 0:
+        if not number or not 0 < rate < float("inf"):
             yield _facts(column, location, f"{name} must be a positive number, found {rate!r}")
 
 
@@ -137,8 +213,9 @@ def m106_rate(column: Column, _: Schema, /, *, location: str) -> Iterator[dict[s
 def m107_dim_agrees(column: Column, _: Schema, /, *, location: str) -> Iterator[dict[str, Any]]:
     """Where the Arrow schema says the size itself."""
     dim, kind = column.type.get("dim") if column.type else None, column.arrow
-    inner = kind.value_type if is_list(kind) and is_list(kind.value_type) else kind
-    if isinstance(dim, int) and pa.types.is_fixed_size_list(inner) and inner.list_size != dim:
+    # Of a list<number> that is a signal the size is T.
+    inner = kind if column.category == "vector" else kind.value_type if column.nested and not column.raw else None
+    if isinstance(dim, int) and inner is not None and pa.types.is_fixed_size_list(inner) and inner.list_size != dim:
         yield _facts(column, location, f"dim {dim} is declared, the Arrow type says {inner.list_size}")
 
 
@@ -193,8 +270,13 @@ def m113_timestamps(column: Column, schema: Schema, /, *, location: str) -> Iter
         return
     if not isinstance(name, str) or name not in schema:
         yield _facts(column, location, f"timestamps names {name!r}, and there is no such column")
-    elif not is_list(schema[name].arrow):
-        yield _facts(column, location, f"timestamps names {name!r}, which is no list: {schema[name].arrow}")
+        return
+    kind = schema[name].arrow
+    inner = kind
+    while is_list(inner):
+        inner = inner.value_type
+    if not is_list(kind) or not (is_number(inner) or pa.types.is_timestamp(inner) or pa.types.is_duration(inner)):
+        yield _facts(column, location, f"timestamps names {name!r}, which is no list of times: {kind}")
 
 
 @rule("M114", "error", "The product of `shape` is `dim`.", section=METADATA)
@@ -203,7 +285,7 @@ def m114_shape(column: Column, _: Schema, /, *, location: str) -> Iterator[dict[
     shape = column.type.get("shape") if column.type else None
     if shape is None or column.type is None:
         return
-    if not isinstance(shape, list) or not all(isinstance(n, int) and n > 0 for n in shape):
+    if not isinstance(shape, list) or not all(type(n) is int and n > 0 for n in shape):
         yield _facts(column, location, f"shape must be a list of positive integers, found {shape!r}")
     elif column.dim is not None and prod(shape) != column.dim:
         yield _facts(column, location, f"shape {shape} has {prod(shape)} numbers, dim is {column.dim}")
@@ -222,7 +304,7 @@ def s204_numbers(column: Column, _: Schema, /, *, location: str) -> Iterator[dic
     """Others are carried, shown and queried, but never windowed."""
     kind = column.arrow
     if column.type is None and is_list(kind) and is_list(kind.value_type) and not is_number(kind.value_type.value_type):
-        yield _facts(column, location, f"{kind} holds no numbers, so that no windows can be taken")
+        yield _facts(column, location, f"{kind} is not list<list<number>>, so that no windows can be taken")
 
 
 COLUMN_RULES = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from seqlake.spec.findings import Finding
-    from seqlake.spec.rules.rows import Batch
+    from seqlake.spec.rules.batch import Batch
 
 SECTION = "File Reference Columns"
 
@@ -52,9 +53,9 @@ def _paths(cell: Any) -> Iterator[tuple[str, bool]]:
                 yield one, True
 
 
-def _has_scheme(path: str) -> bool:
-    head, separator, _ = path.partition(":")
-    return bool(separator) and len(head) > 1 and head.replace("+", "").replace("-", "").replace(".", "").isalnum()
+# As `files.locations` reads them: only `//` makes a scheme, and `file:` may do without.
+_URI = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+://|file:)", re.IGNORECASE)
+_ABSOLUTE = re.compile(r"^(/|\\\\|[A-Za-z]:[\\/]|file:)", re.IGNORECASE)
 
 
 @rule("F401", "error", "A reference is not empty.", section=SECTION)
@@ -67,7 +68,7 @@ def f401_empty(path: str, place: dict[str, Any], /) -> Iterator[dict[str, Any]]:
 @rule("F402", "error", "A relative reference stays below the dataset's root.", section=SECTION)
 def f402_leaves_root(path: str, place: dict[str, Any], /) -> Iterator[dict[str, Any]]:
     """`..` may not lead out."""
-    if path.startswith("/") or _has_scheme(path):
+    if _URI.match(path) or _ABSOLUTE.match(path):
         return
     if posixpath.normpath(path.replace("\\", "/")).split("/")[0] == "..":
         yield {**place, "message": f"{path!r} leaves the dataset's root; it is opened only with allow_outside=True"}
@@ -76,16 +77,16 @@ def f402_leaves_root(path: str, place: dict[str, Any], /) -> Iterator[dict[str, 
 @rule("F403", "warning", "A reference to this machine is relative.", section=SECTION)
 def f403_absolute(path: str, place: dict[str, Any], /) -> Iterator[dict[str, Any]]:
     """Absolute paths break when the dataset moves."""
-    if path.startswith("/") or path.lower().startswith("file:"):
+    if _ABSOLUTE.match(path):
         yield {**place, "message": f"{path!r} is absolute: it breaks when the dataset moves, and needs allow_outside"}
 
 
 @rule("F405", "warning", "A file belongs to one sequence.", section=SECTION)
 def f405_named_twice(path: str, place: dict[str, Any], seen: References, /) -> Iterator[dict[str, Any]]:
     """A struct cell with `first_frame` declares a shared file and is exempt."""
-    if not path:
+    if not path.strip():
         return
-    here = f"{place.get('sequence_id', '')}"
-    first = seen.first.setdefault(path, here)
+    here = str(place["sequence_id"])
+    first = seen.first.setdefault(path if _URI.match(path) else posixpath.normpath(path), here)
     if first != here:
         yield {**place, "message": f"{path!r} is named by {first!r} as well"}

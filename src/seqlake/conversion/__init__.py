@@ -1,0 +1,1 @@
+"""A readable dataset in, another dataset out, shard by shard."""

@@ -1,0 +1,230 @@
+"""`convert`: every readable dataset into every writable one, in parts that survive an interruption."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from seqlake.conversion import on_processes
+from seqlake.conversion.plan import BYTES_PER_PART, Plan, Task, plan
+from seqlake.conversion.receipts import Work
+from seqlake.conversion.targets import TABLE_OPTIONS, FormatTarget, TableTarget, Target, dropped_by
+from seqlake.errors import CommitUnknownError, SeqlakeError
+from seqlake.files.locations import absolute
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from seqlake.dataset.dataset import Dataset
+    from seqlake.protocols import Readable, Sink
+
+_log = logging.getLogger(__name__)
+_LAKES = ("delta:", "iceberg:", "ducklake:", "uc:")
+
+
+@overload
+def convert(
+    source: str | os.PathLike[str] | Readable,
+    out: str | os.PathLike[str],
+    /,
+    *,
+    to: str | None = ...,
+    workers: int | None = ...,
+    on: str = ...,
+    work: str | os.PathLike[str] | None = ...,
+    progress: bool | None = ...,
+    dry_run: Literal[False] = ...,
+    **options: Any,
+) -> Dataset | None: ...
+
+
+@overload
+def convert(
+    source: str | os.PathLike[str] | Readable,
+    out: str | os.PathLike[str],
+    /,
+    *,
+    to: str | None = ...,
+    workers: int | None = ...,
+    on: str = ...,
+    work: str | os.PathLike[str] | None = ...,
+    progress: bool | None = ...,
+    dry_run: Literal[True],
+    **options: Any,
+) -> Plan: ...
+
+
+def convert(
+    source: str | os.PathLike[str] | Readable,
+    out: str | os.PathLike[str],
+    /,
+    *,
+    to: str | None = None,
+    workers: int | None = None,
+    on: str = "processes",
+    work: str | os.PathLike[str] | None = None,
+    progress: bool | None = None,
+    dry_run: bool = False,
+    **options: Any,
+) -> Dataset | Plan | None:
+    """Turn a dataset of any format into a Mixtrain dataset, or into another format.
+
+    Parts are written by several processes and shown by one commit: until then, and after any failure, nothing of it
+    is visible at `out`. With `work`, finished parts are remembered there; the same call after an interruption writes
+    only the rest and ends in the same dataset. More than one worker needs `if __name__ == "__main__":` in scripts.
+
+    Args:
+        source: A folder or URI that `scan` reads, a selection, or any `Readable`.
+        out: A new or empty folder, URI or lake address.
+        to: The name of the format to write; None: a Mixtrain dataset.
+        workers: Processes; None: one per core. The result does not depend on it.
+        on: What runs the parts: `processes`.
+        work: A local folder for receipts; None: a temporary one, and a failed conversion leaves nothing.
+        progress: Show a bar on stderr; None: where stderr is a terminal.
+        dry_run: Write nothing and return the `Plan`: counts, bytes, columns, what would be dropped or is missing.
+        **options: For a Mixtrain dataset `layout`, `files`, `rows_per_shard`, `bytes_per_shard`, `fixed_size_inner`;
+            `storage` for both sides; `bytes_per_part`, the source bytes of one part (128 MiB); the rest is for the
+            format that is written (with `to`) or else read.
+
+    Returns:
+        The new dataset; None if another format was written; the plan of a dry run.
+
+    Raises:
+        DatasetNotFoundError: Nothing at `source`.
+        DatasetExistsError: Something at `out`.
+        UnknownPluginError: No format called `to`.
+        SeqlakeError: A part failed, in the class of what went wrong; the message names the source shard.
+
+    Example:
+        ```python
+        ds = sl.convert("bridge_rlds/1.0.0", "data/bridge", split="train")
+        sl.convert(ds.where("split = 'val'"), "export/mds", to="mds")
+        ```
+    """
+    if on != "processes":
+        raise ValueError(f"`on` is 'processes', found {on!r}.")
+    storage = options.pop("storage", None)
+    bytes_per_part = options.pop("bytes_per_part", BYTES_PER_PART)
+    of_table = {name: options.pop(name) for name in TABLE_OPTIONS & options.keys()} if to is None else {}
+    readable = _opened(source, storage, options if to is None else {})
+    planned = plan(readable, bytes_per_part=bytes_per_part, dropped=dropped_by(to, readable.schema))
+    place = os.fspath(out)
+    place = place if place.startswith(_LAKES) else absolute(place)
+    target: Target = (
+        TableTarget(location=place, schema=planned.schema, storage=storage, options=of_table)
+        if to is None
+        else FormatTarget(name=to, location=place, schema=planned.schema, storage=storage, options=options)
+    )
+    if dry_run:
+        return planned
+    for finding in planned.findings:
+        if finding.severity != "note":
+            _log.warning("%s", finding)
+    for name, reason in planned.dropped.items():
+        _log.warning("Column %s is dropped: %s", name, reason)
+    identity = {**_identity(planned), "out": place, "to": to, "options": repr(sorted({**of_table, **options}.items()))}
+    if work is not None:
+        _run(planned, target, Work(Path(work)), identity, workers=workers, progress=progress)
+    else:
+        _run_once(planned, target, identity, workers=workers, progress=progress)
+    return target.result()
+
+
+def _opened(source: Any, storage: Mapping[str, str] | None, options: dict[str, Any]) -> Readable:
+    from seqlake.dataset.opening import scan
+
+    if isinstance(source, str | os.PathLike):
+        return scan(source, storage=storage, **options)
+    if options:
+        raise TypeError(f"Unknown options for this source: {', '.join(sorted(options))}.")
+    readable: Readable = scan(source)
+    return readable
+
+
+def _identity(planned: Plan) -> dict[str, Any]:
+    """What must be equal for receipts of an earlier run to count."""
+    return {
+        "format": 1,
+        "source": planned.fingerprint,
+        "columns": [[field.name, str(field.type)] for field in planned.schema.arrow],
+        "parts": [[[p.shard.key, p.start, p.stop] for p in task.pieces] for task in planned.tasks],
+    }
+
+
+def _run_once(
+    planned: Plan, target: Target, identity: Mapping[str, Any], *, workers: int | None, progress: bool | None
+) -> None:
+    """With a work folder of its own; whatever fails, nothing stays behind."""
+    folder = Path(tempfile.mkdtemp(prefix="seqlake-convert-"))
+    try:
+        _run(planned, target, Work(folder), identity, workers=workers, progress=progress, keep=False)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run(
+    planned: Plan,
+    target: Target,
+    work: Work,
+    identity: Mapping[str, Any],
+    *,
+    workers: int | None,
+    progress: bool | None,
+    keep: bool = True,
+) -> None:
+    if not work.begun:
+        target.check()
+    work.begin(identity)
+    sink, state = target.begin(work.state())
+    work.keep_state(state)
+    try:
+        _write_parts(planned, sink, work, workers=workers, progress=progress)
+    except BaseException as error:
+        if not keep:
+            _undo(sink, target, state)
+        elif isinstance(error, SeqlakeError):
+            kept = f"Finished parts are kept in {work.folder}: the same call goes on from there."
+            error.hint = f"{error.hint} {kept}" if error.hint else kept
+        raise
+    receipts = work.receipts()
+    try:
+        sink.commit([receipts[task.part] for task in planned.tasks])
+    except CommitUnknownError:
+        raise  # it may have been made: running again with the same work folder finds out
+    except BaseException:
+        # A commit that was refused takes its parts along, so their receipts are worth nothing.
+        _undo(sink, target, state)
+        work.clear()
+        raise
+    work.clear()
+
+
+def _write_parts(planned: Plan, sink: Sink, work: Work, *, workers: int | None, progress: bool | None) -> None:
+    from tqdm import tqdm
+
+    finished = work.receipts()
+    tasks: Sequence[Task] = [task for task in planned.tasks if task.part not in finished]
+    before = planned.rows - sum(task.rows for task in tasks)
+    hidden = None if progress is None else not progress
+    with tqdm(total=planned.rows, initial=before, unit=" sequences", disable=hidden) as bar:
+
+        def done(task: Task, receipt: Any) -> None:
+            work.keep(task.part, receipt)
+            bar.update(task.rows)
+
+        on_processes.run(tasks, sink, planned.schema, workers=workers, done=done)
+
+
+def _undo(sink: Sink, target: Target, state: Any) -> None:
+    """Remove what was staged and made; the error that led here is what the user must see."""
+    try:
+        discard = getattr(sink, "discard", None)
+        if discard is not None:
+            discard()
+        target.undo(state)
+    except (OSError, SeqlakeError) as error:
+        _log.warning("Some of what was written could not be removed: %s", error)

@@ -1,0 +1,152 @@
+"""Which rows of which shards become which part: pure, and the same however many workers there are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from seqlake.protocols import Readable, Shard
+    from seqlake.spec.findings import Finding
+    from seqlake.spec.schema import Schema
+
+BYTES_PER_PART = 128 << 20
+_SHOWN = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Some rows of one shard, from `start` to before `stop`."""
+
+    shard: Shard
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One part: what one worker turns into one receipt; picklable.
+
+    Attributes:
+        part: Its number, from 0.
+        pieces: In the order of the source.
+        root: What file references of these rows resolve against.
+    """
+
+    part: int
+    pieces: Sequence[Piece]
+    root: str
+
+    @property
+    def rows(self) -> int:
+        """Rows of all its pieces."""
+        return sum(piece.stop - piece.start for piece in self.pieces)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Plan:
+    """What a conversion would do.
+
+    Attributes:
+        schema: Of what will be written.
+        tasks: One a part, in order.
+        shards: Shards that are read.
+        nbytes: Bytes of those shards.
+        findings: What the source says of itself without reading its rows: missing files, splits, features left out.
+        dropped: Columns of the source that the target will not hold, with the reason.
+        fingerprint: Of the source.
+    """
+
+    schema: Schema
+    tasks: Sequence[Task]
+    shards: int
+    nbytes: int
+    findings: Sequence[Finding]
+    dropped: Mapping[str, str]
+    fingerprint: str
+
+    @property
+    def rows(self) -> int:
+        """Sequences that will be written."""
+        return sum(task.rows for task in self.tasks)
+
+    def to_json(self) -> dict[str, object]:
+        """Plain values, for machines."""
+        return {
+            "rows": self.rows,
+            "shards": self.shards,
+            "bytes": self.nbytes,
+            "parts": len(self.tasks),
+            "columns": {name: str(self.schema.arrow.field(name).type) for name in self.schema.names},
+            "dropped": dict(self.dropped),
+            "findings": [str(finding) for finding in self.findings],
+        }
+
+    def __str__(self) -> str:
+        source = f"{self.rows} sequences, {self.nbytes:,} bytes in {self.shards} shards"
+        lines = [f"{source}, would be written in {len(self.tasks)} parts."]
+        lines += [f"  {name}: {self.schema.arrow.field(name).type}" for name in self.schema.names]
+        lines += [f"Dropped: {name} ({reason})" for name, reason in self.dropped.items()]
+        lines += [str(finding) for finding in self.findings[:_SHOWN]]
+        if len(self.findings) > _SHOWN:
+            lines.append(f"... and {len(self.findings) - _SHOWN} findings more.")
+        return "\n".join(lines)
+
+
+def plan(
+    source: Readable,
+    /,
+    *,
+    bytes_per_part: int = BYTES_PER_PART,
+    dropped: Mapping[str, str] | None = None,
+) -> Plan:
+    """Cut a source into parts of about equal bytes, in its order.
+
+    Large shards are cut by rows, small ones are joined. Nothing of the machine goes in, so that a conversion that was
+    interrupted finds the same parts again, on any number of workers.
+
+    Args:
+        source: Rows to convert; no data file is opened.
+        bytes_per_part: Source bytes of one part.
+        dropped: Columns of the source that will not be written, with the reason.
+
+    Example:
+        ```python
+        print(plan(sl.scan("bridge_rlds/1.0.0")))
+        ```
+    """
+    if bytes_per_part < 1:
+        raise ValueError(f"bytes_per_part is at least 1, found {bytes_per_part}.")
+    shards = source.shards()
+    check = getattr(source, "check", None)
+    dropped = dropped or {}
+    return Plan(
+        schema=source.schema.without(list(dropped)) if dropped else source.schema,
+        tasks=list(_tasks(shards, source.root, bytes_per_part)),
+        shards=len(shards),
+        nbytes=sum(shard.nbytes for shard in shards),
+        findings=list(check("metadata")) if check is not None else [],
+        dropped=dropped,
+        fingerprint=source.fingerprint,
+    )
+
+
+def _tasks(shards: Sequence[Shard], root: str, bytes_per_part: int) -> Iterator[Task]:
+    part, pieces, held = 0, list[Piece](), 0.0
+    for shard in shards:
+        if shard.rows == 0:
+            continue
+        per_row = max(shard.nbytes / shard.rows, 1.0)
+        start = 0
+        while start < shard.rows:
+            if pieces and held + per_row > bytes_per_part:
+                yield Task(part=part, pieces=tuple(pieces), root=root)
+                part, pieces, held = part + 1, [], 0.0
+            stop = min(shard.rows, start + max(1, int((bytes_per_part - held) / per_row)))
+            pieces.append(Piece(shard=shard, start=start, stop=stop))
+            held += (stop - start) * per_row
+            start = stop
+    if pieces:
+        yield Task(part=part, pieces=tuple(pieces), root=root)

@@ -1,0 +1,177 @@
+"""The work folder of a conversion: what was planned, the sink's state, one receipt for every finished part.
+
+```text
+<work>/plan.json            what is converted, to refuse a folder of another conversion
+<work>/sink.json            what the sink needs to go on, as its transaction
+<work>/part-00000.json      a receipt; it is there only when the part is written
+```
+
+Receipts are JSON, never pickles: a work folder may lie in a shared place.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from seqlake import protocols
+from seqlake.errors import SeqlakeError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_RECORDS = {
+    kind.__name__: kind
+    for kind in (protocols.Copied, protocols.Side, protocols.Transaction, protocols.Version, protocols.Written)
+}
+_DATES: dict[str, type[date | time]] = {"datetime": datetime, "date": date, "time": time}
+_TAG = "$"
+
+
+class Work:
+    """A folder that outlives the process.
+
+    Args:
+        folder: Made on first use.
+    """
+
+    def __init__(self, folder: Path, /) -> None:
+        self.folder = folder
+
+    @property
+    def begun(self) -> bool:
+        """Whether an earlier run began to write."""
+        return (self.folder / "sink.json").exists()
+
+    def begin(self, identity: Mapping[str, object], /) -> None:
+        """Take the folder for one conversion, or go on with the same one.
+
+        Args:
+            identity: What makes it the same conversion: source, target, parts.
+
+        Raises:
+            SeqlakeError: It belongs to another conversion.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True)
+        held = self._load("plan.json")
+        if held is None:
+            self._save("plan.json", dict(identity))
+        elif held != dict(identity):
+            differs = sorted(k for k in {*held, *identity} if held.get(k) != identity.get(k))
+            raise SeqlakeError(
+                f"The work folder {self.folder} belongs to another conversion: {', '.join(differs)} differ.",
+                path=str(self.folder),
+                hint="Give another work folder, or delete this one to begin anew.",
+            )
+
+    def state(self) -> Any:
+        """What `keep_state` kept, or None."""
+        return self._load("sink.json")
+
+    def keep_state(self, state: object, /) -> None:
+        """Keep what the sink needs to go on."""
+        self._save("sink.json", state)
+
+    def receipts(self) -> dict[int, Any]:
+        """The receipts of all finished parts, by part."""
+        found = {}
+        for path in sorted(self.folder.glob("part-*.json")):
+            found[int(path.stem.removeprefix("part-"))] = self._load(path.name)
+        return found
+
+    def keep(self, part: int, receipt: object, /) -> None:
+        """Keep the receipt of a finished part, durably."""
+        self._save(f"part-{part:05d}.json", receipt)
+
+    def clear(self) -> None:
+        """Remove what this class wrote, and the folder if nothing else is in it."""
+        for path in [*self.folder.glob("part-*.json*"), self.folder / "sink.json", self.folder / "plan.json"]:
+            path.unlink(missing_ok=True)
+        if self.folder.is_dir() and not any(self.folder.iterdir()):
+            self.folder.rmdir()
+
+    def _load(self, name: str) -> Any:
+        try:
+            text = (self.folder / name).read_text("utf-8")
+        except FileNotFoundError:
+            return None
+        try:
+            return decode(json.loads(text))
+        except (ValueError, KeyError, TypeError) as error:
+            raise SeqlakeError(
+                f"{self.folder / name} is not a file of a conversion: {error}.",
+                path=str(self.folder),
+                hint="Delete the work folder to begin anew.",
+            ) from error
+
+    def _save(self, name: str, value: object) -> None:
+        # Replaced at once or not at all: a torn receipt would stand for a part that is not there.
+        temporary = self.folder / f"{name}.tmp"
+        with temporary.open("w", encoding="utf-8") as file:
+            json.dump(encode(value), file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(self.folder / name)
+
+
+def encode(value: object, /) -> Any:
+    """A value as JSON: plain values, bytes, dates, and the small records of `seqlake.protocols`.
+
+    Raises:
+        TypeError: Another kind of object; sinks give receipts of these.
+    """
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, bytes | bytearray | memoryview):
+        return {_TAG: "bytes", "value": base64.b64encode(bytes(value)).decode()}
+    if isinstance(value, list):
+        return [encode(item) for item in value]
+    if isinstance(value, tuple):
+        return {_TAG: "tuple", "value": [encode(item) for item in value]}
+    if isinstance(value, Mapping):
+        return {_TAG: "dict", "value": [[encode(key), encode(item)] for key, item in value.items()]}
+    if isinstance(value, datetime | date | time):
+        return {_TAG: type(value).__name__, "value": value.isoformat()}
+    if isinstance(value, timedelta):
+        return {_TAG: "timedelta", "value": [value.days, value.seconds, value.microseconds]}
+    if isinstance(value, Decimal):
+        return {_TAG: "Decimal", "value": str(value)}
+    if dataclasses.is_dataclass(value) and type(value) is _RECORDS.get(type(value).__name__):
+        fields = {item.name: encode(getattr(value, item.name)) for item in dataclasses.fields(value)}
+        return {_TAG: type(value).__name__, "value": fields}
+    raise TypeError(
+        f"A receipt is made of plain values, bytes, dates and the records of seqlake.protocols; "
+        f"found {type(value).__name__}."
+    )
+
+
+def decode(value: Any, /) -> Any:
+    """What `encode` encoded."""
+    if isinstance(value, list):
+        return [decode(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    kind, held = value[_TAG], value["value"]
+    if kind == "bytes":
+        return base64.b64decode(held)
+    if kind == "tuple":
+        return tuple(decode(item) for item in held)
+    if kind == "dict":
+        return {decode(key): decode(item) for key, item in held}
+    if kind == "timedelta":
+        return timedelta(*held)
+    if kind == "Decimal":
+        return Decimal(held)
+    if kind in _DATES:
+        return _DATES[kind].fromisoformat(held)
+    return _RECORDS[str(kind)](**{name: decode(item) for name, item in held.items()})

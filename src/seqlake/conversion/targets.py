@@ -1,0 +1,187 @@
+"""Where a conversion writes: a new table of ours, or another format; seen only when it is whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from seqlake import plugins
+from seqlake.errors import DatasetExistsError, DatasetNotFoundError, SchemaMismatchError, SeqlakeError
+from seqlake.files.locations import is_local, local_path, scheme
+from seqlake.files.stores import open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from seqlake.dataset.dataset import Dataset
+    from seqlake.dataset.staging import ShardShape
+    from seqlake.protocols import Sink
+    from seqlake.spec.schema import Schema
+
+TABLE_OPTIONS = frozenset({"layout", "files", "rows_per_shard", "bytes_per_shard", "fixed_size_inner"})
+_OF_OURS = ("_seqlake/", "mixtrain.json")
+
+
+class Target(Protocol):
+    """A place to write to."""
+
+    def check(self) -> None:
+        """Raise `DatasetExistsError` unless the place is new or empty."""
+
+    def begin(self, state: Any, /) -> tuple[Sink, Any]:
+        """A sink, and what to keep so that a later run goes on with the same one (`state` then)."""
+
+    def undo(self, state: Any, /) -> None:
+        """Remove what `begin` made, which gave this state; nothing of the conversion was shown."""
+
+    def result(self) -> Dataset | None:
+        """What the user gets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableTarget:
+    """A new Mixtrain dataset, standalone or in a lake.
+
+    Attributes:
+        location: Its place.
+        schema: Its columns.
+        storage: Options of the object store.
+        options: `layout`, `files`, `rows_per_shard`, `bytes_per_shard`, `fixed_size_inner`.
+    """
+
+    location: str
+    schema: Schema
+    storage: Mapping[str, str] | None
+    options: Mapping[str, Any]
+
+    def check(self) -> None:
+        """See `Target`; a dataset of the same columns without rows, as an interrupted run leaves, counts as empty."""
+        self._shape()
+        if self.schema.id is None:
+            raise SchemaMismatchError(
+                "A Mixtrain dataset needs the column 'sequence_id', which this source lacks.",
+                hint="Select it too, or group the samples into sequences first.",
+            )
+        if not self._is_there():
+            _require_empty(self.location, self.storage)
+        elif rows := self._rows():
+            raise DatasetExistsError(
+                f"A dataset of {rows} sequences is at {self.location}.",
+                path=self.location,
+                hint="Convert into a new or empty place, then join the two with seqlake merge.",
+            )
+
+    def begin(self, state: Any, /) -> tuple[Sink, Any]:
+        """See `Target`; the state is the table's transaction, and whether the table was made for it."""
+        from seqlake.dataset.opening import create
+        from seqlake.dataset.opening import open as open_dataset
+        from seqlake.dataset.sink import TableSink
+
+        if state is None:
+            made = not self._is_there()
+            dataset = create(self.location, self.schema, storage=self.storage, exist_ok=True)
+            state = {"transaction": dataset.table.begin(), "made": made}
+        else:
+            dataset = open_dataset(self.location, storage=self.storage)
+        shape, files = self._shape(), self.options.get("files", "copy")
+        transaction = state["transaction"]
+        sink = TableSink(table=dataset.table, schema=self.schema, transaction=transaction, shape=shape, files=files)
+        return cast("Sink", sink), state
+
+    def undo(self, state: Any, /) -> None:
+        """See `Target`; a dataset that was there before, or has rows by now, is left alone."""
+        if not state["made"] or self._rows():
+            return
+        store = open_store(self.location, storage=self.storage)
+        paths = [path for path, _ in store.list() if path.startswith(_OF_OURS)]
+        store.delete(paths)
+        if is_local(self.location):
+            root = local_path(self.location)
+            folders = sorted((path for path in root.rglob("*") if path.is_dir()), reverse=True)
+            for folder in [*folders, root]:
+                if not any(folder.iterdir()):
+                    folder.rmdir()
+
+    def _shape(self) -> ShardShape:
+        from seqlake.dataset.staging import SHARD_BYTES, ShardShape
+
+        return ShardShape(
+            rows=self.options.get("rows_per_shard"),
+            nbytes=self.options.get("bytes_per_shard", SHARD_BYTES),
+            layout=self.options.get("layout", "training"),
+            fixed_size_inner=self.options.get("fixed_size_inner", False),
+        )
+
+    def _is_there(self) -> bool:
+        try:
+            self.result()
+        except DatasetNotFoundError:
+            return False
+        return True
+
+    def _rows(self) -> int:
+        return len(self.result())
+
+    def result(self) -> Dataset:
+        """See `Target`: the dataset."""
+        from seqlake.dataset.opening import open as open_dataset
+
+        return open_dataset(self.location, storage=self.storage)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormatTarget:
+    """Another format, by the name of its plug."""
+
+    name: str
+    location: str
+    schema: Schema
+    storage: Mapping[str, str] | None
+    options: Mapping[str, Any]
+
+    def check(self) -> None:
+        """See `Target`."""
+        self._create()
+        _require_empty(self.location, self.storage)
+
+    def begin(self, _state: Any, /) -> tuple[Sink, Any]:
+        """See `Target`; a sink of a format is the same for the same location and options."""
+        given = {} if self.storage is None else {"storage": self.storage}
+        return self._create()(self.location, self.schema, **given, **self.options), None
+
+    def undo(self, _state: Any, /) -> None:
+        """See `Target`; parts that were written are the sink's to discard."""
+
+    def result(self) -> None:
+        """See `Target`: nothing to open."""
+
+    def _create(self) -> Any:
+        create = getattr(plugins.load("formats", self.name), "create", None)
+        if create is None:
+            raise SeqlakeError(f"The format {self.name!r} can be read but not written.", hint="Leave `to` out.")
+        return create
+
+
+def dropped_by(name: str | None, schema: Schema, /) -> Mapping[str, str]:
+    """Columns that a format cannot hold, with the reason; ours hold all.
+
+    A format that cannot hold every column offers `dropped(schema)`, which gives just that.
+    """
+    if name is None:
+        return {}
+    found: Mapping[str, str] = getattr(plugins.load("formats", name), "dropped", lambda _: {})(schema)
+    return found
+
+
+def _require_empty(location: str, storage: Mapping[str, str] | None) -> None:
+    """Raise unless nothing lies at a folder or prefix; a lake's address is its catalog's matter."""
+    if scheme(location) in {"iceberg", "ducklake", "delta", "uc"}:
+        return
+    found = [path for path, _ in islice(open_store(location, storage=storage).list(), 3)]
+    if found:
+        raise DatasetExistsError(
+            f"{location} is not empty: it holds {', '.join(found)}.",
+            path=location,
+            hint="Convert into a new or empty place.",
+        )

@@ -1,0 +1,1 @@
+"""What you hold in your hand: a table opened for you."""

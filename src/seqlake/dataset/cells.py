@@ -1,0 +1,162 @@
+"""One cell as Python and numpy see it: steps as [T, D], vectors as [D], scalars as plain values.
+
+`Flat` cells are views over the shard's own bytes; all others come from Arrow.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from seqlake.errors import ShardChangedError, ValidationError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from seqlake.protocols import Flat
+    from seqlake.spec.schema import Column
+
+_NANOSECONDS = {"timestamp[ns": "M8[ns]", "time64[ns": "m8[ns]", "duration[ns": "m8[ns]"}
+
+
+def flat_cell(flat: Flat, row: int, /) -> NDArray[Any] | None:
+    """The steps of one row without decoding: a read-only view where the bytes are in memory and as handed out.
+
+    Returns:
+        [T, *shape] of `flat.dtype`; None where the cell is null.
+
+    Raises:
+        ShardChangedError: The shard is shorter than its index says, or its file changed.
+    """
+    steps = int(flat.steps[row])
+    if steps < 0:
+        return None
+    shape = (steps, *flat.shape)
+    if steps == 0:
+        empty = np.empty(shape, flat.dtype)
+        empty.flags.writeable = False
+        return empty
+    inner: list[int] = []
+    step = flat.stored.itemsize
+    for extent in reversed(flat.shape):
+        inner.insert(0, step)
+        step *= extent
+    start = int(flat.start[row])
+    view = flat.blob.view()
+    if view is None:
+        stop = start + (steps - 1) * flat.stride + step
+        view = flat.blob.ranges(np.array([start]), np.array([stop]))[0]
+        start = 0
+    try:
+        array: NDArray[Any] = np.ndarray(shape, flat.stored, view, start, (flat.stride, *inner))
+    except (TypeError, ValueError) as error:
+        raise ShardChangedError(
+            f"{flat.blob.location} ends before the steps that its index names.", path=flat.blob.location
+        ) from error
+    if flat.stored != flat.dtype:
+        array = array.astype(flat.dtype)
+    array.flags.writeable = False
+    return array
+
+
+def arrow_cell(cells: pa.Array, row: int, column: Column, /) -> Any:
+    """One cell of an Arrow array, in the form that `SequenceView` gives.
+
+    Args:
+        cells: [rows] the column, in its logical type.
+        row: Which cell.
+        column: Says what the cells mean.
+
+    Returns:
+        temporal: numpy [T, D] (or [T]); vector: numpy [D]; everything else: Python values; None where null.
+
+    Raises:
+        ValidationError: Steps of different widths, or a missing element where numpy has none.
+    """
+    scalar = cells[row]
+    if not scalar.is_valid:
+        return None
+    if column.category == "temporal":
+        return _steps(scalar, column)
+    if column.category == "vector":
+        return _numbers(scalar.values, column)
+    return python_value(scalar)
+
+
+def python_value(scalar: pa.Scalar, /) -> Any:
+    """A Python value; `numpy.datetime64` or `timedelta64` where Python's own would drop nanoseconds."""
+    kind = next((numpy for name, numpy in _NANOSECONDS.items() if str(scalar.type).startswith(name)), None)
+    if kind is None or not scalar.is_valid:
+        return scalar.as_py()
+    if scalar.value % 1000:
+        return np.array(scalar.value, "i8").view(kind)[()]
+    return scalar.cast(_microseconds(scalar.type)).as_py()
+
+
+def _microseconds(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    return pa.time64("us") if pa.types.is_time64(kind) else pa.duration("us")
+
+
+def _steps(scalar: pa.Scalar, column: Column) -> NDArray[Any]:
+    if pa.types.is_binary(scalar.type) or pa.types.is_large_binary(scalar.type):
+        assert column.value_type is not None
+        dtype = np.dtype(column.value_type.to_pandas_dtype()).newbyteorder("<")
+        return _shaped(np.frombuffer(scalar.as_py(), dtype), None, column)
+    values = scalar.values
+    if not _is_list(values.type):
+        return _numbers(values, column)
+    fixed = pa.types.is_fixed_size_list(values.type)
+    width = values.type.list_size if fixed else _one_width(values, column)
+    if values.null_count:
+        raise ValidationError(
+            f"Column {column.name!r} has a null step.",
+            hint="Every step has a value for every dimension; ds.validate() lists all such cells.",
+        )
+    return _shaped(_numbers(values.flatten(), column), len(values), column, width)
+
+
+def _one_width(values: pa.Array, column: Column) -> int | None:
+    """The width of all steps; None where there is no step."""
+    widths = np.unique(np.asarray(values.value_lengths().drop_null()))
+    if len(widths) > 1:
+        raise ValidationError(
+            f"Column {column.name!r} has steps of different widths ({widths[0]} and {widths[-1]}).",
+            hint="One step is one vector of a fixed size; ds.validate() lists all such cells.",
+        )
+    return int(widths[0]) if len(widths) else None
+
+
+def _shaped(flat: NDArray[Any], steps: int | None, column: Column, width: int | None = None) -> NDArray[Any]:
+    shape = tuple(column.shape or ()) or ((width,) if width is not None else ())
+    if not shape and column.dim:
+        shape = (column.dim,)
+    if not shape and steps == 0:
+        shape = (0,)  # nothing says how wide a step would be
+    array = flat.reshape(-1 if steps is None else steps, *shape)
+    array.flags.writeable = False
+    return array
+
+
+def _numbers(values: pa.Array, column: Column) -> NDArray[Any]:
+    if values.null_count and not pa.types.is_floating(values.type):
+        raise ValidationError(
+            f"Column {column.name!r} has a null among its {values.type} values, which numpy cannot hold.",
+            hint="ds.validate() lists all such cells.",
+        )
+    array: NDArray[Any] = values.to_numpy(zero_copy_only=False)
+    array.flags.writeable = False
+    return array
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_list(kind)
+        or pa.types.is_large_list(kind)
+        or pa.types.is_fixed_size_list(kind)
+        or pa.types.is_list_view(kind)
+        or pa.types.is_large_list_view(kind)
+    )

@@ -1,0 +1,302 @@
+"""Arrow data of any maker, brought to the schema's logical types without losing a value.
+
+A column is matched by its name. Lists may be large, views or of fixed size; strings and binaries of any width,
+dictionaries and run-end encoded columns are read as what they hold. Numbers are cast where no value changes, and from
+a wider to a narrower float; nothing is parsed from text and no boolean becomes a number. Values that are of the right
+type already keep their bits, NaN payloads included.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from seqlake.errors import SchemaMismatchError, ValidationError
+from seqlake.spec.schema import is_list
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from seqlake.spec.schema import Column, Schema
+
+LARGEST_CELL = 1 << 30
+"""Bytes of one temporal, frames, text or binary cell that a row may hold (decisions C6)."""
+_BATCH = 32 << 20
+
+
+def batches(data: Any, schema: Schema, /, *, partial: bool = False) -> Iterator[pa.RecordBatch]:
+    """Stream Arrow data in the schema's logical types, in batches of about 32 MiB.
+
+    Args:
+        data: A table, record batch, reader, dataset or data frame: anything with `__arrow_c_stream__`.
+        schema: What the batches will have, column for column; columns that the data lack are null.
+        partial: Leave out the columns that the data lack instead.
+
+    Raises:
+        SchemaMismatchError: Columns are unknown or missing, or a type does not fit; every one is named.
+        ValidationError: A value does not fit: too large, ragged, null where that is not allowed.
+    """
+    reader = stream(data)
+    names = [name for name in reader.schema.names if not name.startswith("__index_level_")]
+    compare(reader.schema, names, schema)
+    wanted = [name for name in schema.names if not partial or name in names]
+    logical = pa.schema([schema.arrow.field(name) for name in wanted])
+    row = 0
+    for found in reader:
+        for part in _bounded(found):
+            columns = [
+                conform_column(part.column(name), schema[name], logical.field(name).type, row=row)
+                if name in names
+                else pa.nulls(part.num_rows, logical.field(name).type)
+                for name in wanted
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=logical)
+            row += part.num_rows
+
+
+def stream(data: Any, /) -> pa.RecordBatchReader:
+    """Anything that hands out Arrow, as a reader."""
+    if isinstance(data, pa.RecordBatch):
+        return pa.RecordBatchReader.from_batches(data.schema, [data])
+    if hasattr(data, "__arrow_c_stream__"):
+        try:
+            return pa.RecordBatchReader.from_stream(data)
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+            raise SchemaMismatchError(
+                f"Arrow cannot hold this {type(data).__name__}: {error}.",
+                hint="Give rows as a list of dicts where cells are arrays.",
+            ) from error
+    if hasattr(data, "scanner"):
+        return data.scanner().to_reader()
+    raise SchemaMismatchError(
+        f"Expected Arrow data (a table, batch, reader or data frame with __arrow_c_stream__) or a list of dicts, "
+        f"found {type(data).__name__}."
+    )
+
+
+def compare(found: pa.Schema, names: Sequence[str], schema: Schema) -> None:
+    """Raise `SchemaMismatchError` that names every column which does not fit."""
+    problems = [f"  {n}: is there twice" for n in dict.fromkeys(names) if names.count(n) > 1]
+    problems += unknown(names, schema)
+    for name in schema.names:
+        if name not in names:
+            if not schema[name].nullable or name == schema.id:
+                problems.append(f"  {name}: expected {schema.arrow.field(name).type}, is missing")
+        elif names.count(name) == 1:
+            kind, expected = found.field(name).type, schema.arrow.field(name).type
+            if not fits(kind, expected) and not (schema[name].raw and fits(kind, pa.binary())):
+                problems.append(f"  {name}: expected {expected}, found {kind}")
+    if problems:
+        raise SchemaMismatchError("The data do not fit the schema:\n" + "\n".join(problems))
+
+
+def unknown(names: Iterable[str], schema: Schema) -> list[str]:
+    """One line for each name that the schema lacks, with the nearest that it has."""
+    lines = []
+    for name in dict.fromkeys(names):
+        if name not in schema:
+            near = difflib.get_close_matches(name, schema.names, n=1)
+            guess = f"; did you mean {near[0]!r}?" if near else ""
+            lines.append(f"  {name}: is not in the schema ({', '.join(schema.names)}){guess}")
+    return lines
+
+
+def fits(found: pa.DataType, expected: pa.DataType) -> bool:
+    """Whether values of one type may be values of another without being reinterpreted."""
+    is_ = pa.types
+    found, expected = _plain(found), _plain(expected)
+    if is_.is_null(found) or found == expected:
+        return True
+    if is_list(found) and is_list(expected):
+        sizes = [t.list_size for t in (found, expected) if is_.is_fixed_size_list(t)]
+        return len(set(sizes)) < 2 and fits(found.value_type, expected.value_type)
+    if is_.is_struct(found) and is_.is_struct(expected):
+        names = [f.name for f in expected]
+        return all(f.name in names for f in found) and all(
+            fits(found.field(f.name).type, f.type) for f in expected if found.get_field_index(f.name) >= 0
+        )
+    if is_.is_timestamp(found) and is_.is_timestamp(expected):
+        return (found.tz is None) == (expected.tz is None)
+    groups = (_number, _text, _bytes, is_.is_date, is_.is_time, is_.is_duration, is_.is_decimal)
+    return any(group(found) and group(expected) for group in groups)
+
+
+def conform_column(array: pa.Array, column: Column, logical: pa.DataType, *, row: int = 0) -> pa.Array:
+    """One column in its logical type.
+
+    Args:
+        array: What was given; its type passed `fits`.
+        column: Its column.
+        logical: The type to reach.
+        row: The number of its first row, for messages.
+
+    Raises:
+        ValidationError: A value does not fit, a cell is above 1 GiB, or null where that is not allowed.
+    """
+    where = f"column {column.name!r}"
+    if not column.nullable and array.null_count:
+        first = row + int(np.flatnonzero(np.asarray(array.is_null()))[0])
+        raise ValidationError(f"{where}, row {first}: null where the schema allows none.")
+    _refuse_large(array, where, row)
+    array = _decoded(array)
+    if column.raw and _bytes(array.type):
+        array = _unpacked(array, column, logical, where)
+    out = conform(array, logical, where=where)
+    if column.category == "vector" and column.dim is not None:
+        wrong = pc.fill_null(pc.not_equal(pc.list_value_length(out), column.dim), False)
+        if (at := np.flatnonzero(np.asarray(wrong))).size:
+            found = len(out[int(at[0])])
+            raise ValidationError(f"{where}, row {row + int(at[0])}: expected {column.dim} values, found {found}.")
+    return out
+
+
+def conform(array: pa.Array, expected: pa.DataType, *, where: str) -> pa.Array:
+    """An array in another type that it `fits`, values unchanged; buffers are shared where they can be."""
+    array = _decoded(array)
+    if array.type == expected:
+        return array
+    if pa.types.is_null(array.type):
+        return pa.nulls(len(array), expected)
+    if is_list(expected):
+        return _conform_list(array, expected, where)
+    if pa.types.is_struct(expected):
+        children = [
+            conform(array.field(f.name), f.type, where=where)
+            if array.type.get_field_index(f.name) >= 0
+            else pa.nulls(len(array), f.type)
+            for f in expected
+        ]
+        return pa.StructArray.from_arrays(children, fields=list(expected), mask=array.is_null())
+    try:
+        out = pc.cast(array, expected)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise ValidationError(f"{where}: a value of {array.type} does not fit {expected}: {error}.") from error
+    if pa.types.is_floating(array.type) and pa.types.is_floating(expected) and overflowed(array, out):
+        raise ValidationError(f"{where}: a finite value of {array.type} is too large for {expected}.")
+    return out
+
+
+def overflowed(wide: pa.Array, narrow: pa.Array) -> bool:
+    """Whether a finite float became infinite."""
+    if wide.type.bit_width <= narrow.type.bit_width:
+        return False
+    before = wide.drop_null().to_numpy(zero_copy_only=False)
+    after = narrow.drop_null().to_numpy(zero_copy_only=False)
+    return bool((np.isfinite(before) & ~np.isfinite(after)).any())
+
+
+def _conform_list(array: pa.Array, expected: pa.DataType, where: str) -> pa.Array:
+    valid = np.asarray(array.is_valid())
+    lengths = np.asarray(pc.list_value_length(array).cast(pa.int64()).fill_null(0)) * valid
+    values = conform(array.flatten(), expected.value_type, where=where)
+    mask = None if valid.all() else pa.array(~valid)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    if not pa.types.is_fixed_size_list(expected):
+        if offsets[-1] > np.iinfo(np.int32).max:
+            raise ValidationError(f"{where}: one row holds {offsets[-1]} values, Arrow lists at most 2147483647.")
+        return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), values, type=expected, mask=mask)
+    size = expected.list_size
+    if (lengths[valid] != size).any():
+        wrong = int(np.flatnonzero(valid & (lengths != size))[0])
+        raise ValidationError(
+            f"{where}: every step must have {size} values, found one with {lengths[wrong]}.",
+            hint="Steps of one column are equally long; change `dim` in the schema or the data.",
+        )
+    if mask is not None:
+        # A null step still takes its place among the values.
+        places = offsets[:-1, None] + np.arange(size)
+        values = values.take(pa.array(places.ravel(), mask=np.repeat(~valid, size)))
+    return pa.FixedSizeListArray.from_arrays(values, type=expected, mask=mask)
+
+
+def _unpacked(array: pa.Array, column: Column, logical: pa.DataType, where: str) -> pa.Array:
+    """Little-endian cells as lists of steps."""
+    dtype = np.dtype(column.value_type.to_pandas_dtype()).newbyteorder("<")
+    steps = logical.value_type
+    width = steps.list_size if pa.types.is_fixed_size_list(steps) else 1
+    cells = []
+    for cell in array:
+        raw = cell.as_buffer()
+        if raw is not None and raw.size % (width * dtype.itemsize):
+            raise ValidationError(
+                f"{where}: a raw cell must be whole steps of {width} {column.value_type} values "
+                f"({width * dtype.itemsize} bytes), found {raw.size} bytes."
+            )
+        cells.append(None if raw is None else np.frombuffer(raw, dtype))
+    offsets = np.concatenate([[0], np.cumsum([0 if c is None else len(c) // width for c in cells])])
+    flat = np.concatenate([c for c in cells if c is not None] or [np.empty(0, dtype)])
+    values = pa.array(flat.astype(dtype.newbyteorder("="), copy=False))
+    if pa.types.is_fixed_size_list(steps):
+        values = pa.FixedSizeListArray.from_arrays(values, type=steps)
+    mask = pa.array([c is None for c in cells], pa.bool_())
+    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), values, type=logical, mask=mask)
+
+
+def _refuse_large(array: pa.Array, where: str, row: int) -> None:
+    """A cell above 1 GiB is refused; only a batch above it can hold one."""
+    if array.nbytes <= LARGEST_CELL:
+        return
+    for number in range(len(array)):
+        size = array.slice(number, 1).nbytes
+        if size > LARGEST_CELL:
+            raise ValidationError(too_large(f"{where}, row {row + number}", size))
+
+
+def too_large(where: str, size: int) -> str:
+    """The message for a cell above 1 GiB."""
+    return (
+        f"{where}: a cell may have 1 GiB, this one has {size / (1 << 30):.2f} GiB. Cut the sequence into "
+        "segments of fewer steps and write each as a row of its own."
+    )
+
+
+def _bounded(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """Slices of at most 32 MiB, or of one row."""
+    if batch.num_rows <= 1 or batch.nbytes <= _BATCH:
+        if batch.num_rows:
+            yield batch
+        return
+    half = batch.num_rows // 2
+    yield from _bounded(batch.slice(0, half))
+    yield from _bounded(batch.slice(half))
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    while True:
+        if isinstance(kind, pa.BaseExtensionType):
+            kind = kind.storage_type
+        elif pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
+            kind = kind.value_type
+        else:
+            return kind
+
+
+def _decoded(array: pa.Array) -> pa.Array:
+    while True:
+        if isinstance(array.type, pa.BaseExtensionType):
+            array = array.storage
+        elif pa.types.is_dictionary(array.type):
+            array = array.dictionary_decode()
+        elif pa.types.is_run_end_encoded(array.type):
+            array = pc.run_end_decode(array)
+        else:
+            return array
+
+
+def _number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _bytes(kind: pa.DataType) -> bool:
+    is_ = pa.types
+    return bool(
+        is_.is_binary(kind) or is_.is_large_binary(kind) or is_.is_binary_view(kind) or is_.is_fixed_size_binary(kind)
+    )

@@ -1,0 +1,316 @@
+"""A table opened for you: a selection of everything, plus the verbs that write."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from seqlake.dataset import changes, evolving, validation
+from seqlake.dataset import writer as writing
+from seqlake.dataset.selection import Selection
+from seqlake.dataset.staging import SHARD_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from seqlake.dataset.writer import Writer
+    from seqlake.protocols import Depth, Readable, Table, Version
+    from seqlake.spec.column_types import ColumnType
+    from seqlake.spec.findings import Report
+    from seqlake.spec.schema import Column
+
+
+class Dataset(Selection):
+    """A Mixtrain dataset at a version; made by `open` and `create`.
+
+    Every verb that writes works on the newest version, makes exactly one commit, and moves this object to the version
+    it made. To stay at a version, open it: `sl.open(location, version=...)` gives an object of its own, and selections
+    made before a commit keep the rows they had.
+
+    Args:
+        table: Where the rows are kept.
+        snapshot: One version of them.
+        location: The path or URI it was opened by.
+        storage: Options of its store; never printed.
+        allow_outside: Whether files outside its root may be opened.
+
+    Example:
+        ```python
+        ds = sl.open("data/pick-n-place")
+        ds.update([{"sequence_id": "ep_001", "reward": 1.0}])
+        ds.delete("reward < 0")
+        ds.add_column("peak", pa.float32(), sql="list_max(list_transform(action, lambda s: s[1]))")
+        ```
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        snapshot: Readable,
+        *,
+        location: str,
+        storage: Mapping[str, str] | None = None,
+        allow_outside: bool = False,
+    ) -> None:
+        super().__init__(snapshot, storage=storage, allow_outside=allow_outside)
+        self.table = table
+        self.location = location
+
+    @property
+    def source(self) -> Readable:
+        """The snapshot that this object shows."""
+        return self._source
+
+    @property
+    def version(self) -> Version:
+        """The version that this object shows."""
+        found: Version = self._source.version  # type: ignore[attr-defined]  # every snapshot of a table has one
+        return found
+
+    def refresh(self) -> Version:
+        """Show the newest version, whoever made it.
+
+        Selections and sequences taken before keep the version they were taken from.
+        """
+        self._show(self.table.snapshot())
+        return self.version
+
+    def open_for_changes(self) -> None:
+        """Show the newest version; a plain folder is adopted first, and nothing in it moves."""
+        if self.refresh().id == -1:
+            self.adopt()
+
+    def _show(self, snapshot: Readable) -> None:
+        Selection.__init__(self, snapshot, storage=self.storage, allow_outside=self.allow_outside)
+
+    # ---- adding rows
+
+    def writer(
+        self,
+        *,
+        commit_every: int | None = None,
+        rows_per_shard: int | None = None,
+        bytes_per_shard: int = SHARD_BYTES,
+        layout: str = "training",
+        fixed_size_inner: bool = False,
+    ) -> Writer:
+        """A writer that appends sequences; nothing is visible before it commits.
+
+        Args:
+            commit_every: Commit after so many added sequences; by default once, at the end.
+            rows_per_shard: Close a shard at so many rows.
+            bytes_per_shard: Close it once it has so many bytes.
+            layout: `training`, for random windows without decoding, or `archive`, for small files.
+            fixed_size_inner: Store fixed-size inner lists, as the specification's notes advise.
+
+        Example:
+            ```python
+            with ds.writer() as writer:
+                writer.add("ep_001", task="pick", action=actions)
+            ```
+        """
+        self.refresh()
+        return writing.writer(
+            self,
+            commit_every=commit_every,
+            rows_per_shard=rows_per_shard,
+            bytes_per_shard=bytes_per_shard,
+            layout=layout,
+            fixed_size_inner=fixed_size_inner,
+        )
+
+    def append(self, data: Any, /, **options: Any) -> Version:
+        """Add rows in one commit.
+
+        Args:
+            data: A list of dicts, or Arrow data of any maker: a table, a Polars or pandas frame, a reader, another
+                selection. Columns are matched by name; missing ones are null.
+            **options: What `writer` takes.
+
+        Returns:
+            The new version.
+
+        Raises:
+            SchemaMismatchError: Columns do not fit; every one is named.
+            ValidationError: A value does not fit; `DuplicateSequenceError` for an id that is there already.
+
+        Example:
+            ```python
+            ds.append(pl.read_parquet("more.parquet"))
+            ```
+        """
+        return changes.append(self, data, **options)
+
+    def upsert(self, data: Any, /) -> Version:
+        """Change the rows whose ids are there and add the others, in one commit.
+
+        Only the columns given are changed. Of a row that was there the other cells stay; of a new one they are null.
+
+        Args:
+            data: As for `append`; held in memory.
+
+        Raises:
+            SchemaMismatchError: Columns do not fit.
+            ValidationError: A value does not fit, or an id is given twice.
+            CommitConflictError: A rival rewrote one of the shards meanwhile.
+        """
+        return changes.upsert(self, data)
+
+    # ---- changing rows
+
+    def update(self, data: Any, /) -> Version:
+        """Change scalar cells by id, in one commit.
+
+        Columns that were added after a shard was written lie beside it, and their cells are changed without
+        rewriting a temporal byte; a column that the shard holds itself is changed by writing that shard anew.
+
+        Args:
+            data: A list of dicts or Arrow data, with `sequence_id` and the columns to change.
+
+        Raises:
+            SequenceNotFoundError: An id is not in the dataset; nothing is changed.
+            SchemaMismatchError: Unknown, temporal or frames columns.
+            CommitConflictError: A rival rewrote one of the shards meanwhile.
+
+        Example:
+            ```python
+            ds.update([{"sequence_id": "ep_001", "reward": 1.0}])
+            ```
+        """
+        return changes.update(self, data)
+
+    def delete(self, where: str | None = None, /, *, ids: Iterable[str] | None = None) -> Version:
+        """Remove rows, in one commit; older versions keep them until `collect`.
+
+        Args:
+            where: One boolean SQL expression, as in `Selection.where`.
+            ids: These sequences instead.
+
+        Returns:
+            The new version; the current one if no row matched.
+
+        Raises:
+            QueryError: The condition cannot be used.
+            SequenceNotFoundError: One of `ids` is not in the dataset.
+            CommitConflictError: A rival rewrote one of the shards meanwhile.
+        """
+        return changes.delete(self, where, ids=ids)
+
+    # ---- changing columns
+
+    def add_column(
+        self,
+        name: str,
+        kind: pa.DataType | pa.Field | ColumnType | Column,
+        /,
+        *,
+        values: Mapping[str, Any] | None = None,
+        sql: str | None = None,
+    ) -> Version:
+        """Add a column: null, by id, or computed; it lies beside the shards, which stay as they are.
+
+        Args:
+            name: Its name.
+            kind: An Arrow type or a column type.
+            values: `{sequence_id: value}`; sequences without one read null.
+            sql: A row expression over the other columns.
+
+        Raises:
+            SchemaMismatchError: A column of that name is there, or the values are of another type.
+            SequenceNotFoundError: A value for an id that is not there.
+
+        Example:
+            ```python
+            ds.add_column("steps", pa.int64(), sql="len(action)")
+            ```
+        """
+        return evolving.add_column(self, name, kind, values=values, sql=sql)
+
+    def rename_column(self, old: str, new: str, /) -> Version:
+        """Rename a column. Readers that glob `data/` see the old name in old shards until `repack`.
+
+        Raises:
+            SchemaMismatchError: No such column, the id, or a name that is taken.
+        """
+        return evolving.rename_column(self, old, new)
+
+    def drop_column(self, name: str, /) -> Version:
+        """Drop a column. Its bytes stay in old shards until `repack`; a later column of that name starts null.
+
+        Raises:
+            SchemaMismatchError: No such column, or the id.
+        """
+        return evolving.drop_column(self, name)
+
+    def widen_column(self, name: str, kind: pa.DataType, /) -> Version:
+        """Give a column a type that holds every value of its old one, as int32 to int64; no byte is rewritten.
+
+        Args:
+            name: The column.
+            kind: The wider type; for a signal or vector the type of its numbers is enough.
+
+        Raises:
+            SchemaMismatchError: No such column, or a type that would lose values.
+        """
+        return evolving.widen_column(self, name, kind)
+
+    # ---- versions and upkeep
+
+    def versions(self) -> Sequence[Version]:
+        """Every version that can still be opened, oldest first."""
+        return self.table.versions()
+
+    def rollback(self, version: Version | int | str, /) -> Version:
+        """Commit a new version with the rows, schema and metadata of an old one.
+
+        Raises:
+            VersionNotFoundError: It expired, or never was there.
+        """
+        made = self.table.rollback(version)
+        self.refresh()
+        return made
+
+    def adopt(self) -> Version:
+        """Take in what others put into `data/` and a `mixtrain.json` edited by hand, after checking both.
+
+        Raises:
+            ValidationError: What is there breaks a rule; nothing is taken in.
+        """
+        made: Version = self.table.adopt()  # type: ignore[attr-defined]  # standalone tables have strangers
+        self.refresh()
+        return made
+
+    def collect(self, *, older_than: timedelta = timedelta(days=7), dry_run: bool = False) -> Sequence[str]:
+        """Remove what seqlake wrote and no version within `older_than` needs: old shards, dead writers' leftovers.
+
+        Args:
+            older_than: Every version that was the newest within this time stays readable.
+            dry_run: Only say what would be removed.
+
+        Returns:
+            The paths removed.
+        """
+        removed = self.table.collect(older_than=older_than, dry_run=dry_run)
+        if not dry_run:
+            self.refresh()
+        return removed
+
+    def validate(self, *, depth: Depth = "files") -> Report:
+        """Check this version against the format and report every finding as data.
+
+        Args:
+            depth: `metadata`, `rows`, `files` or `decode`; each includes the ones before it.
+
+        Example:
+            ```python
+            ds.validate(depth="rows").raise_for_errors()
+            ```
+        """
+        return validation.validate(self, depth=depth)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        options = {"location": self.location, "storage": self.storage, "allow_outside": self.allow_outside}
+        return (partial(Dataset, **options), (self.table, self._source))

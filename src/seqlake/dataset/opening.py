@@ -1,0 +1,298 @@
+"""The ways in: open or create a dataset, look at somebody else's, make a Parquet folder one."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from seqlake import plugins
+from seqlake.dataset import inference, plain
+from seqlake.dataset.selection import Selection
+from seqlake.errors import DatasetExistsError, DatasetNotFoundError, SchemaMismatchError, SeqlakeError
+from seqlake.files import locations, stores
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+    from seqlake.dataset.dataset import Dataset
+    from seqlake.protocols import Version
+    from seqlake.spec.column_types import ColumnType
+    from seqlake.spec.metadata import Metadata
+    from seqlake.spec.schema import Schema
+
+METADATA = "mixtrain.json"
+_LAKES = ("delta", "iceberg", "ducklake", "uc")
+
+
+def open(  # noqa: A001 - the public name, as in tarfile.open
+    location: object,
+    /,
+    *,
+    version: Version | int | str | datetime | None = None,
+    storage: Mapping[str, str] | None = None,
+    allow_outside: bool = False,
+) -> Dataset:
+    """Open a Mixtrain dataset, at its newest version or at an older one.
+
+    Args:
+        location: A folder or its `mixtrain.json`, a path or URI; a lake's address, as in `iceberg://catalog/ns.table`;
+            or a lake's own table object.
+        version: A `Version` of `ds.versions()`, its id, or a datetime: the last version that is not later.
+        storage: Options of the object store, by obstore's names; by default the usual environment.
+        allow_outside: File references may leave the dataset's root; say so only of data that you trust.
+
+    Raises:
+        DatasetNotFoundError: Nothing is there, or it is no Mixtrain dataset; says what it is and what to do.
+        InvalidMetadataError: Its `mixtrain.json` cannot be used.
+        VersionNotFoundError: That version expired, or never was.
+
+    Example:
+        ```python
+        ds = sl.open("data/pick-n-place")
+        before = sl.open("data/pick-n-place", version=ds.versions()[0])
+        ```
+    """
+    from seqlake.dataset.dataset import Dataset
+
+    place = _place(location)
+    table = _table(place, storage)
+    if table is None:
+        raise _not_a_dataset(place, storage)
+    return Dataset(
+        table, table.snapshot(version), location=_name_of(place), storage=storage, allow_outside=allow_outside
+    )
+
+
+def create(
+    location: str | os.PathLike[str],
+    schema: Schema | Mapping[str, Any],
+    /,
+    *,
+    partition_by: Sequence[str] = (),
+    storage: Mapping[str, str] | None = None,
+    exist_ok: bool = False,
+) -> Dataset:
+    """Create an empty dataset and open it.
+
+    Args:
+        location: A folder (path or URI) that need not exist, or a lake's address.
+        schema: The columns; `sequence_id` is added where it is missing. A dict is taken as `Schema(dict)`.
+        partition_by: Columns that a lake partitions by; standalone datasets refuse them.
+        storage: Options of the object store.
+        exist_ok: A dataset of the same schema that is there already is opened instead.
+
+    Raises:
+        DatasetExistsError: A dataset is there already.
+        SchemaMismatchError: With `exist_ok`: it has another schema.
+
+    Example:
+        ```python
+        ds = sl.create("data/pick-n-place", sl.Schema({"action": sl.Trajectory(dim=12), "task": pa.string()}))
+        ```
+    """
+    from seqlake.dataset.dataset import Dataset
+    from seqlake.spec.schema import Schema as Columns
+
+    wanted = schema if isinstance(schema, Columns) else Columns(schema)
+    place = str(_place(location))
+    if _table(place, storage) is not None:
+        if not exist_ok:
+            raise DatasetExistsError(
+                f"A dataset is at {place} already.", path=place, hint="Open it with sl.open, or pass exist_ok=True."
+            )
+        found = open(place, storage=storage)
+        if _columns(found.schema) != _columns(wanted):
+            raise SchemaMismatchError(f"The dataset at {place} has other columns: {_difference(found.schema, wanted)}.")
+        return found
+    table = plugins.load("tables", _lake(place) or "standalone").create(
+        place, wanted, partition_by=partition_by, storage=storage
+    )
+    return Dataset(table, table.snapshot(), location=place, storage=storage, allow_outside=False)
+
+
+def scan(
+    source: object,
+    /,
+    *,
+    format: str | None = None,  # noqa: A002 - the word of the field
+    storage: Mapping[str, str] | None = None,
+    **options: Any,
+) -> Selection:
+    """Look at, query or train on data that is no Mixtrain dataset, as it is and without converting.
+
+    Args:
+        source: A Parquet file or folder of any engine, or a folder of another format (path or URI); rows in memory,
+            as an Arrow, pandas or Polars table or a dict of columns; or any `Readable`.
+        format: A format's name, as in `"rlds"`; found out by default. `"parquet"` for plain Parquet.
+        storage: Options of the object store.
+        **options: The format's own. Plain Parquet takes `column_types={name: ColumnType}`.
+
+    Raises:
+        DatasetNotFoundError: Nothing there can be read.
+        SchemaMismatchError: Parquet files disagree about a column.
+        UnknownPluginError: No format of that name.
+
+    Example:
+        ```python
+        sl.scan("exports/episodes").where("reward > 40")
+        sl.scan("downloads/bridge_data_v2")
+        ```
+    """
+    if not isinstance(source, (str, os.PathLike)):
+        if all(hasattr(source, name) for name in ("shards", "lengths", "fingerprint", "schema")):
+            return Selection(source, storage=storage)  # type: ignore[arg-type]  # it offers what Readable asks
+        return Selection(plain.scan_table(source, **options))
+    place = str(_place(source))
+    given = {**options, **({} if storage is None else {"storage": storage})}
+    if format not in {None, "parquet"}:
+        return Selection(plugins.load("formats", str(format)).scan(place, **given), storage=storage)
+    table = _table(place, storage) if format is None and not options else None
+    if table is not None:
+        return Selection(table.snapshot(), storage=storage)
+    found = _format(place) if format is None else None
+    if found is not None:
+        return Selection(plugins.load("formats", found).scan(place, **given), storage=storage)
+    return Selection(plain.scan_files(place, storage=storage, **options), storage=storage)
+
+
+def init(
+    location: str | os.PathLike[str],
+    /,
+    *,
+    column_types: Mapping[str, ColumnType | Mapping[str, Any]] | None = None,
+    dry_run: bool = False,
+    storage: Mapping[str, str] | None = None,
+) -> Metadata:
+    """Make a folder of Parquet files a Mixtrain dataset by writing its `mixtrain.json`; data stay as they are.
+
+    What the columns mean is read off their types and first values: nested lists are trajectories, paths that end in
+    `.mp4` videos, and so on. Look at the result with `dry_run=True` before you write it.
+
+    Args:
+        location: The folder.
+        column_types: What you know better, by column; JSON or `ColumnType`.
+        dry_run: Write nothing.
+        storage: Options of the object store.
+
+    Returns:
+        The metadata that were, or would be, written.
+
+    Raises:
+        DatasetNotFoundError: No Parquet file is there.
+        DatasetExistsError: It has a `mixtrain.json` already.
+        SchemaMismatchError: The files disagree, or `sequence_id` is missing or no text.
+        DuplicateSequenceError: An id occurs twice.
+    """
+    place = locations.absolute(location)
+    store = stores.open_store(place, storage=storage)
+    if _has(store, METADATA):
+        raise DatasetExistsError(
+            f"{place} has a {METADATA} already.", path=place, hint="Open it with sl.open, or edit that file."
+        )
+    source = plain.scan_files(place, storage=storage)
+    metadata = inference.infer(source, dict(plain.declared(column_types).column_types))
+    if not dry_run:
+        store.put(METADATA, metadata.to_json().encode(), if_absent=True)
+    return metadata
+
+
+def _place(location: object) -> object:
+    """A folder or address for what the user gave; table objects of other packages pass as they are."""
+    if not isinstance(location, (str, os.PathLike)):
+        return location
+    text = os.fspath(location)
+    text = text.removesuffix(f"/{METADATA}") if text.endswith(f"/{METADATA}") else text
+    text = os.curdir if text == METADATA else text
+    return text if _lake(text) else locations.absolute(text)
+
+
+def _lake(place: str) -> str | None:
+    """The lake whose prefix an address has: `delta:`, `iceberg://`, `ducklake:`."""
+    prefix = place.partition(":")[0]
+    return ("delta" if prefix == "uc" else prefix) if prefix in _LAKES and ":" in place else None
+
+
+def _name_of(place: object) -> str:
+    return place if isinstance(place, str) else type(place).__name__
+
+
+def _table(place: object, storage: Mapping[str, str] | None) -> Any:
+    """The table at a place; None where there is none."""
+    lake = _lake(place) if isinstance(place, str) else None
+    if isinstance(place, str) and not lake and locations.is_local(place) and locations.local_path(place).is_file():
+        return None
+    # A folder with a lake's log may hold a mixtrain.json too: the lake counts, so standalone is asked last.
+    names = [lake] if lake else sorted(plugins.names("tables"), key=lambda name: name == "standalone")
+    for name in names:
+        plug = plugins.load("tables", name)
+        if lake:
+            return plug.open(place, storage=storage)
+        if plug.matches(place):
+            # On object stores a plug may only know after looking.
+            with suppress(DatasetNotFoundError):
+                return plug.open(place, storage=storage)
+    return None
+
+
+def _format(place: str) -> str | None:
+    return next((name for name in plugins.names("formats") if plugins.load("formats", name).matches(place)), None)
+
+
+def _has(store: Any, path: str) -> bool:
+    try:
+        store.blob(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def _not_a_dataset(place: object, storage: Mapping[str, str] | None) -> DatasetNotFoundError:
+    """What is there instead, and what to do about it."""
+    if not isinstance(place, str):
+        return DatasetNotFoundError(f"Expected a path, a URI or a table object, found {type(place).__name__}.")
+    try:
+        found, hint = _what_is_there(place, storage)
+    except (OSError, SeqlakeError) as error:
+        found, hint = f"and what is there cannot be listed ({str(error).partition(chr(10))[0]})", "Check the address."
+    return DatasetNotFoundError(f"No Mixtrain dataset is at {place}: {found}.", path=place, hint=hint)
+
+
+def _what_is_there(place: str, storage: Mapping[str, str] | None) -> tuple[str, str]:
+    create_it = "Create one with sl.create(location, schema)."
+    local = locations.local_path(place) if locations.is_local(place) else None
+    if local is not None and not local.exists():
+        return "nothing is there", f"Check the path, or: {create_it}"
+    if local is not None and local.is_file():
+        return "it is one file", f"Read a Parquet file with sl.scan({place!r})."
+    name = _format(place)
+    if name is not None:
+        return (
+            f"it is a dataset of the format {name!r}",
+            f"Read it with sl.scan({place!r}), or convert it with sl.convert({place!r}, OUT).",
+        )
+    inner = sorted(path.parent.name for path in local.glob(f"*/{METADATA}")) if local is not None else []
+    if inner:
+        return f"it is a folder of datasets ({', '.join(inner[:5])})", "Open one of them."
+    _, files = plain.parquet_paths(place, storage=storage)
+    if files:
+        return (
+            f"it holds Parquet ({len(files)} files) but no {METADATA}",
+            f"Read it with sl.scan({place!r}), or make it a dataset with: seqlake init {place}",
+        )
+    return f"it has neither {METADATA} nor Parquet files", create_it
+
+
+def _columns(schema: Schema) -> dict[str, str]:
+    """Name -> what a column shows and means; how it is stored is the table's business."""
+    return {name: f"{column.logical}, {column.type}" for name, column in schema.items()}
+
+
+def _difference(found: Schema, wanted: Schema) -> str:
+    have, want = _columns(found), _columns(wanted)
+    return "; ".join(
+        f"{name!r} is {have.get(name, 'missing')}, expected {want.get(name, 'missing')}"
+        for name in dict.fromkeys([*want, *have])
+        if have.get(name) != want.get(name)
+    )

@@ -1,0 +1,250 @@
+"""Parquet files that are no Mixtrain dataset, of any engine, read as they are."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import numpy as np
+import pyarrow as pa
+
+from seqlake.errors import DatasetNotFoundError, SchemaMismatchError
+from seqlake.files import locations, stores
+from seqlake.shards.columns import Columns, Constant
+from seqlake.shards.files import parquet_shard
+from seqlake.shards.lengths import lengths_of
+from seqlake.shards.memory import ArrowShard
+from seqlake.spec.column_types import ColumnType
+from seqlake.spec.metadata import Metadata
+from seqlake.spec.schema import Schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from pyarrow.dataset import Dataset as ArrowDataset
+
+    from seqlake.protocols import Ints, Shard
+
+_THREADS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainFiles:
+    """A `Readable` over Parquet files, or over a table in memory.
+
+    Attributes:
+        schema: Types normalised (large and dictionary types become plain ones), with the declared column types.
+        root: What relative file references resolve against.
+        parts: The shards, in reading order.
+        paths: Local files that pyarrow may scan in the same order; empty where it may not.
+    """
+
+    schema: Schema
+    root: str
+    parts: tuple[Shard, ...]
+    paths: tuple[str, ...] = ()
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash of the schema and of every shard's key."""
+        described = [self.schema.to_json(), *[[shard.key, shard.rows] for shard in self.parts]]
+        return hashlib.blake2b(json.dumps(described, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+    def shards(self) -> Sequence[Shard]:
+        """One for each file, by path."""
+        return self.parts
+
+    def lengths(self, column: str, /) -> Ints:
+        """[rows] T of each cell; -1 null. Without an index in the file this decodes the column's lists."""
+        found = [_lengths(shard, column) for shard in self.parts]
+        return np.concatenate(found) if found else np.empty(0, np.int64)
+
+    def arrow_dataset(self) -> ArrowDataset | None:
+        """For pyarrow's scanner; None where the files are not local."""
+        if not self.paths:
+            return None
+        from pyarrow import dataset as arrow
+
+        schema = pa.schema([field for field in self.schema.arrow if not pa.types.is_nested(field.type)])
+        return arrow.dataset(list(self.paths), schema=schema, format="parquet")
+
+
+def scan_files(
+    location: str,
+    *,
+    storage: Mapping[str, str] | None = None,
+    column_types: Mapping[str, ColumnType | Mapping[str, Any]] | None = None,
+) -> PlainFiles:
+    """One Parquet file, or all of a folder, as one readable.
+
+    Reads every footer. Folders named `key=value` give columns, as other engines write them.
+
+    Args:
+        location: A file or folder, local or URI.
+        storage: Options of its store.
+        column_types: What columns mean, as `mixtrain.json` would say it.
+
+    Raises:
+        DatasetNotFoundError: No Parquet file is there.
+        SchemaMismatchError: Two files disagree; names the file and the column.
+    """
+    root, paths = parquet_paths(location, storage=storage)
+    if not paths:
+        raise DatasetNotFoundError(f"No Parquet file was found at {location}.", path=location)
+    from seqlake.shards.parquet.footer import read_footer
+
+    store = stores.open_store(root, storage=storage)
+    with ThreadPoolExecutor(_THREADS) as pool:
+        blobs = list(pool.map(store.blob, paths))
+        footers = list(pool.map(read_footer, blobs))
+        shards = list(pool.map(parquet_shard, blobs))
+    folders = _folder_columns(paths)
+    types = [normalised(footer.schema) for footer in footers]
+    for path, found in zip(paths[1:], types[1:], strict=True):
+        _agree(types[0], found, first=paths[0], path=path)
+    arrow = types[0]
+    for name, (kind, _) in folders.items():
+        arrow = arrow if name in arrow.names else arrow.append(pa.field(name, kind))
+    schema = Schema.from_arrow(arrow, metadata=declared(column_types), id=_id_of(arrow))
+    parts = tuple(
+        Columns(shard, schema, {name: Constant(values[i]) for name, (_, values) in folders.items()})
+        for i, shard in enumerate(shards)
+    )
+    local = locations.is_local(root) and not folders
+    return PlainFiles(
+        schema=schema,
+        root=root,
+        parts=parts,
+        paths=tuple(str(locations.local_path(locations.join(root, path))) for path in paths) if local else (),
+    )
+
+
+def scan_table(
+    table: object, *, column_types: Mapping[str, ColumnType | Mapping[str, Any]] | None = None
+) -> PlainFiles:
+    """Rows in memory as a readable: anything with `__arrow_c_stream__`, or a dict of columns."""
+    arrow = table if isinstance(table, pa.Table) else pa.table(table)
+    types = normalised(arrow.schema)
+    schema = Schema.from_arrow(types, metadata=declared(column_types), id=_id_of(types))
+    shard = ArrowShard(arrow.cast(types))
+    return PlainFiles(schema=schema, root=locations.absolute(os.curdir), parts=(Columns(shard, schema, {}),))
+
+
+def parquet_paths(location: str, *, storage: Mapping[str, str] | None = None) -> tuple[str, list[str]]:
+    """(root, paths below it): a single file's folder and name, or a folder's Parquet files in reading order.
+
+    Those in `data/`; where there are none, all below the root outside `files/` and names that begin with `_` or `.`.
+    """
+    location = locations.absolute(location)
+    if location.endswith(".parquet") and not (locations.is_local(location) and locations.local_path(location).is_dir()):
+        root, _, name = location.rpartition("/")
+        try:
+            stores.open_store(root, storage=storage).blob(name)
+        except FileNotFoundError:
+            return root, []
+        return root, [name]
+    store = stores.open_store(location, storage=storage)
+    try:
+        found = [path for path, _ in store.list() if path.endswith(".parquet")]
+    except FileNotFoundError:
+        return location, []
+    direct = [path for path in found if path.startswith("data/") and path.count("/") == 1]
+    below = [
+        path
+        for path in found
+        if not path.startswith("files/") and not any(part.startswith(("_", ".")) for part in path.split("/"))
+    ]
+    return location, sorted(direct or below)
+
+
+def declared(column_types: Mapping[str, ColumnType | Mapping[str, Any]] | None) -> Metadata:
+    """Metadata of column types given as objects or as JSON."""
+    return Metadata(
+        column_types={
+            name: kind if isinstance(kind, ColumnType) else ColumnType.from_json(dict(kind))
+            for name, kind in (column_types or {}).items()
+        }
+    )
+
+
+def normalised(schema: pa.Schema) -> pa.Schema:
+    """The same columns in the plain types that all engines share."""
+    return pa.schema([pa.field(field.name, _plain_type(field.type)) for field in schema])
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_dictionary(kind):
+        return _plain_type(kind.value_type)
+    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+        return pa.binary()
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_plain_type(kind.value_type), kind.list_size)
+    if any(
+        test(kind)
+        for test in (pa.types.is_list, pa.types.is_large_list, pa.types.is_list_view, pa.types.is_large_list_view)
+    ):
+        return pa.list_(_plain_type(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _plain_type(field.type)) for field in kind])
+    return kind
+
+
+def _agree(expected: pa.Schema, found: pa.Schema, *, first: str, path: str) -> None:
+    """Raise unless two files have the same columns, in any order, and the same types."""
+    for name in dict.fromkeys([*expected.names, *found.names]):
+        want = expected.field(name).type if name in expected.names else None
+        have = found.field(name).type if name in found.names else None
+        if want is not None and have is not None and _without_sizes(want) == _without_sizes(have):
+            continue
+        raise SchemaMismatchError(
+            f"Column {name!r} is {want or 'missing'} in {first} and {have or 'missing'} in {path}.",
+            path=path,
+            hint="Files scanned together have the same columns; scan them one by one, or write them anew alike.",
+        )
+
+
+def _without_sizes(kind: pa.DataType) -> pa.DataType:
+    """Fixed-size and plain lists hold the same steps."""
+    if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
+        return pa.list_(pa.field("item", _without_sizes(kind.value_type)))
+    return kind
+
+
+def _id_of(schema: pa.Schema) -> str | None:
+    """Rows are sequences where a text column `sequence_id` names them, else samples."""
+    index = schema.get_field_index("sequence_id")
+    return "sequence_id" if index >= 0 and pa.types.is_string(schema.field(index).type) else None
+
+
+def _folder_columns(paths: Sequence[str]) -> dict[str, tuple[pa.DataType, list[str | int | None]]]:
+    """Name -> (type, value for each path), from folders named `key=value`; integers where all values are."""
+    values: dict[str, list[str | None]] = {}
+    for number, path in enumerate(paths):
+        for part in path.split("/")[:-1]:
+            key, sign, value = part.partition("=")
+            if key and sign:
+                column = values.setdefault(unquote(key), [None] * len(paths))
+                column[number] = None if value == "__HIVE_DEFAULT_PARTITION__" else unquote(value)
+    return {name: _typed(column) for name, column in values.items()}
+
+
+def _typed(values: Iterable[str | None]) -> tuple[pa.DataType, list[str | int | None]]:
+    texts = list(values)
+    if all(text is None or (text.removeprefix("-").isdecimal() and str(int(text)) == text) for text in texts):
+        return pa.int64(), [None if text is None else int(text) for text in texts]
+    return pa.string(), list(texts)
+
+
+def _lengths(shard: Shard, column: str) -> Ints:
+    reader = shard.open()
+    try:
+        return lengths_of(reader, column)
+    finally:
+        reader.close()

@@ -1,0 +1,117 @@
+"""File references of rows on their way into another dataset: copied, linked, or made absolute."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+
+from seqlake.errors import UnsafeReferenceError, ValidationError
+from seqlake.files.locations import inside, is_local, join, local_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from seqlake.dataset.staging import Staging
+    from seqlake.spec.schema import Schema
+
+FilesMode = Literal["copy", "hardlink", "reference"]
+
+
+def is_relative(reference: str) -> bool:
+    """Whether it means something only together with a dataset's root."""
+    return not reference.startswith("/") and "://" not in reference and not reference.startswith("file:")
+
+
+class Carrier:
+    """Brings the relative file references of rows from one dataset's root into another's.
+
+    References with a scheme and absolute paths mean the same everywhere and stay as they are.
+
+    Args:
+        schema: Of the rows.
+        root: What their references resolve against.
+        staging: Where the files go.
+        mode: `copy`, `hardlink` (a copy where the file system cannot link) or `reference` (absolute locations).
+    """
+
+    def __init__(self, schema: Schema, *, root: str, staging: Staging, mode: FilesMode) -> None:
+        if mode not in {"copy", "hardlink", "reference"}:
+            raise ValueError(f"files is 'copy', 'hardlink' or 'reference', found {mode!r}.")
+        self._id = schema.id
+        self._root = root
+        self._staging = staging
+        self._mode = mode
+        self._columns = [name for name in schema.names if refers(schema, name)]
+        # A file that several rows share is copied once per shard: each shard owns what its rows name.
+        self._seen: dict[tuple[int, str, str], str] = {}
+
+    def carry(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows with references that hold in the new dataset; their files are there before them."""
+        for name in self._columns:
+            place = batch.schema.get_field_index(name)
+            cells = batch.column(place).to_pylist()
+            ids = [""] * len(cells) if self._id is None else batch.column(self._id).to_pylist()
+            moved = [
+                _mapped(cell, partial(self._moved, column=name, sequence_id=one))
+                for cell, one in zip(cells, ids, strict=True)
+            ]
+            if moved != cells:
+                field = batch.schema.field(place)
+                batch = batch.set_column(place, field, pa.array(moved, field.type))
+        return batch
+
+    def _moved(self, reference: str, *, column: str, sequence_id: str) -> str:
+        if not is_relative(reference):
+            return reference
+        location = join(self._root, reference)
+        where = f"Sequence {sequence_id!r}, column {column!r}"
+        if not inside(self._root, location):
+            raise UnsafeReferenceError(
+                f"{where}: {reference!r} leaves the dataset's root {self._root}.",
+                hint="Write an absolute reference in its place, or leave the column out.",
+            )
+        if self._mode == "reference":
+            return location
+        if is_local(location) and not local_path(location).is_file():
+            raise ValidationError(
+                f"{where}: the file {reference!r} is not there.",
+                hint="Run validate(depth='files') to list all that are missing; leave the rows or the column out.",
+            )
+        key = (len(self._staging.written), column, reference)
+        if key not in self._seen:
+            self._seen = {k: v for k, v in self._seen.items() if k[0] == key[0]}
+            link = self._mode == "hardlink"
+            self._seen[key] = self._staging.copy_in(column, sequence_id, location, link=link)
+        return self._seen[key]
+
+
+def in_cell(cell: Any) -> Iterator[str]:
+    """The references of a cell: text, a list of texts, or a struct with `url`."""
+    if isinstance(cell, str):
+        yield cell
+    elif isinstance(cell, list):
+        for one in cell:
+            yield from in_cell(one)
+    elif isinstance(cell, dict):
+        yield from in_cell(cell.get("url"))
+
+
+def refers(schema: Schema, name: str) -> bool:
+    """Whether the cells of a column name files."""
+    column = schema[name]
+    if column.category == "file":
+        return True
+    return column.category == "frames" and bool(pa.types.is_string(column.arrow.value_type))
+
+
+def _mapped(cell: Any, move: Callable[[str], str]) -> Any:
+    """A cell with each of its references moved: text, a list of texts, or a struct with `url`."""
+    if isinstance(cell, str):
+        return move(cell)
+    if isinstance(cell, list):
+        return [_mapped(one, move) for one in cell]
+    if isinstance(cell, dict) and isinstance(cell.get("url"), str):
+        return {**cell, "url": move(cell["url"])}
+    return cell

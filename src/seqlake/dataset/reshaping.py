@@ -1,0 +1,256 @@
+"""New datasets from old ones: repacked, cut down, joined, divided; the old ones are never touched."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from seqlake.dataset import opening
+from seqlake.dataset.references import Carrier, FilesMode
+from seqlake.dataset.staging import SHARD_BYTES, ShardShape, Staging
+from seqlake.errors import DatasetExistsError, SchemaMismatchError, ValidationError
+from seqlake.files.locations import absolute, is_local, local_path
+from seqlake.files.stores import open_store
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping, Sequence
+
+    from seqlake.dataset.dataset import Dataset
+    from seqlake.dataset.selection import Selection
+    from seqlake.protocols import Readable
+    from seqlake.spec.schema import Schema
+
+
+def repack(
+    source: Readable,
+    out: str | os.PathLike[str],
+    /,
+    *,
+    layout: str = "training",
+    rows_per_shard: int | None = None,
+    bytes_per_shard: int = SHARD_BYTES,
+    fixed_size_inner: bool = False,
+    files: FilesMode = "copy",
+    storage: Mapping[str, str] | None = None,
+) -> Dataset:
+    """Write the rows of any dataset again, in order, into new shards.
+
+    Side shards are folded in, deleted rows are gone, foreign layouts become ours.
+
+    Args:
+        source: A dataset, a selection, a scanned format.
+        out: A new or empty folder or URI.
+        layout: `training` or `archive`.
+        rows_per_shard: Close a shard at so many rows.
+        bytes_per_shard: Close it once it has so many bytes.
+        fixed_size_inner: Store fixed-size inner lists.
+        files: What happens to files inside the source: `copy`, `hardlink` or `reference` (by absolute location).
+        storage: Options of the new dataset's store.
+
+    Raises:
+        DatasetExistsError: `out` is neither new nor empty.
+        SchemaMismatchError: The rows have no id.
+    """
+    shape = ShardShape(rows=rows_per_shard, nbytes=bytes_per_shard, layout=layout, fixed_size_inner=fixed_size_inner)
+    return _write([source], out, shape=shape, files=files, storage=storage)
+
+
+def subset(
+    selection: Selection,
+    out: str | os.PathLike[str],
+    /,
+    *,
+    files: FilesMode = "copy",
+    storage: Mapping[str, str] | None = None,
+) -> Dataset:
+    """Write a selection as a dataset of its own.
+
+    Args:
+        selection: Some rows and columns, `sequence_id` among them.
+        out: A new or empty folder or URI.
+        files: `copy`, `hardlink` or `reference`.
+        storage: Options of the new dataset's store.
+
+    Raises:
+        DatasetExistsError: `out` is neither new nor empty.
+        SchemaMismatchError: The id column is not selected.
+
+    Example:
+        ```python
+        subset(ds.where("reward > 40"), "data/good")
+        ```
+    """
+    return _write([selection], out, shape=ShardShape(), files=files, storage=storage)
+
+
+def merge(
+    parts: Sequence[Readable],
+    out: str | os.PathLike[str],
+    /,
+    *,
+    files: FilesMode = "copy",
+    storage: Mapping[str, str] | None = None,
+) -> Dataset:
+    """Join the rows of datasets of one schema, in the order given.
+
+    Args:
+        parts: Datasets, selections, scanned formats.
+        out: A new or empty folder or URI.
+        files: `copy`, `hardlink` or `reference`.
+        storage: Options of the new dataset's store.
+
+    Raises:
+        DatasetExistsError: `out` is neither new nor empty.
+        SchemaMismatchError: Schemas differ; the message names the columns.
+        DuplicateSequenceError: Two parts have a sequence of one id.
+    """
+    if not parts:
+        raise ValueError("merge needs at least one dataset.")
+    for number, part in enumerate(parts[1:], 1):
+        problems = differences(parts[0].schema, part.schema)
+        if problems:
+            raise SchemaMismatchError(
+                f"Dataset {number} does not have the schema of dataset 0:\n" + "\n".join(problems),
+                hint="Add, rename or select columns until they agree.",
+            )
+    return _write(parts, out, shape=ShardShape(), files=files, storage=storage)
+
+
+def split(
+    dataset: Selection,
+    out: str | os.PathLike[str],
+    /,
+    *,
+    by: str = "split",
+    files: FilesMode = "copy",
+    storage: Mapping[str, str] | None = None,
+) -> dict[str, Dataset]:
+    """Write one dataset for each value of a column: `out/train`, `out/val`, ...
+
+    Args:
+        dataset: What to divide.
+        out: A folder or URI; `out/<value>` must be new or empty.
+        by: The column; every row must have a value that can name a folder.
+        files: `copy`, `hardlink` or `reference`.
+        storage: Options of the new datasets' stores.
+
+    Returns:
+        The datasets by value.
+
+    Raises:
+        SchemaMismatchError: No such column.
+        ValidationError: Rows without a value, or values that cannot name a folder.
+    """
+    if by not in dataset.schema.names:
+        raise SchemaMismatchError(
+            f"No column {by!r}; there are {', '.join(dataset.schema.names)}.",
+            hint="assign_splits(ds, {'train': 0.8, 'val': 0.2}) makes a column 'split'.",
+        )
+    values = dataset.select(by).to_arrow().column(by).to_pylist()
+    names = sorted({str(value) for value in values if value is not None})
+    bad = [name for name in names if not name or name in {".", ".."} or set(name) & set('/\\:*?"<>|\0')]
+    if bad or None in values:
+        raise ValidationError(
+            f"Every row needs a {by!r} that can name a folder; found {values.count(None)} null"
+            + (f" and {bad[0]!r}." if bad else ".")
+        )
+    base = absolute(out).rstrip("/")
+    numbers = np.array([names.index(str(value)) for value in values], np.int64)
+    made = {}
+    for number, name in enumerate(names):
+        part = _rows_of(dataset, np.flatnonzero(numbers == number).astype(np.int64))
+        made[name] = _write([part], f"{base}/{name}", shape=ShardShape(), files=files, storage=storage)
+    return made
+
+
+def differences(first: Schema, second: Schema) -> list[str]:
+    """One line for each column that two schemas do not have in common."""
+    lines = [f"  {name}: is missing" for name in first.names if name not in second]
+    lines += [f"  {name}: is not in the first" for name in second.names if name not in first]
+    for name in first.names:
+        if name in second:
+            one, other = first[name], second[name]
+            if one.logical != other.logical:
+                lines.append(f"  {name}: expected {one.logical}, found {other.logical}")
+            elif one.type != other.type:
+                lines.append(f"  {name}: expected {one.type!r}, found {other.type!r}")
+    return lines
+
+
+def _rows_of(dataset: Selection, rows: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Selection:
+    """Some rows of a selection by their numbers in it."""
+    from seqlake.dataset.selection import Selection
+
+    return Selection(dataset, rows=rows)
+
+
+def _write(
+    parts: Sequence[Readable],
+    out: str | os.PathLike[str],
+    *,
+    shape: ShardShape,
+    files: FilesMode,
+    storage: Mapping[str, str] | None,
+) -> Dataset:
+    schema = parts[0].schema
+    if schema.id is None:
+        raise SchemaMismatchError(
+            "Rows of a dataset have a sequence_id, these have none.",
+            hint="Select the id column too; convert() groups samples into sequences.",
+        )
+    refuse_occupied(out, storage=storage)
+    dataset = opening.create(out, schema, storage=storage)
+    staging = Staging(dataset.table, schema, shape=shape)
+    try:
+        for part in parts:
+            _copy(part, schema, staging, files)
+        if staging.written or staging.begun:
+            staging.commit("append")
+    except BaseException:
+        staging.discard()
+        remove_all(out, storage=storage)
+        raise
+    dataset.refresh()
+    return dataset
+
+
+def _copy(part: Readable, schema: Schema, staging: Staging, files: FilesMode) -> None:
+    carrier = Carrier(schema, root=part.root, staging=staging, mode=files)
+    for shard in part.shards():
+        reader = shard.open()
+        try:
+            for batch in reader.batches(list(schema.names)):
+                for rows in staging.parts(batch):
+                    staging.write(carrier.carry(rows))
+        finally:
+            reader.close()
+
+
+def refuse_occupied(out: str | os.PathLike[str], *, storage: Mapping[str, str] | None = None) -> None:
+    """Raise unless a location is new or empty."""
+    location = absolute(out)
+    if is_local(location):
+        path = Path(local_path(location))
+        occupied = path.exists() and (not path.is_dir() or any(path.iterdir()))
+    else:
+        occupied = next(iter(open_store(location, storage=storage).list()), None) is not None
+    if occupied:
+        raise DatasetExistsError(
+            f"The output must be new or empty; there is something at {location}.",
+            path=location,
+            hint="Give another location, or remove what is there.",
+        )
+
+
+def remove_all(out: str | os.PathLike[str], *, storage: Mapping[str, str] | None = None) -> None:
+    """Take back a dataset that could not be finished; it was new or empty before."""
+    location = absolute(out)
+    if is_local(location):
+        shutil.rmtree(local_path(location), ignore_errors=True)
+        return
+    store = open_store(location, storage=storage)
+    store.delete([path for path, _ in store.list()])

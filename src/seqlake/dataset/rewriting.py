@@ -1,0 +1,203 @@
+"""Cells of some rows put beside a shard, or into a new shard in its place; no other shard is touched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from seqlake.dataset.references import in_cell, refers
+from seqlake.dataset.staging import ShardShape
+from seqlake.shards.columns import Columns, Stored
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from seqlake.dataset.ingest import Given
+    from seqlake.dataset.staging import Staging
+    from seqlake.protocols import Copied, Ints, Readable, Shard
+    from seqlake.spec.schema import Schema
+
+LARGE = frozenset({"temporal", "frames"})
+"""Categories that never lie in side shards: labels do, signals do not."""
+
+_ENDLESS = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Touched:
+    """Rows of one shard that a change is about.
+
+    Attributes:
+        shard: The shard.
+        rows: [n] rows of the shard, ascending.
+        given: [n] which row of the given data belongs to each.
+    """
+
+    shard: Shard
+    rows: Ints
+    given: Ints
+
+
+def touched(source: Readable, rows: Ints, /) -> Iterator[Touched]:
+    """Global row numbers by shard; shards without any are left out.
+
+    Args:
+        source: A snapshot.
+        rows: [given] global row number of each given row, each at most once; negative ones are left out.
+    """
+    shards = source.shards()
+    starts = np.array([0, *accumulate(shard.rows for shard in shards)], np.int64)
+    given = np.flatnonzero(rows >= 0)
+    given = given[np.argsort(rows[given], kind="stable")]
+    bounds = np.searchsorted(rows[given], starts)
+    for number, shard in enumerate(shards):
+        first, last = bounds[number], bounds[number + 1]
+        if last > first:
+            mine = given[first:last]
+            yield Touched(shard=shard, rows=rows[mine] - starts[number], given=mine)
+
+
+def held(shard: Shard, column: str, /) -> bool:
+    """Whether the shard's own file holds this column, so that a glob reader would see its values."""
+    if not isinstance(shard, Columns):
+        return True
+    if column not in shard.schema:
+        return False  # about to be added; a physical column of that name belongs to another, or was dropped
+    place = shard.mapping.get(column, Stored(column))
+    if not isinstance(place, Stored):
+        return False
+    reader = shard.shard.open()
+    try:
+        # A column that the file lacks reads null: it was added after the shard was written.
+        return place.name in reader.schema.names
+    finally:
+        reader.close()
+
+
+def put_beside(staging: Staging, one: Touched, schema: Schema, given: Given, names: Sequence[str]) -> None:
+    """A side shard with the given columns: given cells where there are some, else what was there.
+
+    Args:
+        staging: Where it goes.
+        one: Which rows.
+        schema: With the given columns.
+        given: The new cells.
+        names: The columns that the rows of this shard give.
+    """
+    there = [name for name in names if _readable(one.shard, name)]
+    parts = []
+    start = 0
+    reader = one.shard.open()
+    try:
+        for batch in reader.batches(there or [str(schema.id)]):
+            kept = {name: batch.column(name) for name in there}
+            columns = [kept.get(name, pa.nulls(batch.num_rows, schema.arrow.field(name).type)) for name in names]
+            old = pa.RecordBatch.from_arrays(columns, schema=pa.schema([schema.arrow.field(n) for n in names]))
+            parts.append(replaced(old, one, given, start))
+            start += batch.num_rows
+    finally:
+        reader.close()
+    staging.side(one.shard.key, pa.Table.from_batches(parts))
+
+
+def _readable(shard: Shard, column: str) -> bool:
+    """Whether the version that the shard belongs to has this column at all."""
+    return not isinstance(shard, Columns) or column in shard.schema
+
+
+def rewrite(
+    staging: Staging, one: Touched, schema: Schema, given: Given, files: Mapping[str, Copied] | None = None
+) -> None:
+    """A new shard with the given cells in place of the old ones.
+
+    Args:
+        staging: Where it goes.
+        one: Which rows.
+        schema: Of the new shard.
+        given: The new cells by column.
+        files: Files that were copied in for given rows, by reference.
+    """
+    old = [name for name in schema.names if _readable(one.shard, name)]
+    staging.shape = shape_of(one.shard, schema)
+    start = 0
+    reader = one.shard.open()
+    try:
+        for batch in reader.batches(old):
+            columns = [
+                batch.column(name) if name in old else pa.nulls(batch.num_rows, schema.arrow.field(name).type)
+                for name in schema.names
+            ]
+            whole = pa.RecordBatch.from_arrays(columns, schema=schema.arrow)
+            staging.write(replaced(whole, one, given, start))
+            start += batch.num_rows
+    finally:
+        reader.close()
+    if files:
+        staging.carry(named(given.cells.take(pa.array(one.given)), schema, files))
+    staging.close_shard()
+
+
+def keep_only(staging: Staging, shard: Shard, schema: Schema, keep: Ints) -> None:
+    """A new shard with some rows of an old one, in their order."""
+    staging.shape = shape_of(shard, schema)
+    reader = shard.open()
+    try:
+        for batch in reader.batches(list(schema.names), rows=keep):
+            staging.write(batch)
+    finally:
+        reader.close()
+    staging.close_shard()
+
+
+def replaced(batch: pa.RecordBatch, one: Touched, given: Given, start: int) -> pa.RecordBatch:
+    """The batch with given cells in the rows they belong to; columns that it lacks are left out.
+
+    Args:
+        batch: Rows `start` and on of the shard.
+        one: Which rows of the shard, and which given ones.
+        given: The new cells by column.
+        start: The shard's row that the batch begins with.
+    """
+    first, last = np.searchsorted(one.rows, [start, start + batch.num_rows])
+    rows, source = one.rows[first:last] - start, one.given[first:last]
+    for name in given.cells.column_names:
+        place = batch.schema.get_field_index(name)
+        gives = given.gives(name, source)
+        if place < 0 or not gives.any():
+            continue
+        new = _one_chunk(given.cells.column(name).take(pa.array(source[gives])))
+        order = np.arange(batch.num_rows)
+        order[rows[gives]] = batch.num_rows + np.arange(len(new))
+        joined = pa.concat_arrays([batch.column(place), new])
+        batch = batch.set_column(place, batch.schema.field(place), joined.take(pa.array(order)))
+    return batch
+
+
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
+
+
+def shape_of(shard: Shard, schema: Schema) -> ShardShape:
+    """One shard in the layout of this one: `archive` where its signals were compressed."""
+    reader = shard.open()
+    try:
+        signals = [name for name in schema.names if schema[name].category == "temporal" and _readable(shard, name)]
+        stored = [name for name in signals if held(shard, name)]
+        archive = bool(stored) and all(reader.flat(name) is None for name in stored)
+    finally:
+        reader.close()
+    return ShardShape(nbytes=_ENDLESS, layout="archive" if archive else "training")
+
+
+def named(rows: pa.Table, schema: Schema, files: Mapping[str, Copied]) -> Sequence[Copied]:
+    """The copied-in files that these rows name."""
+    found: set[str] = set()
+    for name in rows.column_names:
+        if refers(schema, name):
+            for cell in rows.column(name).to_pylist():
+                found.update(in_cell(cell))
+    return [files[path] for path in sorted(found & files.keys())]

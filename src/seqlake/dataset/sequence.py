@@ -1,0 +1,261 @@
+"""One row in your hand: a mapping from column names to values, read when they are asked for."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from seqlake.dataset import display
+from seqlake.errors import UnsafeReferenceError
+from seqlake.files import locations, stores
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from typing_extensions import Buffer
+
+    from seqlake.dataset.selection import Selection
+    from seqlake.protocols import Blob
+    from seqlake.spec.column_types import ColumnType
+    from seqlake.spec.schema import Column, Schema
+    from seqlake.windows.spec import Edges, Rate
+
+
+class SequenceView(Mapping[str, Any]):
+    """One sequence of a dataset or selection; nothing is read before a column is asked for.
+
+    Values by category of the column: *temporal* numpy [T, D] (a read-only view of the file where it lies flat and
+    local), *vector* numpy [D], *file* a `FileView`, *frames* a list of encoded images (bytes) or of `FileView`,
+    everything else plain Python values; None where the cell is null.
+
+    Example:
+        ```python
+        sequence = ds.sequence("ep_001")
+        sequence["action"].shape                       # (200, 12)
+        sequence["task"]                               # 'pick'
+        sequence.window(100, 116, columns=["action"])  # exactly what training would see
+        ```
+    """
+
+    __slots__ = ("_row", "_selection")
+
+    def __init__(self, selection: Selection, row: int) -> None:
+        self._selection = selection
+        self._row = row
+
+    @property
+    def id(self) -> str:
+        """Its `sequence_id`; the row number as text where rows are samples."""
+        access = self._selection.access
+        name = access.source.schema.id  # the selection need not have selected it
+        return str(self._row) if name is None else str(access.cell(self._row, access.source.schema[name]))
+
+    @property
+    def index(self) -> int:
+        """Its place in the selection: `selection[view.index]` is this sequence."""
+        return self._selection.index_of(self._row)
+
+    @property
+    def schema(self) -> Schema:
+        """The columns."""
+        return self._selection.schema
+
+    def __getitem__(self, name: str) -> Any:
+        column = self._selection.schema[name]
+        value = self._selection.access.cell(self._row, column)
+        if value is None or column.category not in {"file", "frames"}:
+            return value
+        if column.category == "file":
+            return self._file(value, column)
+        return [self._file(one, column) if isinstance(one, str) else one for one in value]
+
+    def _file(self, cell: str | Mapping[str, Any], column: Column) -> FileView | None:
+        reference = cell if isinstance(cell, str) else cell.get("url")
+        if reference is None:
+            return None
+        selection = self._selection
+        return FileView(
+            reference,
+            root=selection.root,
+            column=column.type,
+            storage=selection.storage,
+            allow_outside=selection.allow_outside,
+        )
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.schema.names)
+
+    def __len__(self) -> int:
+        return len(self.schema.names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.schema.names
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, SequenceView):
+            return NotImplemented
+        mine, theirs = self._selection, other._selection
+        return self._row == other._row and mine.access.source is theirs.access.source and self.schema == other.schema
+
+    def __hash__(self) -> int:
+        return hash((id(self._selection.access.source), self._row))
+
+    def to_dict(self) -> dict[str, Any]:
+        """All columns, read now."""
+        return dict(self)
+
+    def window(
+        self,
+        start: int,
+        stop: int,
+        *,
+        columns: Sequence[str] | None = None,
+        edges: Edges = "pad",
+        clock: Rate | None = None,
+    ) -> dict[str, Any]:
+        """Steps `start` to `stop` of some columns: exactly what training would see.
+
+        Args:
+            start: First clock step; may lie before the sequence.
+            stop: One past the last; may lie beyond the sequence.
+            columns: Which columns; all temporal ones by default. Others give their one value.
+            edges: Steps outside the sequence are zeros (`"pad"`), the nearest step (`"clamp"`), or an error (`"drop"`).
+            clock: Steps per second, where the dataset should not decide it.
+
+        Returns:
+            `sequence_id`, `start`, and for each temporal column [stop - start, *shape] and `<column>_mask`
+            [stop - start], True where the step exists.
+
+        Raises:
+            SchemaMismatchError: A column cannot be windowed.
+            ValueError: `edges="drop"` and a step is missing.
+        """
+        from seqlake.windows.assemble import assemble
+        from seqlake.windows.spec import Window
+
+        access = self._selection.access
+        schema = access.source.schema  # a clock may hang on a column that was not selected
+        if columns is None:
+            columns = [name for name in self.schema.names if self.schema[name].category == "temporal"]
+        window = Window(
+            {name: range(stop - start) if schema[name].category == "temporal" else None for name in columns},
+            edges=edges,
+            clock=clock,
+        )
+        sample = assemble(lambda name: access.cell(self._row, schema[name]), schema, window, start)
+        return {"sequence_id": self.id, **sample}
+
+    def __repr__(self) -> str:
+        return display.sequence_text(self)
+
+    def _repr_html_(self) -> str:
+        return display.sequence_html(self)
+
+
+class FileView:
+    """A file that a row points to.
+
+    Attributes:
+        reference: What the cell says.
+        column: The column's type, as in `Video(fps=30)`; None where it has none.
+    """
+
+    __slots__ = ("_allow_outside", "_root", "_storage", "column", "reference")
+
+    def __init__(
+        self,
+        reference: str,
+        /,
+        *,
+        root: str,
+        column: ColumnType | None = None,
+        storage: Mapping[str, str] | None = None,
+        allow_outside: bool = False,
+    ) -> None:
+        self.reference = reference
+        self.column = column
+        self._root = root
+        self._storage = storage
+        self._allow_outside = allow_outside
+
+    @property
+    def location(self) -> str:
+        """Absolute path or URI: the reference itself where it has a scheme, else joined to the dataset's root."""
+        return locations.join(self._root, self.reference)
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.blob().size
+
+    def blob(self) -> Blob:
+        """Its bytes, for reading by range.
+
+        Raises:
+            UnsafeReferenceError: The reference leaves the dataset's root, and `allow_outside` was not given.
+            FileNotFoundError: It is not there.
+        """
+        location = self.location
+        own_scheme = locations.scheme(self.reference) != "file"
+        if not self._allow_outside and not own_scheme and not locations.inside(self._root, location):
+            raise UnsafeReferenceError(
+                f"The reference {self.reference!r} leads out of the dataset, to {location}.",
+                path=location,
+                hint="If you trust the dataset, open it with allow_outside=True.",
+            )
+        return stores.open_blob(location, storage=self._storage)
+
+    def open(self) -> io.BufferedReader:
+        """A readable, seekable binary file; for the errors see `blob`."""
+        return io.BufferedReader(_BlobFile(self.blob()))
+
+    def read(self) -> bytes:
+        """All bytes; for the errors see `blob`."""
+        blob = self.blob()
+        view = blob.view()
+        return bytes(view if view is not None else blob.ranges(np.array([0]), np.array([blob.size]))[0])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FileView) and self.location == other.location
+
+    def __hash__(self) -> int:
+        return hash(self.location)
+
+    def __repr__(self) -> str:
+        kind = f", {self.column.type}" if self.column is not None else ""
+        return f"FileView({self.reference!r}{kind})"
+
+
+class _BlobFile(io.RawIOBase):
+    """A blob as Python's file interface wants it."""
+
+    def __init__(self, blob: Blob) -> None:
+        super().__init__()
+        self._blob = blob
+        self._place = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._place
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        begin = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._blob.size}[whence]
+        self._place = max(0, begin + offset)
+        return self._place
+
+    def readinto(self, buffer: Buffer, /) -> int:
+        target = memoryview(buffer).cast("B")
+        stop = min(self._place + len(target), self._blob.size)
+        count = max(0, stop - self._place)
+        if count:
+            target[:count] = self._blob.ranges(np.array([self._place]), np.array([stop]))[0]
+            self._place = stop
+        return count

@@ -1,0 +1,346 @@
+"""What one transaction has written and nobody sees yet: shards, side shards, copied-in files."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import re
+import secrets
+import tempfile
+import time
+import unicodedata
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from seqlake.errors import ReadOnlyError, ValidationError
+from seqlake.files.locations import is_local, local_path
+from seqlake.files.stores import open_blob
+from seqlake.protocols import Change, Copied, Side, Written
+from seqlake.shards import parquet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from seqlake.protocols import Transaction, Version
+    from seqlake.spec.schema import Schema
+
+SHARD_BYTES = 128 << 20
+_HOUR = 3600.0
+_CHUNK = 8 << 20
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardShape:
+    """How shards are written.
+
+    Attributes:
+        rows: Close a shard at so many rows; None: by bytes alone.
+        nbytes: Close it once it has so many bytes.
+        layout: `training` or `archive`.
+        fixed_size_inner: Store fixed-size inner lists.
+    """
+
+    rows: int | None = None
+    nbytes: int = SHARD_BYTES
+    layout: str = "training"
+    fixed_size_inner: bool = False
+
+    def __post_init__(self) -> None:
+        if self.layout not in {"training", "archive"}:
+            raise ValueError(f"A layout is 'training' or 'archive', found {self.layout!r}.")
+        for name, value in (("rows_per_shard", self.rows), ("bytes_per_shard", self.nbytes)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is at least 1, found {value}.")
+
+
+class Staging:
+    """The shards and files of one commit; the transaction begins with the first of them.
+
+    Args:
+        table: Where they will be committed.
+        schema: Of the rows that are written, in logical types.
+        shape: How shards are written.
+        transaction: One that was begun elsewhere; a new one by default.
+        prefix: What the numbers of this process begin with, where several stage under one transaction.
+    """
+
+    def __init__(
+        self,
+        table: Any,
+        schema: Schema,
+        /,
+        *,
+        shape: ShardShape,
+        transaction: Transaction | None = None,
+        prefix: str | None = None,
+    ) -> None:
+        self._table = table
+        self._schema = schema
+        self.shape = shape
+        self._transaction = transaction
+        self._prefix = prefix
+        self._count = 0
+        self._renewed = time.monotonic()
+        self._shard: Any = None
+        self._rows = 0
+        self._files: list[Copied] = []
+        self.written: list[Written] = []
+        self.sides: list[Side] = []
+
+    @property
+    def transaction(self) -> Transaction:
+        """The transaction, begun now if it was not yet."""
+        if self._transaction is None:
+            self.begin()
+        assert self._transaction is not None
+        return self._transaction
+
+    def begin(self, parent: Version | None = None) -> None:
+        """Begin the transaction now, for a change that is made on this version, or on the newest."""
+        with _clear_errors(self._table):
+            self._transaction = self._table.begin(parent)
+        self._renewed = time.monotonic()
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is a transaction, so something to commit or discard."""
+        return self._transaction is not None
+
+    # ---- shards
+
+    def fills_up(self, rows: int) -> bool:
+        """Whether so many rows more complete the shard at hand."""
+        return self.shape.rows is not None and self._rows + rows >= self.shape.rows
+
+    def parts(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Slices that go into one shard each; each must be written before the next is asked for."""
+        start = 0
+        while start < batch.num_rows:
+            room = batch.num_rows if self.shape.rows is None else self.shape.rows - self._rows
+            yield batch.slice(start, room)
+            start += room
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Append rows in logical types; shards close at their limits."""
+        for part in self.parts(batch):
+            with _clear_errors(self._table):
+                self._write_part(part)
+            if self.fills_up(0) or self._shard.nbytes + self._shard.pending >= self.shape.nbytes:
+                self.close_shard()
+
+    def _write_part(self, part: pa.RecordBatch) -> None:
+        if self._shard is None:
+            path = Path(self._table.place(self.transaction, {}, n=self._number()))
+            self._shard = parquet.create(
+                path,
+                self._schema,
+                layout=self.shape.layout,
+                fixed_size_inner=self.shape.fixed_size_inner,
+            )
+        self._shard.write(part)
+        self._rows += part.num_rows
+
+    def close_shard(self) -> None:
+        """Finish the shard at hand, if there is one; files copied in since the last belong to it."""
+        if self._shard is None:
+            return
+        with _clear_errors(self._table):
+            shard, self._shard = self._shard, None
+            # Durable at once, and on a store out of this machine: many shards must not wait on the local disk.
+            written = self._table.stage(self.transaction, replace(shard.close(), files=tuple(self._files)))
+        self.written.append(written)
+        self._files, self._rows = [], 0
+        self.renew_if_due()
+
+    def renew_if_due(self) -> None:
+        """Tell the table hourly that this transaction is alive."""
+        if time.monotonic() - self._renewed >= _HOUR:
+            self._table.renew(self.transaction)
+            self._renewed = time.monotonic()
+
+    def carry(self, files: Sequence[Copied]) -> None:
+        """Files that rows of the shard at hand name and an earlier commit copied in."""
+        self._files.extend(files)
+
+    def side(self, shard: str, columns: pa.Table) -> None:
+        """Stage columns beside a shard that stays, rows in its order.
+
+        Args:
+            shard: Its key.
+            columns: What lies beside it.
+        """
+        import pyarrow.parquet as pq
+
+        with _clear_errors(self._table):
+            path = Path(self._table.place_side(self.transaction, n=self._number()))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            pq.write_table(columns, path, compression="zstd", write_page_checksum=True)
+            nbytes = path.stat().st_size
+        self.sides.append(Side(location=str(path), shard=shard, columns=tuple(columns.column_names), nbytes=nbytes))
+        self.renew_if_due()
+
+    # ---- files
+
+    def take_files(self) -> list[Copied]:
+        """Files that were copied in for no shard yet; `carry` gives each to the shard whose rows name it."""
+        files, self._files = self._files, []
+        return files
+
+    def copy_in(self, column: str, sequence_id: str, location: str, *, link: bool = False) -> str:
+        """Copy a file into the dataset, durably, and give its reference.
+
+        Args:
+            column: The column that will refer to it.
+            sequence_id: Of the row.
+            location: An absolute path or URI.
+            link: Make a hard link where the file system can.
+
+        Raises:
+            ValidationError: It changed while it was being copied.
+            OSError: It cannot be read, or the copy cannot be written.
+        """
+        transaction = self.transaction
+        with _clear_errors(self._table), _local(location) as source:
+            before = source.stat()
+            size, sha256 = _digest(source)
+            suffix = source.suffix if re.fullmatch(r"\.[A-Za-z0-9]{1,16}", source.suffix) else ""
+            name = f"{slug(sequence_id)}-{transaction.id}-{self._number()}{suffix}"
+            path = f"{self._table.files(transaction)}/{slug(column)}/{sha256[:2]}/{name}"
+            self._put(path, source, link=link)
+            after = source.stat()
+            if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+                self._table.store.delete([path])
+                raise ValidationError(f"{location} changed while it was being copied; nothing was added.")
+        self._files.append(Copied(path=path, size=size, sha256=sha256))
+        return path
+
+    def _put(self, path: str, source: Path, *, link: bool) -> None:
+        store = self._table.store
+        target = store.local(path) if link else None
+        if target is not None:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(source, target)
+            except OSError:
+                pass  # another file system, or one without links: copied instead
+            else:
+                source = target
+        store.put(path, source)
+
+    # ---- the end
+
+    def commit(
+        self,
+        operation: str,
+        /,
+        *,
+        remove: Sequence[str] = (),
+        schema: Schema | None = None,
+        renamed: Mapping[str, str] | None = None,
+    ) -> Version:
+        """Commit everything staged as one change; on an error nothing of it is left behind."""
+        try:
+            self.close_shard()
+        except BaseException:
+            self.discard()
+            raise
+        change = Change(
+            operation=operation,
+            add=tuple(self.written),
+            side=tuple(self.sides),
+            remove=tuple(remove),
+            schema=schema,
+            renamed=dict(renamed or {}),
+        )
+        # From here on the table alone knows whether the commit was made, so it alone may remove anything.
+        return self._table.commit(change, transaction=self.transaction)
+
+    def abandon(self) -> None:
+        """Remove what this process staged; the transaction, which others share, goes on."""
+        shard, self._shard = self._shard, None
+        if shard is not None:
+            shard.abort()
+        copied = [file.path for files in (self._files, *(w.files for w in self.written)) for file in files]
+        paths = [*(written.location for written in self.written), *copied]
+        if paths:
+            self._table.store.delete(paths)
+        self._files, self.written = [], []
+
+    def discard(self) -> None:
+        """Remove what was staged."""
+        shard, self._shard = self._shard, None
+        if shard is not None:
+            shard.abort()
+        if self._transaction is not None:
+            self._table.discard(self._transaction)
+            self._transaction = None
+        self._files, self.written, self.sides = [], [], []
+
+    def _number(self) -> str:
+        """A name within the transaction: a counter, and random digits where several processes count."""
+        if self._prefix is not None:
+            return f"{self._prefix}{secrets.token_hex(4)}"
+        self._count += 1
+        digits, number = "", self._count - 1
+        while number or not digits:
+            number, digit = divmod(number, 36)
+            digits = _DIGITS[digit] + digits
+        return digits
+
+
+def slug(text: str) -> str:
+    """A short name for people, safe on every file system; never what tells two files apart."""
+    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+    return re.sub(r"[^A-Za-z0-9_]+", "-", plain).strip("-")[:40].lower() or "x"
+
+
+@contextmanager
+def _local(location: str) -> Iterator[Path]:
+    """The file as a path of this machine; fetched in pieces where it is elsewhere."""
+    if is_local(location):
+        yield local_path(location)
+        return
+    import numpy as np
+
+    blob = open_blob(location)
+    with tempfile.TemporaryDirectory(prefix="seqlake-") as folder:
+        path = Path(folder) / Path(location.partition("?")[0]).name
+        with path.open("wb") as file:
+            for start in range(0, blob.size, _CHUNK):
+                stop = min(start + _CHUNK, blob.size)
+                file.write(blob.ranges(np.array([start]), np.array([stop]))[0])
+        yield path
+
+
+def _digest(path: Path) -> tuple[int, str]:
+    """Size and sha256, read in pieces."""
+    digest, size = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+            size += len(chunk)
+    return size, digest.hexdigest()
+
+
+@contextmanager
+def _clear_errors(table: Any) -> Iterator[None]:
+    """Say where it was when a place cannot be written or is full."""
+    try:
+        yield
+    except OSError as error:
+        where = getattr(table, "root", "the dataset")
+        if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS} and not isinstance(error, ReadOnlyError):
+            raise ReadOnlyError(
+                f"{where} cannot be written: {error}. Nothing was committed.", path=str(where)
+            ) from error
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            raise OSError(
+                error.errno, f"No space is left in {where}. Nothing was committed; free some and write again"
+            ) from error
+        raise

@@ -1,0 +1,126 @@
+"""Arrow streams over shards: lazy, reopenable, in bounded batches and in logical types."""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from seqlake.protocols import Ints, Readable, Shard
+    from seqlake.spec.schema import Schema
+
+NARROW = frozenset({"scalar", "file"})  # the categories whose cells are a few bytes
+_LOOKAHEAD = 8  # shards whose narrow columns are read ahead of the one in hand
+_THREADS = 4
+_LEAVES = 2**31 - 1  # list offsets are 32 bits wide
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stream:
+    """Batches that can be asked for again and again, as Arrow's stream interface wants them."""
+
+    schema: pa.Schema
+    batches: Callable[[], Iterator[pa.RecordBatch]]
+
+    def reader(self) -> pa.RecordBatchReader:
+        """A fresh pass over the batches; nothing is read before the first is asked for."""
+        return pa.RecordBatchReader.from_batches(self.schema, self.batches())
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        return self.reader().__arrow_c_stream__(requested_schema)
+
+    def __arrow_c_schema__(self) -> object:
+        return self.schema.__arrow_c_schema__()
+
+
+def is_narrow(schema: Schema, columns: Sequence[str], /) -> bool:
+    """Whether all these columns have small cells."""
+    return all(schema[name].category in NARROW for name in columns)
+
+
+def picked(source: Readable, columns: Sequence[str], rows: Ints, /) -> Iterator[pa.RecordBatch]:
+    """Many rows of narrow columns: whole columns are read at once, since asking each shard costs more."""
+    types = pa.schema([source.schema.arrow.field(name) for name in columns])
+    whole = pa.Table.from_batches(read(source, columns), schema=types)
+    yield from whole.take(pa.array(rows)).to_batches()
+
+
+def read(source: Readable, columns: Sequence[str], /) -> Iterator[pa.RecordBatch]:
+    """The named columns of all rows, in order and in logical types.
+
+    Columns of small cells come from pyarrow's own scanner where the source offers one, else from several shards
+    at a time; columns of large cells from one shard after another, so that memory stays bounded.
+
+    Args:
+        source: Any readable.
+        columns: At least one name of its schema.
+    """
+    schema = source.schema
+    types = pa.schema([schema.arrow.field(name) for name in columns])
+    narrow = is_narrow(schema, columns)
+    scanned = _scanned(source, columns) if narrow else None
+    for batch in scanned or _shard_by_shard(source.shards(), columns, ahead=narrow):
+        yield from conformed(batch, types)
+
+
+def _scanned(source: Readable, columns: Sequence[str]) -> Iterator[pa.RecordBatch] | None:
+    """Through pyarrow's dataset scanner (`Pushdown`), which reads files in parallel and in order."""
+    offer = getattr(source, "arrow_dataset", None)
+    dataset: Any = None if offer is None else offer()
+    if dataset is None or not set(columns) <= set(dataset.schema.names):
+        return None
+    batches: Iterator[pa.RecordBatch] = dataset.scanner(columns=list(columns)).to_batches()
+    return batches
+
+
+def _shard_by_shard(shards: Sequence[Shard], columns: Sequence[str], *, ahead: bool) -> Iterator[pa.RecordBatch]:
+    if not ahead or len(shards) < 2:
+        for shard in shards:
+            yield from _one_shard(shard, columns)
+        return
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="seqlake-read") as pool:
+        waiting = deque(pool.submit(_whole_shard, shard, columns) for shard in shards[:_LOOKAHEAD])
+        rest = iter(shards[_LOOKAHEAD:])
+        try:
+            while waiting:
+                yield from waiting.popleft().result()
+                waiting.extend(pool.submit(_whole_shard, shard, columns) for shard in islice(rest, 1))
+        finally:
+            for task in waiting:
+                task.cancel()
+
+
+def _one_shard(shard: Shard, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    reader = shard.open()
+    try:
+        yield from reader.batches(columns)
+    finally:
+        reader.close()
+
+
+def _whole_shard(shard: Shard, columns: Sequence[str]) -> list[pa.RecordBatch]:
+    return list(_one_shard(shard, columns))
+
+
+def conformed(batch: pa.RecordBatch, types: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The batch in these columns and types; in pieces where it would not fit 32-bit list offsets."""
+    if batch.num_rows > 1 and batch.nbytes > _LEAVES:
+        half = batch.num_rows // 2
+        yield from conformed(batch.slice(0, half), types)
+        yield from conformed(batch.slice(half), types)
+        return
+    arrays = [batch.column(field.name) for field in types]
+    yield pa.RecordBatch.from_arrays(
+        [
+            array if array.type == field.type else array.cast(field.type)
+            for array, field in zip(arrays, types, strict=True)
+        ],
+        schema=types,
+    )

@@ -1,0 +1,223 @@
+"""Checks a dataset against the format and says everything there is to say, as findings.
+
+What the metadata, the schema and the rows must hold is `seqlake.spec.rules`; what only a table knows it checks
+itself. This module reads the rows as they are stored, so that a cell which does not fit is found and not refused.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, get_args
+
+import pyarrow as pa
+
+from seqlake.dataset import opening
+from seqlake.dataset.references import in_cell, is_relative, refers
+from seqlake.errors import InvalidMetadataError, SchemaMismatchError, SeqlakeError
+from seqlake.files.locations import absolute, inside, is_local, join, local_path
+from seqlake.files.stores import open_store
+from seqlake.protocols import Depth
+from seqlake.shards.columns import Columns
+from seqlake.shards.rows import Rows
+from seqlake.spec.findings import Finding, Report
+from seqlake.spec.rules import Batch, Ids, References, check_metadata, check_references, check_rows, check_schema
+from seqlake.spec.schema import Column, Schema
+from seqlake.windows.clock import dataset_clock
+from seqlake.windows.spec import Window
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from seqlake.dataset.selection import Selection
+    from seqlake.protocols import Readable, Shard
+    from seqlake.spec.alignment import Clock
+
+DEPTHS: tuple[Depth, ...] = get_args(Depth)
+
+
+def validate(source: Selection | str | os.PathLike[str], /, *, depth: Depth = "files") -> Report:
+    """Check a dataset, or the rows of a selection, against the format.
+
+    Args:
+        source: A dataset, a selection, a scanned folder; or a location, whose metadata may be too damaged to open.
+        depth: `metadata`: what `mixtrain.json`, the schema and the table's log say. `rows`: also every cell, and the
+            checksum of every page. `files`: also whether the local files that rows name are there. `decode`: as
+            `files` for now, and the report says so.
+
+    Returns:
+        Every finding; nothing is raised for what is wrong with the data.
+
+    Raises:
+        ValueError: No such depth.
+        DatasetNotFoundError: Nothing is at the location.
+
+    Example:
+        ```python
+        report = validate("data/pick-n-place", depth="rows")
+        report.raise_for_errors()
+        ```
+    """
+    if depth not in DEPTHS:
+        raise ValueError(f"A depth is one of {', '.join(DEPTHS)}; found {depth!r}.")
+    if isinstance(source, str | os.PathLike):
+        location = absolute(source)
+        try:
+            return validate(opening.open(location), depth=depth)
+        except InvalidMetadataError:
+            return Report(_metadata_of(location), subject=location, depth=depth)
+    return Report(_findings(source, depth), subject=source.root, depth=depth)
+
+
+def _metadata_of(location: str) -> Iterator[Finding]:
+    """Why the metadata cannot be used."""
+    blob = open_store(location).blob("mixtrain.json")
+    view = blob.view()
+    yield from check_metadata(b"" if view is None else bytes(view))
+
+
+def _findings(selection: Selection, depth: Depth) -> Iterator[Finding]:
+    schema = selection.schema
+    yield from check_metadata(schema.metadata.to_json())
+    yield from check_schema(schema)
+    told: set[str] = set()
+    for finding in selection.check(depth):
+        if finding.severity == "error":
+            told.add(finding.location)
+        yield finding
+    if depth == "metadata":
+        return
+    walk = _Walk(schema=schema, root=selection.root, clock=_clock(selection), told=told, files=depth != "rows")
+    for shard in selection.shards():
+        yield from walk.shard(shard, _place(shard, selection.access.source))
+    if depth == "decode":
+        yield Finding(
+            code="V705",
+            severity="note",
+            message="files were looked for, not opened: decoding them is not checked in this version",
+        )
+
+
+def _clock(source: Readable) -> Clock:
+    try:
+        return dataset_clock(source, Window({}))
+    except (SeqlakeError, OSError, ValueError):
+        # A shard that cannot be read is a finding of its own.
+        from seqlake.spec.alignment import clock_of
+
+        return clock_of(source.schema)
+
+
+def _place(shard: Shard, source: Readable) -> str:
+    """The shard's path where it belongs to a table, else its name."""
+    name = shard.key.rpartition("#")[0] or shard.key
+    return name if "/" in name or not hasattr(source, "version") else f"data/{name}"
+
+
+@dataclass(kw_only=True)
+class _Walk:
+    """What is remembered from one shard to the next.
+
+    Attributes:
+        schema: Of the rows.
+        root: What references resolve against.
+        clock: Of the dataset.
+        told: Locations that the table has found errors in: what is damaged is not judged again.
+        files: Whether files are looked for.
+    """
+
+    schema: Schema
+    root: str
+    clock: Clock
+    told: set[str]
+    files: bool
+    ids: Ids = field(default_factory=Ids)
+    references: References = field(default_factory=References)
+
+    def shard(self, shard: Shard, place: str) -> Iterator[Finding]:
+        """The findings of one shard's rows."""
+        if place in self.told:
+            return
+        names = list(self.schema.names)
+        stored = as_stored(shard, self.schema)
+        try:
+            misfits = dict(_misfits(stored, names))
+            for name, error in misfits.items():
+                yield Finding(code="V701", severity="error", message=str(error), location=place, column=name)
+            names = [name for name in names if name not in misfits]
+            start = 0
+            for batch in _batches(stored, names):
+                yield from self._rows(batch, place, start)
+                start += batch.num_rows
+        except (SeqlakeError, OSError, pa.ArrowException) as error:
+            yield Finding(code="V702", severity="error", message=f"cannot be read: {error}", location=place)
+
+    def _rows(self, rows: pa.RecordBatch, place: str, start: int) -> Iterator[Finding]:
+        batch = Batch(rows=rows, schema=self.schema, location=place, start=start, clock=self.clock)
+        yield from check_rows(batch, self.ids)
+        yield from check_references(batch, self.references)
+        if self.files:
+            yield from self._missing(batch)
+
+    def _missing(self, batch: Batch) -> Iterator[Finding]:
+        """V703: local files inside the dataset that are not there, V704: that are empty."""
+        for name in batch.rows.schema.names:
+            if not refers(self.schema, name):
+                continue
+            for row, cell in enumerate(batch.rows.column(name).to_pylist()):
+                for reference in dict.fromkeys(in_cell(cell)):
+                    yield from self._looked_for(reference, batch.place(row, name))
+
+    def _looked_for(self, reference: str, place: dict[str, Any]) -> Iterator[Finding]:
+        if not reference.strip() or not is_relative(reference) or reference in self.told:
+            return
+        location = join(self.root, reference)
+        if not is_local(location) or not inside(self.root, location):
+            return
+        path = local_path(location)
+        if not path.is_file():
+            yield Finding(code="V703", severity="error", message=f"no file is at {reference!r}", **place)
+        elif path.stat().st_size == 0:
+            yield Finding(code="V704", severity="error", message=f"the file {reference!r} is empty", **place)
+
+
+def as_stored(shard: Shard, schema: Schema) -> Shard:
+    """A shard that shows cells as they are stored: lists of any length, raw bytes, nulls anywhere."""
+    if isinstance(shard, Rows):
+        return Rows(as_stored(shard.shard, schema), shard.keep)
+    if not isinstance(shard, Columns):
+        return shard
+    bare = {name: Column(name, _bare(schema[name])) for name in schema.names}
+    return Columns(shard.shard, Schema(bare, id=schema.id), shard.mapping)
+
+
+def _bare(column: Column) -> pa.DataType:
+    if column.raw:
+        return pa.binary()
+    if column.category == "temporal" and column.nested:
+        return pa.list_(pa.list_(column.value_type))
+    if column.category in {"temporal", "vector"}:
+        return pa.list_(column.value_type)
+    return column.arrow
+
+
+def _batches(shard: Shard, names: list[str]) -> Iterator[pa.RecordBatch]:
+    reader = shard.open()
+    try:
+        yield from reader.batches(names)
+    finally:
+        reader.close()
+
+
+def _misfits(shard: Shard, names: list[str]) -> Iterator[tuple[str, SchemaMismatchError]]:
+    """Columns whose stored cells cannot be of the schema's type; asked one by one only where one is."""
+    try:
+        for _ in _batches(shard, names):
+            break  # types differ in the first batch or in none
+    except SchemaMismatchError:
+        for name in names:
+            try:
+                for _ in _batches(shard, [name]):
+                    break
+            except SchemaMismatchError as error:
+                yield name, error

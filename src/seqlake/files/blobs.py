@@ -1,0 +1,157 @@
+"""Files of this machine as blobs: mapped, and looked at again at every visit."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from seqlake.errors import ShardChangedError
+from seqlake.files.mapping import HELD, map_file
+from seqlake.files.memory import bounded
+
+if TYPE_CHECKING:
+    from seqlake.protocols import Ints
+
+_PIECE = 64 << 20
+# A file that another machine truncates under a map kills this process, so these are read instead.
+_NETWORK = ("nfs", "cifs", "smb", "9p", "lustre", "beegfs", "ceph", "gpfs", "afs", "glusterfs", "fuse.", "orangefs")
+
+
+def stamp(status: os.stat_result, /) -> str:
+    """What tells one state of a file from another: size, time of its last change, inode."""
+    return f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
+
+
+class LocalBlob:
+    """A file that does not change, mapped into memory when it is first looked at.
+
+    It pickles as a description; every process makes its own maps.
+
+    Args:
+        path: The file; it must be there.
+        mapped: Whether to map it; False reads it into memory, as is always done on network file systems.
+
+    Raises:
+        FileNotFoundError: It is not there, or is a folder.
+    """
+
+    __slots__ = ("_device", "_path", "mapped", "size", "token")
+
+    def __init__(self, path: str | os.PathLike[str], /, *, mapped: bool = True) -> None:
+        self._path = os.fspath(path)
+        status = os.stat(self._path)  # noqa: PTH116 - a string, at every visit
+        if not stat.S_ISREG(status.st_mode):
+            raise FileNotFoundError(errno.ENOENT, "not a file", self._path)
+        self.size = status.st_size
+        self.token = stamp(status)
+        self.mapped = mapped
+        self._device = status.st_dev
+
+    @property
+    def location(self) -> str:
+        """The path."""
+        return self._path
+
+    def view(self) -> memoryview:
+        """All of it, read-only; the same memory for all blobs of this file in this process.
+
+        Raises:
+            ShardChangedError: The file is not what it was when this blob was made.
+            FileNotFoundError: It is gone, or has another name by now.
+        """
+        self._check(os.stat(self._path))  # noqa: PTH116 - a string, at every visit
+        key = (self._device, self.token, self.mapped)
+        return HELD.get(key) or self._hold(key)
+
+    def ranges(self, starts: Ints, stops: Ints, /) -> list[memoryview]:
+        """Parts of it, each read by itself: safe even if the file is truncated meanwhile.
+
+        Raises:
+            ShardChangedError: The file changed, or does not reach that far.
+        """
+        with open(self._path, "rb", buffering=0) as file:  # noqa: PTH123 - a string
+            self._check(os.fstat(file.fileno()))
+            firsts, ends = bounded(starts, stops, self.size, self._path)
+            return [_read(file.fileno(), first, end, self._path) for first, end in zip(firsts, ends, strict=True)]
+
+    def _hold(self, key: tuple[int, str, bool]) -> memoryview:
+        with open(self._path, "rb", buffering=0) as file:  # noqa: PTH123 - a string
+            self._check(os.fstat(file.fileno()))
+            if self.mapped and not on_network(self._device):
+                return HELD.keep(key, map_file(file.fileno(), self.size), copied=False)
+            return HELD.keep(key, _read(file.fileno(), 0, self.size, self._path), copied=True)
+
+    def _check(self, status: os.stat_result) -> None:
+        if stamp(status) != self.token:
+            raise ShardChangedError(
+                f"{self._path} changed while it was open: expected size-time-inode {self.token}, found "
+                f"{stamp(status)}. Shards never change; open the dataset again.",
+                path=self._path,
+            )
+
+    def __getstate__(self) -> tuple[str, bool, int, str, int]:
+        return (self._path, self.mapped, self.size, self.token, self._device)
+
+    def __setstate__(self, state: tuple[str, bool, int, str, int]) -> None:
+        self._path, self.mapped, self.size, self.token, self._device = state
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, LocalBlob) and (self._path, self.token) == (other._path, other.token)
+
+    def __hash__(self) -> int:
+        return hash((self._path, self.token))
+
+    def __repr__(self) -> str:
+        return f"LocalBlob({self._path!r}, {self.size} bytes)"
+
+
+def _read(fd: int, start: int, stop: int, path: str) -> memoryview:
+    out = np.empty(stop - start, np.uint8).data
+    done = 0
+    while done < len(out):
+        got = _read_into(fd, out[done : done + _PIECE], start + done)
+        if not got:
+            raise ShardChangedError(
+                f"{path}: expected bytes {start} to {stop}, the file ends at {start + done}. Open the dataset again.",
+                path=path,
+            )
+        done += got
+    return out.toreadonly()
+
+
+def _read_into(fd: int, out: memoryview, offset: int) -> int:
+    if hasattr(os, "preadv"):
+        return os.preadv(fd, [out], offset)
+    os.lseek(fd, offset, os.SEEK_SET)
+    piece = os.read(fd, len(out))
+    out[: len(piece)] = piece
+    return len(piece)
+
+
+def on_network(device: int, /) -> bool:
+    """Whether a device (`st_dev`) is a network file system, as far as the system says: Linux does."""
+    return file_system(device).startswith(_NETWORK)
+
+
+@lru_cache(maxsize=64)
+def file_system(device: int, /) -> str:
+    """The type of the file system on a device, as in `ext4` or `nfs4`; empty where nobody says."""
+    if sys.platform != "linux":
+        return ""
+    number = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    for line in lines:
+        left, _, right = line.partition(" - ")
+        if left.split()[2:3] == [number]:
+            return right.split(" ")[0]
+    return ""

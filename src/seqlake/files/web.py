@@ -1,0 +1,250 @@
+"""Files on a web server: read by range, by our own client, which goes to no host that was not named.
+
+Not through obstore, which follows a redirect to anywhere: a dataset that somebody sent could reach into your network
+with it. Nothing here has threads of its own, so forked workers may read the web.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlsplit
+
+from seqlake.errors import ReadOnlyError, ShardChangedError, UnsafeReferenceError
+from seqlake.files.credentials import Storage
+from seqlake.files.locations import shown, web_url
+from seqlake.files.names import checked
+from seqlake.files.ranges import PARALLEL, assemble, plan
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from seqlake.protocols import Ints
+
+_TIMEOUT = 30.0
+_ATTEMPTS = 4
+_AGAIN = {408, 425, 429, 500, 502, 503, 504}
+_MOST_WHOLE = 256 << 20  # of a server that cannot serve ranges
+
+
+class _SameHost(urllib.request.HTTPRedirectHandler):
+    """Follows a redirect within its host, and from http to https."""
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        old, new = urlsplit(req.full_url), urlsplit(newurl)
+        upgraded = (old.scheme, new.scheme) == ("http", "https") and not (old.port or new.port)
+        if old.hostname != new.hostname or not ((old.scheme, old.port) == (new.scheme, new.port) or upgraded):
+            raise UnsafeReferenceError(
+                f"{shown(req.full_url)} sends its readers on to {new.scheme}://{new.hostname}. If you trust that, "
+                'pass storage={"allow_redirects": "true"}, or name the other address itself.',
+                path=shown(req.full_url),
+            )
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+class WebBlob:
+    """A file on a web server that does not change.
+
+    Args:
+        location: Its address; what is quoted in it stays so.
+        storage: `allow_redirects="true"` follows redirects to other hosts.
+
+    Raises:
+        FileNotFoundError: Nothing is there.
+        PermissionError: The server refuses.
+        UnsafeReferenceError: It sends us to another host.
+    """
+
+    __slots__ = ("_storage", "_tag", "_whole", "location", "size")
+
+    def __init__(self, location: str, /, *, storage: Mapping[str, str] | None = None) -> None:
+        if "@" in urlsplit(location).netloc:
+            raise ValueError(f"{shown(location)}: leave user and password out of an address.")
+        self.location = location
+        self._storage = storage if isinstance(storage, Storage) else Storage(storage)
+        self._whole: memoryview | None = None
+        with self._answer({"Range": "bytes=0-0"}) as answer:
+            self.size = _total(answer)
+            self._tag = _tag(answer)
+
+    @property
+    def token(self) -> str:
+        """The ETag, else the time of the last change, and the size."""
+        return f"{self._tag}-{self.size}"
+
+    def view(self) -> memoryview | None:
+        """None: only ranges can be had."""
+        return None
+
+    def ranges(self, starts: Ints, stops: Ints, /) -> list[memoryview]:
+        """Parts of it; neighbours are fetched together, up to 12 requests at once.
+
+        Raises:
+            ShardChangedError: The file changed on the server.
+        """
+        requests = plan(starts, stops, self.size, shown(self.location))
+        if len(requests.pieces) < 2:
+            return assemble(requests, [self._fetch(*piece) for piece in requests.pieces])
+        with ThreadPoolExecutor(min(PARALLEL, len(requests.pieces))) as pool:
+            return assemble(requests, list(pool.map(lambda piece: self._fetch(*piece), requests.pieces)))
+
+    def _fetch(self, start: int, stop: int) -> memoryview:
+        if self._whole is not None:
+            return self._whole[start:stop]
+        problem: Exception | None = None
+        for attempt in range(_ATTEMPTS):
+            _wait(attempt)
+            try:
+                with self._answer({"Range": f"bytes={start}-{stop - 1}"}) as answer:
+                    if _tag(answer) != self._tag or _total(answer) != self.size:
+                        raise self._changed()
+                    if answer.status == 206:
+                        data = memoryview(answer.read(stop - start))
+                    else:
+                        data = self._all_of(answer)[start:stop]
+            except (HTTPException, TimeoutError, ConnectionError) as error:
+                problem = error
+                continue
+            if len(data) == stop - start:
+                return data
+        raise OSError(5, f"the connection broke {_ATTEMPTS} times ({problem or 'short answer'})", shown(self.location))
+
+    def _all_of(self, answer: Any) -> memoryview:
+        """The whole file, of a server that knows no ranges; kept, or every range would fetch it again."""
+        if self.size > _MOST_WHOLE:
+            raise OSError(5, "the server cannot serve parts of a large file; copy it first", shown(self.location))
+        self._whole = memoryview(answer.read(self.size))
+        return self._whole
+
+    def _answer(self, headers: Mapping[str, str]) -> Any:
+        """An open answer; waits and asks again where the server says that it is busy."""
+        handlers = [] if self._storage.allows("allow_redirects") else [_SameHost()]
+        opener = urllib.request.build_opener(*handlers)
+        request = urllib.request.Request(  # noqa: S310 - stores.open_blob dispatches http and https alone
+            web_url(self.location), headers={**headers, "Accept-Encoding": "identity", "User-Agent": "seqlake"}
+        )
+        place = shown(self.location)
+        for attempt in range(_ATTEMPTS):
+            _wait(attempt)
+            last = attempt == _ATTEMPTS - 1
+            try:
+                return opener.open(request, timeout=_TIMEOUT)
+            except urllib.error.HTTPError as error:
+                if error.code == 416 and error.headers.get("Content-Range", "").endswith("/0"):
+                    return error  # an empty file has no first byte
+                with error:
+                    if error.code not in _AGAIN or last:
+                        raise _refusal(error.code, place) from None
+            except (urllib.error.URLError, HTTPException, TimeoutError, ConnectionError) as error:
+                if last:
+                    raise OSError(5, f"the server does not answer ({getattr(error, 'reason', error)})", place) from None
+        raise AssertionError("unreachable")  # pragma: no cover
+
+    def _changed(self) -> ShardChangedError:
+        place = shown(self.location)
+        return ShardChangedError(f"{place} changed on its server while it was open; open it again.", path=place)
+
+    def __getstate__(self) -> tuple[str, Storage, int, str]:
+        return (self.location, self._storage, self.size, self._tag)
+
+    def __setstate__(self, state: tuple[str, Storage, int, str]) -> None:
+        self.location, self._storage, self.size, self._tag = state
+        self._whole = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, WebBlob) and (self.location, self.token) == (other.location, other.token)
+
+    def __hash__(self) -> int:
+        return hash((self.location, self.token))
+
+    def __repr__(self) -> str:
+        return f"WebBlob({shown(self.location)!r}, {self.size} bytes)"
+
+
+class WebStore:
+    """A folder on a web server: to read from by name; it cannot be listed or written.
+
+    Args:
+        root: Its address.
+        storage: As for `WebBlob`.
+    """
+
+    def __init__(self, root: str, /, *, storage: Mapping[str, str] | None = None) -> None:
+        self.root = root.rstrip("/")
+        self._storage = Storage(storage)
+
+    def blob(self, path: str, /) -> WebBlob:
+        """The file of that name; raises `FileNotFoundError`."""
+        return WebBlob(f"{self.root}/{quote(checked(path))}", storage=self._storage)
+
+    def list(self, prefix: str = "", /, *, after: str = "") -> Iterator[tuple[str, int]]:  # noqa: ARG002 - the contract's arguments
+        """Not possible; raises `ReadOnlyError`."""
+        raise ReadOnlyError(f"{shown(self.root)}: HTTP cannot list. Name the files, or use the store's own URI.")
+
+    def put(self, path: str, data: bytes | Path, /, *, if_absent: bool = False, temporary: str = "") -> None:  # noqa: ARG002 - the same
+        """Not possible; raises `ReadOnlyError`."""
+        raise self._read_only()
+
+    def local(self, path: str, /) -> Path | None:  # noqa: ARG002 - the same
+        """None."""
+        return None
+
+    def copy(self, source: str, target: str, /) -> None:  # noqa: ARG002 - the same
+        """Not possible; raises `ReadOnlyError`."""
+        raise self._read_only()
+
+    def sync(self, *folders: str) -> None:
+        """Nothing to do."""
+
+    def move(self, source: str, target: str, /) -> None:  # noqa: ARG002 - the same
+        """Not possible; raises `ReadOnlyError`."""
+        raise self._read_only()
+
+    def delete(self, paths: Iterable[str], /) -> None:  # noqa: ARG002 - the same
+        """Not possible; raises `ReadOnlyError`."""
+        raise self._read_only()
+
+    def _read_only(self) -> ReadOnlyError:
+        place = shown(self.root)
+        return ReadOnlyError(f"{place}: HTTP is read-only. Use the store's own URI, as in s3://bucket/...", path=place)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, WebStore) and self.root == other.root
+
+    def __hash__(self) -> int:
+        return hash(self.root)
+
+    def __repr__(self) -> str:
+        return f"WebStore({shown(self.root)!r})"
+
+
+def _wait(attempt: int) -> None:
+    if attempt:
+        time.sleep(0.1 * 4 ** (attempt - 1))
+
+
+def _tag(answer: Any) -> str:
+    return str(answer.headers.get("ETag") or answer.headers.get("Last-Modified") or "")
+
+
+def _total(answer: Any) -> int:
+    """The size of the whole file, as the head of an answer says."""
+    found = re.search(r"/(\d+)$", answer.headers.get("Content-Range", ""))
+    length = found.group(1) if found else answer.headers.get("Content-Length")
+    if length is None:
+        raise OSError(5, "the server does not say how large the file is", shown(answer.url))
+    return int(length)
+
+
+def _refusal(status: int, place: str) -> OSError:
+    if status in {404, 410}:
+        return FileNotFoundError(2, f"not there (HTTP {status})", place)
+    if status in {401, 403}:
+        return PermissionError(13, f"the server refuses (HTTP {status})", place)
+    return OSError(5, f"the server answers HTTP {status}", place)

@@ -1,0 +1,1 @@
+"""Other people's datasets, in and out: each plug is one format."""

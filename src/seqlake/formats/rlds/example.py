@@ -1,0 +1,185 @@
+"""`tf.train.Example` off the wire: which features a record has, and their values.
+
+```text
+Example  { features = 1: Features }
+Features { feature  = 1: map<string, Feature> }          an entry is { key = 1, value = 2 }
+Feature  { bytes_list = 1 | float_list = 2 | int64_list = 3 }, each { value = 1, repeated }
+```
+
+Parsing keeps positions only; what a caller does not ask for is never looked into.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from seqlake.errors import CorruptFileError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+BYTES, FLOATS, INTS = 1, 2, 3
+_NAMES = {0: "nothing", BYTES: "bytes", FLOATS: "floats", INTS: "integers"}
+_VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """One feature of one record: its kind, and where its list lies in the record."""
+
+    record: memoryview
+    kind: int
+    spans: tuple[tuple[int, int], ...]
+
+    def bytes(self) -> list[memoryview]:
+        """The elements of a bytes list."""
+        self._expect(BYTES)
+        return [self.record[a:b] for start, stop in self.spans for wire, a, b in _ones(self.record, start, stop, BYTES)]
+
+    def floats(self) -> NDArray[np.float32]:
+        """[n] the elements of a float list."""
+        self._expect(FLOATS)
+        return _joined([np.frombuffer(self.record[a:b], "<f4") for a, b in self._chunks(FLOATS, 4)], np.float32)
+
+    def ints(self) -> NDArray[np.int64]:
+        """[n] the elements of an int64 list."""
+        self._expect(INTS)
+        return _joined([varints(self.record[a:b]) for a, b in self._chunks(INTS, 1)], np.int64)
+
+    def packed(self) -> tuple[int, int] | None:
+        """Where the floats lie in one piece, counted from the start of the record; None if they do not."""
+        if self.kind != FLOATS:
+            return None
+        chunks = list(self._chunks(FLOATS, 4))
+        return (0, 0) if not chunks else chunks[0] if len(chunks) == 1 else None
+
+    def count(self) -> int:
+        """The number of elements, without decoding them."""
+        if self.kind == BYTES:
+            return len(self.bytes())
+        if self.kind == FLOATS:
+            return sum(b - a for a, b in self._chunks(FLOATS, 4)) // 4
+        chunks = self._chunks(INTS, 1) if self.kind == INTS else ()
+        return sum(int(np.count_nonzero(np.frombuffer(self.record[a:b], np.uint8) < 0x80)) for a, b in chunks)
+
+    def _expect(self, kind: int) -> None:
+        # A feature without values may be written as no list at all.
+        if self.kind not in {0, kind}:
+            raise CorruptFileError(f"{_NAMES[kind]} were expected, {_NAMES[self.kind]} are stored.")
+
+    def _chunks(self, kind: int, width: int) -> Iterator[tuple[int, int]]:
+        for start, stop in self.spans:
+            for wire, a, b in _ones(self.record, start, stop, kind):
+                if wire == _DELIMITED and (b - a) % width:
+                    raise CorruptFileError(f"{b - a} bytes of floats are not a whole number of them.")
+                if a != b:
+                    yield a, b
+
+
+NOTHING = Values(memoryview(b""), 0, ())
+
+
+def parse(record: memoryview, /) -> dict[str, Values]:
+    """The features of one serialized `tf.train.Example`.
+
+    Raises:
+        CorruptFileError: The bytes are not an Example.
+    """
+    found: dict[str, Values] = {}
+    for number, wire, start, stop in _fields(record, 0, len(record)):
+        if (number, wire) != (1, _DELIMITED):
+            continue
+        for inner, inner_wire, a, b in _fields(record, start, stop):
+            if (inner, inner_wire) == (1, _DELIMITED):
+                key, values = _entry(record, a, b)
+                found[key] = values  # as protobuf maps do, the last of equal keys stays
+    return found
+
+
+def _entry(record: memoryview, start: int, stop: int) -> tuple[str, Values]:
+    key, kind = "", 0
+    spans: list[tuple[int, int]] = []
+    for number, wire, a, b in _fields(record, start, stop):
+        if (number, wire) == (1, _DELIMITED):
+            try:
+                key = str(record[a:b], "utf-8")
+            except UnicodeDecodeError as error:
+                raise CorruptFileError("The name of a feature is not UTF-8.") from error
+        elif (number, wire) == (2, _DELIMITED):
+            for list_kind, list_wire, c, d in _fields(record, a, b):
+                if list_kind in _NAMES and list_wire == _DELIMITED:
+                    if list_kind != kind:
+                        kind, spans = list_kind, []  # one kind only: the last one counts
+                    spans.append((c, d))
+    return key, Values(record, kind, tuple(spans))
+
+
+def _ones(record: memoryview, start: int, stop: int, kind: int) -> Iterator[tuple[int, int, int]]:
+    """(wire type, start, stop) of the elements, or packed runs of elements, of a list."""
+    scalar = {BYTES: _DELIMITED, FLOATS: _FIXED32, INTS: _VARINT}[kind]
+    for number, wire, a, b in _fields(record, start, stop):
+        if number == 1 and wire in {scalar, _DELIMITED}:
+            yield wire, a, b
+
+
+def _fields(record: memoryview, at: int, stop: int) -> Iterator[tuple[int, int, int, int]]:
+    """(field number, wire type, start, stop) of each field of one message."""
+    while at < stop:
+        tag, at = _varint(record, at, stop)
+        wire, start = tag & 7, at
+        if wire == _DELIMITED:
+            length, start = _varint(record, at, stop)
+            at = start + length
+        elif wire == _VARINT:
+            at = _varint(record, at, stop)[1]
+        elif wire in {_FIXED32, _FIXED64}:
+            at += 4 if wire == _FIXED32 else 8
+        else:
+            raise CorruptFileError(f"Byte {at} has wire type {wire}, which no tf.train.Example uses.")
+        if at > stop:
+            raise CorruptFileError(f"A field at byte {start} reaches {at - stop} bytes too far.")
+        yield tag >> 3, wire, start, at
+
+
+def _varint(record: memoryview, at: int, stop: int) -> tuple[int, int]:
+    value = shift = 0
+    while at < stop and shift < 70:
+        byte = record[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+    raise CorruptFileError(f"A number at byte {at} has no end.")
+
+
+def varints(data: memoryview, /) -> NDArray[np.int64]:
+    """[n] packed varints, all at once.
+
+    Raises:
+        CorruptFileError: The last one has no end, or one is longer than ten bytes.
+    """
+    raw = np.frombuffer(data, np.uint8)
+    ends = np.flatnonzero(raw < 0x80)
+    if ends.size == raw.size:  # numbers below 128, as flags and small counts are
+        return raw.astype(np.int64)
+    starts = np.concatenate([[0], ends[:-1] + 1]) if ends.size else ends
+    lengths = ends - starts + 1
+    if not ends.size or ends[-1] != raw.size - 1 or lengths.max() > 10:
+        raise CorruptFileError("A packed integer has no end.")
+    values = np.zeros(ends.size, np.uint64)
+    for byte in range(int(lengths.max())):
+        has = np.flatnonzero(lengths > byte)
+        values[has] |= (raw[starts[has] + byte].astype(np.uint64) & np.uint64(0x7F)) << np.uint64(7 * byte)
+    return values.view(np.int64)
+
+
+def _joined(parts: list[NDArray[Any]], dtype: type[np.generic]) -> NDArray[Any]:
+    if len(parts) == 1:
+        return parts[0]
+    return np.concatenate(parts) if parts else np.empty(0, dtype)

@@ -1,0 +1,226 @@
+"""One TFRecord file as a shard: its rows are episodes."""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from seqlake.errors import CorruptFileError, SchemaMismatchError
+from seqlake.formats.rlds.columns import SPLIT, Column
+from seqlake.formats.rlds.example import NOTHING, Values, parse
+from seqlake.formats.rlds.survey import Surveyed, damaged
+from seqlake.formats.rlds.tfrecord import Record
+from seqlake.formats.rlds.values import numbers, steps_of
+from seqlake.protocols import Flat, Ints
+from seqlake.shards.counting import count_only
+from seqlake.spec.schema import ID
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_BATCH_BYTES = 32 << 20
+_BATCH_ROWS = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class RldsShard:
+    """A TFRecord file with the columns the dataset decided on; picklable.
+
+    Attributes:
+        file: What the survey learned about it.
+        key: `<file name>#<hash of records and columns>`.
+        columns: How each column is made.
+        types: The logical Arrow schema of the dataset.
+        ids: [rows] sequence ids.
+    """
+
+    file: Surveyed
+    key: str
+    columns: Sequence[Column]
+    types: pa.Schema
+    ids: Sequence[str]
+
+    @property
+    def rows(self) -> int:
+        """Episodes in the file."""
+        return len(self.file.steps)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the records."""
+        return int(self.file.sizes.sum())
+
+    def open(self) -> RldsReader:
+        """A reader for this process; a file that changed since the scan is `ShardChangedError` when it is read."""
+        return RldsReader(self)
+
+
+class RldsReader:
+    """Reads episodes of one file; every record that is read is checked against its checksum."""
+
+    def __init__(self, shard: RldsShard) -> None:
+        self._shard = shard
+        self._blob = copy(shard.file.blob)  # what is mapped or held goes with the reader
+        self._columns = {column.name: column for column in shard.columns}
+
+    def batches(self, columns: Sequence[str], /, *, rows: Ints | None = None) -> Iterator[pa.RecordBatch]:
+        """Batches of at most 1024 rows or about 32 MiB of records, in the order asked for.
+
+        Args:
+            columns: Names of the schema.
+            rows: Row numbers, any order, repeats allowed; None for all.
+
+        Raises:
+            SchemaMismatchError: A column that is not there.
+            CorruptFileError: A record that fails its checksum or is not what `features.json` says.
+        """
+        self._known(columns)
+        wanted = np.arange(self._shard.rows) if rows is None else np.asarray(rows, np.int64)
+        names = list(columns)
+        if not names:
+            yield from count_only(len(wanted))
+            return
+        types = pa.schema([self._shard.types.field(name) for name in names])
+        for part in self._parts(wanted):
+            examples = self._examples(part) if any(name in self._columns for name in names) else []
+            arrays = [self._array(name, part, examples) for name in names]
+            yield pa.RecordBatch.from_arrays(arrays, schema=types)
+
+    def flat(self, column: str, /) -> Flat | None:
+        """Where the floats of a step column lie in the file.
+
+        Only for floats (records keep them as packed float32) of files that can be mapped; the checksums of records
+        are not looked at on this path.
+        """
+        self._known([column])
+        found, blob = self._columns.get(column), self._blob
+        if found is None or found.role != "steps" or found.feature.kind != "tensor" or blob.view() is None:
+            return None
+        feature = found.feature
+        if feature.encoding != "none" or np.dtype(feature.dtype).kind != "f":
+            return None
+        starts = np.zeros(self._shard.rows, np.int64)
+        for row, record in self._records(np.arange(self._shard.rows), check=False):
+            try:
+                values = parse(record.data).get(feature.path, NOTHING)
+                self._steps(found, values, row)
+            except CorruptFileError as error:
+                raise damaged(blob, row, record, error) from error
+            span = values.packed() if values.kind else (0, 0)
+            if span is None:
+                return None
+            starts[row] = record.start + span[0]
+        return Flat(
+            blob=blob,
+            start=starts,
+            steps=self._shard.file.steps,
+            stride=4 * feature.size,
+            stored=np.dtype("<f4"),
+            dtype=np.dtype(feature.dtype),
+            shape=feature.shape or (1,),
+        )
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _known(self, columns: Sequence[str]) -> None:
+        missing = [name for name in columns if name not in self._shard.types.names]
+        if missing:
+            raise SchemaMismatchError(
+                f"No column {missing[0]!r} here; there are {', '.join(self._shard.types.names)}.",
+                path=self._blob.location,
+            )
+
+    def _parts(self, rows: Ints) -> Iterator[Ints]:
+        """Runs of rows that make one batch each."""
+        first, held = 0, 0
+        for at, size in enumerate(self._shard.file.sizes[rows].tolist()):
+            if at > first and (held + size > _BATCH_BYTES or at - first >= _BATCH_ROWS):
+                yield rows[first:at]
+                first, held = at, 0
+            held += size
+        if first < len(rows):
+            yield rows[first:]
+
+    def _records(self, rows: Ints, *, check: bool) -> Iterator[tuple[int, Record]]:
+        blob, file = self._blob, self._shard.file
+        starts = file.starts[rows]
+        stops = starts + file.sizes[rows] + 4
+        view = blob.view()
+        wholes = blob.ranges(starts, stops) if view is None else [view[a:b] for a, b in zip(starts, stops, strict=True)]
+        for row, start, whole in zip(rows.tolist(), starts.tolist(), wholes, strict=True):
+            record = Record(start=start, data=whole[:-4], crc=int.from_bytes(whole[-4:], "little"))
+            if check and not record.sound:
+                raise CorruptFileError(
+                    f"Record {row} of {blob.location} (byte {start}) does not match its checksum.",
+                    path=blob.location,
+                    hint="The file is damaged: fetch it again.",
+                )
+            yield row, record
+
+    def _examples(self, rows: Ints) -> list[tuple[Record, dict[str, Values]]]:
+        examples = []
+        for row, record in self._records(rows, check=True):
+            try:
+                examples.append((record, parse(record.data)))
+            except CorruptFileError as error:
+                raise damaged(self._blob, row, record, error) from error
+        return examples
+
+    def _array(self, name: str, rows: Ints, examples: list[tuple[Record, dict[str, Values]]]) -> pa.Array:
+        if name == ID:
+            return pa.array([self._shard.ids[row] for row in rows.tolist()], pa.string())
+        if name == SPLIT:
+            return pa.array([self._shard.file.split] * len(rows), pa.string())
+        column, arrow = self._columns[name], self._shard.types.field(name).type
+        cells = []
+        for row, (record, example) in zip(rows.tolist(), examples, strict=True):
+            try:
+                cells.append(self._cell(column, arrow, example.get(column.feature.path, NOTHING), row))
+            except (CorruptFileError, UnicodeDecodeError) as error:
+                raise damaged(self._blob, row, record, error) from error
+        if column.role == "steps" and column.feature.kind == "tensor":
+            return _signal(cells, arrow, column.feature.size)
+        return _whole(pa.array(cells, arrow), name)
+
+    def _cell(self, column: Column, arrow: pa.DataType, values: Values, row: int) -> Any:
+        feature = column.feature
+        if column.role == "steps":
+            self._steps(column, values, row)
+        if feature.kind == "tensor":
+            found = numbers(feature, values)
+            if column.role == "steps":
+                return found
+            if feature.flag and not feature.shape:
+                found = found != 0
+            shaped = found.reshape(-1, feature.size) if feature.shape else found
+            return shaped.tolist() if feature.many else shaped[0] if len(shaped) else None
+        cells = values.bytes()
+        text = pa.types.is_string(arrow.value_type if pa.types.is_list(arrow) else arrow)
+        read = [str(cell, "utf-8") if text else bytes(cell) for cell in cells]
+        if column.role == "steps" or feature.many:
+            return read
+        return read[0] if read else None
+
+    def _steps(self, column: Column, values: Values, row: int) -> None:
+        steps, expected = steps_of(column.feature, values), int(self._shard.file.steps[row])
+        if steps != expected:
+            raise CorruptFileError(f"{column.feature.path!r} has {steps} steps, the episode has {expected}.")
+
+
+def _signal(cells: list[Any], arrow: pa.ListType, size: int) -> pa.Array:
+    offsets = np.fromiter(accumulate((len(cell) // size for cell in cells), initial=0), np.int32, len(cells) + 1)
+    values = pa.array(np.concatenate(cells), arrow.value_type.value_type)
+    steps = pa.FixedSizeListArray.from_arrays(values, type=arrow.value_type)
+    return pa.ListArray.from_arrays(pa.array(offsets), steps, type=arrow)
+
+
+def _whole(array: pa.Array | pa.ChunkedArray, name: str) -> pa.Array:
+    if isinstance(array, pa.ChunkedArray):
+        raise CorruptFileError(f"A cell of column {name!r} is above 2 GiB, which Arrow lists cannot hold.")
+    return array

@@ -1,0 +1,198 @@
+"""One pass over the records, before anything is read: where they lie, how long they are, what never changes.
+
+The schema depends on the data (a step column that is constant within every sequence becomes one value a row), so it
+is decided here, once, for all shards. The pass reads framing and the heads of features; on local files image bytes
+are never touched. Checksums of contents are left to the reader.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from copy import copy
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from seqlake.errors import CorruptFileError
+from seqlake.formats.rlds.example import NOTHING, Values, parse
+from seqlake.formats.rlds.tfrecord import Record, records
+from seqlake.formats.rlds.values import numbers, steps_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from seqlake.formats.rlds.features import Feature
+    from seqlake.protocols import Blob, Ints
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Surveyed:
+    """What was learned about one file.
+
+    Attributes:
+        blob: The file.
+        split: The split it belongs to.
+        starts: [rows] byte at which each record's content begins.
+        sizes: [rows] bytes of each content.
+        steps: [rows] T.
+        ids: [rows] the episode ids; empty where records have none.
+        digest: Of all lengths and checksums: other contents, other digest.
+    """
+
+    blob: Blob
+    split: str
+    starts: Ints
+    sizes: Ints
+    steps: Ints
+    ids: Sequence[str]
+    digest: str
+
+    @property
+    def name(self) -> str:
+        """The file's name without its folder."""
+        return self.blob.location.replace("\\", "/").rsplit("/", 1)[-1]
+
+
+@dataclass(slots=True, kw_only=True)
+class Survey:
+    """What is known so far of all files.
+
+    Attributes:
+        features: What `features.json` declares.
+        constant: Paths of step features that never changed within a sequence.
+        binary: Paths of texts that are not UTF-8.
+        several: A sequence with more than one step was seen, so `constant` means something.
+        files: The files, in the order of the dataset.
+    """
+
+    features: Sequence[Feature]
+    constant: set[str]
+    binary: set[str] = field(default_factory=set)
+    several: bool = False
+    files: list[Surveyed] = field(default_factory=list)
+
+
+def survey(blobs: Iterable[tuple[Blob, str]], features: Sequence[Feature], /) -> Survey:
+    """Look at every record of every file once.
+
+    Args:
+        blobs: (file, its split), in the order of the dataset.
+        features: What `features.json` declares.
+
+    Raises:
+        CorruptFileError: A file whose framing or a record whose structure is damaged; names file and record.
+    """
+    found = Survey(features=features, constant={f.path for f in features if may_be_constant(f)})
+    found.files.extend(_file(blob, split, found) for blob, split in blobs)
+    return found
+
+
+def may_be_constant(feature: Feature, /) -> bool:
+    """Strings and vectors of a step may turn out to say one thing about the whole sequence.
+
+    A single number a step (a reward, a flag) stays a signal even where it never changes.
+    """
+    return feature.step and (feature.kind == "text" or (feature.kind == "tensor" and len(feature.shape) == 1))
+
+
+def episode_id(features: Sequence[Feature], /) -> Feature | None:
+    """The feature that names an episode, if there is one."""
+    for feature in features:
+        single = not (feature.step or feature.many or feature.shape)
+        if single and feature.path.rsplit("/", 1)[-1] == "episode_id" and feature.dtype not in {"float32", "float64"}:
+            return feature
+    return None
+
+
+def _file(blob: Blob, split: str, found: Survey) -> Surveyed:
+    starts, sizes, steps, ids, digest = [], [], [], [], hashlib.sha256()
+    naming, clock = episode_id(found.features), _cheapest(found.features)
+    for number, record in enumerate(records(blob)):
+        try:
+            example = parse(record.data)
+            length = steps_of(clock, example.get(clock.path, NOTHING))
+            if length > 0:
+                _compare(example, length, found)
+            _texts(example, found)
+            if naming is not None:
+                ids.append(_id(naming, example.get(naming.path, NOTHING)))
+        except CorruptFileError as error:
+            raise damaged(blob, number, record, error) from error
+        starts.append(record.start)
+        sizes.append(len(record.data))
+        steps.append(length)
+        digest.update(len(record.data).to_bytes(8, "little") + record.crc.to_bytes(4, "little"))
+    return Surveyed(
+        blob=copy(blob),  # without the memory that the pass looked at
+        split=split,
+        starts=np.array(starts, np.int64),
+        sizes=np.array(sizes, np.int64),
+        steps=np.array(steps, np.int64),
+        ids=tuple(ids),
+        digest=digest.hexdigest()[:32],
+    )
+
+
+def damaged(blob: Blob, number: int, record: Record, error: Exception, /) -> CorruptFileError:
+    """The error for a record that cannot be read, with its place and whether its checksum noticed too."""
+    checksum = "" if record.sound else " Its checksum does not match either: the file is damaged."
+    return CorruptFileError(
+        f"Record {number} of {blob.location} (byte {record.start}) cannot be read: {error}{checksum}",
+        path=blob.location,
+    )
+
+
+def _cheapest(features: Sequence[Feature]) -> Feature:
+    """The step feature whose values are counted fastest: packed floats, integers, then anything."""
+    steps = [feature for feature in features if feature.step]
+    plain = [feature for feature in steps if feature.kind == "tensor" and feature.encoding == "none"]
+    floats = [feature for feature in plain if feature.dtype.startswith("float")]
+    return min(floats or plain or steps, key=lambda feature: feature.size)
+
+
+def _compare(example: dict[str, Values], length: int, found: Survey) -> None:
+    found.several = found.several or length > 1
+    for feature in found.features:
+        if feature.path not in found.constant:
+            continue
+        values = example.get(feature.path, NOTHING)
+        if feature.kind == "text" or feature.encoding != "none":
+            same = len(set(map(bytes, values.bytes()))) <= 1
+        else:
+            # Compared as bytes: a NaN equals the same NaN.
+            rows = numbers(feature, values).reshape(-1, feature.size)
+            same = all(row.tobytes() == rows[0].tobytes() for row in rows[1:])
+        if not same:
+            found.constant.discard(feature.path)
+
+
+def _texts(example: dict[str, Values], found: Survey) -> None:
+    for feature in found.features:
+        if feature.kind == "text" and not all(map(_utf8, example.get(feature.path, NOTHING).bytes())):
+            found.binary.add(feature.path)
+
+
+def _utf8(data: memoryview) -> bool:
+    try:
+        str(data, "utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _id(feature: Feature, values: Values) -> str:
+    if feature.kind == "text":
+        return "".join(str(text, "utf-8", "replace") for text in values.bytes())
+    return "".join(str(number) for number in numbers(feature, values))
+
+
+def unique_ids(files: Sequence[Surveyed], /) -> bool:
+    """Whether the episode ids name every row of all files."""
+    ids = list(_all_ids(files))
+    return len(ids) == sum(len(file.steps) for file in files) == len(set(ids)) and "" not in ids
+
+
+def _all_ids(files: Sequence[Surveyed]) -> Iterator[str]:
+    for file in files:
+        yield from file.ids

@@ -1,0 +1,1 @@
+"""Bytes to arrays: each plug decodes some column types."""

@@ -1,0 +1,217 @@
+"""Cells in their three forms: Arrow as streams show it, Arrow as files hold it, and bytes that are flat."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from seqlake.errors import SchemaMismatchError, ShardChangedError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from seqlake.protocols import Flat, Ints
+
+
+def numpy_type(kind: pa.DataType, /) -> np.dtype[Any] | None:
+    """The numpy type of a numeric Arrow type (integers and floats); None for any other."""
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        dtype: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
+        return dtype
+    return None
+
+
+def step_type(kind: pa.DataType, /) -> tuple[pa.DataType, int, int | None] | None:
+    """How a column type holds numbers.
+
+    Returns:
+        (numeric type, levels of lists from 0 to 2, fixed size of the innermost list or None); None where the type is
+        no number, list of numbers or list of lists of numbers.
+    """
+    levels, size = 0, None
+    while _is_list(kind):
+        size = kind.list_size if pa.types.is_fixed_size_list(kind) else None
+        kind = kind.value_type
+        levels += 1
+    return None if levels > 2 or numpy_type(kind) is None else (kind, levels, size)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def cast(array: pa.Array, target: pa.DataType, /, *, column: str) -> pa.Array:
+    """Cast the cells of one column; raw binary cells become lists of steps, and those become raw cells.
+
+    Args:
+        array: Any form of the column.
+        target: The type wanted; a fixed-size inner list rejects ragged steps.
+        column: Its name, for the message.
+
+    Raises:
+        SchemaMismatchError: The cells do not fit, or steps are ragged.
+
+    Example:
+        >>> cast(pa.array([[[1, 2]]]), pa.list_(pa.list_(pa.float32(), 2)), column="action").to_pylist()
+        [[[1.0, 2.0]]]
+    """
+    if array.type == target:
+        return array
+    try:
+        if pa.types.is_binary(array.type) and _is_list(target):
+            return _from_raw(array, target)
+        if _is_list(array.type) and pa.types.is_binary(target) and numpy_type_of(array.type) is not None:
+            return _to_raw(array)
+        return array.cast(target)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise SchemaMismatchError(
+            f"Column {column!r}: expected {target}, found {array.type} that does not fit ({error}).",
+            hint="Give cells of that type, every step with the same number of values.",
+        ) from None
+
+
+def numpy_type_of(kind: pa.DataType, /) -> np.dtype[Any] | None:
+    """The numpy type of the numbers inside a column type; None where it holds none."""
+    held = step_type(kind)
+    return None if held is None else numpy_type(held[0])
+
+
+def _from_raw(array: pa.BinaryArray, target: pa.DataType) -> pa.Array:
+    held = step_type(target)
+    if held is None or held[1] != 2 or not held[2]:
+        raise pa.ArrowInvalid("raw cells need a column type with dim and dtype")
+    kind, dim = held[0], held[2]
+    mask = array.is_null() if array.null_count else None
+    if mask is not None:  # bytes below a null cell belong to nobody
+        array = pc.fill_null(array, b"")
+    offsets = _offsets(array)
+    width = kind.bit_width // 8 * dim
+    sizes = np.diff(offsets)
+    if (sizes % width).any():
+        odd = int(sizes[(sizes % width) != 0][0])
+        raise pa.ArrowInvalid(f"a cell of {odd} bytes is no multiple of {dim} values of {kind}")
+    data = array.buffers()[2] or pa.py_buffer(b"")
+    data = data.slice(int(offsets[0]), int(offsets[-1] - offsets[0]))
+    if data.address % 8:  # other Arrow libraries refuse values that are not aligned
+        data = pa.py_buffer(data.to_pybytes())
+    values = pa.Array.from_buffers(kind, data.size // (kind.bit_width // 8), [None, data])
+    steps = pa.FixedSizeListArray.from_arrays(values, type=target.value_type)
+    starts = pa.array((offsets - offsets[0]) // width, pa.int32())
+    lists = pa.ListArray.from_arrays(starts, steps, type=pa.list_(target.value_field), mask=mask)
+    return lists if lists.type == target else lists.cast(target)
+
+
+def _to_raw(array: pa.Array) -> pa.BinaryArray:
+    lengths = pc.fill_null(pc.list_value_length(array), 0)
+    steps = pc.list_flatten(array)
+    values = pc.list_flatten(steps) if _is_list(steps.type) else steps
+    held = step_type(array.type)
+    dim = (held[2] if held is not None and held[2] else len(values) // len(steps) if len(steps) else 1) or 1
+    if steps.null_count or values.null_count or len(values) != len(steps) * dim:
+        raise pa.ArrowInvalid("raw cells cannot hold null values or steps of several sizes")
+    data = np.ascontiguousarray(np.asarray(values)).astype(np.dtype(values.type.to_pandas_dtype()).newbyteorder("<"))
+    ends = np.cumsum(np.asarray(lengths).astype(np.int64)) * (dim * data.itemsize)
+    if len(ends) and ends[-1] >= 1 << 31:
+        raise pa.ArrowInvalid("a batch of raw cells reaches 2 GiB; give smaller batches")
+    offsets = np.concatenate([[0], ends]).astype(np.int32)
+    valid = _bitmap(np.asarray(array.is_valid())) if array.null_count else None
+    buffers = [valid, pa.py_buffer(offsets), pa.py_buffer(data.view(np.uint8))]
+    return pa.Array.from_buffers(pa.binary(), len(array), buffers)
+
+
+def _bitmap(valid: NDArray[np.bool_]) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(valid, bitorder="little"))
+
+
+def _offsets(array: pa.Array) -> NDArray[np.int32]:
+    if len(array) == 0:
+        return np.zeros(1, np.int32)
+    return np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, array.offset * 4)
+
+
+def from_flat(flat: Flat, rows: Ints, target: pa.DataType, /) -> pa.Array:
+    """Cells of a flat column as Arrow, without decoding.
+
+    Args:
+        flat: The column.
+        rows: Row numbers, in the order wanted.
+        target: Its Arrow type: a number, lists of any form, or binary for raw cells.
+    """
+    if pa.types.is_large_binary(target) or pa.types.is_fixed_size_list(target):
+        plain = pa.binary() if pa.types.is_large_binary(target) else pa.list_(target.value_field)
+        return from_flat(flat, rows, plain).cast(target)
+    steps = flat.steps[rows]
+    values = gather(flat, rows)
+    mask = pa.array(steps < 0) if (steps < 0).any() else None
+    width = int(np.prod(flat.shape, dtype=np.int64))
+    if pa.types.is_binary(target):
+        ends = np.cumsum(np.maximum(steps, 0)) * (width * values.itemsize)
+        offsets = np.concatenate([[0], ends]).astype(np.int32)
+        valid = None if mask is None else _bitmap(steps >= 0)
+        return pa.Array.from_buffers(target, len(rows), [valid, pa.py_buffer(offsets), pa.py_buffer(values)])
+    if not _is_list(target):
+        whole = np.zeros(len(rows), values.dtype)
+        whole[steps > 0] = values
+        return pa.array(whole, target, mask=None if mask is None else steps < 0)
+    if not flat.shape:
+        return _lists(values, steps, target, mask)
+    inner = target.value_type
+    if pa.types.is_fixed_size_list(inner):
+        cells = pa.FixedSizeListArray.from_arrays(pa.array(values, inner.value_type), type=inner)
+    else:
+        cells = _lists(values, np.full(len(values) // max(width, 1), width), inner, None)
+    return _lists(cells, steps, target, mask)
+
+
+def _lists(values: Any, steps: Ints, target: pa.DataType, mask: pa.Array | None) -> pa.Array:
+    """A list array of `target`; values are an Arrow array or numpy numbers."""
+    if isinstance(values, np.ndarray):
+        values = pa.array(values, target.value_type)
+    ends = np.concatenate([[0], np.cumsum(np.maximum(steps, 0))])
+    if pa.types.is_large_list(target):
+        return pa.LargeListArray.from_arrays(pa.array(ends, pa.int64()), values, type=target, mask=mask)
+    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), values, type=target, mask=mask)
+
+
+def gather(flat: Flat, rows: Ints, /) -> NDArray[Any]:
+    """[values] all numbers of these rows in order, copied out of the blob and converted to `flat.dtype`.
+
+    Args:
+        flat: The column.
+        rows: Row numbers; null and empty rows give nothing.
+    """
+    rows = rows[flat.steps[rows] > 0]
+    if rows.size == 0:
+        return np.zeros(0, flat.dtype)
+    width = int(np.prod(flat.shape, dtype=np.int64)) * flat.stored.itemsize
+    starts = flat.start[rows]
+    stops = starts + (flat.steps[rows] - 1) * flat.stride + width
+    if flat.stride == width:  # rows that follow each other are one copy
+        joints = np.flatnonzero(stops[:-1] != starts[1:])
+        starts = starts[np.concatenate([[0], joints + 1])]
+        stops = stops[np.concatenate([joints, [stops.size - 1]])]
+    view = flat.blob.view()
+    if view is None:
+        parts = [np.frombuffer(part, np.uint8) for part in flat.blob.ranges(starts, stops)]
+    else:
+        whole = np.frombuffer(view, np.uint8)
+        parts = [whole[a:b] for a, b in zip(starts.tolist(), stops.tolist(), strict=True)]
+    if flat.stride != width:
+        parts = [_destride(part, flat.stride, width) for part in parts]
+    data = np.concatenate(parts)
+    expected = int(flat.steps[rows].sum()) * width
+    if data.size != expected:
+        raise ShardChangedError(
+            f"Expected {expected} bytes of values in {flat.blob.location}, found {data.size}.",
+            path=flat.blob.location,
+            hint="The file was cut off while it was read: open it again.",
+        )
+    return data.view(flat.stored).astype(flat.dtype, copy=False)
+
+
+def _destride(part: NDArray[np.uint8], stride: int, width: int) -> NDArray[np.uint8]:
+    count = (part.size - width) // stride + 1
+    return np.lib.stride_tricks.as_strided(part, (count, width), (stride, 1)).reshape(-1)

@@ -1,0 +1,57 @@
+"""How many steps each row of a column has: from an index where there is one, else counted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from seqlake.errors import SchemaMismatchError
+from seqlake.shards.cells import step_type
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from seqlake.protocols import Ints, ShardReader
+
+
+def lengths_of(reader: ShardReader, column: str, /) -> Ints:
+    """[rows] T of a temporal or frames column, -1 null.
+
+    Args:
+        reader: An open shard.
+        column: A column of lists, or a flat one.
+
+    Raises:
+        SchemaMismatchError: The column has no steps.
+
+    Example:
+        >>> lengths_of(shard.open(), "action")
+        array([300, 250, 411])
+    """
+    known = getattr(reader, "lengths", None)
+    found: Ints | None = None if known is None else known(column)
+    if found is not None:
+        return found
+    flat = reader.flat(column)
+    if flat is not None:
+        return flat.steps
+    return count_lengths(reader, column)
+
+
+def count_lengths(reader: ShardReader, column: str, /) -> Ints:
+    """[rows] T counted from the cells themselves, whatever an index says.
+
+    Raises:
+        SchemaMismatchError: The column has no steps.
+    """
+    parts = [_counted(batch.column(0), column) for batch in reader.batches([column])]
+    return np.concatenate(parts) if parts else np.zeros(0, np.int64)
+
+
+def _counted(cells: pa.Array, column: str) -> NDArray[np.int64]:
+    if step_type(cells.type) is None and not hasattr(cells.type, "value_type"):
+        raise SchemaMismatchError(f"Expected a column of steps, found {column!r} of type {cells.type}.")
+    return np.asarray(pc.fill_null(pc.list_value_length(cells), -1)).astype(np.int64)

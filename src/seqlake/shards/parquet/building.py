@@ -1,0 +1,193 @@
+"""Finds out from pages and levels where the steps of each row lie; no value is decoded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from seqlake.errors import CorruptFileError
+from seqlake.shards.cells import numpy_type
+from seqlake.shards.parquet.flatness import Leaf, flat_of, leaf_of, level_digest
+from seqlake.shards.parquet.footer import Chunk, Footer, read_footer
+from seqlake.shards.parquet.index import ColumnIndex
+from seqlake.shards.parquet.pages import PLAIN, Page, read_levels, values_start, walk
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from seqlake.protocols import Blob
+    from seqlake.spec.schema import Schema
+
+
+class NotFlatError(Exception):
+    """The column cannot be read without decoding; never leaves this module."""
+
+
+def flat_columns(blob: Blob, /, *, schema: Schema | None = None) -> dict[str, tuple[ColumnIndex, bytes]]:
+    """The index entry of every column of a file that is flat, and the digest of its page headers and levels.
+
+    Args:
+        blob: A Parquet file.
+        schema: What its columns mean; for raw binary cells.
+
+    Raises:
+        CorruptFileError: The file is damaged.
+    """
+    footer = read_footer(blob)
+    found = {}
+    for name in footer.leaves:
+        stored, dim = _raw(schema, name)
+        entry = column_steps(footer, name, stored=stored, dim=dim)
+        if entry is not None and flat_of(footer, name, entry) is not None:
+            leaf = leaf_of(footer, name, stored=entry.stored)
+            assert leaf is not None
+            found[name] = (entry, level_digest(footer, name, entry, leaf))
+    return found
+
+
+def _raw(schema: Schema | None, name: str) -> tuple[str, int]:
+    """Stored type and dim of raw cells; empty for other columns."""
+    if schema is None or name not in schema or not schema[name].raw:
+        return "", 0
+    dtype = None if schema[name].value_type is None else numpy_type(schema[name].value_type)
+    return ("" if dtype is None else dtype.newbyteorder("<").str), schema[name].dim or 0
+
+
+def column_steps(footer: Footer, name: str, /, *, stored: str = "", dim: int = 0) -> ColumnIndex | None:
+    """One column's entry, from its pages; None where it is not flat.
+
+    Args:
+        footer: Of the file.
+        name: Column name.
+        stored: Type of the values inside raw binary cells.
+        dim: Values of one step inside raw binary cells.
+
+    Raises:
+        CorruptFileError: Its pages are damaged.
+    """
+    leaf = leaf_of(footer, name, stored=stored)
+    if leaf is None or (leaf.raw and dim < 1):
+        return None
+    grown = _Growing(footer, name, leaf, dim)
+    try:
+        for group in footer.chunks:
+            grown.add(group[footer.leaves[name][0]])
+    except NotFlatError:
+        return None
+    return grown.entry()
+
+
+class _Growing:
+    """An index entry that grows page by page."""
+
+    def __init__(self, footer: Footer, name: str, leaf: Leaf, raw_dim: int) -> None:
+        self.footer = footer
+        self.leaf = leaf
+        self.dim: int | None = raw_dim if leaf.raw else (None if leaf.levels == 2 else 1)
+        parquet = footer.metadata.schema.column(footer.leaves[name][0])
+        self.deepest = (parquet.max_repetition_level, parquet.max_definition_level)
+        self.present = int(footer.schema.field(name).nullable)  # definition level of a cell that is an empty list
+        if self.deepest[1] != _definition(footer.schema.field(name)):
+            raise CorruptFileError(
+                f"Expected {_definition(footer.schema.field(name))} definition levels in {name!r} of "
+                f"{footer.blob.location}, found {self.deepest[1]}."
+            )
+        self.steps: list[NDArray[np.int64]] = []
+        self.page_start: list[int] = []
+        self.page_row: list[int] = []
+        self.rows = 0
+
+    def add(self, chunk: Chunk) -> None:
+        """Take over the pages of one row group."""
+        if chunk.rows and (chunk.codec != "UNCOMPRESSED" or chunk.dictionary):
+            raise NotFlatError
+        (data,) = self.footer.blob.ranges(np.array([chunk.start]), np.array([chunk.stop]))
+        first = self.rows
+        for page in walk(data, values=chunk.values):
+            if not page.is_data or page.encoding != PLAIN or page.uncompressed != page.stop - page.body:
+                raise NotFlatError
+            if page.values:
+                self._add_page(data, page, chunk.start)
+        if self.rows - first != chunk.rows:
+            raise NotFlatError
+
+    def _add_page(self, data: memoryview, page: Page, at: int) -> None:
+        repetition, definition = read_levels(
+            data, page, deepest_repetition=self.deepest[0], deepest_definition=self.deepest[1]
+        )
+        begin = values_start(data, page, repeated=self.deepest[0] > 0, optional=self.deepest[1] > 0)
+        full = definition == self.deepest[1]
+        hollow = (repetition == 0) & ((definition <= self.present) if self.leaf.levels else ~full)
+        if repetition[0] != 0 or not (full | hollow).all():
+            raise NotFlatError  # a row that began in the page before, or nulls inside a cell
+        heads = np.flatnonzero(repetition == 0)
+        entries = np.diff(heads, append=page.values)
+        empty = hollow[heads]
+        if (entries[empty] != 1).any():
+            raise NotFlatError
+        if self.leaf.raw:
+            steps, nbytes = self._raw_steps(data, begin, page.stop, int(full.sum()))
+            cells = np.full(heads.size, -1, np.int64)
+            cells[full[heads]] = steps
+        else:
+            cells = self._steps(repetition, full, entries, empty, definition[heads])
+            nbytes = int(full.sum()) * self.leaf.stored.itemsize
+        if begin + nbytes != page.stop:
+            raise NotFlatError
+        self.page_start.append(at + begin)
+        self.page_row.append(self.rows)
+        self.steps.append(cells)
+        self.rows += heads.size
+
+    def _steps(
+        self,
+        repetition: NDArray[np.uint8],
+        full: NDArray[np.bool_],
+        entries: NDArray[np.int64],
+        empty: NDArray[np.bool_],
+        definition: NDArray[np.uint8],
+    ) -> NDArray[np.int64]:
+        """[rows] T of each row of a page."""
+        if self.leaf.levels == 2 and full.any():
+            begins = np.flatnonzero(repetition[full] <= 1)
+            sizes = np.diff(begins, append=int(full.sum()))
+            self.dim = int(sizes[0]) if self.dim is None else self.dim
+            if (sizes != self.dim).any() or (entries[~empty] % self.dim).any():
+                raise NotFlatError  # ragged steps
+        steps = entries // (self.dim or 1)
+        null = definition < self.present if self.leaf.levels else empty
+        return np.where(empty, np.where(null, -1, 0), steps)
+
+    def _raw_steps(self, data: memoryview, begin: int, stop: int, count: int) -> tuple[NDArray[np.int64], int]:
+        """T of each cell that is not null, and the bytes they take with their lengths."""
+        width = (self.dim or 1) * self.leaf.stored.itemsize
+        sizes, at = [], begin
+        for _ in range(count):
+            size = int.from_bytes(data[at : at + 4], "little")
+            at += 4 + size
+            if at > stop or size % width:
+                raise NotFlatError
+            sizes.append(size // width)
+        return np.array(sizes, np.int64), at - begin
+
+    def entry(self) -> ColumnIndex:
+        """What was learned."""
+        steps = np.concatenate(self.steps) if self.steps else np.zeros(0, np.int64)
+        return ColumnIndex(
+            stored=self.leaf.stored.str,
+            dim=self.dim or 0,
+            page_start=np.array(self.page_start, np.int64),
+            page_row=np.array(self.page_row, np.int64),
+            steps=steps.astype(np.int32),
+        )
+
+
+def _definition(field: pa.Field) -> int:
+    """Definition levels of a column of numbers in the three-level list form."""
+    levels, kind = int(field.nullable), field.type
+    while hasattr(kind, "value_field"):
+        levels += 1 + int(kind.value_field.nullable)
+        kind = kind.value_type
+    return levels

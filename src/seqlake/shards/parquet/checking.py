@@ -1,0 +1,112 @@
+"""Checks every byte of a Parquet shard that can be checked: footer, page headers, checksums, offset index."""
+
+from __future__ import annotations
+
+import zlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from seqlake.errors import CorruptFileError, SchemaMismatchError
+from seqlake.shards.lengths import count_lengths
+from seqlake.shards.parquet import index
+from seqlake.shards.parquet.building import column_steps
+from seqlake.shards.parquet.footer import Chunk, Footer, read_footer
+from seqlake.shards.parquet.pages import walk
+from seqlake.shards.parquet.reader import ParquetReader
+from seqlake.spec.findings import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from seqlake.protocols import Blob
+    from seqlake.shards.parquet.index import ColumnIndex, OffsetIndex
+
+
+def check(blob: Blob, /) -> Iterator[Finding]:
+    """Everything that is wrong with the bytes of a file; reads all of them.
+
+    Codes: `P601` not readable as Parquet, or its footer changed; `P602` page headers that changed or do not fit;
+    `P603` a page whose bytes do not match its checksum; `P604` an offset index that says other lengths than the
+    pages. Files of other writers carry no seal and often no checksums: less can be found in them.
+
+    Args:
+        blob: A Parquet file.
+
+    Example:
+        >>> [finding.code for finding in check(open_blob("data/part-0.parquet"))]
+        []
+    """
+    try:
+        footer = read_footer(blob)
+        own = footer.index()
+        chunks = footer.chunks
+    except CorruptFileError as error:
+        yield _finding(blob, "P601", str(error))
+        return
+    sound = True
+    for group in chunks:
+        for chunk in group:
+            for finding in _check_chunk(footer, own, chunk):
+                sound = False
+                yield finding
+    if own is not None and sound:  # damaged pages say nothing of the index
+        for column, entry in own.columns.items():
+            yield from _check_entry(footer, column, entry)
+
+
+def _finding(blob: Blob, code: str, message: str, *, column: str = "") -> Finding:
+    return Finding(code=code, severity="error", message=message, location=blob.location, column=column)
+
+
+def _check_chunk(footer: Footer, own: OffsetIndex | None, chunk: Chunk) -> Iterator[Finding]:
+    """Page headers and checksums of one column chunk."""
+    blob, column = footer.blob, _column(footer, chunk)
+    place = f"row group {chunk.row_group}"
+    (data,) = blob.ranges(np.array([chunk.start]), np.array([chunk.stop]))
+    try:
+        pages = list(walk(data, values=chunk.values))
+    except CorruptFileError as error:
+        yield _finding(blob, "P602", f"{place}: {error}", column=column)
+        return
+    if own is not None and own.headers:
+        found = index.digest(b"".join(bytes(data[page.offset : page.body]) for page in pages))
+        if found != own.headers[chunk.row_group * footer.metadata.num_columns + chunk.leaf]:
+            message = f"{place}: expected the page headers that were written, found others; restore the file"
+            yield _finding(blob, "P602", message, column=column)
+            return
+    for page in pages:
+        found_crc = zlib.crc32(data[page.body : page.stop])
+        if page.crc is not None and page.crc != found_crc:
+            message = (
+                f"{place}: expected checksum {page.crc:08x} of the page at byte {chunk.start + page.offset}, "
+                f"found {found_crc:08x}; its values changed after writing: restore the file"
+            )
+            yield _finding(blob, "P603", message, column=column)
+
+
+def _column(footer: Footer, chunk: Chunk) -> str:
+    return next(name for name, leaves in footer.leaves.items() if chunk.leaf in leaves)
+
+
+def _check_entry(footer: Footer, column: str, entry: ColumnIndex) -> Iterator[Finding]:
+    """Whether an index entry says the lengths and places that the pages say."""
+    try:
+        if column not in footer.leaves:
+            same = False
+        elif entry.page_start.size:
+            known = column_steps(footer, column, stored=entry.stored, dim=entry.dim)
+            same = known is not None and all(
+                np.array_equal(getattr(known, part), getattr(entry, part))
+                for part in ("page_start", "page_row", "steps")
+            )
+        elif footer.metadata.schema.column(footer.leaves[column][0]).max_repetition_level:
+            reader = ParquetReader(footer.blob)
+            same = np.array_equal(count_lengths(reader, column), entry.steps)
+        else:
+            same = True  # raw cells that are compressed: their lengths are not in the levels
+    except (CorruptFileError, SchemaMismatchError):
+        same = False
+    if not same:
+        message = "expected the offset index to say what the pages say, found other lengths or places; rewrite the file"
+        yield _finding(footer.blob, "P604", message, column=column)

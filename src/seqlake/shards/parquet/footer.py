@@ -1,0 +1,242 @@
+"""The end of a Parquet file: its schema, where its column chunks lie, and whether it is as it was written.
+
+Our footers are sealed: `seqlake.footer` holds 16 hex digits of the SHA-256 of the footer with these digits set to
+zero. A footer that changed after writing is noticed before a wrong number is read.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from seqlake.errors import CorruptFileError
+from seqlake.shards.parquet import index, layout, thrift
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from seqlake.protocols import Blob
+
+SEAL = "seqlake.footer"
+BLANK = "0" * 16
+
+_SEAL = re.compile(rb"seqlake\.footer\x18\x10([0-9a-f]{16})")  # the key, then a Thrift string of 16 bytes
+_TAIL = 64 << 10  # one read brings almost every footer
+_MAGIC = b"PAR1"
+_CODECS = range(8)  # CompressionCodec
+
+# What pyarrow and numpy raise on damaged bytes.
+DAMAGE = (pa.ArrowException, OSError, ValueError, TypeError, LookupError, OverflowError, MemoryError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """The pages of one Parquet column in one row group.
+
+    Attributes:
+        row_group: Its number.
+        leaf: Number of the Parquet column.
+        start: File offset of its first page.
+        stop: First byte after its last page.
+        values: Level entries: values, nulls and empty lists together.
+        rows: Rows of the row group.
+        codec: `UNCOMPRESSED`, `SNAPPY`, ...
+        dictionary: Whether it begins with a dictionary page.
+    """
+
+    row_group: int
+    leaf: int
+    start: int
+    stop: int
+    values: int
+    rows: int
+    codec: str
+    dictionary: bool
+
+
+class Footer:
+    """What the end of a file says; made by `read_footer`.
+
+    Attributes:
+        blob: The file.
+        metadata: As pyarrow parses it.
+        schema: Arrow schema as the file stores it, without schema metadata.
+        leaves: Column name -> its Parquet columns.
+    """
+
+    def __init__(self, blob: Blob, metadata: pq.FileMetaData, /, *, own_index: bytes | None) -> None:
+        self.blob = blob
+        self.metadata = metadata
+        self.schema: pa.Schema = metadata.schema.to_arrow_schema().remove_metadata()
+        self.leaves: Mapping[str, range] = {}
+        self._index = own_index
+        at, leaves = 0, {}
+        for field in self.schema:
+            count = layout.leaves(field.type)
+            leaves[field.name] = range(at, at + count)
+            at += count
+        if at != metadata.num_columns or len(leaves) != len(self.schema):
+            raise _damaged(
+                blob, f"{metadata.num_columns} Parquet columns for {len(self.schema)} columns, or names twice"
+            )
+        self.leaves = leaves
+
+    @property
+    def rows(self) -> int:
+        """Rows of the file."""
+        return int(self.metadata.num_rows)
+
+    @cached_property
+    def group_rows(self) -> list[int]:
+        """[row groups] rows of each."""
+        return [self.metadata.row_group(i).num_rows for i in range(self.metadata.num_row_groups)]
+
+    @cached_property
+    def chunks(self) -> list[list[Chunk]]:
+        """[row groups][Parquet columns], each chunk inside the file.
+
+        Raises:
+            CorruptFileError: A chunk lies elsewhere.
+        """
+        return [
+            [self._chunk(group, leaf) for leaf in range(self.metadata.num_columns)]
+            for group in range(self.metadata.num_row_groups)
+        ]
+
+    def _chunk(self, group: int, leaf: int) -> Chunk:
+        column = self.metadata.row_group(group).column(leaf)
+        start, first = column.data_page_offset, column.dictionary_page_offset
+        dictionary = column.has_dictionary_page and first is not None and first > 0
+        start = min(start, first) if dictionary else start
+        chunk = Chunk(
+            row_group=group,
+            leaf=leaf,
+            start=start,
+            stop=start + column.total_compressed_size,
+            values=column.num_values,
+            rows=self.group_rows[group],
+            codec=column.compression,
+            dictionary=dictionary,
+        )
+        empty = chunk.rows == 0 and chunk.values == 0  # some writers give such a chunk no place
+        if not empty and (
+            chunk.start < 4 or chunk.stop < chunk.start or chunk.stop > self.blob.size or chunk.values < 0
+        ):
+            raise _damaged(self.blob, f"column chunk {column.path_in_schema!r} at bytes {chunk.start} to {chunk.stop}")
+        return chunk
+
+    @property
+    def has_index(self) -> bool:
+        """Whether the file has an offset index of its own."""
+        return self._index is not None
+
+    def index(self) -> index.OffsetIndex | None:
+        """The file's offset index; None where it has none of its own.
+
+        Raises:
+            CorruptFileError: The index is of another number of rows or columns.
+        """
+        if self._index is None:
+            return None
+        found = index.decode(self._index)
+        groups = self.metadata.num_row_groups * self.metadata.num_columns
+        if len(found.headers) not in {0, groups} or any(e.steps.size != self.rows for e in found.columns.values()):
+            raise _damaged(self.blob, "an offset index of another number of rows or columns")
+        return found
+
+
+def _damaged(blob: Blob, found: str) -> CorruptFileError:
+    return CorruptFileError(
+        f"Expected a Parquet file at {blob.location}, found {found}. "
+        "The file is damaged or was edited in place: restore it, or rewrite it with `seqlake repack`.",
+        path=blob.location,
+    )
+
+
+def seal(data: bytes, /) -> tuple[bytes, bytes] | None:
+    """(digits found, digits expected) of a footer's seal; None where it has none.
+
+    Args:
+        data: The footer: the bytes before its length and the final magic.
+    """
+    found = list(_SEAL.finditer(data))
+    if len(found) != 1:
+        return None
+    start, stop = found[0].span(1)
+    return found[0][1], index.digest(data[:start] + BLANK.encode() + data[stop:])
+
+
+def seal_position(data: bytes, /) -> int:
+    """Where in the footer the digits of the seal lie."""
+    (match,) = _SEAL.finditer(data)
+    return match.start(1)
+
+
+def read_footer(blob: Blob, /) -> Footer:
+    """Read and check the footer of a Parquet file.
+
+    Raises:
+        CorruptFileError: It is not Parquet, or its footer is damaged.
+    """
+    size = blob.size
+    if size < 12:
+        raise _damaged(blob, f"{size} bytes")
+    (tail,) = _read(blob, max(0, size - _TAIL))
+    length = int.from_bytes(tail[-8:-4], "little")
+    if tail[-4:] != _MAGIC or length + 12 > size:
+        raise _damaged(blob, f"a file that does not end with a footer of {length} bytes and PAR1")
+    if length + 8 > len(tail):
+        (tail,) = _read(blob, size - length - 8)
+    data = bytes(tail[-8 - length : -8])
+    own_index = _own_index(blob, data, tail)
+    try:
+        if own_index is None:
+            _prove(data)
+        metadata = pq.read_metadata(pa.BufferReader(pa.py_buffer(_MAGIC + data + tail[-8:])))
+        groups = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+        if metadata.num_rows != sum(groups) or any(rows < 0 for rows in groups):
+            raise _damaged(blob, f"row groups of {groups} rows, together not {metadata.num_rows}")
+        return Footer(blob, metadata, own_index=own_index)
+    except CorruptFileError:
+        raise
+    except DAMAGE as error:
+        raise _damaged(blob, f"a footer that cannot be read ({_first_line(error)})") from None
+
+
+def _own_index(blob: Blob, data: bytes, tail: bytes) -> bytes | None:
+    """The index bytes that belong to this very file, whose seal then must be right."""
+    match = index.POINTER.search(data)
+    if match is None:
+        return None
+    found = index.fetch(blob, match, tail=tail)
+    if found is None:
+        return None
+    digits = seal(data)
+    if digits is None or digits[0] != digits[1]:
+        raise _damaged(blob, "a footer that changed after it was written")
+    return found
+
+
+def _prove(data: bytes) -> None:
+    """Compare schema and column chunks of an unsealed footer: pyarrow ends the process where they do not fit."""
+    fields, _ = thrift.read_struct(data)
+    types = [element.get(1) for element in fields[2] if not element.get(5)]
+    for group in fields[4]:
+        chunks = [chunk[3] for chunk in group[1]]
+        if [chunk[1] for chunk in chunks] != types or not all(chunk[4] in _CODECS for chunk in chunks):
+            raise ValueError("column chunks that do not fit the schema")
+
+
+def _read(blob: Blob, start: int) -> list[bytes]:
+    return [bytes(part) for part in blob.ranges(np.array([start]), np.array([blob.size]))]
+
+
+def _first_line(error: BaseException) -> str:
+    text: Any = str(error).strip().splitlines()
+    return text[0] if text else type(error).__name__

@@ -1,0 +1,265 @@
+"""The sequence offset index: where the steps of each row lie, in a few bytes inside the file.
+
+The bytes lie between the last row group and the page index; the footer value `seqlake.offsets` points to them and
+carries their hash, so that a key copied into another file is not believed. Layout: `docs/reference/parquet.md`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from seqlake.errors import CorruptFileError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from seqlake.protocols import Blob, Ints
+    from seqlake.spec.schema import Schema
+
+KEY = "seqlake.offsets"
+# Schema metadata of the stream.
+_HEADERS = b"seqlake.headers"  # a digest of each chunk's page headers
+_LEVELS = b"seqlake.levels"  # a digest of each column's page headers and levels
+# In a footer: the key, then a Thrift string whose length takes one byte.
+POINTER = re.compile(rb"seqlake\.offsets\x18.1 (\d{1,18}) (\d{1,18}) ([0-9a-f]{16})", re.ASCII | re.DOTALL)
+_COLUMNS = pa.schema(
+    [
+        ("column", pa.string()),
+        ("stored", pa.string()),
+        ("dim", pa.int32()),
+        ("page_start", pa.list_(pa.int64())),
+        ("page_row", pa.list_(pa.int64())),
+        ("steps", pa.list_(pa.int32())),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ColumnIndex:
+    """One column of the index.
+
+    Attributes:
+        stored: Type of one stored value as numpy writes it (`<f4`); empty where the column is not numeric.
+        dim: Values of one step: D of [T, D], 1 of [T] and of scalars.
+        page_start: [pages] file offset of the first value of each page; empty where the column is not flat.
+        page_row: [pages] first row of each page.
+        steps: [rows] T; 0 empty, -1 null.
+    """
+
+    stored: str
+    dim: int
+    page_start: Ints
+    page_row: Ints
+    steps: NDArray[np.int32]
+
+    @property
+    def flat(self) -> bool:
+        """Whether the steps of every row lie at known bytes."""
+        return bool(self.stored) and (self.page_start.size > 0 or not (self.steps > 0).any())
+
+    def cell_bytes(self, *, raw: bool) -> Ints:
+        """[rows] bytes of each cell among the values of its page; with `raw`, 4 bytes of length come first."""
+        sizes = np.maximum(self.steps, 0).astype(np.int64) * (self.dim * np.dtype(self.stored).itemsize)
+        return sizes + 4 * (self.steps >= 0) if raw else sizes
+
+    def starts(self, *, raw: bool) -> Ints:
+        """[rows] file offset of step 0 of each row (DESIGN: `page_start` plus the cells before it in its page)."""
+        sizes = self.cell_bytes(raw=raw)
+        before = np.cumsum(sizes) - sizes
+        if self.page_start.size == 0:
+            return np.zeros(sizes.size, np.int64)
+        base = np.repeat(self.page_start - before[self.page_row], np.diff(self.page_row, append=sizes.size))
+        starts: Ints = base + before
+        return starts + 4 * (self.steps >= 0) if raw else starts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class OffsetIndex:
+    """What an index says of one file.
+
+    Attributes:
+        columns: Column name -> its offsets and lengths.
+        headers: One digest per column chunk (row groups, then Parquet columns, in file order) of its page headers;
+            empty in an index that was built for another writer's file.
+        levels: Column name -> a digest of all its page headers and levels: what ties an index kept outside the file
+            to these very rows. Not needed inside the file, whose footer is sealed.
+    """
+
+    columns: Mapping[str, ColumnIndex]
+    headers: Sequence[bytes] = field(default=())
+    levels: Mapping[str, bytes] = field(default_factory=dict)
+
+    def lengths(self, column: str, /) -> Ints | None:
+        """[rows] T of a column, -1 null; None where the index does not know it."""
+        entry = self.columns.get(column)
+        return None if entry is None else entry.steps.astype(np.int64)
+
+
+def digest(data: bytes, /) -> bytes:
+    """16 hex digits that change when the bytes do."""
+    return hashlib.sha256(data).hexdigest()[:16].encode()
+
+
+def encode(index: OffsetIndex, /) -> bytes:
+    """The bytes of an index: an Arrow IPC stream with zstd buffers, one row per column."""
+    entries = index.columns.values()
+    table = pa.table(
+        [
+            pa.array(list(index.columns), pa.string()),
+            pa.array([entry.stored for entry in entries], pa.string()),
+            pa.array([entry.dim for entry in entries], pa.int32()),
+            _lists([entry.page_start for entry in entries], pa.int64()),
+            _lists([entry.page_row for entry in entries], pa.int64()),
+            _lists([entry.steps for entry in entries], pa.int32()),
+        ],
+        schema=_COLUMNS,
+    )
+    told = {_HEADERS: b"".join(index.headers), _LEVELS: b"".join(index.levels.get(name, b"") for name in index.columns)}
+    table = table.replace_schema_metadata({key: value for key, value in told.items() if value})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
+        stream.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def _lists(values: Sequence[NDArray[np.int64] | NDArray[np.int32]], kind: pa.DataType) -> pa.Array:
+    offsets = np.cumsum([0, *(len(value) for value in values)], dtype=np.int32)
+    flat = np.concatenate(values) if values else np.zeros(0, np.int64)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat, kind))
+
+
+def decode(data: bytes | memoryview, /) -> OffsetIndex:
+    """The index that `encode` wrote, as in `Written.index`.
+
+    Raises:
+        CorruptFileError: The bytes are not an index.
+
+    Example:
+        >>> index = decode(written.index)
+        >>> index.lengths("action")
+        array([300, 250])
+    """
+    try:
+        table = pa.ipc.open_stream(pa.py_buffer(data)).read_all()
+        if not set(_COLUMNS.names) <= set(table.schema.names):
+            raise CorruptFileError(
+                f"Expected an offset index with columns {_COLUMNS.names}, found {table.schema.names}."
+            )
+        told = table.schema.metadata or {}
+        table.validate(full=True)
+        table = table.select(_COLUMNS.names).cast(_COLUMNS).combine_chunks()
+        columns = {name: _entry(table, row) for row, name in enumerate(table["column"].to_pylist())}
+    except (pa.ArrowException, OSError, ValueError, TypeError) as error:
+        if isinstance(error, CorruptFileError):
+            raise
+        raise CorruptFileError(f"Expected an offset index, found bytes that do not decode: {error}.") from None
+    levels = _digests(told.get(_LEVELS, b""))
+    return OffsetIndex(
+        columns=columns,
+        headers=_digests(told.get(_HEADERS, b"")),
+        levels=dict(zip(columns, levels, strict=True)) if len(levels) == len(columns) else {},
+    )
+
+
+def _digests(joined: bytes) -> list[bytes]:
+    return [joined[i : i + 16] for i in range(0, len(joined), 16)]
+
+
+def _entry(table: pa.Table, row: int) -> ColumnIndex:
+    def values(name: str) -> NDArray[np.int64]:
+        array = table[name].chunk(0)[row].values
+        if array is None or array.null_count:
+            raise CorruptFileError(f"Expected numbers in {name!r} of an offset index, found null.")
+        return np.asarray(array)
+
+    stored, dim = table["stored"][row].as_py(), table["dim"][row].as_py()
+    entry = ColumnIndex(
+        stored=stored,
+        dim=dim,
+        page_start=values("page_start"),
+        page_row=values("page_row"),
+        steps=values("steps").astype(np.int32),
+    )
+    pages, rows = entry.page_row, entry.steps.size
+    if not isinstance(dim, int) or dim < 0 or (stored and np.dtype(stored).kind not in "iuf"):
+        raise CorruptFileError(f"Expected a numeric type and dim >= 0 in an offset index, found {stored!r} and {dim}.")
+    ordered = pages.size == 0 or (pages[0] == 0 and pages[-1] < rows and bool((np.diff(pages) > 0).all()))
+    if pages.size != entry.page_start.size or not ordered or (rows and entry.steps.min() < -1):
+        raise CorruptFileError("Expected pages in row order and steps >= -1 in an offset index, found others.")
+    return entry
+
+
+def pointer(data: bytes, /, *, offset: int) -> str:
+    """The footer value that points to index bytes at `offset`."""
+    return f"1 {offset} {len(data)} {digest(data).decode()}"
+
+
+def read(blob: Blob, /) -> OffsetIndex | None:
+    """The index of a file; None where it has none, or one that belongs to other bytes.
+
+    Args:
+        blob: A Parquet file.
+
+    Raises:
+        CorruptFileError: The file is damaged.
+    """
+    from seqlake.shards.parquet.footer import read_footer
+
+    return read_footer(blob).index()
+
+
+def fetch(blob: Blob, pointed: re.Match[bytes], /, *, tail: bytes = b"") -> bytes | None:
+    """The index bytes that a pointer points to; None where their hash is another.
+
+    Args:
+        blob: The file.
+        pointed: Its pointer, as `POINTER` finds it in the footer.
+        tail: The last bytes of the file, where they are at hand.
+    """
+    start, length = int(pointed[1]), int(pointed[2])
+    if length == 0 or start + length > blob.size:
+        return None
+    at = start - (blob.size - len(tail))
+    if at >= 0:
+        data = tail[at : at + length]
+    else:
+        data = b"".join(bytes(part) for part in blob.ranges(np.array([start]), np.array([start + length])))
+    return data if digest(data) == pointed[3] else None  # else a key copied into a rewritten file
+
+
+def build(blob: Blob, /, *, schema: Schema | None = None) -> bytes | None:
+    """Make the index of a file that another writer made: levels are decoded, values are not.
+
+    Args:
+        blob: A Parquet file.
+        schema: What its columns mean; needed for raw binary cells only, whose dim and dtype no file says.
+
+    Returns:
+        Index bytes for `open(blob, index=...)` and for a table's sidecar; None where no column is flat (compressed,
+        dictionary-encoded, ragged, or null inside a cell).
+
+    Raises:
+        CorruptFileError: The file is damaged.
+
+    Example:
+        >>> found = build(open_blob("theirs.parquet"))
+        >>> open(open_blob("theirs.parquet"), index=found).flat("action") is not None
+        True
+    """
+    from seqlake.shards.parquet.building import flat_columns
+
+    found = flat_columns(blob, schema=schema)
+    columns = {name: entry for name, (entry, _) in found.items()}
+    return (
+        encode(OffsetIndex(columns=columns, levels={name: tied for name, (_, tied) in found.items()}))
+        if found
+        else None
+    )

@@ -1,0 +1,221 @@
+"""Walks the pages of a column chunk: headers, levels, and where the values begin.
+
+Only what is needed to *prove* where values lie is read here: page headers, and repetition and definition levels.
+Values are never decoded. Layouts: `docs/reference/parquet.md`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from seqlake.errors import CorruptFileError
+from seqlake.shards.parquet import thrift
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+DATA, DICTIONARY, DATA_V2 = 0, 2, 3  # PageType
+PLAIN = 0  # Encoding
+
+_HEADER_GUESS = 256  # a header without statistics takes about 30 bytes
+_LONGEST_HEADER = 1 << 24  # with statistics of long strings; beyond it is damage
+_MOST_LEVELS = 1 << 28  # of one page; a legitimate page has a few million
+_BAD = "Expected a Parquet page header at byte {at}, found {found}. The file is damaged: restore or rewrite it."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """One page; positions count from the start of the bytes that were walked.
+
+    Attributes:
+        offset: Where its header begins.
+        body: First byte after the header.
+        stop: First byte after the page.
+        kind: `DATA`, `DICTIONARY`, `DATA_V2`, or another PageType.
+        encoding: Of the values; `PLAIN` is 0.
+        values: Level entries: values, nulls and empty lists together.
+        uncompressed: Bytes of the body after decompression.
+        crc: CRC-32 of the body, where the writer gave one.
+        levels: Bytes of (repetition, definition) levels of a version 2 page.
+    """
+
+    offset: int
+    body: int
+    stop: int
+    kind: int
+    encoding: int
+    values: int
+    uncompressed: int
+    crc: int | None
+    levels: tuple[int, int] | None
+
+    @property
+    def is_data(self) -> bool:
+        """Whether it holds rows."""
+        return self.kind in {DATA, DATA_V2}
+
+
+def read_header(data: memoryview, at: int, /) -> Page:
+    """Decode the page header at byte `at`.
+
+    Args:
+        data: Bytes that hold the header; the page's body may lie beyond their end.
+        at: Where the header begins.
+
+    Raises:
+        CorruptFileError: No page header is there.
+    """
+    size = _HEADER_GUESS
+    while True:
+        part = bytes(data[at : at + size])
+        try:
+            fields, length = thrift.read_struct(part)
+            return _page(fields, at, at + length)
+        except IndexError:
+            if len(part) < size or size > _LONGEST_HEADER:
+                raise CorruptFileError(_BAD.format(at=at, found="bytes that end within it")) from None
+            size *= 16
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorruptFileError(_BAD.format(at=at, found=f"other bytes ({error})")) from None
+
+
+def _page(fields: dict[int, Any], at: int, body: int) -> Page:
+    kind, uncompressed, compressed = int(fields[1]), int(fields[2]), int(fields[3])
+    details = fields[{DATA: 5, DICTIONARY: 7, DATA_V2: 8}[kind]]
+    levels = None
+    if kind == DATA_V2:
+        levels = (int(details[6]), int(details[5]))
+        if min(levels) < 0 or sum(levels) > compressed:
+            raise ValueError("levels longer than the page")
+    encoding, values = int(details[4 if kind == DATA_V2 else 2]), int(details[1])
+    if compressed < 0 or uncompressed < 0 or values < 0:
+        raise ValueError("a negative size")
+    crc = fields.get(4)
+    return Page(
+        offset=at,
+        body=body,
+        stop=body + compressed,
+        kind=kind,
+        encoding=encoding,
+        values=values,
+        uncompressed=uncompressed,
+        crc=None if crc is None else int(crc) & 0xFFFFFFFF,
+        levels=levels,
+    )
+
+
+def walk(data: memoryview, /, *, start: int = 0, values: int) -> Iterator[Page]:
+    """The pages of one column chunk, in order.
+
+    Args:
+        data: Bytes that hold the chunk whole.
+        start: Where its first page begins.
+        values: Level entries of the chunk, as the footer or the writer knows them; the walk ends with them.
+
+    Raises:
+        CorruptFileError: A page reaches beyond `data`, or the entries do not add up.
+    """
+    at, left = start, values
+    while left > 0:
+        page = read_header(data, at)
+        if page.stop > len(data) or (page.is_data and page.values > left):
+            found = f"a page of {page.stop - page.body} bytes and {page.values} values, more than the chunk holds"
+            raise CorruptFileError(_BAD.format(at=at, found=found))
+        yield page
+        at = page.stop
+        left -= page.values if page.is_data else 0
+
+
+def values_start(data: memoryview, page: Page, /, *, repeated: bool, optional: bool) -> int:
+    """First byte of the values of an uncompressed data page.
+
+    Args:
+        data: Bytes that hold the page's levels.
+        page: A data page.
+        repeated: Whether the column has repetition levels.
+        optional: Whether it has definition levels.
+
+    Raises:
+        CorruptFileError: The levels are longer than the page.
+    """
+    if page.levels is not None:
+        return page.body + sum(page.levels)
+    at = page.body
+    for _ in range(int(repeated) + int(optional)):
+        length = bytes(data[at : at + 4])
+        at += 4 + int.from_bytes(length, "little")
+        if len(length) < 4 or at > page.stop:
+            raise CorruptFileError(_BAD.format(at=page.offset, found="levels longer than their page"))
+    return at
+
+
+def read_levels(
+    data: memoryview, page: Page, /, *, deepest_repetition: int, deepest_definition: int
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Repetition and definition levels of one data page whose levels are not compressed.
+
+    Returns:
+        Two arrays of `page.values` entries; zeros where the column has no such levels.
+
+    Raises:
+        CorruptFileError: The levels do not hold as many entries as the header says.
+    """
+    if page.values > _MOST_LEVELS:
+        raise CorruptFileError(_BAD.format(at=page.offset, found=f"a page of {page.values} values"))
+    at, decoded = page.body, []
+    for which, deepest in enumerate((deepest_repetition, deepest_definition)):
+        if page.levels is not None:
+            length = page.levels[which]
+        elif deepest:
+            length = int.from_bytes(data[at : at + 4], "little")
+            at += 4
+        else:
+            length = 0
+        if at + length > page.stop:
+            raise CorruptFileError(_BAD.format(at=page.offset, found="levels longer than their page"))
+        decoded.append(decode_levels(bytes(data[at : at + length]), deepest=deepest, count=page.values))
+        at += length
+    return decoded[0], decoded[1]
+
+
+def decode_levels(data: bytes, /, *, deepest: int, count: int) -> NDArray[np.uint8]:
+    """Decode the RLE and bit-packing hybrid that holds levels.
+
+    Args:
+        data: The runs.
+        deepest: The largest level, which gives the bit width; at most 255.
+        count: How many levels are wanted.
+
+    Raises:
+        CorruptFileError: The runs end before, or hold a level above `deepest`.
+    """
+    if deepest == 0:
+        return np.zeros(count, np.uint8)
+    width = deepest.bit_length()
+    weights = (1 << np.arange(width)).astype(np.uint8)
+    parts: list[NDArray[np.uint8]] = []
+    at = filled = 0
+    try:
+        while filled < count:
+            head, at = thrift.read_varint(data, at)
+            if head & 1:
+                packed = np.frombuffer(data, np.uint8, min((head >> 1) * width, len(data) - at), at)
+                bits = np.unpackbits(packed, bitorder="little")
+                run = bits[: bits.size // width * width].reshape(-1, width) @ weights
+                at += (head >> 1) * width
+            else:
+                run = np.full(min(head >> 1, count - filled), data[at], np.uint8)
+                at += 1
+            parts.append(run[: count - filled])
+            filled += len(parts[-1])
+    except (IndexError, ValueError):
+        raise CorruptFileError(f"Expected {count} levels in a page, found {filled}. The file is damaged.") from None
+    levels = np.concatenate(parts) if parts else np.zeros(0, np.uint8)
+    if levels.size and int(levels.max()) > deepest:
+        raise CorruptFileError(f"Expected levels up to {deepest} in a page, found {levels.max()}. The file is damaged.")
+    return levels

@@ -1,0 +1,340 @@
+"""Reads a Parquet shard: flat columns without decoding, everything else through pyarrow."""
+
+from __future__ import annotations
+
+import io
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from seqlake.errors import CorruptFileError, SchemaMismatchError, SeqlakeError
+from seqlake.shards.cells import from_flat
+from seqlake.shards.counting import count_only
+from seqlake.shards.parquet import index as offsets
+from seqlake.shards.parquet.flatness import flat_of
+from seqlake.shards.parquet.footer import DAMAGE, Footer, read_footer
+from seqlake.shards.parquet.pages import walk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from seqlake.protocols import Blob, Flat, Ints
+
+_BATCH = 16 << 20  # bytes of a batch, about
+_MOST_VALUES = 1 << 26  # values of a batch, whatever the encoding makes of them
+_MOST_ROWS = 1 << 16  # rows of a batch
+_KEPT = 256 << 20  # bytes of decoded row groups kept between calls that ask for rows
+
+
+class ParquetReader:
+    """One open Parquet file; made by `open`, opens nothing before it is asked.
+
+    Attributes:
+        blob: The file.
+    """
+
+    def __init__(self, blob: Blob, /, *, index: bytes | None = None) -> None:
+        self.blob = blob
+        self._outside = index
+        self._flats: dict[str, Flat | None] = {}
+        self._proved: set[tuple[int, int]] = set()
+        self._decoded: dict[tuple[int, tuple[str, ...]], list[pa.RecordBatch]] = {}
+
+    @cached_property
+    def footer(self) -> Footer:
+        """The end of the file, read once.
+
+        Raises:
+            CorruptFileError: It is not Parquet, or is damaged.
+        """
+        return read_footer(self.blob)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Arrow schema as the file stores it."""
+        return self.footer.schema
+
+    @property
+    def rows(self) -> int:
+        """Rows of the file."""
+        return self.footer.rows
+
+    @cached_property
+    def index(self) -> offsets.OffsetIndex | None:
+        """The file's own offset index, else the one given at `open`; None where there is neither."""
+        own = self.footer.index()
+        if own is not None or not self._outside:
+            return own
+        found = offsets.decode(self._outside)
+        return found if all(entry.steps.size == self.rows for entry in found.columns.values()) else None
+
+    def lengths(self, column: str, /) -> Ints | None:
+        """[rows] T of a column from the index, -1 null; None where it is not indexed."""
+        return None if self.index is None else self.index.lengths(column)
+
+    def flat(self, column: str, /) -> Flat | None:
+        """Where the steps of each row lie; None where the column must be decoded.
+
+        Raises:
+            SchemaMismatchError: No such column.
+            CorruptFileError: The file is damaged.
+        """
+        if column not in self._flats:
+            self._known([column])
+            self._flats[column] = self._found_flat(column)
+        return self._flats[column]
+
+    def _found_flat(self, column: str) -> Flat | None:
+        entry = None if self.index is None else self.index.columns.get(column)
+        if self.index is None or entry is None:
+            return None
+        self.blob.view()  # maps a local file, so that its ranges are slices
+        # Only the file's own index lies under its seal; any other must be tied to these very rows.
+        levels = None if self.footer.has_index else self.index.levels.get(column, b"")
+        return flat_of(self.footer, column, entry, levels=levels)
+
+    def batches(self, columns: Sequence[str], /, *, rows: Ints | None = None) -> Iterator[pa.RecordBatch]:
+        """Record batches of these columns, in this order, as the file stores them.
+
+        Args:
+            columns: Column names; none gives batches that only count rows.
+            rows: Row numbers, in the order wanted, repeats allowed; None is all.
+
+        Yields:
+            Batches of about 16 MiB, at least one row each.
+
+        Raises:
+            SchemaMismatchError: No such column.
+            CorruptFileError: The file is damaged.
+            IndexError: A row that the file does not have.
+        """
+        names = list(columns)
+        self._known(names)
+        if rows is None:
+            for group in range(len(self.footer.group_rows)):
+                yield from self._group(group, names)
+        else:
+            yield from self._picked(names, np.asarray(rows, np.int64))
+
+    def close(self) -> None:
+        """Forget what was read; the reader may be asked again."""
+        self._decoded.clear()
+        self._flats.clear()
+        self.__dict__.pop("_file", None)
+
+    def _known(self, columns: Sequence[str]) -> None:
+        unknown = [name for name in columns if name not in self.footer.leaves]
+        if unknown:
+            raise SchemaMismatchError(
+                f"Expected columns among {self.schema.names}, found {unknown}.", path=self.blob.location
+            )
+
+    # ---- whole row groups
+
+    def _group(self, group: int, names: list[str]) -> Iterator[pa.RecordBatch]:
+        """One row group in bounded batches; flat columns are copied, the rest is decoded."""
+        first = sum(self.footer.group_rows[:group])
+        flats = {name: flat for name in names if (flat := self.flat(name)) is not None}
+        decode = [name for name in dict.fromkeys(names) if name not in flats]
+        size = self._batch_rows(group, names)
+        for batch in self._decode(group, decode, size):
+            rows = np.arange(first, first + batch.num_rows)
+            first += batch.num_rows
+            yield self._joined(names, batch, flats, rows)
+
+    def _joined(self, names: list[str], decoded: pa.RecordBatch, flats: dict[str, Flat], rows: Ints) -> pa.RecordBatch:
+        if not names:
+            return next(count_only(len(rows)))
+        fields = [self.schema.field(name) for name in names]
+        arrays = [
+            from_flat(flats[name], rows, field.type) if name in flats else decoded.column(name)
+            for name, field in zip(names, fields, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+    def _batch_rows(self, group: int, names: Sequence[str]) -> int:
+        """Rows of one batch of a row group."""
+        rows = max(self.footer.group_rows[group], 1)
+        leaves = [leaf for name in names for leaf in self.footer.leaves[name]]
+        found = self.footer.metadata.row_group(group)
+        nbytes = sum(max(found.column(leaf).total_uncompressed_size, 0) for leaf in leaves)
+        values = max((self.footer.chunks[group][leaf].values for leaf in leaves), default=0)
+        return int(max(1, min(_MOST_ROWS, _BATCH * rows // max(nbytes, 1), _MOST_VALUES * rows // max(values, 1))))
+
+    def _decode(self, group: int, names: list[str], size: int) -> Iterator[pa.RecordBatch]:
+        """Batches of a row group through pyarrow, after its page headers were proved."""
+        rows = self.footer.group_rows[group]
+        if not names:
+            for start in range(0, rows, size):
+                yield from count_only(min(size, rows - start))
+            return
+        leaves = [leaf for name in names for leaf in self.footer.leaves[name]]
+        file = self._opened(group, leaves)
+        seen = 0
+        try:
+            for batch in file.iter_batches(batch_size=size, row_groups=[group], columns=names, use_threads=False):
+                seen += batch.num_rows
+                yield batch.select(names)
+        except SeqlakeError:
+            raise
+        except DAMAGE as error:
+            raise self._damaged(f"values that cannot be decoded ({error})") from None
+        if seen != rows:
+            raise self._damaged(f"{seen} rows in row group {group} instead of {rows}")
+
+    def _opened(self, group: int, leaves: Sequence[int]) -> pq.ParquetFile:
+        """The file for pyarrow: the map itself, or just the chunks that are needed, fetched at once."""
+        chunks = [self.footer.chunks[group][leaf] for leaf in leaves]
+        view = self.blob.view()
+        if view is not None:
+            parts = [view[chunk.start : chunk.stop] for chunk in chunks]
+            file = self._file
+        else:
+            starts, stops = np.array([c.start for c in chunks]), np.array([c.stop for c in chunks])
+            parts = self.blob.ranges(starts, stops)
+            source = pa.PythonFile(_Fetched(self.blob, starts.tolist(), parts), mode="r")
+            file = self._parquet_file(source)
+        for chunk, part in zip(chunks, parts, strict=True):
+            self._prove(chunk.row_group, chunk.leaf, part, chunk.values)
+        return file
+
+    @cached_property
+    def _file(self) -> pq.ParquetFile:
+        return self._parquet_file(pa.BufferReader(pa.py_buffer(self.blob.view())))
+
+    def _parquet_file(self, source: pa.NativeFile) -> pq.ParquetFile:
+        try:
+            return pq.ParquetFile(
+                source, metadata=self.footer.metadata, page_checksum_verification=True, pre_buffer=False
+            )
+        except DAMAGE as error:
+            raise self._damaged(f"a file that cannot be opened ({error})") from None
+
+    def _prove(self, group: int, leaf: int, part: memoryview, values: int) -> None:
+        """Compare a chunk's page headers with the digest taken when it was written."""
+        headers = self.index.headers if self.index is not None and self.footer.has_index else ()
+        if not headers or (group, leaf) in self._proved:
+            return
+        found = offsets.digest(b"".join(bytes(part[p.offset : p.body]) for p in walk(part, values=values)))
+        if found != headers[group * self.footer.metadata.num_columns + leaf]:
+            raise self._damaged(f"page headers of {self.footer.metadata.schema.column(leaf).path!r} that changed")
+        self._proved.add((group, leaf))
+
+    def _damaged(self, found: str) -> CorruptFileError:
+        return CorruptFileError(
+            f"Expected the bytes that were written to {self.blob.location}, found {found}.",
+            path=self.blob.location,
+            hint="The file is damaged: restore it from a copy, or delete its rows.",
+        )
+
+    # ---- some rows
+
+    def _picked(self, names: list[str], rows: Ints) -> Iterator[pa.RecordBatch]:
+        """These rows in bounded batches; row groups without any of them are not touched."""
+        if rows.size and (rows.min() < 0 or rows.max() >= self.rows):
+            raise IndexError(f"Expected rows of 0 to {self.rows - 1}, found {rows.min()} to {rows.max()}.")
+        flats = {name: flat for name in names if (flat := self.flat(name)) is not None}
+        decode = [name for name in dict.fromkeys(names) if name not in flats]
+        ends = np.cumsum(self.footer.group_rows)
+        groups = np.searchsorted(ends, rows, side="right")
+        size = min((self._batch_rows(int(group), names) for group in np.unique(groups)), default=1)
+        for start in range(0, rows.size, size):
+            part, of = rows[start : start + size], groups[start : start + size]
+            yield self._joined(names, self._taken(part, of, decode), flats, part)
+
+    def _taken(self, rows: Ints, groups: Ints, names: list[str]) -> pa.RecordBatch:
+        """Decoded cells of these rows, in their order."""
+        if not names:
+            return next(count_only(len(rows)))
+        found, order = [], []
+        for group in np.unique(groups):
+            here = np.flatnonzero(groups == group)
+            inside = rows[here] - sum(self.footer.group_rows[: int(group)])
+            first = 0
+            for batch in self._kept(int(group), names):
+                hit = np.flatnonzero((inside >= first) & (inside < first + batch.num_rows))
+                if hit.size:
+                    found.append(batch.take(pa.array(inside[hit] - first)))
+                    order.append(here[hit])
+                first += batch.num_rows
+        positions = np.concatenate(order)
+        table = pa.Table.from_batches(found)
+        if np.array_equal(positions, np.arange(positions.size)):
+            joined = table.combine_chunks()
+        else:
+            joined = table.combine_chunks().take(pa.array(np.argsort(positions)))
+        return joined.combine_chunks().to_batches()[0]
+
+    def _kept(self, group: int, names: list[str]) -> Iterator[pa.RecordBatch]:
+        """A row group's batches; small ones stay decoded for the next question."""
+        key = (group, tuple(names))
+        if key in self._decoded:
+            self._decoded[key] = self._decoded.pop(key)  # the newest is last
+            yield from self._decoded[key]
+            return
+        kept: list[pa.RecordBatch] = []
+        nbytes = 0
+        for batch in self._decode(group, names, self._batch_rows(group, names)):
+            nbytes += batch.nbytes
+            kept = [*kept, batch] if nbytes <= _KEPT else []
+            yield batch
+        if nbytes <= _KEPT:
+            self._decoded[key] = kept
+            while sum(b.nbytes for group_ in self._decoded.values() for b in group_) > _KEPT:
+                del self._decoded[next(iter(self._decoded))]
+
+
+class _Fetched(io.RawIOBase):
+    """A file of which some ranges are in memory; the others are fetched when asked for."""
+
+    def __init__(self, blob: Blob, starts: list[int], parts: list[memoryview]) -> None:
+        self._blob = blob
+        self._parts = sorted(zip(starts, parts, strict=True), key=lambda item: item[0])
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._blob.size}[whence]
+        self._at = max(0, base + offset)
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        stop = self._blob.size if size < 0 else min(self._at + size, self._blob.size)
+        start, self._at = self._at, max(stop, self._at)
+        if stop <= start:
+            return b""
+        for first, part in self._parts:
+            if first <= start and stop <= first + len(part):
+                return bytes(part[start - first : stop - first])
+        (part,) = self._blob.ranges(np.array([start]), np.array([stop]))
+        return bytes(part)
+
+
+def open(blob: Blob, /, *, index: bytes | None = None) -> ParquetReader:  # noqa: A001 - the verb of the ShardFormat protocol
+    """Open a Parquet file as a shard.
+
+    Args:
+        blob: The file.
+        index: An offset index kept outside the file (`index.build`), used where the file has none of its own.
+
+    Returns:
+        A reader; the footer is read when it is first asked.
+
+    Example:
+        >>> reader = open(open_blob("part-0.parquet"))
+        >>> flat = reader.flat("action")
+        >>> flat.steps[:3], flat.shape
+        (array([300, 250, 411]), (12,))
+    """
+    return ParquetReader(blob, index=index)

@@ -1,0 +1,101 @@
+"""Some rows of a shard, in any order, as a shard: selections, deletes, deletion vectors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+
+    from seqlake.protocols import Flat, Ints, Shard, ShardReader
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """The rows `keep` of a shard; flat columns stay flat.
+
+    Args:
+        shard: Where the rows lie.
+        keep: Row numbers in it, in the order wanted.
+
+    Example:
+        >>> kept = Rows(shard, np.flatnonzero(rewards > 40))
+        >>> kept.rows
+        12
+    """
+
+    shard: Shard
+    keep: Ints
+
+    @property
+    def key(self) -> str:
+        """The shard's name with a hash of its key and of the rows."""
+        state = blake2b(self.shard.key.encode(), digest_size=8)
+        state.update(np.asarray(self.keep, "<i8").tobytes())
+        return f"{self.shard.key.rpartition('#')[0]}#{state.hexdigest()}"
+
+    @property
+    def rows(self) -> int:
+        """How many rows are kept."""
+        return len(self.keep)
+
+    @property
+    def nbytes(self) -> int:
+        """The shard's bytes, in proportion to the rows kept."""
+        return self.shard.nbytes * len(self.keep) // max(self.shard.rows, 1)
+
+    def open(self) -> RowsReader:
+        """A reader of the kept rows."""
+        return RowsReader(self.shard.open(), np.asarray(self.keep, np.int64))
+
+    def __repr__(self) -> str:
+        return f"Rows({self.shard!r}, {self.rows} of {self.shard.rows})"
+
+
+class RowsReader:
+    """One open `Rows`."""
+
+    def __init__(self, inner: ShardReader, keep: Ints, /) -> None:
+        self.inner = inner
+        self._keep = keep
+        self._flats: dict[str, Flat | None] = {}
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        """The schema of the shard below, where it tells."""
+        return getattr(self.inner, "schema", None)
+
+    def batches(self, columns: Sequence[str], /, *, rows: Ints | None = None) -> Iterator[pa.RecordBatch]:
+        """Record batches of the kept rows; `rows` counts among them.
+
+        Raises:
+            IndexError: A row that is not there.
+        """
+        if rows is not None and len(rows) and rows.min() < 0:
+            raise IndexError(f"Expected rows of 0 to {len(self._keep) - 1}, found {rows.min()}.")
+        return self.inner.batches(columns, rows=self._keep if rows is None else self._keep[rows])
+
+    def flat(self, column: str, /) -> Flat | None:
+        """The column without decoding, of the kept rows."""
+        if column not in self._flats:
+            flat = self.inner.flat(column)
+            self._flats[column] = (
+                None if flat is None else replace(flat, start=flat.start[self._keep], steps=flat.steps[self._keep])
+            )
+        return self._flats[column]
+
+    def lengths(self, column: str, /) -> Ints | None:
+        """[rows] T from an index below, where there is one."""
+        known = getattr(self.inner, "lengths", None)
+        found: Ints | None = None if known is None else known(column)
+        return None if found is None else found[self._keep]
+
+    def close(self) -> None:
+        """Close the shard below."""
+        self.inner.close()

@@ -1,0 +1,1 @@
+"""Shards, metadata and versions: each plug is one way to commit them."""

@@ -1,0 +1,254 @@
+"""Adoption: what others put beside our log, or had before there was one, is taken in by a commit; nothing moves."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from seqlake.errors import DatasetExistsError, ReadOnlyError, ValidationError
+from seqlake.shards.ids import pack
+from seqlake.spec.metadata import Metadata
+from seqlake.tables.standalone import indexes, markers, names, plain
+from seqlake.tables.standalone.changes import Proposal, encode_schema, write_index, writer_name
+from seqlake.tables.standalone.committing import all_or_nothing, commit_version
+from seqlake.tables.standalone.identity import ID
+from seqlake.tables.standalone.log import names_in, read
+from seqlake.tables.standalone.publishing import metadata_is_edited, publish_or_warn
+from seqlake.tables.standalone.records import Entry, Record
+from seqlake.tables.standalone.shards import bare_shard
+from seqlake.tables.standalone.state import columns_of
+from seqlake.tables.standalone.transactions import announce, begin, end
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from seqlake.protocols import Store
+    from seqlake.spec.schema import Schema
+    from seqlake.tables.standalone.identity import Identity
+    from seqlake.tables.standalone.log import Log
+    from seqlake.tables.standalone.state import State
+
+
+def _first_version(log: Log, make: Callable[[str], Record]) -> Record:
+    """Make version 0; of two that try at once one wins, and its record is returned to both.
+
+    Args:
+        log: A log without versions.
+        make: From the transaction, the record; stages what it needs.
+    """
+    store = log.store
+    transaction = announce(store, -1)
+    try:
+        with all_or_nothing(log, transaction):
+            record = make(transaction)
+            store.sync(names.OURS, "")  # the folders made on the way are names, too
+            made = commit_version(log, transaction, parent=-1, propose=lambda state, _: _only_first(log, state, record))
+    except DatasetExistsError:
+        return log.record(0)
+    if publish_or_warn(log, transaction, first=0):
+        end(store, transaction)
+    return made
+
+
+def _only_first(log: Log, state: State, record: Record) -> Record:
+    if state.version >= 0:
+        raise DatasetExistsError(f"{log.root} has versions already.", path=log.root)
+    return record
+
+
+def create(log: Log, schema: Schema, /) -> Record:
+    """Version 0 of a new, empty table.
+
+    Raises:
+        DatasetExistsError: Something is there already.
+        ReadOnlyError: The place cannot be written.
+    """
+    _refuse_if_there(log)
+    encoded, mixtrain = encode_schema(schema)
+
+    def make(transaction: str) -> Record:
+        return _first_record(transaction, "create", (), encoded, dict(mixtrain))
+
+    record = _first_version(log, make)
+    if record.operation != "create" or record.schema != encoded:
+        raise DatasetExistsError(
+            f"{log.root} was made by another process at the same moment.", path=log.root, hint="Open it with sl.open."
+        )
+    return record
+
+
+def _refuse_if_there(log: Log) -> None:
+    if log.newest().version >= 0 or plain.find_files(log.store)[0] or _has_metadata(log.store):
+        raise DatasetExistsError(
+            f"{log.root} holds a dataset or Parquet files already.",
+            path=log.root,
+            hint="Open it with sl.open, choose another folder, or make it a dataset with `seqlake init`.",
+        )
+
+
+def _has_metadata(store: Store) -> bool:
+    return read(store, names.METADATA) is not None
+
+
+def adopt_folder(log: Log, identity: Identity, /) -> Record:
+    """Version 0 of a folder that had no log: its `data/*.parquet` by their names, and its `mixtrain.json`.
+
+    Raises:
+        DatasetNotFoundError: No `mixtrain.json`.
+        ReadOnlyError: Its files do not lie in `data/`.
+    """
+    store = log.store
+    mixtrain = plain.read_metadata(store)
+    paths, adoptable = plain.find_files(store)
+    if not adoptable:
+        raise ReadOnlyError(
+            f"{log.root}: the Parquet files of a dataset that is written lie in data/, found {paths[0]}.",
+            path=log.root,
+            hint="`seqlake repack` writes them into a new dataset; opening this one for reading works.",
+        )
+    files = plain.describe(store, paths)
+    schema = plain.encode(plain.unified(files), mixtrain)
+
+    def make(transaction: str) -> Record:
+        entries = _entries(files, transaction)
+        write_rows(log, identity, transaction, entries, schema)
+        return _first_record(transaction, "adopt", entries, schema, mixtrain)
+
+    return _first_version(log, make)
+
+
+def _first_record(
+    transaction: str, operation: str, add: Sequence[Entry], schema: bytes, mixtrain: dict[str, Any]
+) -> Record:
+    return Record(
+        version=0,
+        transaction=transaction,
+        time=markers.now(),
+        operation=operation,
+        writer=writer_name(),
+        rows=sum(entry.rows for entry in add),
+        add=tuple(add),
+        schema=schema,
+        mixtrain=mixtrain,
+    )
+
+
+def _entries(files: Sequence[plain.PlainFile], transaction: str) -> list[Entry]:
+    return [
+        Entry(
+            name=file.path.removeprefix(f"{names.DATA}/"), transaction=transaction, rows=file.rows, nbytes=file.nbytes
+        )
+        for file in files
+    ]
+
+
+def write_rows(
+    log: Log, identity: Identity, transaction: str, entries: Sequence[Entry], schema: bytes, /
+) -> list[bytes]:
+    """Write the index file of shards that lie in `data/` already, their ids read once; checks that each is there once.
+
+    Returns:
+        The packed ids of each.
+
+    Raises:
+        ValidationError: An id is null or empty, or stands twice.
+    """
+    packed = [_ids(log, entry) if ID in columns_of(schema) else b"" for entry in entries]
+    rows = [
+        indexes.IndexRow(shard=entry.name, rows=entry.rows, nbytes=entry.nbytes, ids=ids, index=_offsets(log, entry))
+        for entry, ids in zip(entries, packed, strict=True)
+    ]
+    identity.check_new(list(zip(entries, packed, strict=True)))
+    write_index(log.store, transaction, rows)
+    log.store.sync(names.STAGED, names.INDEX)
+    return packed
+
+
+def _ids(log: Log, entry: Entry) -> bytes:
+    reader = bare_shard(log.store, entry, version=-1).open()
+    try:
+        batches = [batch.column(0) for batch in reader.batches([ID])]
+    finally:
+        reader.close()
+    ids = pa.chunked_array(batches, pa.string()) if batches else pa.chunked_array([[]], pa.string())
+    if ids.null_count or "" in set(ids.to_pylist()):
+        raise ValidationError(
+            f"Expected an id in every row of data/{entry.name}, found {ids.null_count} nulls or empty ones.",
+            path=log.root,
+            hint="`seqlake validate` names the rows; give each an id of its own first.",
+        )
+    return pack(ids.combine_chunks())
+
+
+def _offsets(log: Log, entry: Entry) -> bytes:
+    from seqlake.shards.parquet import index
+    from seqlake.tables.standalone.shards import placed_blob
+
+    blob = placed_blob(log.store, entry, version=-1)
+    found = index.read(blob)
+    # A file of another writer has no index; where it is plain and uncompressed, one is kept beside it.
+    return (index.build(blob) or b"") if found is None else index.encode(found)
+
+
+def strangers(log: Log, state: State, /) -> list[str]:
+    """Names in `data/` that the log never had, sorted."""
+    unknown = [name for name in names_in(log.store, names.DATA) if name not in state.shards]
+    if not unknown:
+        return []
+    # Ours on their way in or out are no strangers; neither are adopted ones that left.
+    ever = {entry.name for record in log.records(0, state.version) for entry in record.add}
+    return [name for name in unknown if name not in ever and names.owner(name) is None]
+
+
+def adopt_changes(log: Log, identity: Identity, /) -> Record | None:
+    """Commit strangers in `data/` and a `mixtrain.json` edited by hand; None where there is neither.
+
+    Raises:
+        ValidationError: Ids that are there already, or missing.
+        SchemaMismatchError: Columns that do not fit the table.
+        InvalidMetadataError: A `mixtrain.json` that cannot be used.
+    """
+    transaction = begin(log).id
+    store = log.store
+    with all_or_nothing(log, transaction):
+        state = log.newest()
+        found = [f"{names.DATA}/{name}" for name in strangers(log, state) if names.is_shard_name(name)]
+        edited = metadata_is_edited(store, state)
+        if not found and not edited:
+            end(store, transaction)
+            return None
+        proposal = _proposal(log, identity, state, transaction, found, edited=edited)
+        made = commit_version(log, transaction, parent=state.version, propose=proposal)
+    if publish_or_warn(log, transaction, first=made.version):
+        end(store, transaction)
+    return made
+
+
+def _proposal(
+    log: Log, identity: Identity, state: State, transaction: str, paths: list[str], *, edited: bool
+) -> Proposal:
+    mixtrain = plain.read_metadata(log.store) if edited else dict(state.mixtrain)
+    Metadata.parse(json.dumps(mixtrain))
+    files = plain.describe(log.store, paths)
+    ours = plain.PlainFile(path="the table", rows=0, nbytes=0, schema=pa.ipc.read_schema(pa.py_buffer(state.schema)))
+    arrow = ours.schema
+    new = [file for file in files if not set(file.schema.names) <= set(arrow.names)]
+    if new:
+        extra = plain.unified(new)
+        arrow = pa.schema([*arrow, *(field for field in extra if field.name not in arrow.names)])
+    schema = plain.encode(arrow, mixtrain)
+    entries = _entries(files, transaction)
+    packed = write_rows(log, identity, transaction, entries, schema)
+    return Proposal(
+        transaction=transaction,
+        parent=state,
+        operation="adopt" if entries else "metadata",
+        path=log.root,
+        add=entries,
+        packed=packed,
+        schema=None if schema == state.schema else schema,
+        mixtrain=mixtrain if edited else None,
+        identity=identity if entries else None,
+    )

@@ -1,0 +1,117 @@
+"""The bytes of a shard, wherever it is: names move from `data/` to `retired/` under a reader's feet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from seqlake.errors import DamagedTableError, VersionNotFoundError
+from seqlake.tables.standalone.log import Log, root_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from seqlake.protocols import Blob, Ints, Store
+
+_PASSES = 3
+_Found = TypeVar("_Found")
+
+
+class PlacedBlob:
+    """A shard by its name: a `Blob` that looks in `data/`, `staged/`, `data/`, `retired/` until it is found.
+
+    Args:
+        store: The table's root.
+        name: The shard's name.
+        places: Where it may be, in the order that cannot miss it.
+        nbytes: Its size, which the bytes found must have.
+        version: The version that it is read for: says whether the version expired or the table is damaged.
+    """
+
+    def __init__(self, store: Store, name: str, *, places: tuple[str, ...], nbytes: int, version: int) -> None:
+        self._store = store
+        self._name = name
+        self._places = places
+        self._nbytes = nbytes
+        self._version = version
+        self._found: tuple[str, Blob] | None = None
+
+    def __repr__(self) -> str:
+        return f"PlacedBlob({root_of(self._store)!r}, {self._name!r}, nbytes={self._nbytes})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_found": None}  # a handle belongs to one process
+
+    @property
+    def location(self) -> str:
+        """Where it was found."""
+        return self._blob().location
+
+    @property
+    def size(self) -> int:
+        """Its size, from the log."""
+        return self._nbytes
+
+    @property
+    def token(self) -> str:
+        """The token of the bytes that were found."""
+        return self._on_bytes(lambda blob: blob.token)
+
+    def view(self) -> memoryview | None:
+        """All of it as memory, as the store's own blob gives it."""
+        return self._on_bytes(lambda blob: blob.view())
+
+    def ranges(self, starts: Ints, stops: Ints, /) -> list[memoryview]:
+        """Many ranges in few requests."""
+        return self._on_bytes(lambda blob: blob.ranges(starts, stops))
+
+    def _on_bytes(self, read: Callable[[Blob], _Found]) -> _Found:
+        for _ in range(_PASSES):
+            try:
+                return read(self._blob())
+            except FileNotFoundError as error:
+                if isinstance(error, VersionNotFoundError):
+                    raise
+                self.look_again()  # It moved on between finding and reading.
+        raise self._nowhere()
+
+    @property
+    def place(self) -> str:
+        """Its path below the root at this moment."""
+        self._blob()
+        assert self._found is not None
+        return self._found[0]
+
+    def look_again(self) -> None:
+        """It has moved on since it was found."""
+        self._found = None
+
+    def _blob(self) -> Blob:
+        if self._found is None:
+            self._found = self._find()
+        return self._found[1]
+
+    def _find(self) -> tuple[str, Blob]:
+        other: Blob | None = None
+        for place in self._places:
+            try:
+                blob = self._store.blob(place)
+                size = blob.size
+            except FileNotFoundError:
+                continue
+            if size == self._nbytes:
+                return place, blob
+            other = blob
+        raise self._nowhere(other)
+
+    def _nowhere(self, other: Blob | None = None) -> DamagedTableError | VersionNotFoundError:
+        log = Log(self._store)
+        newest = log.newest()
+        if newest.oldest > self._version:
+            return log.not_found(self._version, newest)
+        found = "nowhere" if other is None else f"with {other.size} bytes at {other.location}"
+        return DamagedTableError(
+            f"{log.root}: version {self._version} needs the shard {self._name} of {self._nbytes} bytes; it was found "
+            f"{found}. Something other than seqlake removed or overwrote it.",
+            path=log.root,
+            hint="Restore the file, or go back with `seqlake rollback` to a version without it.",
+        )

@@ -1,0 +1,262 @@
+"""A change on its way to the log: made durable, checked for ids that are there already, turned into a record."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime, time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import seqlake.errors
+from seqlake.tables.standalone import indexes, markers, names
+from seqlake.tables.standalone.conflicts import check_change, check_sides
+from seqlake.tables.standalone.log import on_disk
+from seqlake.tables.standalone.records import OPERATIONS, Entry, Record, SideEntry, encode_mapping
+from seqlake.tables.standalone.state import Renaming, columns_of, encode_columns, fingerprint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from seqlake.protocols import Change, Copied, Side, Store, Written
+    from seqlake.tables.standalone.identity import Identity
+    from seqlake.tables.standalone.log import Log
+    from seqlake.tables.standalone.state import State
+
+_LONGEST_STATISTIC = 256
+
+
+def writer_name() -> str:
+    """Who writes, as records say it."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return f"seqlake {version('seqlake')}"
+    except PackageNotFoundError:
+        return "seqlake"
+
+
+def name_of(key: str, /) -> str:
+    """The shard's name in a `Shard.key`, `<name>#<hash>`."""
+    return key.rpartition("#")[0] or key
+
+
+@dataclass(kw_only=True)
+class Proposal:
+    """A `Change` whose shards are staged: what each round of a commit makes its record from.
+
+    Attributes:
+        transaction: Whose.
+        parent: The state that the change was made on.
+        operation: What the record will call it.
+        add: The new shards, columns as they lie in the files.
+        packed: The packed id hashes of each new shard.
+        side: The new side shards.
+        remove: Names of shards that leave.
+        schema: The new logical schema, as IPC bytes; None leaves it.
+        mixtrain: The new metadata; None leaves them.
+        renamed: Columns that the new schema only calls otherwise.
+        identity: Checks ids; None where nothing is added.
+    """
+
+    transaction: str
+    parent: State
+    operation: str
+    path: str
+    add: Sequence[Entry] = ()
+    packed: Sequence[bytes] = ()
+    side: Sequence[SideEntry] = ()
+    remove: Sequence[str] = ()
+    schema: bytes | None = None
+    mixtrain: Mapping[str, Any] | None = None
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    identity: Identity | None = None
+
+    def __call__(self, state: State, since: Sequence[Record]) -> Record:
+        """The record for the version after `state`; raises on conflict or a duplicate id."""
+        changes_schema = self.schema is not None or self.mixtrain is not None
+        new = {entry.name for entry in self.add}
+        needed = [*self.remove, *(side.of for side in self.side if side.of not in new)]
+        check_change(state, since, needed=needed, changes_schema=changes_schema, path=self.path)
+        beside = [(side.of, column) for side in self.side for column in side.columns]
+        check_sides(since, removed=self.remove, beside=beside, path=self.path)
+        if self.identity is not None:
+            added = list(zip(self.add, self.packed, strict=True))
+            self.identity.check(state, self.parent, added=added, removed=self.remove)
+        add, side = list(self.add), list(self.side)
+        schema = self.parent.schema
+        for record in since:
+            if record.schema is not None:
+                renaming = Renaming.between(schema, record.schema, record.renamed)
+                add = [renaming.entry(entry) for entry in add]
+                side = [now for old in side if (now := renaming.side(old)) is not None]
+                schema = record.schema
+        gone = sum(state.shards[name].rows for name in self.remove)
+        return Record(
+            version=state.version + 1,
+            transaction=self.transaction,
+            time=markers.now(),
+            operation=self.operation,
+            writer=writer_name(),
+            rows=state.rows - gone + sum(entry.rows for entry in add),
+            add=tuple(add),
+            remove=tuple(self.remove),
+            schema=self.schema,
+            mixtrain=self.mixtrain,
+            renamed=self.renamed if self.schema is not None else {},
+            side=tuple(side),
+        )
+
+
+def propose(log: Log, identity: Identity, change: Change, /, *, transaction: str, parent: State) -> Proposal:
+    """Make everything of a change durable that is not yet, its index file too; nothing is visible afterwards.
+
+    Raises:
+        ValueError: The change contradicts itself.
+        OSError: It could not be made durable.
+    """
+    if change.operation not in OPERATIONS:
+        raise ValueError(f"An operation is one of {', '.join(OPERATIONS)}; found {change.operation!r}.")
+    store = log.store
+    written = [stage(store, transaction, one) for one in change.add]
+    sides = [_staged_side(store, transaction, side) for side in change.side]
+    remove = list(dict.fromkeys(name_of(key) for key in change.remove))
+    schema, mixtrain, renamed = _new_schema(change, parent)
+    entries = [_entry(one, transaction) for one in written]
+    carried = identity.carried_files(parent, remove, entries, schema=schema or parent.schema)
+    rows = [_index_row(entry, one, carried.get(entry.name, ())) for entry, one in zip(entries, written, strict=True)]
+    write_index(store, transaction, rows)
+    _sync(store, [file.path for one in written for file in one.files], sides=bool(sides))
+    return Proposal(
+        transaction=transaction,
+        parent=parent,
+        operation=change.operation,
+        path=log.root,
+        add=entries,
+        packed=[bytes(row.ids) for row in rows],
+        side=sides,
+        remove=remove,
+        schema=schema,
+        mixtrain=mixtrain,
+        renamed=renamed,
+        identity=identity if entries else None,
+    )
+
+
+def stage(store: Store, transaction: str, written: Written, /) -> Written:
+    """Bring a finished shard durably to its hidden place; `location` becomes its path in the table.
+
+    Args:
+        store: The table's root.
+        transaction: Whose it is.
+        written: What the shard writer returned; its file lies where `place` said.
+    """
+    return replace(written, location=_bring(store, written.location, names.STAGED, transaction))
+
+
+def _bring(store: Store, location: str, folder: str, transaction: str) -> str:
+    """The path below the root of a file that now lies, durable, in a hidden folder."""
+    if location.startswith(f"{folder}/"):
+        return location
+    here = Path(location)
+    name = here.name
+    owner = names.owner(name) if folder == names.STAGED else names.side_owner(name)
+    if owner != transaction or name.endswith(names.SUFFIX):
+        raise ValueError(f"{location!r} is not where `place` puts a shard of transaction {transaction}.")
+    path = f"{folder}/{name}"
+    store.put(path, here)
+    if not on_disk(store):
+        here.unlink(missing_ok=True)
+    return path
+
+
+def write_index(store: Store, transaction: str, rows: Sequence[indexes.IndexRow], /) -> None:
+    """Write the index file of a transaction's shards, and the packet indexes of its videos."""
+    if not rows:
+        return
+    # Only the writer of T ever writes these names; what a commit that failed half way left of them is replaced.
+    store.put(names.index(transaction), indexes.encode(rows), temporary=names.temporary(transaction))
+    own = [file for row in rows for file in row.files if names.copied_owner(file.path) == transaction]
+    media = indexes.encode_media(own)
+    if media is not None:
+        store.put(names.media(transaction), media, temporary=names.temporary(transaction))
+        store.sync(names.MEDIA, names.OURS)
+
+
+def _sync(store: Store, files: Iterable[str], *, sides: bool) -> None:
+    folders = {str(parent) for path in files for parent in Path(path).parents}
+    store.sync(*sorted("" if folder == "." else folder for folder in folders))
+    store.sync(names.STAGED, names.INDEX)
+    if sides:
+        store.sync(names.SIDE, names.OURS)
+
+
+def _staged_side(store: Store, transaction: str, side: Side) -> SideEntry:
+    path = _bring(store, side.location, names.SIDE, transaction)
+    columns = {column: column for column in side.columns}
+    return SideEntry(name=path.rpartition("/")[2], of=name_of(side.shard), columns=columns)
+
+
+def _entry(written: Written, transaction: str) -> Entry:
+    return Entry(
+        name=written.location.rpartition("/")[2] + names.SUFFIX,
+        transaction=transaction,
+        rows=written.rows,
+        nbytes=written.nbytes,
+        columns=encode_mapping({}),
+        statistics=encode_statistics(written.statistics),
+    )
+
+
+def _index_row(entry: Entry, written: Written, carried: Sequence[Copied]) -> indexes.IndexRow:
+    files = {file.path: file for file in (*carried, *written.files)}
+    return indexes.IndexRow(
+        shard=entry.name,
+        rows=entry.rows,
+        nbytes=entry.nbytes,
+        ids=written.ids,
+        index=written.index,
+        files=tuple(files.values()),
+        references=tuple(written.references),
+    )
+
+
+def _new_schema(change: Change, parent: State) -> tuple[bytes | None, Mapping[str, Any] | None, Mapping[str, str]]:
+    if change.schema is None:
+        return None, None, {}
+    schema, mixtrain = encode_schema(change.schema)
+    before, after = columns_of(parent.schema), columns_of(schema)
+    for old, new in change.renamed.items():
+        if old not in before or new not in after:
+            raise seqlake.errors.SchemaMismatchError(
+                f"Expected to rename a column of the table to one of the new schema, found {old!r} to {new!r}."
+            )
+    same_schema = schema == parent.schema and not change.renamed
+    same_metadata = fingerprint(mixtrain) == fingerprint(parent.mixtrain)
+    return None if same_schema else schema, None if same_metadata else mixtrain, dict(change.renamed)
+
+
+def encode_schema(schema: Any, /) -> tuple[bytes, Mapping[str, Any]]:
+    """A `Schema` as records have it: Arrow IPC bytes and the object of `mixtrain.json`."""
+    return encode_columns(schema), json.loads(schema.metadata.to_json())
+
+
+def encode_statistics(statistics: Mapping[str, tuple[object, object, int]], /) -> str:
+    """Statistics as JSON text; columns whose values JSON cannot hold faithfully are left out."""
+    found = {}
+    for column, (low, high, nulls) in statistics.items():
+        bounds = [_plain(low), _plain(high)]
+        if None not in bounds or (low is None and high is None):
+            found[column] = [*bounds, int(nulls)]
+    return json.dumps(found, ensure_ascii=False) if found else ""
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    if isinstance(value, str) and len(value) <= _LONGEST_STATISTIC:
+        return value
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    return None

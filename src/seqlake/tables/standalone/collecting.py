@@ -1,0 +1,234 @@
+"""Collection: what no retained version names is removed, and transactions that died are given up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from seqlake.errors import VersionNotFoundError
+from seqlake.tables.standalone import markers, names
+from seqlake.tables.standalone.changes import writer_name
+from seqlake.tables.standalone.committing import all_or_nothing, commit_version
+from seqlake.tables.standalone.log import names_in
+from seqlake.tables.standalone.lookup import ShardIndex
+from seqlake.tables.standalone.publishing import move, recover, remove
+from seqlake.tables.standalone.records import Record
+from seqlake.tables.standalone.transactions import begin, end
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from datetime import datetime, timedelta
+
+    from seqlake.protocols import Store
+    from seqlake.tables.standalone.log import Log
+    from seqlake.tables.standalone.records import Entry
+    from seqlake.tables.standalone.state import State
+
+
+def collect(log: Log, /, *, older_than: timedelta) -> list[str]:
+    """Give up transactions not heard of for so long, forget versions that were replaced before, and sweep.
+
+    Args:
+        log: The table's log.
+        older_than: What was the newest version at any time since then stays readable.
+
+    Returns:
+        The paths that were removed.
+    """
+    transaction = begin(log).id
+    limit = markers.now() - older_than
+    with all_or_nothing(log, transaction):
+        suspects = _suspects(log.store, limit, but=transaction)
+
+        def propose(state: State, since: Sequence[Record]) -> Record:
+            del since  # a collection follows anything
+            return Record(
+                version=state.version + 1,
+                transaction=transaction,
+                time=markers.now(),
+                operation="collect",
+                writer=writer_name(),
+                rows=state.rows,
+                aborted=tuple(_uncommitted(log, suspects, state)),
+                oldest=_oldest(log, state, limit),
+            )
+
+        commit_version(log, transaction, parent=log.newest().version, propose=propose)
+    recover(log, transaction)
+    removed = sweep(log)
+    end(log.store, transaction)
+    return removed
+
+
+def would_remove(log: Log, /, *, older_than: timedelta) -> list[str]:
+    """What a collection would remove now; writes nothing."""
+    state = log.newest()
+    if state.version < 0:
+        return []
+    limit = markers.now() - older_than
+    listing = _Listing.of(log.store)
+    gone = set(_uncommitted(log, _suspects(log.store, limit, but=""), state))
+    alive = {marker.transaction for marker in markers.read_all(log.store)} - gone
+    oldest = _oldest(log, state, limit)
+    return sorted(_superfluous(log, listing, alive, _Retained.of(log, oldest), moving=True))
+
+
+def _suspects(store: Store, limit: datetime, *, but: str) -> list[markers.Marker]:
+    return [m for m in markers.read_all(store) if m.time < limit and m.transaction != but]
+
+
+def _uncommitted(log: Log, suspects: Sequence[markers.Marker], state: State) -> list[str]:
+    found = []
+    for marker in suspects:
+        since = log.records(max(marker.begin + 1, 0), state.version)
+        if all(marker.transaction != record.transaction for record in since):
+            found.append(marker.transaction)
+    return found
+
+
+def _oldest(log: Log, state: State, limit: datetime) -> int:
+    """The version that was the newest at that moment; never one before those that are left."""
+    try:
+        return max(state.oldest, log.at_time(limit).version)
+    except VersionNotFoundError:
+        return state.oldest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Listing:
+    """What lay where, before markers and log were read."""
+
+    found: Mapping[str, Sequence[str]]
+
+    @classmethod
+    def of(cls, store: Store) -> _Listing:
+        folders = (names.DATA, names.RETIRED, names.STAGED, names.INDEX, names.SIDE, names.MEDIA)
+        found: dict[str, Sequence[str]] = {folder: names_in(store, folder) for folder in folders}
+        found[names.FILES] = [path for path, _ in store.list(names.FILES)]
+        return cls(found=found)
+
+    def __getitem__(self, folder: str) -> Sequence[str]:
+        return self.found[folder]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Retained:
+    """What versions from the oldest retained one on need.
+
+    Attributes:
+        newest: The newest state.
+        shards: All shards of those versions.
+        sides: Names of their side shards.
+    """
+
+    newest: State
+    shards: Mapping[str, Entry]
+    sides: frozenset[str]
+
+    @classmethod
+    def of(cls, log: Log, oldest: int | None = None) -> _Retained:
+        newest = log.newest()
+        first = log.at(newest.oldest if oldest is None else oldest)
+        shards = dict(first.shards)
+        sides = {side.name for beside in first.sides.values() for side in beside}
+        for record in log.records(first.version + 1, newest.version):
+            shards.update((entry.name, entry) for entry in record.add)
+            sides.update(side.name for side in record.side)
+        return cls(newest=newest, shards=shards, sides=frozenset(sides))
+
+
+def sweep(log: Log, /) -> list[str]:
+    """Remove what no retained version names and no marker protects; what it removed.
+
+    Lists first, then markers, then the log: whatever a list shows has a marker or a record by then.
+    """
+    store = log.store
+    listing = _Listing.of(store)
+    alive = {marker.transaction for marker in markers.read_all(store)}
+    retained = _Retained.of(log)
+    _put_in_place(log, listing, retained)
+    superfluous = sorted(_superfluous(log, listing, alive, retained, moving=False))
+    remove(store, superfluous)
+    return superfluous
+
+
+def _put_in_place(log: Log, listing: _Listing, retained: _Retained) -> None:
+    """Shards that an interrupted publish left behind: in first, then out, as in a publish."""
+    store = log.store
+    while True:
+        newest = log.newest()
+        staged = {f"{name}{names.SUFFIX}" for name in listing[names.STAGED]} & newest.shards.keys()
+        for name in sorted(staged):
+            move(store, names.staged(name), names.data(name))
+        if staged:
+            store.sync(names.DATA)
+        late = [name for name in listing[names.DATA] if name in retained.shards and name not in newest.shards]
+        for name in late:
+            move(store, names.data(name), names.retired(name))
+        if late:
+            store.sync(names.DATA)
+        moved = staged | set(late)
+        since = log.records(newest.version + 1, log.newest().version)
+        if all(moved.isdisjoint(record.remove) for record in since):
+            return
+
+
+def _superfluous(log: Log, listing: _Listing, alive: set[str], retained: _Retained, *, moving: bool) -> Iterator[str]:
+    """Paths of our form that nothing needs; `moving`: shards still in `data/` count as retired already."""
+
+    def dead(transaction: str | None) -> bool:
+        return transaction is not None and transaction not in alive
+
+    ever = _ever(log)
+    for name in listing[names.DATA]:
+        if name not in retained.shards and (dead(names.owner(name)) or (moving and name in ever)):
+            yield names.data(name)
+    for bare in listing[names.RETIRED]:
+        name = f"{bare}{names.SUFFIX}"
+        owner = names.owner(name)
+        if name not in retained.shards and (dead(owner) or (owner is None and name in ever)):
+            yield names.retired(name)
+    for bare in listing[names.STAGED]:
+        ours = dead(names.staged_owner(bare)) and names.marker_owner(bare) is None
+        if ours and f"{bare}{names.SUFFIX}" not in retained.shards:
+            yield f"{names.STAGED}/{bare}"
+    for name in listing[names.SIDE]:
+        if dead(names.side_owner(name)) and name not in retained.sides:
+            yield f"{names.SIDE}/{name}"
+    yield from _derived(log, listing, alive, retained)
+
+
+def _derived(log: Log, listing: _Listing, alive: set[str], retained: _Retained) -> Iterator[str]:
+    """Index files, packet indexes, copied-in files, checkpoints."""
+    index = ShardIndex(log.store)
+    found = index.find(retained.newest, retained.shards.values())
+    # A retained shard that no index file knows may name any file, so then no file is touched.
+    all_known = retained.shards.keys() <= found.keys()
+    needed = {file.path for name, rows in found.items() for file in rows.files(name)}
+    adders = {entry.transaction for entry in retained.shards.values()}
+    owners = {names.copied_owner(path) for path in needed}
+    if all_known:
+        for path in listing[names.FILES]:
+            owner = names.copied_owner(path)
+            if owner is not None and owner not in alive and path not in needed:
+                yield path
+        for name in listing[names.MEDIA]:
+            owner = name.removesuffix(".arrow")
+            if names.is_transaction(owner) and owner not in alive and owner not in owners:
+                yield f"{names.MEDIA}/{name}"
+    numbers = [number for number in log.checkpoint_numbers() if number <= log.newest().version]
+    for number in numbers[:-1]:
+        yield names.checkpoint(number)
+    kept = log.index_of_checkpoint(numbers[-1]) if numbers else ""
+    for name in listing[names.INDEX]:
+        owner = names.index_owner(name)
+        if owner is None or owner in alive or name == kept:
+            continue
+        if names.is_merged_index(name) or owner not in adders:
+            yield f"{names.INDEX}/{name}"
+
+
+def _ever(log: Log) -> set[str]:
+    """The names of all shards that the log ever had."""
+    newest = log.newest()
+    return {entry.name for record in log.records(0, newest.version) for entry in record.add}

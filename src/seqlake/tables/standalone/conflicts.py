@@ -1,0 +1,115 @@
+"""Which commits may follow which: section by section the table of `docs/reference/commits.md`, pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from seqlake.errors import CommitConflictError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from seqlake.tables.standalone.records import Record
+    from seqlake.tables.standalone.state import State
+
+
+def check_fence(transaction: str, records: Iterable[Record], /, *, path: str) -> None:
+    """Refuse a transaction that `collect` gave up for dead.
+
+    Raises:
+        CommitConflictError: One of these versions aborts it.
+    """
+    for record in records:
+        if transaction in record.aborted:
+            raise CommitConflictError(
+                f"Nothing was committed: version {record.version} (collect) gave transaction {transaction} up, "
+                "because it had not been heard of for longer than the collection's limit.",
+                path=path,
+                hint="Write the rows again; a writer that lives longer must call `renew` at least hourly.",
+            )
+
+
+def check_change(
+    state: State, records: Sequence[Record], /, *, needed: Iterable[str], changes_schema: bool, path: str
+) -> None:
+    """Refuse a change that what came since its parent has made impossible.
+
+    Args:
+        state: The newest version.
+        records: What came since the parent.
+        needed: The shards that the change removes or puts columns beside.
+        changes_schema: Whether it changes the schema or the metadata.
+        path: The table's location, for messages.
+
+    Raises:
+        CommitConflictError: Names version, operation and shards in the way. Its `replay` is set where the same
+            change can simply be made anew on the newest state.
+    """
+    gone = [name for name in needed if name not in state.shards]
+    if gone:
+        culprits = [record for record in records if set(gone) & set(record.remove)]
+        raise CommitConflictError(
+            f"Nothing was committed: {_said(culprits or records)} replaced or removed {len(gone)} of the shards that "
+            f"this change is about ({', '.join(gone[:3])}{', ...' if len(gone) > 3 else ''}).",
+            path=path,
+            hint="Open the newest version and make the change again.",
+        )
+    if changes_schema:
+        rivals = [record for record in records if record.schema is not None or record.mixtrain is not None]
+        if rivals:
+            error = CommitConflictError(
+                f"Nothing was committed: {_said(rivals)} changed the schema or the metadata meanwhile.",
+                path=path,
+                hint="Make the change again on the newest version.",
+            )
+            error.replay = True
+            raise error
+
+
+def check_sides(
+    records: Sequence[Record], /, *, removed: Iterable[str], beside: Iterable[tuple[str, str]], path: str
+) -> None:
+    """Refuse a change that would undo cells which a rival put beside a shard since the parent.
+
+    Args:
+        records: What came since the parent.
+        removed: The shards that leave: what was beside them when they were read is in the new ones.
+        beside: (shard, column) of the side shards of the change, which hold whole columns.
+        path: The table's location, for messages.
+
+    Raises:
+        CommitConflictError: Names version and operation in the way.
+    """
+    gone, mine = set(removed), set(beside)
+    for record in records:
+        for side in record.side:
+            if side.of in gone or any((side.of, column) in mine for column in side.columns):
+                raise CommitConflictError(
+                    f"Nothing was committed: {_said([record])} changed {', '.join(side.columns)} of the same shard "
+                    f"({side.of}) meanwhile.",
+                    path=path,
+                    hint="Open the newest version and make the change again.",
+                )
+
+
+def check_rollback(target: int, state: State, records: Sequence[Record], /, *, path: str) -> None:
+    """Refuse a rollback when anything but a collection came since its parent.
+
+    Raises:
+        CommitConflictError: Names what came.
+    """
+    rivals = [record for record in records if record.operation != "collect"]
+    if rivals:
+        raise CommitConflictError(
+            f"Nothing was committed: the table was to go back from version {rivals[0].version - 1} to {target}, but "
+            f"{_said(rivals)} came meanwhile (the newest is {state.version}).",
+            path=path,
+            hint="Look at the new versions, then roll back again.",
+        )
+
+
+def _said(records: Sequence[Record]) -> str:
+    if not records:
+        return "an earlier version"
+    listed = ", ".join(f"version {record.version} ({record.operation})" for record in records[:3])
+    return listed if len(records) <= 3 else f"{listed} and {len(records) - 3} more"

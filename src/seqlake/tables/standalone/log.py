@@ -1,0 +1,254 @@
+"""Reading the log: the newest state, an older one, the records between. Writes nothing, ever."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from seqlake.errors import DamagedTableError, ShardChangedError, UnsupportedVersionError, VersionNotFoundError
+from seqlake.files.locations import is_local, scheme
+from seqlake.tables.standalone import checkpoints, names
+from seqlake.tables.standalone.records import Record, parse
+from seqlake.tables.standalone.state import EMPTY, State, fold
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from datetime import datetime
+
+    from seqlake.protocols import Store
+
+PARALLEL = 16
+_REMEMBERED = 1024
+_TRIES = 10
+
+
+def root_of(store: Store, /) -> str:
+    """The table's location: an absolute path or a URI."""
+    return str(store.root)  # type: ignore[attr-defined]  # the protocol leaves out what only messages need
+
+
+def on_disk(store: Store, /) -> bool:
+    """Whether this is a folder of this machine, where names can be probed for next to nothing."""
+    return is_local(root_of(store))
+
+
+def can_list(store: Store, /) -> bool:
+    """Whether folders can be listed; over HTTP they cannot."""
+    return scheme(root_of(store)) not in {"http", "https"}
+
+
+def read(store: Store, path: str, /) -> bytes | None:
+    """A small file, whole; None where there is none."""
+    whole = getattr(store, "read", None)  # object stores give it in one request
+    for _ in range(_TRIES):
+        try:
+            if whole is not None:
+                return bytes(whole(path))
+            blob = store.blob(path)
+            size = blob.size
+            if not size:
+                return b""
+            return bytes(blob.ranges(np.array([0], np.int64), np.array([size], np.int64))[0])
+        except FileNotFoundError:
+            return None
+        except ShardChangedError:
+            continue  # `mixtrain.json`, markers and the hint are replaced under a reader.
+    raise ShardChangedError(f"{path} of {root_of(store)} changed each time it was read.", path=root_of(store))
+
+
+def read_many(store: Store, paths: Sequence[str], /) -> list[bytes | None]:
+    """Several small files at once: in order locally, in parallel elsewhere."""
+    if len(paths) < 2 or on_disk(store):
+        return [read(store, path) for path in paths]
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        return list(pool.map(lambda path: read(store, path), paths))
+
+
+def names_in(store: Store, folder: str, /, *, after: str = "") -> list[str]:
+    """The names of the files that lie directly in a folder, sorted."""
+    start = f"{folder}/{after}" if after else ""
+    paths = (path.removeprefix(f"{folder}/") for path, _ in store.list(folder, after=start))
+    return [name for name in paths if "/" not in name]
+
+
+class Log:
+    """The log of one table; remembers what it has read, which never changes.
+
+    Attributes:
+        store: The table's root.
+        in_doubt: Transactions that asked for a version here and have not seen that they did not get it: for them
+            the log decides, and nothing of theirs is discarded without asking it.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._newest = EMPTY
+        self._records: dict[int, Record] = {}
+        self.in_doubt: set[str] = set()
+
+    def newest(self) -> State:
+        """The state of the newest version; its `version` is -1 where there is no log.
+
+        Raises:
+            DamagedTableError: A record that cannot be used.
+        """
+        state = self._newest
+        if state.version < 0:
+            state = self._checkpoint(None)
+        self._newest = fold(state, self._after(state.version))
+        return self._newest
+
+    def at(self, version: int, /) -> State:
+        """The state of a version.
+
+        Raises:
+            VersionNotFoundError: It expired, or was never there.
+        """
+        newest = self.newest()
+        if not newest.oldest <= version <= newest.version:
+            raise self.not_found(version, newest)
+        if version == newest.version:
+            return newest
+        state = self._checkpoint(version)
+        return fold(state, self.records(state.version + 1, version))
+
+    def not_found(self, version: int | str, newest: State) -> VersionNotFoundError:
+        """The error for a version that is not there."""
+        return VersionNotFoundError(
+            f"Expected a version from {newest.oldest} to {newest.version}, found {version!r}.",
+            path=self.root,
+            hint="`seqlake versions` lists those that are left; older ones were removed by `collect`.",
+        )
+
+    @property
+    def root(self) -> str:
+        """The table's location, for messages."""
+        return root_of(self.store)
+
+    def forget(self) -> None:
+        """Read the newest state from a checkpoint again, next time."""
+        self._newest = EMPTY
+
+    def at_time(self, time: datetime, /) -> State:
+        """The last version whose `time` is not later.
+
+        Raises:
+            VersionNotFoundError: All are later, or it expired.
+        """
+        newest = self.newest()
+        for number in range(newest.version, newest.oldest - 1, -1):
+            if number == newest.version and newest.time <= time:
+                return newest
+            if self.record(number).time <= time:
+                return self.at(number)
+        raise self.not_found(time.isoformat(), newest)
+
+    def record(self, version: int, /) -> Record:
+        """One record that is known to be there."""
+        return self.records(version, version)[0]
+
+    def records(self, first: int, last: int, /) -> list[Record]:
+        """The records of these versions, both included.
+
+        Raises:
+            DamagedTableError: One is gone or cannot be used.
+        """
+        wanted = [number for number in range(first, last + 1) if number not in self._records]
+        for number, data in zip(wanted, read_many(self.store, [names.version(n) for n in wanted]), strict=True):
+            if data is None:
+                raise DamagedTableError(
+                    f"{names.version(number)} is gone from {self.root}.",
+                    path=self.root,
+                    hint="The log never shrinks by itself; restore the file from a copy.",
+                )
+            self._remember(data, number)
+        found = [self._records[number] for number in range(first, last + 1)]
+        for number in list(self._records)[:-_REMEMBERED]:
+            del self._records[number]
+        return found
+
+    def transaction_in(self, transaction: str, /, *, after: int) -> Record | None:
+        """The record that this transaction made, if it made one after that version."""
+        newest = self.newest()
+        for record in self.records(max(after + 1, 0), newest.version):
+            if record.transaction == transaction:
+                return record
+        return None
+
+    def probe(self, version: int, /) -> Record | None:
+        """The record of a version, read anew; None where there is none yet."""
+        data = read(self.store, names.version(version))
+        return None if data is None else parse(data, version=version, path=names.version(version))
+
+    def checkpoint_numbers(self) -> list[int]:
+        """The versions that have a checkpoint, oldest first."""
+        found = (names.checkpoint_number(name) for name in names_in(self.store, names.CHECKPOINTS))
+        return sorted(number for number in found if number is not None)
+
+    def index_of_checkpoint(self, number: int, /) -> str:
+        """The name of a checkpoint's index file; empty where the checkpoint cannot be used."""
+        state = self._load(number)
+        return "" if state is None else state.index
+
+    def _remember(self, data: bytes, number: int) -> Record:
+        record = parse(data, version=number, path=names.version(number))
+        self._records[number] = record
+        return record
+
+    def _after(self, version: int) -> Iterator[Record]:
+        """The records that came after a version: probed one by one locally, listed once elsewhere."""
+        if not on_disk(self.store) and can_list(self.store):
+            listed = names_in(self.store, names.VERSIONS, after=f"{version:020d}.json" if version >= 0 else "")
+            numbers = [n for name in listed if (n := names.version_number(name)) is not None and n > version]
+            if numbers:
+                yield from self.records(version + 1, max(numbers))
+            return
+        number = version + 1
+        while True:
+            known = self._records.get(number)
+            if known is None:
+                data = read(self.store, names.version(number))
+                if data is None:
+                    return
+                known = self._remember(data, number)
+            yield known
+            number += 1
+
+    def _checkpoint(self, limit: int | None) -> State:
+        """The largest usable checkpoint up to a version; the empty state where there is none."""
+        if limit is None and (hint := self._hinted()) is not None:
+            return hint
+        numbers = self.checkpoint_numbers() if can_list(self.store) else []
+        for number in reversed(numbers):
+            if limit is not None and number > limit:
+                continue
+            state = self._load(number)
+            if state is not None:
+                return state
+        return EMPTY
+
+    def _hinted(self) -> State | None:
+        text = (read(self.store, names.LAST) or b"").strip()
+        return self._load(int(text)) if text.isdigit() and len(text) <= 20 else None
+
+    def _load(self, number: int) -> State | None:
+        data = read(self.store, names.checkpoint(number))
+        if data is None:
+            return None
+        try:
+            return checkpoints.decode(data, version=number, path=names.checkpoint(number))
+        except UnsupportedVersionError:
+            raise
+        except DamagedTableError:
+            return None  # It is derived; `check` reports it.
+
+
+def touched(records: Iterable[Record], /) -> list[str]:
+    """The names that these versions added or removed, each once, in order."""
+    found: dict[str, None] = {}
+    for record in records:
+        found.update(dict.fromkeys(entry.name for entry in record.add))
+        found.update(dict.fromkeys(record.remove))
+    return list(found)

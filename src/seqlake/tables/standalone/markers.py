@@ -1,0 +1,76 @@
+"""Markers: which transactions are under way, or died."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from seqlake.tables.standalone import names
+from seqlake.tables.standalone.log import names_in, read_many
+from seqlake.tables.standalone.records import FORMAT, parse_time, stamp
+
+if TYPE_CHECKING:
+    from seqlake.protocols import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marker:
+    """What a transaction says of itself while it is under way.
+
+    Attributes:
+        transaction: Its id.
+        begin: Its fate stands in a version after this one; -1 where the marker is torn.
+        time: When it was last known to live.
+    """
+
+    transaction: str
+    begin: int
+    time: datetime
+
+    def encode(self) -> bytes:
+        """The bytes of the file."""
+        document = {
+            "format": FORMAT,
+            "transaction": self.transaction,
+            "begin": self.begin,
+            "time": stamp(self.time),
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+        }
+        return json.dumps(document).encode()
+
+
+def now() -> datetime:
+    """The time of this machine, UTC."""
+    return datetime.now(UTC)
+
+
+def parse(data: bytes, /, *, transaction: str) -> Marker:
+    """Read a marker; a torn one counts from the start of the log and from the time in its transaction's id."""
+    torn = Marker(transaction=transaction, begin=-1, time=_born(transaction))
+    try:
+        document = json.loads(data)
+        begin = document["begin"]
+        return replace(torn, begin=begin if type(begin) is int else -1, time=parse_time(document["time"]))
+    except (ValueError, KeyError, TypeError):
+        return torn
+
+
+def read_all(store: Store, /) -> list[Marker]:
+    """The markers of all transactions, oldest id first."""
+    transactions = [t for name in names_in(store, names.STAGED) if (t := names.marker_owner(name)) is not None]
+    found = read_many(store, [names.marker(t) for t in transactions])
+    # One that vanished since the listing has been finished by its owner.
+    return [parse(data, transaction=t) for t, data in zip(transactions, found, strict=True) if data is not None]
+
+
+def _born(transaction: str) -> datetime:
+    milliseconds = int(transaction[:12], 16)
+    try:
+        return datetime.fromtimestamp(milliseconds / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return datetime.fromtimestamp(0, UTC)

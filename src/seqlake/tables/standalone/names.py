@@ -1,0 +1,211 @@
+"""What a name below the root means: who owns it, which place it is in.
+
+A shard is called `part-<T>-<n>.parquet` in `data/` and loses the suffix below `_seqlake/`, so that no glob for
+`*.parquet` ever sees it there. T is the transaction that made it, so the owner of everything is read off its name.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+
+METADATA = "mixtrain.json"
+DATA = "data"
+FILES = "files"
+OURS = "_seqlake"
+VERSIONS = f"{OURS}/versions"
+STAGED = f"{OURS}/staged"
+RETIRED = f"{OURS}/retired"
+SIDE = f"{OURS}/side"
+MEDIA = f"{OURS}/media"
+DERIVED = f"{OURS}/derived"
+INDEX = f"{OURS}/index"
+CHECKPOINTS = f"{OURS}/checkpoints"
+LAST = f"{CHECKPOINTS}/last"
+SUFFIX = ".parquet"
+NOBODY = "0" * 32
+"""Stands for a transaction where there is none: the shards of a plain folder, whose names are paths."""
+
+_T = r"[0-9a-f]{32}"
+_N = r"[0-9a-z]{1,16}"
+_TRANSACTION = re.compile(_T)
+_COUNTER = re.compile(_N)
+_PART = re.compile(rf"part-({_T})-({_N})(?:\.parquet)?")
+_SIDE = re.compile(rf"side-({_T})-({_N})")
+_STAGED = re.compile(rf"(?:part-({_T})-{_N}|file-({_T})-{_N}|({_T})\.json|({_T})(?:-{_N})?\.tmp)")
+_COPIED = re.compile(rf"{FILES}/[^/]+/[0-9a-f]{{2}}/[^/]*-({_T})-{_N}(?:\.[^/]*)?")
+_NUMBERED = re.compile(r"(\d{20})(?:-([0-9a-f]{32}))?")
+
+
+def new_transaction() -> str:
+    """A uuid7: 32 lower-case hex digits that sort by time."""
+    milliseconds = time.time_ns() // 1_000_000
+    random = int.from_bytes(os.urandom(10), "big")
+    value = (milliseconds & (1 << 48) - 1) << 80 | random
+    value = value & ~(0xF << 76) | 0x7 << 76
+    return f"{value & ~(0x3 << 62) | 0x2 << 62:032x}"
+
+
+def is_transaction(text: object) -> bool:
+    """Whether this is a transaction id as we write it."""
+    return isinstance(text, str) and _TRANSACTION.fullmatch(text) is not None
+
+
+def is_counter(n: str) -> bool:
+    """Whether `n` may number something within a transaction: 1 to 16 of `[0-9a-z]`."""
+    return _COUNTER.fullmatch(n) is not None
+
+
+def is_shard_name(name: object) -> bool:
+    """Whether a record may call a shard this: one plain file name that ends in `.parquet`."""
+    return (
+        isinstance(name, str)
+        and name.endswith(SUFFIX)
+        and name != SUFFIX
+        and len(name.encode("utf-8", "replace")) <= 255
+        and not any(c in "/\\" or ord(c) < 32 for c in name)
+    )
+
+
+def is_reference(path: object) -> bool:
+    """Whether an index file may name this path: relative, and never above the root."""
+    return (
+        isinstance(path, str)
+        and bool(path)
+        and not path.startswith("/")
+        and "\\" not in path
+        and "\0" not in path
+        and not any(part in ("", ".", "..") for part in path.split("/"))
+    )
+
+
+def part(transaction: str, n: str) -> str:
+    """The name of shard `n` of a transaction, as records and `data/` have it."""
+    return f"part-{transaction}-{n}{SUFFIX}"
+
+
+def bare(name: str) -> str:
+    """A shard's name as it is below `_seqlake/`."""
+    return name.removesuffix(SUFFIX)
+
+
+def data(name: str) -> str:
+    """Where the shard is while it belongs to the newest version."""
+    return f"{DATA}/{name}"
+
+
+def staged(name: str) -> str:
+    """Where it is before."""
+    return f"{STAGED}/{bare(name)}"
+
+
+def retired(name: str) -> str:
+    """Where it is afterwards."""
+    return f"{RETIRED}/{bare(name)}"
+
+
+def places(name: str) -> tuple[str, ...]:
+    """Where to look for a shard, in the order that cannot miss it: names only move forward."""
+    return data(name), staged(name), data(name), retired(name)
+
+
+def owner(name: str) -> str | None:
+    """The transaction in the name of a shard, with or without its suffix; None for adopted names."""
+    match = _PART.fullmatch(name)
+    return match[1] if match else None
+
+
+def side(transaction: str, n: str) -> str:
+    """The name of a side shard."""
+    return f"side-{transaction}-{n}"
+
+
+def side_owner(name: object) -> str | None:
+    """The transaction in the name of a side shard."""
+    match = _SIDE.fullmatch(name) if isinstance(name, str) else None
+    return match[1] if match else None
+
+
+def staged_owner(name: str) -> str | None:
+    """The transaction that owns a name in `staged/`; None for strangers."""
+    match = _STAGED.fullmatch(name)
+    return next((group for group in match.groups() if group), None) if match else None
+
+
+def copied_owner(path: str) -> str | None:
+    """The transaction in the path of a copied-in file; None for files that we did not copy."""
+    match = _COPIED.fullmatch(path)
+    return match[1] if match else None
+
+
+def marker(transaction: str) -> str:
+    """The path of the marker: this transaction is under way, or died."""
+    return f"{STAGED}/{transaction}.json"
+
+
+def marker_owner(name: str) -> str | None:
+    """The transaction whose marker has this name in `staged/`."""
+    stem = name.removesuffix(".json")
+    return stem if stem != name and is_transaction(stem) else None
+
+
+def temporary(transaction: str, n: str = "") -> str:
+    """A path that a local file of this transaction has before it gets its name."""
+    return f"{STAGED}/{transaction}-{n}.tmp" if n else f"{STAGED}/{transaction}.tmp"
+
+
+def version(number: int) -> str:
+    """The path of a version record."""
+    return f"{VERSIONS}/{number:020d}.json"
+
+
+def version_number(name: str) -> int | None:
+    """The number of a version record, from its name in `versions/`."""
+    stem = name.removesuffix(".json")
+    return int(stem) if stem != name and len(stem) == 20 and stem.isdecimal() and stem.isascii() else None
+
+
+def index(transaction: str) -> str:
+    """The path of the index file of the shards that a transaction added."""
+    return f"{INDEX}/{transaction}.arrow"
+
+
+def merged_index(number: int, transaction: str) -> str:
+    """The name, in `index/`, of the index file of a checkpoint."""
+    return f"{number:020d}-{transaction}.arrow"
+
+
+def is_merged_index(name: object) -> bool:
+    """Whether a checkpoint may name this as its index file."""
+    if not isinstance(name, str) or not name.endswith(".arrow"):
+        return False
+    match = _NUMBERED.fullmatch(name.removesuffix(".arrow"))
+    return match is not None and match[2] is not None
+
+
+def index_owner(name: str) -> str | None:
+    """The transaction that wrote this file of `index/`."""
+    stem = name.removesuffix(".arrow")
+    if stem == name:
+        return None
+    if is_transaction(stem):
+        return stem
+    match = _NUMBERED.fullmatch(stem)
+    return match[2] if match else None
+
+
+def checkpoint(number: int) -> str:
+    """The path of the checkpoint of a version."""
+    return f"{CHECKPOINTS}/{number:020d}.arrow"
+
+
+def checkpoint_number(name: str) -> int | None:
+    """The version of a checkpoint, from its name in `checkpoints/`."""
+    stem = name.removesuffix(".arrow")
+    return int(stem) if stem != name and len(stem) == 20 and stem.isdecimal() and stem.isascii() else None
+
+
+def media(transaction: str) -> str:
+    """The path of the packet indexes of a transaction's videos."""
+    return f"{MEDIA}/{transaction}.arrow"

@@ -1,0 +1,146 @@
+"""A plain folder: `mixtrain.json` and Parquet files, as any tool leaves them; read as it is, adopted to be written."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from seqlake.errors import DatasetNotFoundError, InvalidMetadataError, SchemaMismatchError
+from seqlake.shards.parquet.footer import read_footer
+from seqlake.spec.metadata import Metadata
+from seqlake.spec.schema import Schema
+from seqlake.tables.standalone import names
+from seqlake.tables.standalone.identity import ID
+from seqlake.tables.standalone.log import PARALLEL, read, root_of
+from seqlake.tables.standalone.records import Entry
+from seqlake.tables.standalone.state import State, encode_columns, fingerprint
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from seqlake.protocols import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainFile:
+    """A Parquet file of a plain folder.
+
+    Attributes:
+        path: Below the root.
+        rows: From its footer.
+        nbytes: Its size.
+        schema: Its Arrow schema.
+    """
+
+    path: str
+    rows: int
+    nbytes: int
+    schema: pa.Schema
+
+
+def find_files(store: Store, /) -> tuple[list[str], bool]:
+    """The data files of a plain folder, and whether they lie where `adopt` can take them.
+
+    `data/*.parquet` by name; where there are none, every `*.parquet` below the root by path, outside `files/` and
+    names that begin with `_` or `.`.
+    """
+    direct = [path for path in _parquet(store, names.DATA) if names.is_shard_name(path.removeprefix(f"{names.DATA}/"))]
+    if direct:
+        return direct, True
+    found = [
+        path
+        for path in _parquet(store, "")
+        if not path.startswith(f"{names.FILES}/") and not any(part[0] in "_." for part in path.split("/"))
+    ]
+    return found, not found
+
+
+def _parquet(store: Store, folder: str) -> list[str]:
+    return sorted(path for path, _ in store.list(folder) if path.endswith(names.SUFFIX))
+
+
+def describe(store: Store, paths: Sequence[str], /) -> list[PlainFile]:
+    """The footers of these files, read in parallel.
+
+    Raises:
+        CorruptFileError: One is no Parquet file.
+    """
+
+    def one(path: str) -> PlainFile:
+        blob = store.blob(path)
+        footer = read_footer(blob)
+        return PlainFile(path=path, rows=footer.rows, nbytes=blob.size, schema=footer.schema)
+
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        return list(pool.map(one, paths))
+
+
+def read_metadata(store: Store, /) -> dict[str, Any]:
+    """`mixtrain.json`, checked.
+
+    Raises:
+        DatasetNotFoundError: There is none.
+        InvalidMetadataError: It cannot be used.
+    """
+    data = read(store, names.METADATA)
+    if data is None:
+        root = root_of(store)
+        raise DatasetNotFoundError(
+            f"{root} has no {names.METADATA}, so it is not a Mixtrain dataset.",
+            path=root,
+            hint=f"`seqlake init {root}` makes it one; sl.scan reads the Parquet files as they are.",
+        )
+    Metadata.parse(data)
+    found = json.loads(data)
+    if not isinstance(found, dict):
+        raise InvalidMetadataError(f"Expected a JSON object in {names.METADATA}, found {type(found).__name__}.")
+    return found
+
+
+def unified(files: Sequence[PlainFile], /) -> pa.Schema:
+    """One schema that all files fit: columns of all, wider types where they differ.
+
+    Raises:
+        SchemaMismatchError: Types that cannot become one.
+    """
+    if not files:
+        return pa.schema([pa.field(ID, pa.string())])
+    try:
+        return pa.unify_schemas([file.schema for file in files], promote_options="permissive").remove_metadata()
+    except pa.ArrowException as error:
+        raise SchemaMismatchError(
+            f"Expected files whose columns fit one schema, found others: {error}", hint="Rewrite those that differ."
+        ) from error
+
+
+def encode(arrow: pa.Schema, mixtrain: dict[str, Any], /) -> bytes:
+    """The logical schema of these files under this metadata, as records carry it."""
+    metadata = Metadata.parse(json.dumps(mixtrain))
+    schema = Schema.from_arrow(arrow, metadata=metadata, id=ID if ID in arrow.names else None)
+    return encode_columns(schema)
+
+
+def plain_state(store: Store, /) -> State:
+    """What a plain folder holds, as the state of a version -1.
+
+    Raises:
+        DatasetNotFoundError: No `mixtrain.json`.
+    """
+    mixtrain = read_metadata(store)
+    files = describe(store, find_files(store)[0])
+    shards = {
+        file.path: Entry(name=file.path, transaction=names.NOBODY, rows=file.rows, nbytes=file.nbytes) for file in files
+    }
+    return replace(
+        State(),
+        shards=shards,
+        schema=encode(unified(files), mixtrain),
+        mixtrain=mixtrain,
+        known=frozenset({fingerprint(mixtrain)}),
+        rows=sum(file.rows for file in files),
+        operation="plain",
+    )

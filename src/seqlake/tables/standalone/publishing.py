@@ -1,0 +1,203 @@
+"""Publishing: `data/` and `mixtrain.json` become what the newest version says. Anybody's job, any number of times."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from typing import TYPE_CHECKING, Any
+
+from seqlake.errors import PublishPendingWarning, SeqlakeError
+from seqlake.tables.standalone import checkpoints, indexes, markers, names
+from seqlake.tables.standalone.log import Log, names_in, read, touched
+from seqlake.tables.standalone.state import fingerprint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from seqlake.protocols import Store
+    from seqlake.tables.standalone.records import Record
+    from seqlake.tables.standalone.state import State
+
+
+def publish(log: Log, transaction: str, /, *, first: int) -> None:
+    """Make visible what the versions since `first` changed.
+
+    Args:
+        log: The table's log.
+        transaction: Whose temporary names are used.
+        first: The oldest version that may not have been published.
+
+    Raises:
+        OSError: A step failed; whoever opens the table for writing next repeats all of them.
+    """
+    store = log.store
+    while True:
+        state = log.newest()
+        store.sync(names.VERSIONS)
+        moving = touched(log.records(first, state.version))
+        _move_in(store, state, moving)
+        _write_metadata(store, state, transaction)
+        _move_out(store, state, moving)
+        if not _overtaken(log, state, moving):
+            break
+    if checkpoints.due(state):
+        write_checkpoint(log, state, transaction)
+
+
+def publish_or_warn(log: Log, transaction: str, /, *, first: int) -> bool:
+    """Publish; what goes wrong is a warning, because the commit stands and a repeated one would be a duplicate."""
+    try:
+        publish(log, transaction, first=first)
+    except (OSError, SeqlakeError) as error:
+        warnings.warn(
+            f"{log.root}: version {first} is committed, but readers that glob data/ do not see all of it yet "
+            f"({error}). Do not repeat the commit: the next opening for writing finishes it.",
+            PublishPendingWarning,
+            stacklevel=2,
+        )
+        return False
+    return True
+
+
+def recover(log: Log, transaction: str, /) -> None:
+    """Put right what transactions left that are under way or dead; `transaction` is the caller's own."""
+    store = log.store
+    left = [marker for marker in markers.read_all(store) if marker.transaction != transaction]
+    newest = log.newest()
+    pending: dict[str, int] = {}
+    for marker in left:
+        since = log.records(max(marker.begin + 1, 0), newest.version)
+        mine = [record.version for record in since if record.transaction == marker.transaction]
+        if mine:
+            pending[marker.transaction] = mine[0]
+        elif any(marker.transaction in record.aborted for record in since):
+            discard(store, marker.transaction)
+    if not pending and not metadata_is_behind(store, newest):
+        return
+    if publish_or_warn(log, transaction, first=min(pending.values(), default=newest.version)):
+        forget_markers(store, pending)
+
+
+def forget_markers(store: Store, transactions: Iterable[str], /) -> None:
+    """Remove the markers of transactions that are finished."""
+    remove(store, [names.marker(t) for t in transactions])
+
+
+def remove(store: Store, paths: Sequence[str], /) -> None:
+    """Delete names, whether or not a rival was faster."""
+    for path in paths:
+        try:
+            store.delete([path])
+        except FileNotFoundError:
+            continue
+
+
+def discard(store: Store, transaction: str, /) -> None:
+    """Remove all that a transaction owns, its marker last."""
+    owned = [
+        f"{names.STAGED}/{name}"
+        for name in names_in(store, names.STAGED)
+        if names.staged_owner(name) == transaction and names.marker_owner(name) is None
+    ]
+    owned += [f"{names.SIDE}/{n}" for n in names_in(store, names.SIDE) if names.side_owner(n) == transaction]
+    owned += [path for path, _ in store.list(names.FILES) if names.copied_owner(path) == transaction]
+    remove(store, [*owned, names.index(transaction), names.media(transaction), names.marker(transaction)])
+
+
+# ---- mixtrain.json
+def metadata_bytes(mixtrain: Mapping[str, Any], /) -> bytes:
+    """`mixtrain.json` as we write it."""
+    return (json.dumps(dict(mixtrain), ensure_ascii=False, indent=2) + "\n").encode()
+
+
+def metadata_fingerprint(store: Store, /) -> str | None:
+    """The fingerprint of what `mixtrain.json` says now; None where it is absent, "" where it is no JSON object."""
+    data = read(store, names.METADATA)
+    if data is None:
+        return None
+    try:
+        found = json.loads(data)
+    except ValueError:
+        return ""
+    return fingerprint(found) if isinstance(found, dict) else ""
+
+
+def metadata_is_behind(store: Store, state: State, /) -> bool:
+    """Whether `mixtrain.json` is absent or an older one of ours: a publish is pending."""
+    found = metadata_fingerprint(store)
+    return found is None or (found != fingerprint(state.mixtrain) and found in state.known)
+
+
+def metadata_is_edited(store: Store, state: State, /) -> bool:
+    """Whether somebody else changed `mixtrain.json`: it is none that a version ever had."""
+    found = metadata_fingerprint(store)
+    return found is not None and found not in state.known
+
+
+def _write_metadata(store: Store, state: State, transaction: str) -> None:
+    if metadata_is_behind(store, state):
+        store.put(names.METADATA, metadata_bytes(state.mixtrain), temporary=names.temporary(transaction))
+        store.sync("")
+
+
+# ---- shards
+def move(store: Store, source: str, target: str, /) -> bool:
+    """Move a shard one place forward; False where it is not there (any more)."""
+    try:
+        store.move(source, target)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _move_in(store: Store, state: State, moving: Sequence[str]) -> None:
+    for name in moving:
+        if name in state.shards:
+            move(store, names.staged(name), names.data(name))
+    if moving:
+        store.sync(names.DATA)  # before anything goes out: a glob reader may see rows twice, but misses none
+
+
+def _move_out(store: Store, state: State, moving: Sequence[str]) -> None:
+    out = [name for name in moving if name not in state.shards]
+    for name in out:
+        move(store, names.staged(name), names.retired(name))
+        move(store, names.data(name), names.retired(name))
+    if out:
+        store.sync(names.DATA)
+
+
+def _overtaken(log: Log, state: State, moving: Sequence[str]) -> bool:
+    """Whether a version newer than the one just published undoes part of it."""
+    newest = log.newest()
+    moved = set(moving)
+    return any(
+        record.mixtrain is not None or not moved.isdisjoint(record.remove)
+        for record in log.records(state.version + 1, newest.version)
+    )
+
+
+# ---- checkpoints
+def write_checkpoint(log: Log, state: State, transaction: str, /) -> None:
+    """Write the checkpoint of a version, its index file first; a rival's is as good."""
+    from seqlake.tables.standalone.lookup import ShardIndex
+
+    store = log.store
+    index = names.merged_index(state.version, transaction)
+    rows = ShardIndex(store).rows(state)
+    store.put(f"{names.INDEX}/{index}", indexes.encode(rows), temporary=names.temporary(transaction))
+    store.sync(names.INDEX)
+    try:
+        data = checkpoints.encode(state, index=index)
+        path = names.checkpoint(state.version)
+        store.put(path, data, if_absent=True, temporary=names.temporary(transaction))
+    except FileExistsError:
+        remove(store, [f"{names.INDEX}/{index}"])
+    number = str(state.version).encode()
+    store.put(names.LAST, number, temporary=names.temporary(transaction))
+    log.forget()
+
+
+def adds(records: Iterable[Record], /) -> set[str]:
+    """The names that these versions added."""
+    return {entry.name for record in records for entry in record.add}

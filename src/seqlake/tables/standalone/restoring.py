@@ -1,0 +1,123 @@
+"""Rollback: a new version with the rows, schema and metadata of an old one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from seqlake.tables.standalone import markers, names
+from seqlake.tables.standalone.changes import write_index, writer_name
+from seqlake.tables.standalone.committing import all_or_nothing, commit_version
+from seqlake.tables.standalone.conflicts import check_rollback
+from seqlake.tables.standalone.publishing import publish_or_warn
+from seqlake.tables.standalone.records import Entry, Record, SideEntry
+from seqlake.tables.standalone.shards import placed_blob
+from seqlake.tables.standalone.state import State, fingerprint, fold
+from seqlake.tables.standalone.transactions import begin, end
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from seqlake.protocols import Store
+    from seqlake.tables.standalone.log import Log
+    from seqlake.tables.standalone.lookup import ShardIndex
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """What a rollback changes: names that leave, and shards that return as new names."""
+
+    remove: tuple[str, ...]
+    returning: tuple[tuple[Entry, Entry], ...]  # (as it was, under its new name)
+    side: tuple[SideEntry, ...]
+
+
+def rollback(log: Log, index: ShardIndex, version: int, /) -> Record:
+    """Commit the rows, schema and metadata of an old version.
+
+    A shard that the newest version lacks returns under a new name, as a second name for the same bytes: a slow
+    publisher could destroy a name that returns.
+
+    Raises:
+        VersionNotFoundError: The version expired, or was never there.
+        CommitConflictError: Anything but a collection came meanwhile.
+    """
+    log.at(version)  # refuse before anything is written
+    transaction = begin(log)
+    store, parent = log.store, log.newest()
+    with all_or_nothing(log, transaction.id):
+        target = log.at(version)
+        plan = _plan(transaction.id, parent, target)
+        _bring_back(store, plan, version)
+        found = index.find(target, [old for old, _ in plan.returning])
+        known = [(found[old.name].row(old.name), new.name) for old, new in plan.returning if old.name in found]
+        rows = [replace(row, shard=name) for row, name in known]
+        write_index(store, transaction.id, rows)
+        store.sync(names.STAGED, names.INDEX)
+
+        def propose(state: State, since: Sequence[Record]) -> Record:
+            check_rollback(version, state, since, path=log.root)
+            if version < state.oldest:
+                raise log.not_found(version, state)
+            return _record(transaction.id, state, target, plan)
+
+        made = commit_version(log, transaction.id, parent=parent.version, propose=propose)
+    if publish_or_warn(log, transaction.id, first=made.version):
+        end(store, transaction.id)
+    return made
+
+
+def _plan(transaction: str, newest: State, target: State) -> _Plan:
+    """A shard that both have stays only if the old schema alone makes it what it was."""
+    bare = Record(
+        version=newest.version + 1,
+        transaction=transaction,
+        time=markers.now(),
+        operation="rollback",
+        writer="",
+        rows=0,
+        schema=target.schema if target.schema != newest.schema else None,
+    )
+    after = fold(newest, [bare])
+    stay = {
+        name
+        for name, entry in target.shards.items()
+        if after.shards.get(name) == entry and after.sides.get(name, ()) == target.sides.get(name, ())
+    }
+    back = [entry for name, entry in target.shards.items() if name not in stay]
+    returning = tuple(
+        (entry, replace(entry, name=names.part(transaction, str(number)), transaction=transaction))
+        for number, entry in enumerate(back)
+    )
+    side = tuple(replace(side, of=new.name) for old, new in returning for side in target.sides.get(old.name, ()))
+    return _Plan(remove=tuple(name for name in newest.shards if name not in stay), returning=returning, side=side)
+
+
+def _bring_back(store: Store, plan: _Plan, version: int) -> None:
+    for old, new in plan.returning:
+        blob = placed_blob(store, old, version=version)
+        # It may be retired between finding and naming it; names only move forward, so the second look is the last.
+        for last in (False, False, True):
+            try:
+                store.copy(blob.place, names.staged(new.name))
+                break
+            except FileNotFoundError:
+                if last:
+                    raise
+                blob.look_again()
+
+
+def _record(transaction: str, state: State, target: State, plan: _Plan) -> Record:
+    return Record(
+        version=state.version + 1,
+        transaction=transaction,
+        time=markers.now(),
+        operation="rollback",
+        writer=writer_name(),
+        rows=target.rows,
+        add=tuple(new for _, new in plan.returning),
+        remove=plan.remove,
+        schema=target.schema if target.schema != state.schema else None,
+        mixtrain=target.mixtrain if fingerprint(target.mixtrain) != fingerprint(state.mixtrain) else None,
+        side=plan.side,
+    )

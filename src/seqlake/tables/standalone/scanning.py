@@ -1,0 +1,122 @@
+"""A version as a pyarrow dataset: engines scan and prune the files themselves, wherever they are at that moment."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from seqlake.files.locations import is_local, local_path
+from seqlake.tables.standalone.log import root_of
+from seqlake.tables.standalone.shards import placed_blob
+
+if TYPE_CHECKING:
+    from pyarrow.dataset import Dataset
+
+    from seqlake.protocols import Store
+    from seqlake.spec.schema import Schema
+    from seqlake.tables.standalone.blobs import PlacedBlob
+    from seqlake.tables.standalone.state import State
+
+
+def arrow_dataset(store: Store, state: State, schema: Schema, /) -> Dataset | None:
+    """The shards of a version as one dataset; None where the files alone do not say what the version says."""
+    import pyarrow.dataset as ds
+    from pyarrow.fs import PyFileSystem
+
+    if state.sides or any(entry.columns for entry in state.shards.values()):
+        return None
+    if any(schema[name].raw for name in schema.names):
+        return None
+    blobs = {entry.name: placed_blob(store, entry, version=state.version) for entry in state.shards.values()}
+    system = PyFileSystem(_handler(root_of(store), blobs))
+    form = ds.ParquetFileFormat()
+    fragments = [form.make_fragment(name, filesystem=system) for name in blobs]
+    return ds.FileSystemDataset(fragments, schema.stored(), form, system)
+
+
+def _handler(root: str, blobs: dict[str, PlacedBlob]) -> Any:
+    """A file system of exactly these shards, by name; the class is made here because pyarrow.fs is heavy."""
+    from pyarrow.fs import FileInfo, FileSelector, FileSystemHandler, FileType
+
+    class Shards(FileSystemHandler):  # type: ignore[misc]  # pyarrow has no types
+        def __eq__(self, other: object) -> bool:
+            return self is other
+
+        def __hash__(self) -> int:
+            return id(self)
+
+        def get_type_name(self) -> str:
+            return "seqlake"
+
+        def normalize_path(self, path: str) -> str:
+            return path
+
+        def get_file_info(self, paths: list[str]) -> list[Any]:
+            return [
+                FileInfo(path, FileType.File, size=blobs[path].size)
+                if path in blobs
+                else FileInfo(path, FileType.NotFound)
+                for path in paths
+            ]
+
+        def get_file_info_selector(self, selector: FileSelector) -> list[Any]:
+            return self.get_file_info(list(blobs)) if selector.base_dir in ("", "/") else []
+
+        def open_input_file(self, path: str) -> Any:
+            location = blobs[path].location
+            if is_local(location):
+                # Opened at once, so that the shard may be retired afterwards.
+                return pa.OSFile(str(local_path(location)), "rb")
+            return pa.PythonFile(_Reader(blobs[path]), "r")
+
+        def open_input_stream(self, path: str) -> Any:
+            return self.open_input_file(path)
+
+        def _refuse(self, *_: object, **__: object) -> Any:
+            raise PermissionError(f"{root} is only read here.")
+
+        create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = delete_file = _refuse
+        move = copy_file = open_output_stream = open_append_stream = _refuse
+
+    return Shards()
+
+
+class _Reader:
+    """A blob as the file object that pyarrow wraps."""
+
+    closed = False
+
+    def __init__(self, blob: PlacedBlob) -> None:
+        self._blob = blob
+        self._at = 0
+
+    def read(self, size: int | None = None) -> bytes:
+        stop = self._blob.size if size is None or size < 0 else min(self._at + size, self._blob.size)
+        if stop <= self._at:
+            return b""
+        (found,) = self._blob.ranges(np.array([self._at], np.int64), np.array([stop], np.int64))
+        self._at = stop
+        return bytes(found)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = offset + (0, self._at, self._blob.size)[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return False
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None:
+        self.closed = True

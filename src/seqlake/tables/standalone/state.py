@@ -1,0 +1,205 @@
+"""The state of a table at a version: the fold of its records, pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from seqlake.errors import DamagedTableError
+from seqlake.tables.standalone.records import Entry, Record, SideEntry, encode_mapping
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from seqlake.spec.schema import Schema
+
+_BEGINNING = datetime.fromtimestamp(0, UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """What a version consists of.
+
+    Attributes:
+        version: Its number; -1 before version 0.
+        transaction: The one that made it.
+        time: The writer's clock.
+        operation: What that writer did.
+        shards: By name, in order of addition.
+        sides: By name of the shard they stand beside.
+        schema: The logical Arrow schema as IPC bytes.
+        mixtrain: The metadata, as in `mixtrain.json`.
+        known: `fingerprint` of each `mixtrain` so far.
+        oldest: The oldest version that can still be read.
+        rows: Of all shards.
+        checkpoint: The version of the newest checkpoint that was used to get here; -1 for none.
+        index: The name of that checkpoint's index file.
+        entries: How many shards the records since that checkpoint added or removed.
+    """
+
+    version: int = -1
+    transaction: str = ""
+    time: datetime = _BEGINNING
+    operation: str = ""
+    shards: Mapping[str, Entry] = field(default_factory=dict)
+    sides: Mapping[str, tuple[SideEntry, ...]] = field(default_factory=dict)
+    schema: bytes = b""
+    mixtrain: Mapping[str, Any] = field(default_factory=dict)
+    known: frozenset[str] = frozenset()
+    oldest: int = 0
+    rows: int = 0
+    checkpoint: int = -1
+    index: str = ""
+    entries: int = 0
+
+    def same_table(self, other: State) -> bool:
+        """Whether both are the same version, however each was arrived at."""
+        return _without_origin(self) == _without_origin(other) and list(self.shards) == list(other.shards)
+
+
+def _without_origin(state: State) -> State:
+    return replace(state, checkpoint=-1, index="", entries=0)
+
+
+EMPTY = State()
+
+
+def fingerprint(mixtrain: Mapping[str, Any]) -> str:
+    """16 hex digits that tell one metadata object from another, however it is spaced or ordered."""
+    text = json.dumps(dict(mixtrain), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def encode_columns(schema: Schema) -> bytes:
+    """A schema as records carry it: each column in the type it was declared by.
+
+    Not in its logical type, which does not say whether cells are raw, or what the files said of inner lists.
+    """
+    fields = [pa.field(column.name, column.arrow, column.nullable) for column in schema.values()]
+    return bytes(pa.schema(fields).serialize())
+
+
+def columns_of(schema: bytes) -> list[str]:
+    """The column names of a schema as records carry it."""
+    return pa.ipc.read_schema(pa.py_buffer(schema)).names if schema else []
+
+
+def fold(state: State, records: Iterable[Record], /) -> State:
+    """The state after these records, which must follow it without a hole.
+
+    Raises:
+        DamagedTableError: A hole, or a record that contradicts the ones before it.
+    """
+    shards, sides = dict(state.shards), dict(state.sides)
+    for record in records:
+        if record.version != state.version + 1:
+            raise DamagedTableError(f"The log has version {record.version} after version {state.version}.")
+        _leave(record, shards, sides)
+        if record.schema is not None:
+            _remap(shards, sides, Renaming.between(state.schema, record.schema, record.renamed))
+        for entry in record.add:
+            if entry.name in shards:
+                raise DamagedTableError(f"Version {record.version} adds {entry.name}, which is there already.")
+            shards[entry.name] = entry
+        for side in record.side:
+            if side.of not in shards:
+                raise DamagedTableError(f"Version {record.version} puts columns beside {side.of}, which is not there.")
+            sides[side.of] = _beside(sides.get(side.of, ()), side)
+        known = state.known if record.mixtrain is None else state.known | {fingerprint(record.mixtrain)}
+        state = replace(
+            state,
+            version=record.version,
+            transaction=record.transaction,
+            time=record.time,
+            operation=record.operation,
+            schema=state.schema if record.schema is None else record.schema,
+            mixtrain=state.mixtrain if record.mixtrain is None else record.mixtrain,
+            known=known,
+            oldest=state.oldest if record.oldest is None else max(state.oldest, record.oldest),
+            rows=record.rows,
+            entries=state.entries + len(record.add) + len(record.remove),
+        )
+    return replace(state, shards=shards, sides=sides)
+
+
+def _leave(record: Record, shards: dict[str, Entry], sides: dict[str, tuple[SideEntry, ...]]) -> None:
+    for name in record.remove:
+        if shards.pop(name, None) is None:
+            raise DamagedTableError(f"Version {record.version} removes {name}, which is not there.")
+        sides.pop(name, None)
+
+
+def _beside(old: tuple[SideEntry, ...], new: SideEntry) -> tuple[SideEntry, ...]:
+    """A later side of the same column replaces it."""
+    kept = []
+    for side in old:
+        columns = {logical: stored for logical, stored in side.columns.items() if logical not in new.columns}
+        if columns:
+            kept.append(replace(side, columns=columns))
+    return (*kept, new)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renaming:
+    """What a new schema means for the columns of shards that are there already."""
+
+    renamed: Mapping[str, str]
+    vanished: frozenset[str]
+
+    @classmethod
+    def between(cls, old: bytes, new: bytes, renamed: Mapping[str, str]) -> Renaming:
+        """From the schemas before and after, and the columns that only changed their name."""
+        before, after = columns_of(old), frozenset(columns_of(new))
+        kept = frozenset(name for name in before if name in after and name not in set(renamed.values()))
+        return cls(renamed=dict(renamed), vanished=frozenset(before) - kept - frozenset(renamed))
+
+    def __bool__(self) -> bool:
+        return bool(self.renamed or self.vanished)
+
+    def logical(self, column: str) -> str | None:
+        """What a logical column is called now; None when it is gone."""
+        return None if column in self.vanished else self.renamed.get(column, column)
+
+    def entry(self, entry: Entry) -> Entry:
+        """The shard under the new schema."""
+        mapping = entry.mapping
+        found: dict[str, str | None] = {}
+        for physical, logical in mapping.items():
+            found[physical] = None if logical is None else self.logical(logical)
+        for column in (*self.vanished, *self.renamed):
+            # A column that no other column stands for is found under its own name, so that must be said no more.
+            if column not in mapping and column not in mapping.values():
+                found[column] = self.logical(column)
+        return replace(entry, columns=encode_mapping({p: c for p, c in found.items() if p != c}))
+
+    def side(self, side: SideEntry) -> SideEntry | None:
+        """The side shard under the new schema; None when no column of it is left."""
+        columns = {now: stored for logical, stored in side.columns.items() if (now := self.logical(logical))}
+        return replace(side, columns=columns) if columns else None
+
+
+def _remap(shards: dict[str, Entry], sides: dict[str, tuple[SideEntry, ...]], renaming: Renaming) -> None:
+    if not renaming:
+        return
+    for name, entry in shards.items():
+        shards[name] = renaming.entry(entry)
+    for name, beside in list(sides.items()):
+        left = tuple(side for old in beside if (side := renaming.side(old)))
+        if left:
+            sides[name] = left
+        else:
+            del sides[name]
+
+
+def physical(entry: Entry, column: str) -> str | None:
+    """The name under which this shard holds a logical column; None where it cannot hold it."""
+    mapping = entry.mapping
+    for stored, logical in mapping.items():
+        if logical == column:
+            return stored
+    return None if column in mapping else column

@@ -1,0 +1,334 @@
+"""The standalone table: Parquet files in a folder or bucket, with versions and atomic commits, without a server."""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from seqlake.errors import DatasetNotFoundError, ReadOnlyError
+from seqlake.protocols import Change, Transaction, Version, Written
+from seqlake.tables.standalone import adopting, changes, derived, names, restoring, transactions
+from seqlake.tables.standalone.collecting import collect, would_remove
+from seqlake.tables.standalone.committing import all_or_nothing, commit_version, discard_undecided
+from seqlake.tables.standalone.conflicts import check_fence
+from seqlake.tables.standalone.identity import Identity
+from seqlake.tables.standalone.log import Log, read, root_of
+from seqlake.tables.standalone.lookup import ShardIndex
+from seqlake.tables.standalone.plain import plain_state
+from seqlake.tables.standalone.publishing import metadata_is_edited, publish_or_warn, recover
+from seqlake.tables.standalone.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import timedelta
+
+    from seqlake.protocols import Store
+    from seqlake.spec.schema import Schema
+    from seqlake.tables.standalone.records import Record
+
+
+class StandaloneTable:
+    """A table in a folder or bucket; made by `open` and `create`.
+
+    It reads without writing anything. `begin` is what opens it for writing: a plain folder is adopted then, and what
+    earlier writers left half done is finished. Picklable: a copy reads the log anew.
+
+    Example:
+        ```python
+        table = standalone.create("data/arm", schema)
+        transaction = table.begin()
+        path = table.place(transaction, {}, n="0")
+        ...  # write the shard there
+        table.commit(Change(operation="append", add=[written]), transaction=transaction)
+        ```
+    """
+
+    def __init__(self, store: Store, /) -> None:
+        self.store = store
+        self._forget()
+
+    @classmethod
+    def made(cls, store: Store, schema: Schema, /) -> StandaloneTable:
+        """A new, empty table; `create` says what it raises."""
+        table = cls(store)
+        adopting.create(table._log, schema)
+        return table
+
+    def _forget(self) -> None:
+        self._log = Log(self.store)
+        self._identity = Identity(self._log, ShardIndex(self.store))
+        self._scratch: dict[str, str] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"store": self.store}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.store = state["store"]
+        self._forget()
+
+    def __repr__(self) -> str:
+        return f"StandaloneTable({self.root!r})"
+
+    @property
+    def root(self) -> str:
+        """Where it lies: an absolute path or a URI."""
+        return root_of(self.store)
+
+    @property
+    def manifest_exists(self) -> bool:
+        """Whether it has versions; a plain folder has none until it is opened for writing."""
+        return self._log.newest().version >= 0
+
+    # ---- reading
+    def versions(self) -> Sequence[Version]:
+        """The versions that can be read, oldest first; none for a plain folder."""
+        newest = self._log.newest()
+        return [_version(record) for record in self._log.records(newest.oldest, newest.version)]
+
+    def snapshot(self, version: Version | int | str | datetime | None = None, /) -> Snapshot:
+        """One version, pinned.
+
+        Args:
+            version: A `Version`, its number, or a time (the last version that is not later); None for the newest.
+
+        Raises:
+            VersionNotFoundError: It expired, or was never there.
+            DatasetNotFoundError: There is no dataset.
+        """
+        newest = self._log.newest()
+        if newest.version < 0:
+            state = plain_state(self.store)
+            if version is not None and _number(version) != -1:
+                raise self._log.not_found(str(version), newest)
+            return Snapshot(self.store, state, plain=True)
+        if version is None:
+            return Snapshot(self.store, newest, identity=self._identity)
+        if isinstance(version, datetime):
+            moment = version if version.tzinfo else version.astimezone(UTC)
+            return Snapshot(self.store, self._log.at_time(moment), identity=self._identity)
+        number = _number(version)
+        if number is None:
+            raise self._log.not_found(str(version), newest)
+        return Snapshot(self.store, self._log.at(number), identity=self._identity)
+
+    def strangers(self) -> list[str]:
+        """Paths in `data/` that the log never had; they are not read, and `adopt` adds them."""
+        newest = self._log.newest()
+        if newest.version < 0:
+            return []
+        return [f"{names.DATA}/{name}" for name in adopting.strangers(self._log, newest)]
+
+    def metadata_edited(self) -> bool:
+        """Whether `mixtrain.json` was edited by hand; it is not used until `adopt` takes it in."""
+        newest = self._log.newest()
+        return newest.version >= 0 and metadata_is_edited(self.store, newest)
+
+    def read_derived(self, name: str, /) -> bytes | None:
+        """What `write_derived` kept under this name; None where there is nothing."""
+        return derived.read_derived(self._log, name)
+
+    def write_derived(self, name: str, data: bytes, /) -> None:
+        """Keep bytes that can be computed again, in the table or in the user's cache where it is read-only."""
+        derived.write_derived(self._log, name, data)
+
+    # ---- writing
+    def begin(self, parent: Version | None = None, /) -> Transaction:
+        """Announce a commit and put right what earlier ones left; a plain folder is adopted first.
+
+        Args:
+            parent: The version that the change will be made on; None for the newest.
+
+        Raises:
+            ReadOnlyError: The place cannot be written.
+        """
+        self._ensure_version()
+        return transactions.begin(self._log, parent=parent)
+
+    def place(self, transaction: Transaction, partition: Mapping[str, object] | None = None, /, *, n: str) -> str:
+        """Where the shard `n` of a transaction is written: hidden in the table, or in a local folder for a bucket.
+
+        Args:
+            transaction: From `begin`.
+            partition: Must be empty: standalone tables are not partitioned.
+            n: 1 to 16 of `[0-9a-z]`, unique in the transaction.
+        """
+        if partition:
+            raise ValueError(f"A standalone table has no partitions, found {dict(partition)}; use `split` instead.")
+        return self._place(transaction, names.STAGED, names.bare(names.part(transaction.id, _counter(n))))
+
+    def place_side(self, transaction: Transaction, /, *, n: str) -> str:
+        """Where the side shard `n` of a transaction is written; as `place`."""
+        return self._place(transaction, names.SIDE, names.side(transaction.id, _counter(n)))
+
+    def stage(self, transaction: Transaction, written: Written, /) -> Written:
+        """Make a finished shard durable in its hidden place, from any process; `commit` does it for those left."""
+        return changes.stage(self.store, transaction.id, written)
+
+    def files(self, transaction: Transaction, /) -> str:
+        """The folder, below the root, that copied-in files go into under names with the transaction's id."""
+        del transaction
+        return names.FILES
+
+    def temporary(self, transaction: Transaction, n: str, /) -> str:
+        """The name, below the root, that a file of this transaction has before it is whole (local disks)."""
+        return names.temporary(transaction.id, _counter(n))
+
+    def renew(self, transaction: Transaction, /) -> None:
+        """Say that the transaction is alive; called at least hourly."""
+        transactions.renew(self.store, transaction.id)
+
+    def commit(self, change: Change, /, *, transaction: Transaction) -> Version:
+        """Make a change the next version: all of it or nothing.
+
+        Raises:
+            CommitConflictError: What came since the parent touches the same shards, or the schema; `CommitUnknownError`
+                where the store gave no answer.
+            DuplicateSequenceError: An id that was there already.
+            ReadOnlyError: The place cannot be written.
+        """
+        log, parent = self._log, int(transaction.parent.id)
+        with all_or_nothing(log, transaction.id):
+            before = log.at(parent)
+            # What collect gave up it has removed, too; that is said better than that a file is missing.
+            check_fence(transaction.id, log.records(parent + 1, log.newest().version), path=self.root)
+            proposal = changes.propose(log, self._identity, change, transaction=transaction.id, parent=before)
+            if proposal.mixtrain is not None:
+                self._refuse_edited()
+            record = commit_version(log, transaction.id, parent=parent, propose=proposal)
+        self._published(record)
+        self._clean(transaction)
+        return _version(record)
+
+    def discard(self, transaction: Transaction, /) -> None:
+        """Remove all that a transaction staged, unless it was, or may yet be, committed."""
+        discard_undecided(self._log, transaction.id)
+        self._clean(transaction)
+
+    def publish(self) -> None:
+        """Finish what interrupted publishes left, as every `begin` does."""
+        if self.manifest_exists:
+            transaction = transactions.announce(self.store, self._log.newest().version)
+            recover(self._log, transaction)
+            transactions.end(self.store, transaction)
+
+    def rollback(self, version: Version | int | str, /) -> Version:
+        """A new version with the rows, schema and metadata of an old one.
+
+        Raises:
+            VersionNotFoundError: It expired, or was never there.
+            CommitConflictError: Another writer committed meanwhile.
+        """
+        number = _number(version)
+        newest = self._log.newest()
+        if number is None or newest.version < 0:
+            raise self._log.not_found(str(version), newest)
+        return _version(restoring.rollback(self._log, self._identity.index, number))
+
+    def adopt(self) -> Version:
+        """Take in what others put there: a plain folder, files in `data/`, a `mixtrain.json` edited by hand.
+
+        Returns:
+            The version that has them; the newest where there was nothing to take in.
+
+        Raises:
+            ValidationError: Ids that are there already, or missing.
+            SchemaMismatchError: Columns that do not fit.
+        """
+        if not self.manifest_exists:
+            return _version(adopting.adopt_folder(self._log, self._identity))
+        record = adopting.adopt_changes(self._log, self._identity)
+        return transactions.version_of(self._log.newest()) if record is None else _version(record)
+
+    def collect(self, *, older_than: timedelta, dry_run: bool = False) -> Sequence[str]:
+        """Remove what seqlake wrote and no retained version names.
+
+        Args:
+            older_than: Versions that were the newest within this time stay readable; transactions not heard of for
+                longer are given up.
+            dry_run: Only say what would be removed.
+
+        Returns:
+            The paths, below the root.
+        """
+        if dry_run:
+            return would_remove(self._log, older_than=older_than)
+        self._ensure_version()
+        return collect(self._log, older_than=older_than)
+
+    # ---- inside
+    def _ensure_version(self) -> None:
+        if not self.manifest_exists:
+            adopting.adopt_folder(self._log, self._identity)
+
+    def _published(self, record: Record) -> None:
+        if publish_or_warn(self._log, record.transaction, first=record.version):
+            try:
+                transactions.end(self.store, record.transaction)
+            except OSError as error:
+                warnings.warn(f"{self.root}: a marker could not be removed ({error}).", stacklevel=3)
+
+    def _refuse_edited(self) -> None:
+        if self.metadata_edited():
+            raise ReadOnlyError(
+                f"{self.root}/{names.METADATA} was edited by hand, so the metadata cannot be changed by a commit.",
+                path=self.root,
+                hint=f"`seqlake adopt {self.root}` takes the edited file in; or put the old one back.",
+            )
+
+    def _place(self, transaction: Transaction, folder: str, name: str) -> str:
+        path = self.store.local(f"{folder}/{name}")
+        if path is not None:
+            return str(path)
+        if transaction.id not in self._scratch:
+            self._scratch[transaction.id] = tempfile.mkdtemp(prefix="seqlake-")
+        return str(Path(self._scratch[transaction.id], name))
+
+    def _clean(self, transaction: Transaction) -> None:
+        scratch = self._scratch.pop(transaction.id, None)
+        if scratch is not None:
+            for path in Path(scratch).iterdir():
+                path.unlink(missing_ok=True)
+            with suppress(OSError):
+                Path(scratch).rmdir()
+
+
+def is_there(store: Store, /) -> bool:
+    """Whether a dataset lies here: versions of ours, or `mixtrain.json`."""
+    return any(read(store, path) is not None for path in (names.METADATA, names.version(0), names.LAST))
+
+
+def opened(store: Store, /) -> StandaloneTable:
+    """The table here.
+
+    Raises:
+        DatasetNotFoundError: There is none.
+    """
+    if not is_there(store):
+        root = root_of(store)
+        raise DatasetNotFoundError(
+            f"Expected a dataset at {root}, found no {names.METADATA} and no {names.OURS}/.",
+            path=root,
+            hint=f"`seqlake init {root}` makes a folder of Parquet files one; sl.scan reads it as it is.",
+        )
+    return StandaloneTable(store)
+
+
+def _version(record: Record) -> Version:
+    return Version(id=record.version, time=record.time, operation=record.operation, rows=record.rows)
+
+
+def _number(version: Version | int | str | datetime) -> int | None:
+    found = version.id if isinstance(version, Version) else version
+    if isinstance(found, str):
+        return int(found) if found.strip().isascii() and found.strip().isdecimal() else None
+    return found if isinstance(found, int) else None
+
+
+def _counter(n: str) -> str:
+    if not names.is_counter(n):
+        raise ValueError(f"n is 1 to 16 of [0-9a-z], found {n!r}.")
+    return n

@@ -1,0 +1,1 @@
+"""Contract suites for plugs, and small sample datasets."""

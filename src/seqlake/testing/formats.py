@@ -1,0 +1,199 @@
+"""The laws of every format that can be read: inherit `FormatTests` and name a dataset."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from seqlake.errors import SchemaMismatchError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from seqlake.protocols import Flat, Ints, Readable, Shard
+
+_WITH_STEPS = {"temporal", "frames"}
+
+
+class FormatTests:
+    """Inherit it, and define the fixture `source`.
+
+    Example:
+        ```python
+        class TestMine(FormatTests):
+            @pytest.fixture
+            def source(self, tmp_path):
+                write_mine(tmp_path)
+                return mine.scan(str(tmp_path))
+        ```
+    """
+
+    @pytest.fixture
+    def source(self) -> Readable:
+        """A dataset of the format with several rows; better with several shards, empty cells and nulls."""
+        raise NotImplementedError("Define the fixture `source` in the test class.")
+
+    def test_there_are_rows(self, source: Readable) -> None:
+        """Laws about nothing would prove nothing."""
+        assert sum(shard.rows for shard in source.shards()) > 1
+
+    def test_batches_hold_all_rows_in_logical_types(self, source: Readable) -> None:
+        """The rows of all batches are the rows of the shard, in the schema's Arrow types."""
+        for shard in source.shards():
+            table = read(shard, source.schema.names)
+            assert table.num_rows == shard.rows
+            assert table.schema.equals(source.schema.arrow)
+
+    def test_each_column_alone_is_the_same(self, source: Readable) -> None:
+        """Only what is named is read, and it does not depend on what else is."""
+        for shard in source.shards():
+            whole = read(shard, source.schema.names)
+            for name in source.schema.names:
+                alone = read(shard, [name])
+                assert alone.column_names == [name]
+                assert equal(alone[name], whole[name]), name
+
+    def test_no_columns_still_count_rows(self, source: Readable) -> None:
+        """Batches without columns have the rows all the same."""
+        for shard in source.shards():
+            reader = shard.open()
+            assert sum(batch.num_rows for batch in reader.batches([])) == shard.rows
+            reader.close()
+
+    def test_rows_give_the_permutation(self, source: Readable) -> None:
+        """`batches(rows=p)` is row p[0], then p[1], ...; repeats and none at all are allowed."""
+        names = source.schema.names
+        for shard in source.shards():
+            whole = read(shard, names)
+            backwards = np.arange(shard.rows, dtype=np.int64)[::-1].copy()
+            for rows in (backwards, np.repeat(backwards[:2], 2), backwards[:0]):
+                found = read(shard, names, rows=rows)
+                assert found.num_rows == len(rows)
+                for name in names:
+                    assert equal(found[name], whole[name].take(pa.array(rows))), name
+
+    def test_lengths_are_those_of_the_cells(self, source: Readable) -> None:
+        """`lengths` is T of every row, -1 for null; as many as there are rows."""
+        shards = source.shards()
+        for name in source.schema.names:
+            if source.schema[name].category in _WITH_STEPS:
+                lengths = source.lengths(name)
+                assert lengths.dtype == np.int64
+                assert len(lengths) == sum(shard.rows for shard in shards)
+                read_all = [steps(read(shard, [name])[name]) for shard in shards]
+                np.testing.assert_array_equal(lengths, np.concatenate(read_all))
+
+    def test_flat_and_batches_agree(self, source: Readable) -> None:
+        """Both ways to read a column give the same values, bit for bit."""
+        for shard in source.shards():
+            reader = shard.open()
+            try:
+                for name in source.schema.names:
+                    flat = reader.flat(name)
+                    if flat is not None:
+                        compare_flat(flat, read(shard, [name])[name])
+            finally:
+                reader.close()
+
+    def test_shards_are_the_same_twice(self, source: Readable) -> None:
+        """Order and keys are stable, and no two keys are equal."""
+        first, second = ([(s.key, s.rows, s.nbytes) for s in source.shards()] for _ in range(2))
+        assert first == second
+        assert len({key for key, _, _ in first}) == len(first)
+
+    def test_source_survives_pickling(self, source: Readable) -> None:
+        """A copy reads the same rows and has the same fingerprint."""
+        again = pickle.loads(pickle.dumps(source))  # noqa: S301 - our own bytes
+        assert again.fingerprint == source.fingerprint
+        assert again.schema == source.schema
+        assert [shard.key for shard in again.shards()] == [shard.key for shard in source.shards()]
+
+    def test_shards_open_in_a_spawned_process(self, source: Readable) -> None:
+        """A pickled shard opens in a process that shares nothing with this one."""
+        names = source.schema.names
+        context = multiprocessing.get_context("spawn")
+        with context.Pool(1) as pool:
+            elsewhere = pool.apply_async(read_all, (list(source.shards()), names)).get(timeout=60)
+        for shard, table in zip(source.shards(), elsewhere, strict=True):
+            here = read(shard, names)
+            for name in names:
+                assert equal(table[name], here[name]), name
+
+    def test_ids_are_unique(self, source: Readable) -> None:
+        """Where rows are sequences, each has an id of its own that is not empty."""
+        name = source.schema.id
+        if name is not None:
+            ids = [value for shard in source.shards() for value in read(shard, [name])[name].to_pylist()]
+            assert len(set(ids)) == len(ids)
+            assert all(ids)
+
+    def test_unknown_columns_are_refused(self, source: Readable) -> None:
+        """A name that is not there is an error that says so."""
+        reader = source.shards()[0].open()
+        with pytest.raises(SchemaMismatchError, match="no such column here"):
+            list(reader.batches(["no such column here"]))
+
+
+def read(shard: Shard, columns: Sequence[str], /, *, rows: Ints | None = None) -> pa.Table:
+    """Columns of a shard as one table."""
+    reader = shard.open()
+    try:
+        batches = list(reader.batches(list(columns), rows=rows))
+    finally:
+        reader.close()
+    if batches:
+        return pa.Table.from_batches(batches)
+    return pa.table({name: pa.array([], pa.null()) for name in columns})
+
+
+def read_all(shards: Sequence[Shard], columns: Sequence[str], /) -> list[pa.Table]:
+    """Columns of several shards; runs in the spawned process."""
+    return [read(shard, columns) for shard in shards]
+
+
+def steps(cells: pa.ChunkedArray, /) -> Ints:
+    """[rows] the lengths of list cells, -1 for null."""
+    lengths: Any = pc.fill_null(pc.list_value_length(cells), -1)
+    return np.asarray(lengths.to_numpy(), np.int64)
+
+
+def equal(left: pa.ChunkedArray, right: pa.ChunkedArray, /) -> bool:
+    """The same cells; numbers by their bits, so that a NaN equals the same NaN."""
+    if len(left) == 0 and len(right) == 0:
+        return True
+    if left.type != right.type or len(left) != len(right):
+        return False
+    return bits(left.combine_chunks()) == bits(right.combine_chunks())
+
+
+def bits(array: pa.Array, /) -> list[Any]:
+    """Cells as Python values, with floats as their bits."""
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    if pa.types.is_nested(array.type) and not pa.types.is_struct(array.type):
+        return [None if not cell.is_valid else bits(cell.values) for cell in array]
+    if pa.types.is_floating(array.type):
+        return [None if not cell.is_valid else np.array(cell.as_py()).tobytes() for cell in array]
+    return list(array.to_pylist())
+
+
+def compare_flat(flat: Flat, cells: pa.ChunkedArray, /) -> None:
+    """Assert that a `Flat` shows the same values as the cells, -1 steps where they are null."""
+    np.testing.assert_array_equal(flat.steps, steps(cells))
+    size = int(np.prod(flat.shape, dtype=np.int64)) * flat.stored.itemsize
+    for row, cell in enumerate(cells):
+        if not cell.is_valid or len(cell) == 0:
+            continue
+        starts = flat.start[row] + flat.stride * np.arange(flat.steps[row], dtype=np.int64)
+        raw = b"".join(bytes(part) for part in flat.blob.ranges(starts, starts + size))
+        values = np.frombuffer(raw, flat.stored).astype(flat.dtype)
+        expected = cell.values
+        while pa.types.is_nested(expected.type):
+            expected = expected.flatten()
+        assert values.tobytes() == np.asarray(expected).astype(flat.dtype, copy=False).tobytes()

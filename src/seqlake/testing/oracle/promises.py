@@ -1,0 +1,276 @@
+"""The promises, one function each, in the order of `docs/reference/commits.md`."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from seqlake.tables.standalone import StandaloneTable
+from seqlake.testing.oracle.readers import ReadOnly, read_ids
+from seqlake.testing.oracle.reading import Bytes, Expected, demand
+
+if TYPE_CHECKING:
+    from seqlake.protocols import Store
+
+_CHECKPOINT = re.compile(r"_seqlake/checkpoints/(\d{20})\.arrow")
+_MERGED = re.compile(r"_seqlake/index/\d{20}-[0-9a-f]{32}\.arrow")
+
+
+def check(store: Store, expected: Expected, /) -> None:
+    """Everything: what is left, then two openings for writing and a collection.
+
+    Args:
+        store: The root, through which the repairing is done.
+        expected: What the test knows.
+
+    Raises:
+        OracleError: A promise was broken; the message begins with its number.
+    """
+    check_left(store, expected)
+    check_repaired(store, expected)
+
+
+def check_left(store: Store, expected: Expected, /) -> None:
+    """Points 1 to 6, on what is left, before any repair; writes nothing."""
+    found = Bytes(store)
+    _log_is_whole(found)
+    _acknowledged_are_there(found, expected)
+    if found.newest < 0:
+        return
+    _versions_are_whole(found, expected)
+    _checkpoints_are_true(found)
+    _glob_readers_see(found, expected)
+    _opens_without_writing(store, found)
+
+
+def _log_is_whole(found: Bytes) -> None:
+    """1: no hole, no transaction twice, none after its abort, every remove live."""
+    numbers = [record["version"] for record in found.records]
+    demand(numbers == list(range(len(numbers))), f"1: the log has a hole: {numbers}")
+    seen: set[str] = set()
+    aborted: set[str] = set()
+    for record in found.records:
+        transaction = record["transaction"]
+        demand(transaction not in seen, f"1: transaction {transaction} stands twice in the log")
+        demand(transaction not in aborted, f"1: transaction {transaction} was committed after it was aborted")
+        seen.add(transaction)
+        aborted.update(record.get("aborted", ()))
+    demand(not seen & aborted, f"1: committed transactions were aborted: {seen & aborted}")
+    found.live(found.newest)
+
+
+def _acknowledged_are_there(found: Bytes, expected: Expected) -> None:
+    """2: each acknowledged commit stands at its number."""
+    for version, transaction in expected.acknowledged.items():
+        there = version <= found.newest and found.records[version]["transaction"] == transaction
+        demand(there, f"2: version {version} of transaction {transaction} was acknowledged and is not there")
+
+
+def _versions_are_whole(found: Bytes, expected: Expected) -> None:
+    """3: ids unique; every shard of its size and rows; its index row and files there, hashes equal."""
+    indexes = _index_rows(found)
+    for version in range(found.oldest, found.newest + 1):
+        live = found.live(version)
+        for name, entry in live.items():
+            place = found.place(name)
+            demand(place is not None, f"3: version {version} needs {name}, which lies nowhere")
+            size = found.sizes[place or ""]
+            demand(size == entry["nbytes"], f"3: {place} has {size} bytes, version {version} says {entry['nbytes']}")
+            rows = len(found.ids(place or ""))
+            demand(rows == entry["rows"], f"3: {place} has {rows} rows, version {version} says {entry['rows']}")
+            demand(name in indexes, f"3: no index file knows {name}, which version {version} needs")
+            for file in indexes[name]:
+                demand(file["path"] in found.sizes, f"3: {file['path']} of {name} in version {version} is gone")
+                digest = hashlib.sha256(found.read(file["path"])).hexdigest()
+                demand(digest == file["sha256"], f"3: {file['path']} has other bytes than were committed")
+        ids = found.version_ids(version)
+        demand(len(ids) == len(set(ids)), f"3: version {version} has ids twice: {_twice(ids)}")
+        demand(len(ids) == found.records[version]["rows"], f"3: version {version} does not have the rows it says")
+        wanted = expected.rows.get(version)
+        demand(wanted is None or wanted == set(ids), f"3: version {version} has ids {sorted(ids)}, not {wanted}")
+        for side in _sides(found, version):
+            demand(side in found.sizes, f"3: {side}, which version {version} needs, is gone")
+
+
+def _sides(found: Bytes, version: int) -> set[str]:
+    live = found.live(version)
+    return {
+        f"_seqlake/side/{side['name']}"
+        for record in found.records[: version + 1]
+        for side in record.get("side", ())
+        if side["of"] in live
+    } - _replaced_sides(found, version)
+
+
+def _replaced_sides(found: Bytes, version: int) -> set[str]:
+    """Sides whose columns a later side, or a schema without them, has taken the place of."""
+    owner: dict[tuple[str, str], str] = {}
+    names: set[str] = set()
+    for record in found.records[: version + 1]:
+        if "schema" in record:
+            owner = _after_schema(owner, record)
+        for side in record.get("side", ()):
+            names.add(f"_seqlake/side/{side['name']}")
+            owner.update({(side["of"], column): f"_seqlake/side/{side['name']}" for column in side["columns"]})
+    return names - set(owner.values())
+
+
+def _after_schema(owner: dict[tuple[str, str], str], record: dict[str, Any]) -> dict[tuple[str, str], str]:
+    columns = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(record["schema"]))).names
+    renamed = record.get("renamed", {})
+    mapped = {(of, renamed.get(column, column)): side for (of, column), side in owner.items()}
+    return {key: side for key, side in mapped.items() if key[1] in columns}
+
+
+def _index_rows(found: Bytes) -> dict[str, list[dict[str, Any]]]:
+    """Shard -> its copied-in files, from all index files."""
+    rows: dict[str, list[dict[str, Any]]] = {}
+    committed = {record["transaction"] for record in found.records}
+    for path in found.sizes:
+        if path.startswith("_seqlake/index/") and path[-38:-6] in committed:
+            table = pa.ipc.open_file(pa.py_buffer(found.read(path))).read_all()
+            for row in table.select(["shard", "files"]).to_pylist():
+                rows[row["shard"]] = row["files"]
+    return rows
+
+
+def _checkpoints_are_true(found: Bytes) -> None:
+    """4: each checkpoint is the fold of the log."""
+    for path in found.sizes:
+        match = _CHECKPOINT.fullmatch(path)
+        if match is None:
+            continue
+        table = pa.ipc.open_file(pa.py_buffer(found.read(path))).read_all()
+        live = found.live(int(match[1]))
+        said = {row["name"]: (row["transaction"], row["rows"], row["nbytes"]) for row in table.to_pylist()}
+        true = {name: (entry["transaction"], entry["rows"], entry["nbytes"]) for name, entry in live.items()}
+        demand(list(said.items()) == list(true.items()), f"4: {path} is not the fold of the log")
+        rest = json.loads(table.schema.metadata[b"seqlake"])
+        demand(rest["mixtrain"] == found.metadata(int(match[1])), f"4: {path} has other metadata than the log")
+
+
+def _glob_readers_see(found: Bytes, expected: Expected) -> None:
+    """5: whole, committed shards only; exactly the newest version while no publish is pending."""
+    ever = {entry["name"]: entry for record in found.records for entry in record.get("add", ())}
+    for name in found.in_data():
+        if f"data/{name}" in expected.strangers:
+            continue
+        demand(name in ever, f"5: data/{name} belongs to no committed version")
+        size = found.sizes[f"data/{name}"]
+        demand(size == ever[name]["nbytes"], f"5: data/{name} has {size} bytes, not {ever[name]['nbytes']}")
+    by_transaction = {record["transaction"]: record["version"] for record in found.records}
+    pending = [by_transaction[marker] for marker in found.markers if marker in by_transaction]
+    if pending:
+        # Every row that stays, perhaps twice: nothing that all versions since have may be missing.
+        kept = set.intersection(
+            *(set(found.version_ids(v)) for v in range(max(min(pending) - 1, found.oldest, 0), found.newest + 1))
+        )
+        seen = {
+            one for name in found.in_data() if f"data/{name}" not in expected.strangers for one in _ids(found, name)
+        }
+        demand(kept <= seen, f"5: glob readers miss {sorted(kept - seen)[:5]} while a publish is pending")
+    elif not found.markers:
+        _data_is_newest(found, expected, "5: without markers")
+
+
+def _ids(found: Bytes, name: str) -> list[str]:
+    return found.ids(f"data/{name}")
+
+
+def _data_is_newest(found: Bytes, expected: Expected, when: str, *, exact: bool = True) -> None:
+    names = {name for name in found.in_data() if f"data/{name}" not in expected.strangers}
+    live = set(found.live(found.newest))
+    retired = names - live
+    demand(live <= names, f"{when}, data/ lacks {sorted(live - names)[:3]} of version {found.newest}")
+    demand(not retired or not exact, f"{when}, data/ holds {sorted(retired)[:3]}, not in version {found.newest}")
+    _metadata_is_newest(found, expected, when)
+
+
+def _metadata_is_newest(found: Bytes, expected: Expected, when: str) -> None:
+    if "mixtrain.json" in expected.strangers:
+        return
+    known = [found.metadata(version) for version in range(found.newest + 1)]
+    if "mixtrain.json" not in found.sizes:
+        demand(expected.power_loss and when.startswith("5"), f"{when}, mixtrain.json is absent")
+        return
+    said = json.loads(found.read("mixtrain.json"))
+    wanted = known if expected.power_loss and when.startswith("5") else known[-1:]
+    demand(said in wanted, f"{when}, mixtrain.json is not version {found.newest}'s")
+
+
+def _opens_without_writing(store: Store, found: Bytes) -> None:
+    """6: opening with writes forbidden gives the newest version."""
+    table = StandaloneTable(ReadOnly(store))
+    snapshot = table.snapshot()
+    demand(snapshot.version.id == found.newest, f"6: opening gives version {snapshot.version.id}, not {found.newest}")
+    same = sorted(read_ids(snapshot)) == sorted(found.version_ids(found.newest))
+    demand(same, f"6: opening gives other rows than version {found.newest} has")
+
+
+def check_repaired(store: Store, expected: Expected, /) -> None:
+    """Points 7 and 8: opening for writing repairs, opening again changes nothing, collecting leaves what is needed.
+
+    Where no version was ever made there is nothing to open, and nothing to check.
+    """
+    before = Bytes(store)
+    if before.newest < 0:
+        return
+    open_for_writing(store)
+    first = Bytes(store)
+    demand(first.newest == before.newest, "7: opening for writing made a version")
+    _data_is_newest(first, expected, "7: after opening for writing", exact=not expected.store)
+    open_for_writing(store)
+    second = Bytes(store)
+    demand(
+        first.sizes == second.sizes, f"7: opening again changed {set(first.sizes.items()) ^ set(second.sizes.items())}"
+    )
+    StandaloneTable(store).collect(older_than=timedelta(0))
+    check_collected(store, expected)
+
+
+def open_for_writing(store: Store, /) -> None:
+    """What every writer does first; then it has nothing to write."""
+    table = StandaloneTable(store)
+    table.discard(table.begin())
+
+
+def check_collected(store: Store, expected: Expected, /) -> None:
+    """8: after `collect(older_than=0)` only what the newest version needs is left, no marker, no `.tmp`."""
+    found = Bytes(store)
+    _log_is_whole(found)
+    _data_is_newest(found, expected, "8: after collect")
+    demand(not found.markers, f"8: markers are left: {found.markers}")
+    live = found.live(found.newest)
+    adders = {f"_seqlake/index/{entry['transaction']}.arrow" for entry in live.values()}
+    indexes = _index_rows(found)
+    files = {file["path"] for name in live for file in indexes.get(name, [])}
+    checkpoints = sorted(path for path in found.sizes if _CHECKPOINT.fullmatch(path))
+    merged = {path for path in found.sizes if _MERGED.fullmatch(path)}
+    demand(len(checkpoints) <= 1 and len(merged) <= len(checkpoints), f"8: checkpoints {checkpoints}, {merged}")
+    needed = (
+        {f"_seqlake/versions/{number:020d}.json" for number in range(found.newest + 1)}
+        | {f"data/{name}" for name in live}
+        | adders
+        | files
+        | _sides(found, found.newest)
+        | {*checkpoints, *merged, "_seqlake/checkpoints/last", "mixtrain.json"}
+        | expected.strangers
+    )
+    extra = {
+        path
+        for path in found.sizes
+        if path not in needed and not path.startswith(("_seqlake/derived/", "_seqlake/media/"))
+    }
+    demand(not extra, f"8: collect left {sorted(extra)[:5]}")
+    demand(needed - adders - {"_seqlake/checkpoints/last"} <= found.sizes.keys(), "8: collect took what is needed")
+    _opens_without_writing(store, found)
+
+
+def _twice(ids: list[str]) -> list[str]:
+    return sorted({one for one in ids if ids.count(one) > 1})[:5]

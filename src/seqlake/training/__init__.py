@@ -1,0 +1,1 @@
+"""A readable dataset in, batches out."""

@@ -1,0 +1,50 @@
+"""How much memory a loader may use for shards that cannot be read in place."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """Room for shards that are not flat: they are decoded once and kept for all epochs.
+
+    Args:
+        path: A folder for decoded shards. Not used by this version, which keeps them in memory: leave it None.
+        limit: Bytes, as a number or as in `"20 GB"`; by default a tenth of the machine's memory.
+
+    Example:
+        >>> Cache(limit="1.5 GB").nbytes
+        1500000000
+    """
+
+    path: str | PathLike[str] | None = None
+    limit: int | str | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """The limit in bytes.
+
+        Raises:
+            ValueError: The limit is not a size.
+        """
+        if self.limit is None:
+            return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 10) if _counts_pages() else 10**9
+        if isinstance(self.limit, int):
+            return self.limit
+        match = re.fullmatch(r"\s*([\d.]+)\s*([kmgt]?i?)b?\s*", self.limit.lower())
+        if match is None or match[2] not in _UNITS:
+            raise ValueError(f"Cache limit: expected bytes or a size such as '20 GB', found {self.limit!r}.")
+        return int(float(match[1]) * _UNITS[match[2]])
+
+
+def _counts_pages() -> bool:
+    return hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names

@@ -1,0 +1,109 @@
+"""Copies many byte ranges out of mapped shards in one call: the only module that sees raw memory.
+
+However many shards a batch touches, they are gathered through one view that spans all their maps: rows of `width`
+bytes that begin at every byte. The bytes between two maps belong to nobody and are never touched, because every
+address is checked before it is used, and the view never leaves this module.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from seqlake.protocols import Ints
+
+_BLOCK = 1 << 20  # bytes gathered at a time without torch: what is read is still in the cache when it is written
+
+
+@cache
+def torch() -> Any | None:
+    """The torch module where it is installed: it copies on several threads without the interpreter's lock."""
+    return import_module("torch") if find_spec("torch") else None
+
+
+class Memory:
+    """Pieces of memory that stay alive together, seen as one range of addresses."""
+
+    def __init__(self) -> None:
+        self._held: list[memoryview] = []
+        self._low = 0
+        self._high = 0
+
+    def hold(self, view: memoryview) -> tuple[int, int]:
+        """Keep a piece of memory alive; its first address and the one after its last."""
+        low = np.frombuffer(view, dtype=np.uint8).ctypes.data if view.nbytes else 0
+        high = low + view.nbytes
+        if view.nbytes:
+            self._low = min(self._low or low, low)
+            self._high = max(self._high, high)
+            self._held.append(view)
+        return low, high
+
+    def gather(self, addresses: Ints, width: int, *, out: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
+        """Copy `width` bytes from each address.
+
+        The caller has checked each address against the piece it belongs to; what is checked again here is that
+        all lie within the whole.
+
+        Args:
+            addresses: [n] absolute addresses.
+            width: Bytes of each range, above 0.
+            out: [n, width] to write to; fresh memory otherwise.
+
+        Returns:
+            [n, width] bytes.
+
+        Raises:
+            IndexError: An address outside everything held.
+        """
+        if not len(addresses):
+            return np.empty((0, width), np.uint8) if out is None else out
+        low, high = self._low, self._high  # another thread may open a shard meanwhile: the span only grows
+        if addresses.min() < low or addresses.max() + width > high:
+            raise IndexError("A window's bytes lie outside the shards that are open; nothing was read.")
+        span = high - low
+        whole: Any = (ctypes.c_ubyte * span).from_address(low)
+        offsets = addresses - low
+        library = torch()
+        if library is None:
+            return _copy_with_numpy(whole, offsets, width, out)
+        rows = library.from_numpy(np.frombuffer(whole, dtype=np.uint8)).as_strided((span - width + 1, width), (1, 1))
+        target = library.empty((len(offsets), width), dtype=library.uint8) if out is None else library.from_numpy(out)
+        library.index_select(rows, 0, library.from_numpy(offsets), out=target)
+        filled: NDArray[np.uint8] = target.numpy()
+        return filled
+
+
+def _copy_with_numpy(whole: Any, offsets: Ints, width: int, out: NDArray[np.uint8] | None) -> NDArray[np.uint8]:
+    # Each range is one element of an opaque type, and elements begin at every byte: indexing copies whole elements.
+    # Never np.take: it would first expand the overlapping view.
+    kind = np.dtype((np.void, width))
+    ranges: NDArray[Any] = np.ndarray((len(whole) - width + 1,), dtype=kind, buffer=whole, strides=(1,))
+    if out is None:
+        out = np.empty((len(offsets), width), dtype=np.uint8)
+    target = out.view(kind)[:, 0]
+    step = max(1, _BLOCK // width)
+    for at in range(0, len(offsets), step):
+        target[at : at + step] = ranges[offsets[at : at + step]]
+    return out
+
+
+def clear(steps: NDArray[Any], which: Ints) -> None:
+    """Set some steps to zero bytes.
+
+    Args:
+        steps: [n, W, ...], C-contiguous.
+        which: Positions in [n * W].
+    """
+    width = int(np.prod(steps.shape[2:])) * steps.itemsize
+    if width:
+        kind = np.dtype((np.void, width))  # whole steps at a time: four times faster than number by number
+        steps.reshape(-1).view(np.uint8).reshape(-1, width).view(kind)[:, 0][which] = np.zeros((), kind)

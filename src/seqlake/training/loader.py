@@ -1,0 +1,383 @@
+"""A dataset as batches of training examples, in an order that every machine agrees on."""
+
+from __future__ import annotations
+
+import copy
+import os
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from seqlake.training import state
+from seqlake.training.batches import Assembler
+from seqlake.training.opened import Opened
+from seqlake.training.order import Shuffle
+from seqlake.training.passes import Pass, Planner
+from seqlake.training.plan import Plan, plan
+from seqlake.training.settings import Settings
+from seqlake.training.steps import TAILS, Steps
+from seqlake.training.survey import Survey, survey
+from seqlake.training.transforms import MapBatch, MapSamples, Normalise
+from seqlake.windows.spec import as_window
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from seqlake.protocols import Readable
+    from seqlake.training.batches import Batch
+    from seqlake.training.cache import Cache
+    from seqlake.training.samples import WindowDataset
+    from seqlake.training.steps import Tail
+    from seqlake.training.torch import LoaderDataset
+    from seqlake.windows.spec import Whole, Window
+
+
+class Loader:
+    """Batches of windows, or of whole sequences, from any readable dataset.
+
+    The order is a function of the dataset, the window, the seed and the epoch. It depends on no batch size, rank or
+    machine: equal global batches give equal steps for every world size. Every window comes exactly once per epoch,
+    every rank takes equally many steps, and a position in the epoch is one number.
+
+    A batch is a dict of numpy arrays: for each temporal column `[B, W, ...]` and `<column>_mask` `[B, W]`, for each
+    column asked for with None `[B]` and `<column>_mask` `[B]`, `sequence_id` `[B]`, `start` `[B]`, and with
+    `.tail("pad")` `valid` `[B]`.
+
+    Args:
+        source: A dataset, a selection, or anything else that follows the `Readable` protocol.
+        window: A mapping of columns to offsets, a `Window`, or `Whole(columns)`.
+        batch_size: Samples a step on each rank.
+        shuffle: True for the default, False for source order, or `Shuffle(lanes=, block=)`.
+        seed: Any whole number.
+        rank: This process among `world_size`; nothing is guessed from the environment.
+        world_size: Number of processes that share every step.
+        cache: Room for shards that cannot be read in place; a tenth of the machine's memory by default.
+
+    Raises:
+        ValueError: An argument out of range.
+        TypeError: An argument of the wrong kind.
+
+    Example:
+        >>> loader = Loader(dataset, window={"obs_state": range(-1, 1), "action": range(16)}, batch_size=64)
+        >>> next(iter(loader))["action"].shape
+        (64, 16, 12)
+    """
+
+    def __init__(
+        self,
+        source: Readable,
+        /,
+        *,
+        window: Window | Whole | Mapping[str, Any],
+        batch_size: int,
+        shuffle: bool | Shuffle = True,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        cache: Cache | None = None,
+    ) -> None:
+        self._source = source
+        self._settings = Settings(
+            window=as_window(window),
+            batch_size=batch_size,
+            shuffle=shuffle,
+            seed=seed,
+            rank=rank,
+            world_size=world_size,
+            cache=cache,
+            tail="drop" if shuffle else "pad",
+        )
+        self._settings.check()
+        self._began = (0, 0)  # (epoch, sample) at which this pass began or the next one will
+        self._position = (0, 0)  # where the next batch comes from
+        self._live: LoaderIterator | None = None
+        self._opened: tuple[int, Opened] | None = None
+
+    # ---- verbs: each returns a new loader, at the same position
+
+    def map(self, function: Callable[..., Batch], /, *, random: bool = False) -> Loader:
+        """Apply a function to each sample (a dict without the batch axis) and stack the results.
+
+        Convenient and slow: `map_batch` does the same for all samples at once.
+
+        Args:
+            function: `sample -> sample`, or with `random` `(sample, numpy generator) -> sample`.
+            random: Hand over a generator that belongs to the sample: seed, epoch and sample number decide it.
+        """
+        return self._with(transforms=(*self._settings.transforms, MapSamples(function, random)))
+
+    def map_batch(self, function: Callable[..., Batch], /, *, random: bool = False) -> Loader:
+        """Apply a function to each batch.
+
+        Args:
+            function: `batch -> batch`, or with `random` `(batch, Random) -> batch`.
+            random: Hand over a `Random`, whose numbers belong to the samples and not to the batch.
+        """
+        return self._with(transforms=(*self._settings.transforms, MapBatch(function, random)))
+
+    def normalise(self, stats: Mapping[str, Mapping[str, Any]], /) -> Loader:
+        """Give `(x - mean) / std` of some columns; missing steps stay zero.
+
+        Args:
+            stats: `{column: {"mean": [D], "std": [D]}}`; a std of 0 counts as 1.
+        """
+        return self._with(transforms=(*self._settings.transforms, Normalise.of(stats)))
+
+    def tail(self, rule: Tail, /) -> Loader:
+        """What becomes of the last samples of an epoch that do not fill a step.
+
+        Args:
+            rule: `"drop"` leaves them out (the default when shuffling), `"pad"` fills the step with repetitions whose
+                `valid` is False (the default otherwise), `"carry"` takes them into the next epoch's first step.
+        """
+        if rule not in TAILS:
+            raise ValueError(f"Loader tail: expected one of {', '.join(TAILS)}, found {rule!r}.")
+        return self._with(tail=rule)
+
+    def global_batch(self, samples: int, /) -> Loader:
+        """Fix the samples of a step over all ranks; ranks then differ by at most one sample.
+
+        Args:
+            samples: At least `world_size`.
+        """
+        if not isinstance(samples, int) or samples < self._settings.world_size:
+            raise ValueError(
+                f"Loader global_batch: expected at least one sample for each of {self._settings.world_size} ranks, "
+                f"found {samples!r}."
+            )
+        return self._with(global_batch=samples)
+
+    def reuse_buffers(self) -> Loader:
+        """Write each batch's windows where the last ones were: a batch is valid until the next `next()`."""
+        return self._with(reuse=True)
+
+    def _with(self, **changes: Any) -> Loader:
+        loader = copy.copy(self)
+        settings = replace(self._settings, **changes)
+        loader.__dict__.update(_settings=settings, _began=self._position, _live=None)
+        for derived in ("_shuffle", "_steps"):
+            loader.__dict__.pop(derived, None)
+        return loader
+
+    # ---- what is known before anything is read
+
+    @cached_property
+    def _survey(self) -> Survey:
+        return survey(self._source, self._settings.window)
+
+    def _open(self) -> Opened:
+        # A forked child makes its own: a lock or thread of the parent's would be dead in it.
+        if self._opened is None or self._opened[0] != os.getpid():
+            self._opened = (os.getpid(), Opened(self._source.schema, self._survey, self._settings.cache))
+        return self._opened[1]
+
+    @cached_property
+    def _shuffle(self) -> Shuffle | None:
+        if isinstance(self._settings.shuffle, Shuffle):
+            return self._settings.shuffle
+        if not self._settings.shuffle:
+            return None
+        windows = self._survey.axis.shard_windows
+        return Shuffle.default(shards=int((windows > 0).sum()), windows=int(windows.sum()))
+
+    @cached_property
+    def _steps(self) -> Steps:
+        settings = self._settings
+        return Steps(
+            samples=len(self._survey.axis),
+            lanes=1 if self._shuffle is None else min(self._shuffle.lanes, max(1, len(self._survey.axis))),
+            global_batch=settings.global_batch or settings.batch_size * settings.world_size,
+            rank=settings.rank,
+            world_size=settings.world_size,
+            tail=settings.tail,
+        )
+
+    def __len__(self) -> int:
+        """Steps of the pass under way, or of the next one: equal on every rank."""
+        return self._steps.count(self._entry()[1])
+
+    def plan(self) -> Plan:
+        """What one epoch will be: steps, samples, tail, clock, memory and shuffle quality, before any value is read."""
+        return plan(self._survey, self._steps, shuffle=self._shuffle, seed=self._settings.seed)
+
+    def __repr__(self) -> str:
+        settings = self._settings
+        return (
+            f"Loader({settings.window!r}, batch_size={settings.batch_size}, shuffle={settings.shuffle}, "
+            f"seed={settings.seed}, rank={settings.rank}, world_size={settings.world_size}, tail={settings.tail!r})"
+        )
+
+    # ---- iterating
+
+    def __iter__(self) -> LoaderIterator:
+        """Batches from where the state is: of epoch 0 first, of the next epoch after one is exhausted.
+
+        A loader has one position, so it has one iterator: an older one raises RuntimeError when it is used again.
+
+        Raises:
+            ValueError: The dataset has fewer windows than a step.
+        """
+        self._end_live()
+        self._began = self._position = self._entry()
+        if not len(self) and len(self._survey.axis) and self._steps.tail == "drop":
+            raise ValueError(
+                f"{len(self._survey.axis)} windows do not fill one step of {self._steps.global_batch}, and the tail is "
+                "dropped: nothing would be delivered. Use .tail('pad') or a smaller batch."
+            )
+        self._live = LoaderIterator(self, self.batches(range(len(self))))
+        return self._live
+
+    def batches(self, steps: range, /) -> Pass:
+        """Some steps of the pass that begins at the loader's position, which does not move.
+
+        Args:
+            steps: Step numbers, as in `range(worker, len(loader), workers)`.
+        """
+        settings = self._settings
+        assembler = Assembler(self._survey, self._open())
+        if settings.reuse:
+            assembler.reuse_buffers()
+        return Pass(
+            Planner(self._survey, self._steps, shuffle=self._shuffle, seed=settings.seed),
+            assembler,
+            position=self._entry(),
+            steps=steps,
+            local_batch=self._steps.local_batch,
+            transforms=settings.transforms,
+            seed=settings.seed,
+            show_valid=settings.tail == "pad",
+        )
+
+    def _entry(self) -> tuple[int, int]:
+        """Where a pass begins: a state at the end of an epoch means the next one."""
+        epoch, sample = self._began
+        over = self._steps.count(sample) == 0 and sample > 0
+        return (epoch + 1, 0) if over else (epoch, sample)
+
+    def _moved(self, steps: int) -> tuple[int, int]:
+        """The position after some steps of the pass."""
+        epoch, sample = self._entry()
+        if not steps:
+            return epoch, sample
+        further, after = self._steps.after(sample, steps)
+        return epoch + further, after
+
+    def finish(self) -> None:
+        """Go to where the pass ends, as if all its batches had been delivered here."""
+        self._position = self._moved(len(self))
+        self._end_live()
+
+    def _end_live(self) -> None:
+        if self._live is not None:
+            self._live.supersede()
+            self._live = None
+        self._began = self._position
+
+    # ---- state
+
+    def set_epoch(self, epoch: int, /) -> None:
+        """Go to the beginning of an epoch."""
+        if not isinstance(epoch, int) or epoch < 0:
+            raise ValueError(f"set_epoch: expected a whole number from 0 on, found {epoch!r}.")
+        self._position = (epoch, 0)
+        self._end_live()
+
+    def state_dict(self, *, steps: int | None = None) -> dict[str, Any]:
+        """Where the loader is, in under 1 kB of JSON values, equal on every rank.
+
+        Args:
+            steps: The state after so many steps of the pass that `iter` began last (or will begin), for loops that
+                count for themselves, as with worker processes. By default the batches this loader delivered.
+
+        Raises:
+            ValueError: More steps than the pass has.
+        """
+        if steps is not None and not 0 <= steps <= len(self):
+            raise ValueError(
+                f"state_dict: the pass has {len(self)} steps, so `steps` is 0 to {len(self)}; found {steps}."
+            )
+        epoch, sample = self._position if steps is None else self._moved(steps)
+        return {**self._identity, "epoch": epoch, "next_sample": sample}
+
+    def load_state_dict(self, saved: Mapping[str, Any], /) -> None:
+        """Continue where a state was saved; batch size, rank and world size may have changed.
+
+        Nothing of what lies before is read.
+
+        Raises:
+            LoaderStateError: The state belongs to another dataset, window or order; says what changed.
+        """
+        self._position = state.position(saved, self._identity)
+        self._end_live()
+
+    @property
+    def _identity(self) -> dict[str, Any]:
+        return state.describe(
+            fingerprint=self._source.fingerprint,
+            window=self._settings.window.digest,
+            samples=len(self._survey.axis),
+            seed=self._settings.seed,
+            shuffle=self._shuffle,
+            tail=self._settings.tail,
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A description: what was opened belongs to this process.
+        kept = ("_source", "_settings", "_began", "_position")
+        return {**{name: self.__dict__[name] for name in kept}, "_live": None, "_opened": None}
+
+    def __copy__(self) -> Loader:
+        loader = Loader.__new__(Loader)
+        loader.__dict__.update(self.__dict__)  # not a description: what is open is shared
+        return loader
+
+    # ---- other shapes of the same batches
+
+    def torch(self) -> LoaderDataset:
+        """The same batches as a torch `IterableDataset` of tensors over the same memory.
+
+        Example:
+            >>> from torch.utils.data import DataLoader
+            >>> DataLoader(loader.torch(), batch_size=None, num_workers=2)  # batches in the same order
+        """
+        from seqlake.training.torch import LoaderDataset
+
+        return LoaderDataset(self)
+
+    def dataset(self) -> WindowDataset:
+        """The windows as a map-style dataset in source order: `len`, `[i]` and `__getitems__`."""
+        from seqlake.training.samples import WindowDataset
+
+        return WindowDataset(self._source, self._settings)
+
+
+class LoaderIterator:
+    """The batches of one pass; moves its loader's position with each batch delivered."""
+
+    def __init__(self, loader: Loader, batches: Pass) -> None:
+        self._loader: Loader | None = loader
+        self._batches = batches
+        self._delivered = 0
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        if self._loader is None:
+            raise RuntimeError(
+                "This iterator is over: its loader was iterated anew, or its state or epoch was set. A loader has one "
+                "position; make a second Loader to iterate twice at a time."
+            )
+        try:
+            batch = next(self._batches)
+        except StopIteration:
+            self._loader._began = self._loader._position  # noqa: SLF001 - the two are one thing
+            raise
+        self._delivered += 1
+        self._loader._position = self._loader._moved(self._delivered)  # noqa: SLF001 - the two are one thing
+        return batch
+
+    def supersede(self) -> None:
+        """The loader has moved elsewhere."""
+        self._loader = None
+        self._batches.close()

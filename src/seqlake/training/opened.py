@@ -1,0 +1,154 @@
+"""The shards that a pass has come to: opened once, read in place where they are flat, decoded where not."""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from seqlake.errors import CacheTooSmallError
+from seqlake.training.cache import Cache
+from seqlake.training.cells import Cells, Values
+from seqlake.training.decoded import flatten
+from seqlake.training.gather import Memory
+from seqlake.windows.assemble import step_dtype
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from seqlake.protocols import Blob, Ints, ShardReader
+    from seqlake.spec.schema import Schema
+    from seqlake.training.survey import Survey
+
+
+class Opened:
+    """Where everything that windows need lies in memory; belongs to one process.
+
+    Attributes:
+        memory: What the addresses in `cells` point into.
+        cells: Temporal columns, time stamps among them.
+        values: Columns with one value a row, the id among them.
+        decoded: Bytes held for shards that are not flat.
+    """
+
+    def __init__(self, schema: Schema, survey: Survey, cache: Cache | None) -> None:
+        self._survey = survey
+        self._lock = Lock()
+        self._limit = (cache or Cache()).nbytes
+        self._ready = np.zeros(len(survey.shards), dtype=np.bool_)
+        self._blobs: dict[int, list[Blob]] = {}
+        self._shard_of = np.repeat(np.arange(len(survey.shards)), np.diff(survey.first_rows))
+        self.memory = Memory()
+        self.decoded = 0
+        rows, shards = survey.rows, len(survey.shards)
+        names = [track.column for track in survey.tracks] + list(survey.cells)
+        names += [track.timestamps for track in survey.tracks if track.timestamps and track.timestamps not in names]
+        self.cells = {
+            name: Cells(name, rows=rows, shards=shards, dtype=step_dtype(schema[name]), shape=schema[name].shape)
+            for name in names
+        }
+        singles = [*survey.singles, *([schema.id] if schema.id is not None else [])]
+        self.values = {name: Values(name, rows=rows) for name in singles}
+        self._vectors = {name for name in singles if schema[name].category == "vector"}
+
+    def shard_of(self, rows: Ints) -> Ints:
+        """[n] rows -> the shard of each."""
+        shards: Ints = self._shard_of[rows]
+        return shards
+
+    def visit(self, rows: Ints) -> None:
+        """Open the shards of these rows, and see that those open already are still the same files.
+
+        Raises:
+            ShardChangedError: A file changed under its map.
+            CacheTooSmallError: A shard that is not flat does not fit into memory.
+        """
+        touched = np.zeros(len(self._ready), dtype=np.bool_)
+        touched[self.shard_of(rows)] = True
+        for shard in np.flatnonzero(touched).tolist():
+            with self._lock:  # loaders made from each other share what is open
+                if not self._ready[shard]:
+                    self._open(shard)
+            for blob in self._blobs[shard]:
+                blob.view()
+
+    def cell(self, name: str, row: int) -> NDArray[Any]:
+        """[T, ...] one whole cell, copied; [0, ...] where it is null."""
+        cells = self.cells[name]
+        shard = int(self.shard_of(np.array([row]))[0])
+        layout = cells.layouts[cells.layout[shard]]
+        steps = int(cells.steps[row])
+        if not steps or not layout.width:
+            return np.zeros((steps, *layout.shape), dtype=layout.stored)
+        if layout.width == layout.stride:
+            data = self.memory.gather(cells.address[row : row + 1], steps * layout.stride)
+        else:
+            data = self.memory.gather(cells.address[row] + np.arange(steps) * layout.stride, layout.width)
+        cell: NDArray[Any] = data.reshape(-1).view(layout.stored).reshape(steps, *(cells.shape or ()))
+        return cell
+
+    def _open(self, shard: int) -> None:
+        start, stop = self._survey.first_rows[shard : shard + 2]
+        rows = slice(int(start), int(stop))
+        reader = self._survey.shards[shard].open()
+        try:
+            blobs: dict[int, Blob] = {}
+            left = list(self.values)
+            for name, cells in self.cells.items():
+                flat = reader.flat(name)
+                if flat is None or flat.blob.view() is None:
+                    left.append(name)
+                else:
+                    cells.place(shard, rows, flat, self.memory)
+                    blobs[id(flat.blob)] = flat.blob
+            if left:
+                self._decode(reader, shard, rows, left)
+        finally:
+            reader.close()
+        self._blobs[shard] = list(blobs.values())
+        self._ready[shard] = True
+
+    def _decode(self, reader: ShardReader, shard: int, rows: slice, names: list[str]) -> None:
+        self._check_room(rows, [name for name in names if name in self.cells])
+        found = pa.Table.from_batches(reader.batches(names))
+        for name in names:
+            column = found.column(name)
+            if name in self.values:
+                self.values[name].keep(rows, column.combine_chunks(), vector=name in self._vectors)
+                continue
+            parts = [flatten(chunk, name=name) for chunk in column.chunks]
+            values = np.concatenate([part for part, _ in parts])
+            steps = np.concatenate([steps for _, steps in parts])
+            self.decoded += values.nbytes
+            self.cells[name].keep(shard, rows, values, steps, self.memory)
+
+    def _check_room(self, rows: slice, names: list[str]) -> None:
+        """Refuse before decoding what is known not to fit."""
+        need = self.decoded + sum(self._bytes(name, rows) for name in names)
+        if need <= self._limit:
+            return
+        everything = _size(max(need, sum(self._bytes(name, slice(None)) for name in names)))
+        raise CacheTooSmallError(
+            f"Some shards cannot be read in place ({', '.join(names)}: compressed, encoded or remote); decoded they "
+            f"need up to {everything} of memory where {_size(self._limit)} are allowed.",
+            hint="Write the dataset anew with `seqlake repack`, so that it can be read in place, or allow more: "
+            f"Loader(..., cache=Cache(limit={everything!r})).",
+        )
+
+    def _bytes(self, name: str, rows: slice) -> int:
+        counts = self._survey.counts.get(name)
+        cells = self.cells[name]
+        if counts is None or cells.shape is None:
+            return 0
+        steps = int(np.maximum(counts[rows], 0).sum())
+        return steps * int(np.prod(cells.shape)) * cells.dtype.itemsize
+
+
+def _size(nbytes: int) -> str:
+    """Bytes as `Cache` reads them, rounded up."""
+    for unit, scale in (("GB", 10**9), ("MB", 10**6)):
+        if nbytes >= scale:
+            return f"{-(-nbytes * 10 // scale) / 10:g} {unit}"
+    return f"{-(-nbytes // 1000)} kB"

@@ -1,0 +1,246 @@
+"""Which window comes when: a pure function of the dataset's window counts, the shuffle, the seed and the epoch.
+
+Windows have a number in source order, shard after shard and row after row. The order gives window numbers for
+*sample numbers* 0 .. N-1: it permutes the shards, cuts the axis that results into lanes, deals samples to the
+lanes in turn, and inside a lane mixes with two overlapping block permutations. Every step is arithmetic, so any
+sample of any epoch is found without making the ones before it. World size, batch size and machine do not occur.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from seqlake.training.feistel import mix, permute
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from seqlake.protocols import Ints
+    from seqlake.training.feistel import Key
+
+ORDER_VERSION = 1
+"""Changes whenever any sample of any order would move; part of every saved loader state."""
+
+_FEW_SHARDS = 192  # below this a global shuffle keeps at most 24 GiB of default shards in use
+_AT_ONCE = 1 << 14  # samples computed at a time, so that the arrays stay in the processor's cache
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shuffle:
+    """How far windows travel, where the default is not wanted.
+
+    Args:
+        lanes: Parts of the dataset that are read side by side; every batch draws evenly from all.
+        block: Windows mixed with each other inside a lane. Two overlapping blocks are in use at a time.
+
+    Raises:
+        ValueError: A number below 1.
+
+    Example:
+        >>> Shuffle(lanes=8, block=100_000)
+        Shuffle(lanes=8, block=100000)
+    """
+
+    lanes: int
+    block: int
+
+    def __post_init__(self) -> None:
+        for name, value in (("lanes", self.lanes), ("block", self.block)):
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"Shuffle {name}: expected a whole number from 1 on, found {value!r}.")
+
+    @classmethod
+    def default(cls, *, shards: int, windows: int) -> Shuffle:
+        """Lanes and block from the dataset alone, never from a budget, a world size or a machine.
+
+        Below 192 shards the whole epoch is one block: a global shuffle.
+        """
+        if shards < _FEW_SHARDS:
+            return cls(lanes=1, block=max(1, windows))
+        return cls(lanes=min(64, shards // 12), block=max(1, -(-4 * windows // shards)))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Axis:
+    """All windows in source order.
+
+    Attributes:
+        row_ends: [rows] number of windows up to and including each row.
+        shard_ends: [shards] number of windows up to and including each shard.
+    """
+
+    row_ends: Ints
+    shard_ends: Ints
+
+    @classmethod
+    def of(cls, windows: Ints, *, shard_rows: Ints) -> Axis:
+        """An axis from the number of windows of each row, and of rows of each shard."""
+        row_ends = np.cumsum(windows, dtype=np.int64)
+        totals = np.concatenate([np.zeros(1, np.int64), row_ends])
+        return cls(row_ends=row_ends, shard_ends=totals[np.cumsum(shard_rows, dtype=np.int64)])
+
+    def __len__(self) -> int:
+        return int(self.row_ends[-1]) if len(self.row_ends) else 0
+
+    @property
+    def shard_windows(self) -> Ints:
+        """[shards] windows of each shard."""
+        return np.diff(self.shard_ends, prepend=0)
+
+    def locate(self, numbers: Ints) -> tuple[Ints, Ints]:
+        """[n] window numbers -> the row of each, and which of the row's windows it is."""
+        rows = np.searchsorted(self.row_ends, numbers, side="right")
+        return rows, numbers - np.where(rows > 0, self.row_ends[rows - 1], 0)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Order:
+    """The order of one epoch.
+
+    Args:
+        shard_windows: [shards] windows of each shard, in source order.
+        shuffle: Lanes and block; None is source order.
+        seed: Any whole number; neighbouring seeds share nothing.
+        epoch: From 0.
+
+    Example:
+        >>> order = Order(shard_windows=np.array([2, 3]), shuffle=Shuffle(lanes=1, block=5), seed=0, epoch=0)
+        >>> sorted(order.windows(np.arange(5)).tolist())
+        [0, 1, 2, 3, 4]
+    """
+
+    shard_windows: Ints
+    shuffle: Shuffle | None
+    seed: int
+    epoch: int
+
+    def __len__(self) -> int:
+        return int(self.shard_windows.sum())
+
+    @cached_property
+    def _words(self) -> list[int]:
+        # A hash, not seed + epoch: neighbouring seeds would share epochs.
+        text = f"seqlake order {ORDER_VERSION} seed {self.seed} epoch {self.epoch}"
+        digest = hashlib.blake2b(text.encode(), digest_size=32).digest()
+        words: list[int] = np.frombuffer(digest, dtype="<u4").tolist()
+        return words
+
+    @cached_property
+    def _shards(self) -> Ints:
+        """Shard numbers in this epoch's order; shards without windows take no part."""
+        shards = np.flatnonzero(self.shard_windows)
+        numbers = np.arange(len(shards), dtype=np.uint32)
+        high = mix(numbers, np.uint32(self._words[0])).astype(np.uint64) << np.uint64(32)
+        rank = high | mix(numbers, np.uint32(self._words[1]))
+        return shards[np.argsort(rank, kind="stable")]
+
+    @cached_property
+    def _starts(self) -> tuple[Ints, Ints]:
+        """Where each of `_shards` begins: on this epoch's axis, and among the window numbers."""
+        sizes = self.shard_windows[self._shards]
+        before = np.cumsum(self.shard_windows) - self.shard_windows
+        return np.cumsum(sizes) - sizes, before[self._shards]
+
+    def windows(self, samples: Ints) -> Ints:
+        """[n] sample numbers, each in 0 .. N-1 -> [n] window numbers in source order."""
+        return self._apply(samples, self._window)
+
+    def samples(self, windows: Ints) -> Ints:
+        """[n] window numbers -> [n] sample numbers: the inverse of `windows`."""
+        return self._apply(windows, self._sample)
+
+    def _apply(self, numbers: Ints, function: Callable[[Ints], Ints]) -> Ints:
+        numbers = np.asarray(numbers, dtype=np.int64)
+        if self.shuffle is None or not len(numbers):
+            return numbers.copy()
+        parts = [function(numbers[at : at + _AT_ONCE]) for at in range(0, len(numbers), _AT_ONCE)]
+        return np.concatenate(parts) if len(parts) != 1 else parts[0]
+
+    def _window(self, samples: Ints) -> Ints:
+        lane, place = self._lane(samples)
+        length, start = self._lane_span(lane)
+        for shifted in self._passes():
+            place = self._mix_blocks(place, lane, length, shifted=shifted, backwards=False)
+        position = start + place
+        axis, source = self._starts
+        shard = np.searchsorted(axis, position, side="right") - 1
+        return position + (source - axis)[shard]
+
+    def _sample(self, windows: Ints) -> Ints:
+        axis, source = self._starts
+        by_source = np.argsort(source)
+        shard = by_source[np.searchsorted(source[by_source], windows, side="right") - 1]
+        position = windows - (source - axis)[shard]
+        lanes, short, extra = self._lanes, *divmod(len(self), self._lanes)
+        border = extra * (short + 1)  # the first `extra` lanes are one longer
+        lane = (
+            np.where(position < border, position // (short + 1), extra + (position - border) // max(short, 1))
+            if lanes > 1
+            else np.zeros_like(position)
+        )
+        length, start = self._lane_span(lane)
+        place = position - start
+        for shifted in reversed(self._passes()):
+            place = self._mix_blocks(place, lane, length, shifted=shifted, backwards=True)
+        return place * lanes + lane
+
+    @property
+    def _lanes(self) -> int:
+        assert self.shuffle is not None
+        return min(self.shuffle.lanes, max(1, len(self)))
+
+    def _passes(self) -> tuple[bool, ...]:
+        """The second, shifted pass carries windows over the borders of the first; one block has no border."""
+        assert self.shuffle is not None
+        longest = -(-len(self) // self._lanes)
+        return (False,) if self.shuffle.block >= longest else (False, True)
+
+    def _lane(self, samples: Ints) -> tuple[Ints, Ints]:
+        if self._lanes == 1:
+            return np.zeros(1, np.int64), samples
+        place, lane = np.divmod(samples, self._lanes)
+        return lane, place
+
+    def _lane_span(self, lane: Ints) -> tuple[Ints, Ints]:
+        """Length of each lane and its place on the axis."""
+        short, extra = divmod(len(self), self._lanes)
+        return short + (lane < extra), lane * short + np.minimum(lane, extra)
+
+    def _mix_blocks(self, place: Ints, lane: Ints, length: Ints, *, shifted: bool, backwards: bool) -> Ints:
+        """Permute inside blocks of B, or inside blocks of B that begin B/2 earlier."""
+        assert self.shuffle is not None
+        size = self.shuffle.block
+        longest = -(-len(self) // self._lanes)
+        if self._lanes == 1 and not shifted and size >= longest:
+            return permute(place, longest, self._block_key(0, 0, shifted=False), backwards=backwards)
+        shift = size - size // 2 if shifted else 0
+        block = (place + shift) // size
+        first = np.maximum(block * size - shift, 0)
+        span = np.minimum((block + 1) * size - shift, length) - first
+        keys = np.broadcast_to(self._block_key(lane, block, shifted=shifted), place.shape)
+        result = place - first
+        full = span == size
+        if full.all():
+            return first + permute(result, size, keys, backwards=backwards)
+        for m in np.unique(span[~full]):
+            which = np.flatnonzero(span == m)
+            result[which] = permute(result[which], int(m), keys[which], backwards=backwards)
+        which = np.flatnonzero(full)
+        if len(which):
+            result[which] = permute(result[which], size, keys[which], backwards=backwards)
+        return first + result
+
+    def _block_key(self, lane: Ints | int, block: Ints | int, *, shifted: bool) -> Key:
+        number = np.asarray(lane, dtype=np.uint64) << np.uint64(40) | np.asarray(block, dtype=np.uint64)
+        low = (number & np.uint64(0xFFFFFFFF)).astype(np.uint32).reshape(-1)
+        high = (number >> np.uint64(32)).astype(np.uint32).reshape(-1)
+        first, second = self._words[4:6] if shifted else self._words[2:4]
+        key: NDArray[np.uint32] = mix(low ^ mix(high, np.uint32(first)), np.uint32(second))
+        return key if len(key) > 1 else np.uint32(key[0])

@@ -1,0 +1,183 @@
+"""One pass over an epoch: batches in order, with the arithmetic for the next steps done ahead on a thread."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from seqlake.training.batches import Samples
+from seqlake.training.order import Order
+from seqlake.training.randomness import Random
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from seqlake.protocols import Ints
+    from seqlake.training.batches import Assembler, Batch, Chunk
+    from seqlake.training.order import Shuffle
+    from seqlake.training.steps import Steps
+    from seqlake.training.survey import Survey
+    from seqlake.training.transforms import Transform
+
+_AHEAD = 1 << 14  # windows whose places are computed at a time
+_FIRST = 1 << 10  # fewer at first, so that the first batch comes soon
+
+
+class Ahead:
+    """Runs a function for the next argument while the caller works on the last result.
+
+    A thread lives only as long as one call takes, so that nothing is left behind however a pass ends.
+    """
+
+    def __init__(self, function: Callable[[Ints], Chunk], arguments: Iterator[Ints]) -> None:
+        self._function = function
+        self._arguments = arguments
+        self._thread: threading.Thread | None = None
+        self._result: Chunk | None = None
+        self._error: BaseException | None = None
+
+    def take(self) -> Chunk | None:
+        """The next result, after which the one that follows is begun; None at the end.
+
+        Raises:
+            BaseException: What the function raised.
+        """
+        if self._thread is None:
+            self._begin()
+        if self._thread is None:
+            return None
+        self._thread.join()
+        self._thread = None
+        if self._error is not None:
+            raise self._error
+        result = self._result
+        self._begin()
+        return result
+
+    def close(self) -> None:
+        """Wait for the call under way."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _begin(self) -> None:
+        argument = next(self._arguments, None)
+        if argument is not None:
+            # Not a daemon: at exit the interpreter waits for the milliseconds that this takes, and does not die of it.
+            self._thread = threading.Thread(target=self._run, args=(argument,), name="seqlake-ahead")
+            self._thread.start()
+
+    def _run(self, argument: Ints) -> None:
+        try:
+            self._result = self._function(argument)
+        except BaseException as error:  # noqa: BLE001 - raised again where the caller waits
+            self._error = error
+
+
+class Planner:
+    """Samples of steps: the order, and where each window of it begins."""
+
+    def __init__(self, survey: Survey, steps: Steps, *, shuffle: Shuffle | None, seed: int) -> None:
+        self._survey = survey
+        self._steps = steps
+        self._shuffle = shuffle
+        self._seed = seed
+        self._orders: dict[int, Order] = {}
+
+    def samples(self, epoch: int, position: int, steps: Ints) -> Samples:
+        """The samples of some steps of the pass that begins at a sample of an epoch."""
+        further, numbers, valid = self._steps.take(position, steps)
+        windows = np.empty_like(numbers)
+        for extra in np.unique(further):
+            own = further == extra
+            windows[own] = self._order(epoch + int(extra)).windows(numbers[own])
+        rows, index = self._survey.axis.locate(windows)
+        return Samples(
+            epochs=epoch + further,
+            numbers=numbers,
+            rows=rows,
+            anchors=self._survey.first + index * self._survey.stride,
+            valid=valid,
+        )
+
+    def _order(self, epoch: int) -> Order:
+        if epoch not in self._orders:
+            self._orders = {e: order for e, order in self._orders.items() if e >= epoch - 1}
+            self._orders[epoch] = Order(
+                shard_windows=self._survey.axis.shard_windows, shuffle=self._shuffle, seed=self._seed, epoch=epoch
+            )
+        return self._orders[epoch]
+
+
+class Pass:
+    """An iterator over the batches of one pass, for one rank and optionally every k-th step only.
+
+    Args:
+        planner: Gives the samples of steps.
+        assembler: Makes batches of them.
+        position: (epoch, sample) where the pass begins.
+        steps: The step numbers to deliver.
+        local_batch: Samples of a step on this rank.
+        transforms: Applied to each batch in turn.
+        seed: For the transforms' random numbers.
+        show_valid: Whether batches say which samples are repetitions.
+    """
+
+    def __init__(
+        self,
+        planner: Planner,
+        assembler: Assembler,
+        *,
+        position: tuple[int, int],
+        steps: range,
+        local_batch: int,
+        transforms: Sequence[Transform],
+        seed: int,
+        show_valid: bool,
+    ) -> None:
+        self._assembler = assembler
+        self._local = local_batch
+        self._transforms = transforms
+        self._seed = seed
+        self._show_valid = show_valid
+        epoch, sample = position
+        self._ahead = Ahead(
+            lambda part: assembler.prepare(planner.samples(epoch, sample, part)), _parts(steps, local_batch)
+        )
+        self._chunk: Chunk | None = None
+        self._at = 0
+
+    def __iter__(self) -> Pass:
+        return self
+
+    def __next__(self) -> Batch:
+        if self._chunk is None or self._at >= len(self._chunk.samples.rows):
+            self._chunk, self._at = self._ahead.take(), 0
+            if self._chunk is None:
+                raise StopIteration
+        start, self._at = self._at, self._at + self._local
+        batch = self._assembler.batch(self._chunk, start, self._at)
+        samples = self._chunk.samples
+        if self._show_valid:
+            batch["valid"] = samples.valid[start : self._at].copy()
+        if self._transforms:
+            random = Random(
+                seed=self._seed, epochs=samples.epochs[start : self._at], numbers=samples.numbers[start : self._at]
+            )
+            for transform in self._transforms:
+                batch = transform(batch, random)
+        return batch
+
+    def close(self) -> None:
+        """Wait for the arithmetic under way; the pass is over."""
+        self._ahead.close()
+
+
+def _parts(steps: range, local_batch: int) -> Iterator[Ints]:
+    """Step numbers in the portions they are prepared in."""
+    at, size = 0, _FIRST
+    while at < len(steps):
+        count = max(1, size // max(1, local_batch))
+        yield np.array(steps[at : at + count], dtype=np.int64)
+        at, size = at + count, _AHEAD

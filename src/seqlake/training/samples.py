@@ -1,0 +1,99 @@
+"""The windows of a dataset as a map-style dataset: any of them by its number."""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from seqlake.training.batches import Assembler, Samples
+from seqlake.training.opened import Opened
+from seqlake.training.randomness import Random
+from seqlake.training.survey import Survey, survey
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from seqlake.protocols import Readable
+    from seqlake.training.batches import Batch
+    from seqlake.training.settings import Settings
+
+
+class WindowDataset:
+    """All windows in source order, for samplers that choose for themselves.
+
+    `len(dataset)`, `dataset[i]` and `dataset.__getitems__([i, j, ...])` are what torch's `DataLoader` asks a map-style
+    dataset for. A sample is a dict without the batch axis. Pickles as a description and opens files where it is used.
+
+    Example:
+        >>> windows = loader.dataset()
+        >>> windows[0]["action"].shape
+        (16, 12)
+    """
+
+    def __init__(self, source: Readable, settings: Settings) -> None:
+        self._source = source
+        self._settings = settings
+        self._opened: tuple[int, Opened] | None = None
+
+    @cached_property
+    def _survey(self) -> Survey:
+        return survey(self._source, self._settings.window)
+
+    def __len__(self) -> int:
+        return len(self._survey.axis)
+
+    def __getitem__(self, index: int) -> Batch:
+        """One sample; negative numbers count from the end.
+
+        Raises:
+            IndexError: No such window.
+        """
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Batch]:
+        """Many samples, gathered together.
+
+        Raises:
+            IndexError: No such window.
+        """
+        batch = self.batch(indices)
+        return [{name: values[k] for name, values in batch.items()} for k in range(len(indices))]
+
+    def batch(self, indices: Sequence[int], /) -> Batch:
+        """Many samples as one batch, in the order asked for; repeats are allowed.
+
+        Raises:
+            IndexError: No such window.
+        """
+        numbers = np.asarray(indices, dtype=np.int64)
+        numbers = np.where(numbers < 0, numbers + len(self), numbers)
+        if len(numbers) and (numbers.min() < 0 or numbers.max() >= len(self)):
+            raise IndexError(f"Windows are numbered 0 to {len(self) - 1}; found {list(indices)}.")
+        rows, index = self._survey.axis.locate(numbers)
+        samples = Samples(
+            epochs=np.zeros_like(numbers),
+            numbers=numbers,
+            rows=rows,
+            anchors=self._survey.first + index * self._survey.stride,
+            valid=np.ones(len(numbers), dtype=np.bool_),
+        )
+        assembler = Assembler(self._survey, self._open())
+        batch = assembler.batch(assembler.prepare(samples), 0, len(numbers))
+        random = Random(seed=self._settings.seed, epochs=samples.epochs, numbers=numbers)
+        for transform in self._settings.transforms:
+            batch = transform(batch, random)
+        return batch
+
+    def _open(self) -> Opened:
+        if self._opened is None or self._opened[0] != os.getpid():
+            self._opened = (os.getpid(), Opened(self._source.schema, self._survey, self._settings.cache))
+        return self._opened[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_source": self._source, "_settings": self._settings, "_opened": None}
+
+    def __repr__(self) -> str:
+        return f"WindowDataset({self._settings.window!r})"

@@ -1,0 +1,77 @@
+"""Where a loader is, as a small JSON value that every rank agrees on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from seqlake.errors import LoaderStateError
+from seqlake.training.order import ORDER_VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from seqlake.training.order import Shuffle
+
+FORMAT = "seqlake loader state 1"
+
+_MEANING = {
+    "format": "the form of the state",
+    "order": "the version of the order algorithm",
+    "fingerprint": "the dataset (its rows, their order or their bytes), or the selection from it",
+    "window": "the window",
+    "samples": "the number of windows",
+    "seed": "the seed",
+    "shuffle": "the shuffle (its lanes or block)",
+    "tail": "the tail rule",
+}
+
+
+def describe(
+    *, fingerprint: str, window: str, samples: int, seed: int, shuffle: Shuffle | None, tail: str
+) -> dict[str, Any]:
+    """What a position means something for: everything that decides which sample comes when."""
+    return {
+        "format": FORMAT,
+        "order": ORDER_VERSION,
+        "fingerprint": fingerprint,
+        "window": window,
+        "samples": samples,
+        "seed": seed,
+        "shuffle": None if shuffle is None else [shuffle.lanes, shuffle.block],
+        "tail": tail,
+    }
+
+
+def position(state: Mapping[str, Any], here: Mapping[str, Any], /) -> tuple[int, int]:
+    """The (epoch, sample) of a state, if it belongs here.
+
+    Args:
+        state: What `state_dict` gave.
+        here: `describe` of this loader.
+
+    Raises:
+        LoaderStateError: It is not a state, or one of another dataset, window or order; says what differs.
+    """
+    if state.get("format") != FORMAT:
+        raise LoaderStateError(f"Expected a loader's state_dict ({FORMAT!r}), found {state.get('format')!r}.")
+    # JSON, msgpack and torch.save give lists back as lists or tuples.
+    changed = [name for name in here if _plain(state.get(name)) != _plain(here[name])]
+    if changed:
+        name = changed[0]
+        parts = ", ".join(_MEANING[each] for each in changed)
+        raise LoaderStateError(
+            f"This state belongs to another loader. Changed since it was saved: {parts} "
+            f"({name}: saved {state.get(name)!r}, here {here[name]!r}).",
+            hint="Make the loader as it was, open the dataset at the version it had, or start a new epoch without "
+            "load_state_dict. Batch size, rank and world size may differ.",
+        )
+    epoch, sample = state.get("epoch"), state.get("next_sample")
+    if not isinstance(epoch, int) or not isinstance(sample, int) or epoch < 0 or not 0 <= sample <= here["samples"]:
+        raise LoaderStateError(
+            f"A state needs an epoch and a sample of it (0 .. {here['samples']}); found {epoch!r} and {sample!r}."
+        )
+    return epoch, sample
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

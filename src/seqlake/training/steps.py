@@ -1,0 +1,101 @@
+"""Which samples one rank takes at each step: the same global steps for every world size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from seqlake.protocols import Ints
+
+Tail = Literal["drop", "pad", "carry"]
+TAILS: tuple[Tail, ...] = ("drop", "pad", "carry")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """The steps of a pass over N samples, and one rank's share of each.
+
+    Step t holds samples `[t * G, (t + 1) * G)` after the position where the pass begins. To deal them to ranks they
+    are sorted by lane and cut into `world_size` runs whose sizes differ by at most one.
+
+    Attributes:
+        samples: N, samples of an epoch.
+        lanes: V of the order; neighbouring samples lie in neighbouring lanes.
+        global_batch: G, samples of a step over all ranks.
+        rank: Which run is ours.
+        world_size: Number of runs.
+        tail: What becomes of the last samples of an epoch that do not fill a step: `"drop"` leaves them out,
+            `"pad"` repeats samples marked as not valid, `"carry"` takes them into the next epoch's first step.
+    """
+
+    samples: int
+    lanes: int
+    global_batch: int
+    rank: int
+    world_size: int
+    tail: Tail
+
+    @property
+    def local_batch(self) -> int:
+        """Samples of each step that are this rank's."""
+        low, high = self._run
+        return high - low
+
+    @property
+    def _run(self) -> tuple[int, int]:
+        total, ranks = self.global_batch, self.world_size
+        return self.rank * total // ranks, (self.rank + 1) * total // ranks
+
+    def count(self, position: int) -> int:
+        """Steps of the pass that begins at this sample of an epoch; the same on every rank."""
+        left = self.samples - position
+        if self.tail == "pad":
+            return -(-left // self.global_batch)
+        if self.tail == "carry" and self.samples:
+            while left < self.global_batch:
+                left += self.samples
+        return left // self.global_batch
+
+    def dropped(self, position: int = 0) -> int:
+        """Samples of the pass that no step holds."""
+        return self.samples - position - self.count(position) * self.global_batch if self.tail == "drop" else 0
+
+    def after(self, position: int, steps: int) -> tuple[int, int]:
+        """Where the next step begins: (epochs further, sample), never at the end of an epoch."""
+        end = position + steps * self.global_batch
+        if self.tail == "carry":
+            return divmod(end, self.samples) if self.samples else (0, 0)
+        done = end >= self.samples or (self.tail == "drop" and end + self.global_batch > self.samples)
+        return (1, 0) if done else (0, end)
+
+    def take(self, position: int, steps: Ints) -> tuple[Ints, Ints, NDArray[np.bool_]]:
+        """This rank's samples of some steps of the pass.
+
+        Args:
+            position: The sample of the epoch at which the pass begins.
+            steps: [k] numbers of the steps wanted, counted from there.
+
+        Returns:
+            Three arrays [k * local_batch]: epochs after the pass's own, sample numbers, and False where a sample is a
+            repetition that fills the last step.
+        """
+        low, high = self._run
+        starts = position + steps * self.global_batch
+        if self.lanes == 1 and self.tail != "carry":
+            numbers = starts[:, None] + np.arange(low, high)
+        else:
+            numbers = np.stack([start + self._dealt(int(start))[low:high] for start in starts])
+        epochs, samples = np.divmod(numbers.reshape(-1), self.samples)
+        if self.tail == "pad":
+            return np.zeros_like(epochs), samples, epochs == 0
+        return epochs, samples, np.ones(len(samples), dtype=np.bool_)
+
+    def _dealt(self, start: int) -> Ints:
+        """[G] the slots of a step, sorted by lane."""
+        epochs, samples = np.divmod(start + np.arange(self.global_batch, dtype=np.int64), self.samples)
+        return np.argsort(epochs * self.lanes + samples % self.lanes, kind="stable")

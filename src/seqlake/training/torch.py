@@ -1,0 +1,65 @@
+"""Batches as torch tensors over the same memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from seqlake.plugins import require
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from seqlake.training.batches import Batch
+    from seqlake.training.loader import Loader
+
+
+def tensors(batch: Batch, /) -> Batch:
+    """A batch with tensors in place of arrays of numbers; they share memory. Strings and times stay as they are."""
+    torch = require("torch", extra="torch")
+    return {
+        name: torch.from_numpy(values) if isinstance(values, np.ndarray) and values.dtype.kind in "biufc" else values
+        for name, values in batch.items()
+    }
+
+
+def _iterable_dataset() -> Any:
+    return require("torch.utils.data", extra="torch").IterableDataset
+
+
+class LoaderDataset:
+    """A loader as a torch `IterableDataset` whose items are whole batches.
+
+    Give it to a `DataLoader` with `batch_size=None`, or iterate over it directly. With `num_workers=k` worker j makes
+    steps j, j + k, ..., which the `DataLoader` hands out in turn: the order is that of one process. Workers cannot
+    move the loader in the main process: there, count steps yourself and use `loader.state_dict(steps=n)`, and call
+    `loader.set_epoch(e)` before each epoch.
+    """
+
+    def __new__(cls, loader: Loader) -> Self:  # noqa: ARG004, D102 - __init__ takes it; not a method of the public kind
+        # Torch decides by isinstance whether a dataset is iterable, and torch is only imported when it is used.
+        base = _iterable_dataset()
+        kind = cls if issubclass(cls, base) else type(cls.__name__, (cls, base), {"__reduce__": _reduce})
+        made: Self = object.__new__(kind)
+        return made
+
+    def __init__(self, loader: Loader) -> None:
+        self.loader = loader
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Batches of tensors; in a worker process, that worker's steps."""
+        worker = require("torch.utils.data", extra="torch").get_worker_info()
+        if worker is None:
+            yield from map(tensors, self.loader)
+            return
+        steps = range(worker.id, len(self.loader), worker.num_workers)
+        yield from map(tensors, self.loader.batches(steps))
+        self.loader.finish()
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+
+def _reduce(dataset: LoaderDataset) -> tuple[Any, ...]:
+    return LoaderDataset, (dataset.loader,)

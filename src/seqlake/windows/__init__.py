@@ -1,0 +1,1 @@
+"""Which time steps of which columns make one training example."""

@@ -1,0 +1,145 @@
+"""The dataset's clock, and each column's samples on it."""
+
+from __future__ import annotations
+
+import difflib
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from seqlake.errors import SchemaMismatchError
+from seqlake.spec.alignment import LOOKED_AT, Clock, Observed, clock_of, exact, own_rate
+from seqlake.windows.spec import Seconds
+from seqlake.windows.tracks import Track
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from seqlake.protocols import Readable
+    from seqlake.spec.schema import Column, Schema
+    from seqlake.windows.spec import Window
+
+_TELL_DURATION = ("length", "duration_seconds")
+
+
+def windowed(window: Window, schema: Schema) -> list[str]:
+    """The temporal columns that a window has offsets for, in schema order.
+
+    Raises:
+        SchemaMismatchError: A column is not in the schema, or not one whose steps can be windowed.
+    """
+    _check_known(window.columns, schema)
+    names = [name for name in schema if window.columns.get(name) is not None]
+    for name in names:
+        column = schema[name]
+        if column.category != "temporal":
+            raise SchemaMismatchError(
+                f"Column {name!r} ({_kind(column)}) has no steps that a window can take.",
+                hint="Offsets are for temporal columns; ask for one value a sample with None.",
+            )
+    return names
+
+
+def singles(window: Window, schema: Schema) -> list[str]:
+    """The columns that a window asks one value a sample of, in schema order; never the id, which is always there.
+
+    Raises:
+        SchemaMismatchError: A column is not in the schema, or has steps and no single value.
+    """
+    _check_known(window.columns, schema)
+    names = [name for name in schema if name in window.columns and window.columns[name] is None and name != schema.id]
+    for name in names:
+        if schema[name].category not in ("scalar", "vector", "file"):
+            raise SchemaMismatchError(
+                f"Column {name!r} ({_kind(schema[name])}) has no single value a sample.",
+                hint="Give it offsets, as in range(16), or leave it out.",
+            )
+    return names
+
+
+def check_columns(names: Iterable[str], schema: Schema, *, categories: tuple[str, ...]) -> None:
+    """Raise `SchemaMismatchError` unless every column is there and of one of the categories."""
+    names = list(names)
+    _check_known(names, schema)
+    for name in names:
+        if schema[name].category not in categories:
+            raise SchemaMismatchError(f"Column {name!r} ({_kind(schema[name])}) cannot be delivered in batches.")
+
+
+def _check_known(names: Iterable[str], schema: Schema) -> None:
+    for name in names:
+        if name not in schema:
+            near = difflib.get_close_matches(name, list(schema), n=1)
+            guess = f" Did you mean {near[0]!r}?" if near else ""
+            raise SchemaMismatchError(f"The window asks for {name!r}; the columns are {', '.join(schema)}.{guess}")
+
+
+def _kind(column: Column) -> str:
+    return f"{column.category}, {column.arrow}"
+
+
+def declared_clock(schema: Schema, window: Window, /) -> Clock:
+    """The clock from the window and the schema alone, without a look at any row."""
+    given = None if window.clock is None else exact(window.clock)
+    return clock_of(schema, given=given)
+
+
+def dataset_clock(source: Readable, window: Window, /) -> Clock:
+    """The clock of a dataset.
+
+    Where the schema declares no rate of a signal, the first rows are asked for `length` and `duration_seconds`.
+    Frames of videos are not counted for this: it would mean opening them.
+    """
+    schema = source.schema
+    given = None if window.clock is None else exact(window.clock)
+    signals = (name for name in schema if schema[name].category in {"temporal", "frames"})
+    if given is not None or any(own_rate(schema[name]) is not None for name in signals):
+        return clock_of(schema, given=given)
+    return clock_of(schema, observed=_first_rows(source))
+
+
+def _first_rows(source: Readable) -> list[Observed]:
+    if not all(name in source.schema and source.schema[name].category == "scalar" for name in _TELL_DURATION):
+        return []
+    found: list[Observed] = []
+    for shard in source.shards():
+        wanted = min(shard.rows, LOOKED_AT - len(found))
+        if wanted <= 0:
+            break
+        reader = shard.open()
+        try:
+            for batch in reader.batches(_TELL_DURATION, rows=np.arange(wanted)):
+                found.extend(
+                    Observed(length=row["length"], duration_seconds=row["duration_seconds"])
+                    for row in batch.to_pylist()
+                )
+        finally:
+            reader.close()
+    return found
+
+
+def tracks(window: Window, schema: Schema, clock: Clock) -> list[Track]:
+    """The window's temporal columns on the clock, in schema order.
+
+    Raises:
+        SchemaMismatchError: A column cannot be windowed.
+        ValueError: Offsets in seconds, or time stamps, without a clock.
+    """
+    found = []
+    for name in windowed(window, schema):
+        offsets = window.columns[name]
+        assert offsets is not None
+        column = schema[name]
+        stamps = column.type.get("timestamps") if column.type is not None else None
+        rate = own_rate(column)
+        found.append(
+            Track.of(
+                name,
+                offsets if isinstance(offsets, Seconds) else list(offsets),
+                ratio=Fraction(1) if rate is None or clock.rate is None or stamps else rate / clock.rate,
+                timestamps=stamps if isinstance(stamps, str) else None,
+                clock=clock.rate,
+            )
+        )
+    return found

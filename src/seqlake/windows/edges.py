@@ -1,0 +1,87 @@
+"""Where windows may be anchored in a sequence, and what stands where a step is missing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from seqlake.protocols import Ints
+    from seqlake.windows.spec import Edges
+    from seqlake.windows.tracks import Track
+
+
+def anchors(
+    tracks: Sequence[Track], *, steps: Ints, counts: Mapping[str, Ints], stride: int, edges: Edges
+) -> tuple[int, Ints]:
+    """The first anchor of every sequence, and how many anchors each sequence has.
+
+    Anchors are 0, stride, 2 * stride, ... below N. `edges="drop"` keeps those at which every sample exists.
+
+    Args:
+        tracks: What is asked for at each anchor.
+        steps: [rows] N, clock steps of each sequence; 0 or less has no anchor.
+        counts: For each track's column, [rows] T.
+        stride: Clock steps between anchors.
+        edges: The edge rule.
+
+    Returns:
+        (first anchor, [rows] number of anchors).
+    """
+    if edges != "drop":
+        return 0, np.maximum(-(-steps // stride), 0)
+    first, last = 0, steps - 1
+    for track in tracks:
+        earliest, latest = track.bounds(steps=steps, counts=counts[track.column])
+        first, last = max(first, earliest), np.minimum(last, latest)
+    first = -(-first // stride) * stride
+    return first, np.maximum((last - first) // stride + 1, 0)
+
+
+def nearest(samples: Ints, counts: Ints) -> Ints:
+    """[n, W] sample numbers moved to the nearest one that exists; 0 where the column has none.
+
+    Args:
+        samples: [n, W] sample numbers, any.
+        counts: [n] T of each sequence.
+    """
+    return np.maximum(np.minimum(samples, counts[:, None] - 1), 0)
+
+
+def sequence_steps(tracks: Sequence[Track], *, counts: Mapping[str, Ints], declared: Ints | None = None) -> Ints:
+    """N, the clock steps of each sequence.
+
+    The first column at the clock's rate decides; where it is null the next one does, then the `length` column,
+    then a column at another rate by `floor(T * clock / rate)`.
+
+    Args:
+        tracks: The temporal columns of the window, in schema order.
+        counts: For each track's column, [rows] T; -1 null.
+        declared: [rows] the `length` column; -1 null.
+
+    Raises:
+        ValueError: No column says how long a sequence is.
+    """
+    if not tracks:
+        raise ValueError("Without a temporal column a sequence has no steps.")
+    rows = len(counts[tracks[0].column])
+    found = np.full(rows, -1, dtype=np.int64)
+    sources = [counts[track.column] for track in tracks if track.ratio == 1 and track.timestamps is None]
+    if declared is not None:
+        sources.append(declared)
+    for track in tracks:
+        if track.ratio != 1 and track.timestamps is None:
+            own = counts[track.column]
+            scaled = own * track.ratio.denominator // track.ratio.numerator
+            sources.append(np.where(own < 0, -1, scaled))
+    if not sources:
+        raise ValueError(
+            f"Column {tracks[0].column!r} has time stamps and no rate, so nothing says how many clock steps a sequence "
+            "has: add a column at the clock's rate to the window, or a `length` column to the dataset."
+        )
+    for source in sources:
+        found = np.where(found < 0, source, found)
+    return np.maximum(found, 0)

@@ -1,0 +1,98 @@
+"""What several rooms' tests need: a real S3-speaking server on loopback.
+
+Run as a script, this is the server: in a process of its own, so that tests may fork without its threads.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import urllib.request
+import uuid
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+CREDENTIALS = {"access_key_id": "testing", "secret_access_key": "testing", "region": "us-east-1"}
+
+
+class Bucket(NamedTuple):
+    """An empty bucket and the `storage=` that opens it."""
+
+    uri: str
+    storage: dict[str, str]
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[dict[str, str]]:
+    """The server's address and credentials, as `storage=` takes them."""
+    server = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert server.stdin is not None
+    assert server.stdout is not None
+    endpoint = server.stdout.readline().strip()
+    assert endpoint, "the S3 server did not start"
+    yield {**CREDENTIALS, "endpoint": endpoint, "allow_http": "true", "virtual_hosted_style_request": "false"}
+    server.stdin.close()  # it ends when its input does, also if the tests were killed
+    server.wait(timeout=10)
+    server.stdout.close()
+
+
+@pytest.fixture
+def s3_bucket(s3_server: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    """A new bucket; the user's own AWS settings are out of sight."""
+    for name in ("ACCESS_KEY_ID", "SECRET_ACCESS_KEY", "SESSION_TOKEN", "PROFILE", "ENDPOINT_URL", "REGION"):
+        monkeypatch.delenv(f"AWS_{name}", raising=False)
+    name = f"bucket-{uuid.uuid4().hex[:12]}"
+    request = urllib.request.Request(f"{s3_server['endpoint']}/{name}", method="PUT")
+    urllib.request.urlopen(request, timeout=10).close()
+    return Bucket(f"s3://{name}", s3_server)
+
+
+@pytest.fixture
+def s3_environment(s3_bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URI of a new bucket that the usual variables open, for code that is given no `storage=`."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_bucket.storage["endpoint"])
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3_bucket.storage["access_key_id"])
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3_bucket.storage["secret_access_key"])
+    monkeypatch.setenv("AWS_REGION", s3_bucket.storage["region"])
+    return s3_bucket.uri
+
+
+class AtomicPuts:
+    """moto answers `If-None-Match: *` by looking first and writing then; one change at a time makes it atomic."""
+
+    def __init__(self, app: Callable[..., Iterable[bytes]]) -> None:
+        self.app = app
+        self.lock = threading.Lock()
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        if environ["REQUEST_METHOD"] in {"PUT", "POST", "DELETE"}:
+            with self.lock:
+                return list(self.app(environ, start_response))
+        return self.app(environ, start_response)
+
+
+def serve() -> None:
+    """Serve until standard input ends."""
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import WSGIRequestHandler, make_server
+
+    class Quiet(WSGIRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log(self, *_: object) -> None:
+            return
+
+    app = AtomicPuts(DomainDispatcherApplication(create_backend_app))
+    server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=Quiet)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    print(f"http://127.0.0.1:{server.server_port}", flush=True)
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,115 @@
+"""Receipts on disk: JSON both ways, and folders that are not ours."""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from seqlake.conversion.receipts import Work, decode, encode
+from seqlake.errors import SeqlakeError
+from seqlake.protocols import Copied, Transaction, Version, Written
+
+plain = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(allow_nan=False),
+    st.text(),
+    st.binary(),
+    st.datetimes(timezones=st.sampled_from([None, UTC])),
+    st.dates(),
+    st.times(),
+    st.timedeltas(),
+    st.decimals(allow_nan=False),
+)
+values = st.recursive(
+    plain,
+    lambda inner: st.one_of(
+        st.lists(inner),
+        st.lists(inner).map(tuple),
+        st.dictionaries(st.one_of(st.text(), st.integers(), st.just("$")), inner),
+    ),
+    max_leaves=12,
+)
+
+
+@given(values)
+def test_values_come_back(value):
+    assert decode(json.loads(json.dumps(encode(value)))) == value
+
+
+def test_records_come_back():
+    version = Version(id=3, time=datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC), operation="append", rows=7)
+    written = Written(
+        location="/x/part-0",
+        rows=3,
+        nbytes=100,
+        partition={},
+        statistics={
+            "a": (1, 5, 0),
+            "d": (date(2020, 1, 1), time(3), 1),
+            "e": (Decimal("1.50"), timedelta(days=3, microseconds=1), 2),
+            "f": (-math.inf, b"\x00\xff", 0),
+        },
+        ids=b"\x00\x01",
+        index=b"",
+        files=(Copied(path="files/a", size=3, sha256="00", packets={0: b"x"}),),
+        references=(("s3://b/c", 4, "etag"),),
+    )
+    for record in (version, written, Transaction(id="0" * 32, parent=version)):
+        assert decode(json.loads(json.dumps(encode(record)))) == record
+    assert decode(encode({"part": np.int64(3), "written": [written]})) == {"part": 3, "written": [written]}
+
+
+def test_other_objects_are_refused():
+    with pytest.raises(TypeError, match="found object"):
+        encode([object()])
+
+
+def test_a_folder_is_for_one_conversion(tmp_path):
+    folder = tmp_path / "work"
+    work = Work(folder)
+    assert not work.begun
+    work.begin({"source": "a", "out": "x"})
+    work.keep_state(None)
+    work.keep(11, {"part": 11})
+    work.keep(2, b"two")
+    again = Work(folder)
+    again.begin({"source": "a", "out": "x"})
+    assert again.begun
+    assert again.receipts() == {2: b"two", 11: {"part": 11}}
+    with pytest.raises(SeqlakeError, match="another conversion: source differ"):
+        again.begin({"source": "b", "out": "x"})
+    again.clear()
+    assert not folder.exists()
+
+
+def test_a_file_of_others_stays_in_the_folder(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    work = Work(tmp_path)
+    work.begin({})
+    work.clear()
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("text", ["{", '{"$": "Nothing", "value": 1}', '{"no": 1}'])
+def test_a_damaged_receipt_is_an_error(tmp_path, text):
+    work = Work(tmp_path)
+    work.begin({})
+    (tmp_path / "part-00000.json").write_text(text)
+    with pytest.raises(SeqlakeError, match=r"part-00000\.json"):
+        work.receipts()
+
+
+def test_a_receipt_half_written_does_not_count(tmp_path):
+    work = Work(tmp_path)
+    work.begin({})
+    (tmp_path / "part-00000.json.tmp").write_text("{")
+    assert work.receipts() == {}

@@ -1,0 +1,227 @@
+"""Damaged, stale and copied bytes: an error of ours or the right answer, never a crash, a hang or a wrong number."""
+
+from __future__ import annotations
+
+import io
+import json
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from seqlake.errors import CorruptFileError, SeqlakeError
+from seqlake.files.stores import MemoryBlob
+from seqlake.shards import parquet
+from seqlake.shards.parquet import index
+from seqlake.shards.parquet.checking import check
+from seqlake.shards.parquet.footer import read_footer
+from seqlake.testing.shards import flat_is, identical
+
+SCRIPT = Path(__file__).with_name("mutating.py")
+MUTATING = runpy.run_path(str(SCRIPT))
+TEMPORAL = ["action", "state", "raw"]
+
+
+@pytest.fixture(scope="module")
+def data():
+    return MUTATING["ours"]()
+
+
+def table_of(data):
+    return pq.read_table(pa.BufferReader(data))
+
+
+def assert_right(data, *, flat=None):
+    """Every column equals what pyarrow reads of the same bytes; `flat`: whether temporal ones are."""
+    reader, truth = parquet.open(MemoryBlob(data)), table_of(data)
+    for name in truth.column_names:
+        found = pa.chunked_array([batch.column(0) for batch in reader.batches([name])])
+        assert identical(found, truth[name])
+        column = reader.flat(name)
+        assert column is None or flat_is(column, truth[name])
+        if flat is not None and name in TEMPORAL:
+            assert (column is not None) is flat
+
+
+@pytest.mark.parametrize("place", ["footer", "headers", "levels", "index", "values", "archive", "foreign"])
+def test_changed_bytes(place):
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(SCRIPT), place, "11", "100"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    counts = json.loads(done.stdout)
+    assert counts["right"] + counts["raised"] > 90
+    if place == "index":
+        assert counts["right"] > 90  # without its index, the file is read through pyarrow
+    if place == "values":
+        assert counts["caught"] == counts["right"] + counts["raised"]  # by their checksums, every one
+
+
+def test_sorted_and_rewritten_by_pyarrow_with_our_footer_key(data):
+    metadata = pq.read_metadata(pa.BufferReader(data)).metadata
+    table = table_of(data).sort_by([("sequence_id", "descending")])
+    kept = {key: value for key, value in metadata.items() if key.startswith(b"seqlake")}
+    assert len(kept) == 2
+    sink = io.BytesIO()
+    pq.write_table(
+        table.replace_schema_metadata(kept), sink, use_dictionary=False, compression="none", row_group_size=20
+    )
+    assert b"seqlake.offsets" in pq.read_metadata(pa.BufferReader(sink.getvalue())).metadata
+    assert index.read(MemoryBlob(sink.getvalue())) is None
+    assert_right(sink.getvalue(), flat=False)
+    assert list(check(MemoryBlob(sink.getvalue()))) == []
+
+
+def test_rewritten_so_that_the_copied_key_points_to_copied_bytes(data):
+    """Worst case: the pointer's bytes do match, since the old file's head lies before the new one."""
+    other = MUTATING["ours"](seed=6)
+    stitched = data[: -8 - int.from_bytes(data[-8:-4], "little")]
+    length = int.from_bytes(other[-8:-4], "little")
+    mixed = stitched + other[-8 - length :]
+    with pytest.raises(CorruptFileError):
+        list(parquet.open(MemoryBlob(mixed)).batches(["action"]))
+
+
+def test_the_index_of_another_file_as_an_outside_index(data):
+    plain = io.BytesIO()
+    pq.write_table(
+        table_of(data).drop_columns(["raw"]), plain, use_dictionary=False, compression="none", row_group_size=20
+    )
+    other = io.BytesIO()
+    mixed = table_of(data).drop_columns(["raw"]).take(np.random.default_rng(0).permutation(60))
+    pq.write_table(mixed, other, use_dictionary=False, compression="none", row_group_size=20)
+    wrong, right = (index.build(MemoryBlob(sink.getvalue())) for sink in (other, plain))
+    truth = table_of(plain.getvalue())
+    for given, flat in ((wrong, False), (right, True)):
+        reader = parquet.open(MemoryBlob(plain.getvalue()), index=given)
+        for name in ("action", "state"):
+            assert (reader.flat(name) is not None) is flat
+            found = pa.chunked_array([batch.column(0) for batch in reader.batches([name])])
+            assert identical(found, truth[name])
+
+
+def test_a_stale_outside_index_of_the_same_lengths_gives_the_right_values():
+    """Where only values differ, offsets are the same and so still right."""
+    one, two = io.BytesIO(), io.BytesIO()
+    options = {"use_dictionary": False, "compression": "none"}
+    kind = pa.list_(pa.list_(pa.float32()))
+    pq.write_table(pa.table({"a": pa.array([[[1, 2], [3, 4]]], kind)}), one, **options)
+    pq.write_table(pa.table({"a": pa.array([[[2, 4], [1, 3]]], kind)}), two, **options)
+    reader = parquet.open(MemoryBlob(two.getvalue()), index=index.build(MemoryBlob(one.getvalue())))
+    assert flat_is(reader.flat("a"), table_of(two.getvalue())["a"])
+
+
+@pytest.mark.parametrize("keep", [0, 3, 4, 11, 12, 100, 0.3, 0.5, 0.9, 0.99, -1, -4, -9])
+def test_a_truncated_file(data, keep):
+    cut = data[: int(len(data) * keep) if isinstance(keep, float) else keep]
+    with pytest.raises(CorruptFileError, match="Expected a Parquet file"):
+        list(parquet.open(MemoryBlob(cut, location="part-0.parquet")).batches(["action"]))
+    (finding,) = check(MemoryBlob(cut))
+    assert finding.code == "P601"
+
+
+@pytest.mark.parametrize(
+    "bad", [b"", b"PAR1PAR1", b"hello" * 10, bytes(400), b"PAR1" + bytes(100) + b"\xff\xff\xff\x7fPAR1"]
+)
+def test_not_parquet(bad):
+    with pytest.raises(CorruptFileError):
+        list(parquet.open(MemoryBlob(bad)).batches(["action"]))
+
+
+def test_bytes_after_the_end_or_a_cut_in_the_middle_are_noticed(data):
+    with pytest.raises(SeqlakeError):
+        list(parquet.open(MemoryBlob(data + b"\0" * 16)).batches(["action"]))
+    cut = data[:200] + data[260:]
+    reader = parquet.open(MemoryBlob(cut))
+    assert reader.flat("action") is None  # the pointer misses its bytes
+    with pytest.raises(SeqlakeError):
+        list(reader.batches(reader.schema.names))
+
+
+def test_a_changed_index_file_with_a_matching_hash_is_still_checked(data):
+    """Every claim of an index is proved from the pages, even where its hash is right."""
+    found = read_footer(MemoryBlob(data)).index()
+    stripped = io.BytesIO()
+    pq.write_table(
+        table_of(data).drop_columns(["raw"]), stripped, use_dictionary=False, compression="none", row_group_size=20
+    )
+    built = index.decode(index.build(MemoryBlob(stripped.getvalue())))
+    good, tied = built.columns["action"], built.levels["action"]
+    truth = table_of(stripped.getvalue())["action"]
+    assert found is not None
+
+    def opened(**changes):
+        parts = {name: getattr(good, name) for name in ("stored", "dim", "page_start", "page_row", "steps")} | changes
+        wrong = index.OffsetIndex(columns={"action": index.ColumnIndex(**parts)}, levels={"action": tied})
+        return parquet.open(MemoryBlob(stripped.getvalue()), index=index.encode(wrong))
+
+    swapped = good.steps.copy()
+    pair = np.flatnonzero((good.steps[:-1] != good.steps[1:]) & (good.steps[:-1] > 0) & (good.steps[1:] > 0))[0]
+    swapped[pair] += 1
+    for changes in (
+        {"stored": "<i4"},
+        {"stored": "<f8"},
+        {"dim": 1},
+        {"dim": 6},
+        {"dim": 2**31 - 1},
+        {"page_start": good.page_start + 4},
+        {"page_start": good.page_start + (1 << 62)},
+        {"page_start": -good.page_start},
+        {"steps": swapped},
+        {"steps": np.full_like(good.steps, 2**31 - 1)},
+    ):
+        assert opened(**changes).flat("action") is None, changes
+    assert flat_is(opened().flat("action"), truth)
+    tied = b""
+    assert opened().flat("action") is None  # an index of nobody knows which file
+
+
+def test_rows_in_another_order_with_the_same_sizes_and_statistics():
+    """One page, one set of lengths: only the levels tell the two files apart."""
+    kind = pa.list_(pa.list_(pa.float32()))
+    one, two = ([[[1, 2]] * 3, [[3, 4]] * 5], [[[3, 4]] * 5, [[1, 2]] * 3])
+    files = []
+    for cells in (one, two):
+        sink = io.BytesIO()
+        pq.write_table(pa.table({"a": pa.array(cells, kind)}), sink, use_dictionary=False, compression="none")
+        files.append(sink.getvalue())
+    assert len(files[0]) == len(files[1])
+    reader = parquet.open(MemoryBlob(files[1]), index=index.build(MemoryBlob(files[0])))
+    assert reader.flat("a") is None
+    assert pa.Table.from_batches(reader.batches(["a"]))["a"].to_pylist() == two
+
+
+def test_index_bytes_that_are_no_index():
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, pa.schema([("x", pa.int64())])) as stream:
+        stream.write_table(pa.table({"x": [1]}))
+    for bad in (b"", b"junk", sink.getvalue().to_pybytes()):
+        with pytest.raises(CorruptFileError):
+            index.decode(bad)
+
+
+def test_checks_name_the_column_and_the_row_group(data):
+    start, stop = MUTATING["places"](data)["values"][-1]
+    broken = bytearray(data)
+    broken[(start + stop) // 2] ^= 1
+    (finding,) = check(MemoryBlob(bytes(broken), location="part-0.parquet"))
+    assert (finding.code, finding.column, finding.location) == ("P603", "tags", "part-0.parquet")
+    assert "row group" in finding.message
+
+
+def test_checks_find_changed_headers_and_footers(data):
+    places = MUTATING["places"](data)
+    for place, code in (("headers", "P602"), ("footer", "P601")):
+        start, stop = places[place][0]
+        broken = bytearray(data)
+        broken[start + (stop - start) // 2] ^= 4
+        assert code in {finding.code for finding in check(MemoryBlob(bytes(broken)))}
