@@ -101,7 +101,8 @@ BAD = {
     "unknown column": (TABLE.append_column("m", [[1, 2, 3]]), SchemaMismatchError, "m: is not in the schema"),
     "wrong type": (TABLE.set_column(1, "n", [["1", "2", "3"]]), SchemaMismatchError, "n: expected int32, found string"),
     "no id": (TABLE.drop(["sequence_id"]), SchemaMismatchError, "sequence_id: expected string, is missing"),
-    "integer ids": (TABLE.set_column(0, "sequence_id", [[1, 2, 3]]), SchemaMismatchError, "expected string, found int64"),
+    "integer ids": (
+        TABLE.set_column(0, "sequence_id", [[1, 2, 3]]), SchemaMismatchError, "expected string, found int64"),
     "null id": (TABLE.set_column(0, "sequence_id", [["a", None, "c"]]), ValidationError, "null where"),
     "empty id": (TABLE.set_column(0, "sequence_id", [["a", "", "c"]]), ValidationError, "must not be empty"),
     "id twice": (TABLE.set_column(0, "sequence_id", [["a", "b", "a"]]), DuplicateSequenceError, "'a'"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 
 import hypothesis.strategies as st
 import numpy as np
@@ -131,7 +131,7 @@ def test_every_category_of_column() -> None:
             "free": Trajectory(),
         }
     ).with_columns({"steering": ingest_column("steering")})
-    time = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
+    time = dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
     cells = {
         "steering": [0.5, 1.5, 2.5],
         "raw": np.arange(4, dtype="<f4").tobytes(),
@@ -189,10 +189,12 @@ GIB = np.broadcast_to(np.float32(0), ((1 << 27) + 1, 2))
 
 BAD = {
     "shape": ({"x": np.zeros((4, 3))}, SchemaMismatchError, r"'x': expected shape \[T, 2\], found \[4, 3\]"),
-    "one dimension": ({"x": np.zeros(4)}, SchemaMismatchError, r"expected shape \[T, 2\], found \[4\].*values\[:, None"),
+    "one dimension": (
+        {"x": np.zeros(4)}, SchemaMismatchError, r"expected shape \[T, 2\], found \[4\].*values\[:, None"),
     "three dimensions": ({"x": np.zeros((4, 2, 1))}, SchemaMismatchError, r"found \[4, 2, 1\]"),
     "ragged lists": ({"x": [[1, 2], [3]]}, ValidationError, r"'x': ragged"),
-    "ragged with null": ({"x": [[1, None], [3]]}, ValidationError, r"ragged: the steps of a sequence are equally long, found \[2, 1\]"),
+    "ragged with null": (
+        {"x": [[1, None], [3]]}, ValidationError, r"ragged: the steps of a sequence are equally long, found \[2, 1\]"),
     "text for numbers": ({"x": np.array([["1", "2"]])}, SchemaMismatchError, r"expected float32 values, found <U1"),
     "booleans for numbers": ({"x": np.ones((2, 2), bool)}, SchemaMismatchError, r"expected float32 values, found bool"),
     "objects": ({"x": [[object(), 1]]}, SchemaMismatchError, r"Arrow cannot hold"),
@@ -213,13 +215,15 @@ BAD = {
     "integer as boolean": ({"ok": 1}, SchemaMismatchError, r"expected bool, found int 1"),
     "overflow": ({"f": 1e300}, ValidationError, r"values that float32 can hold"),
     "vector size": ({"v": [1.0, 2.0]}, SchemaMismatchError, r"expected shape \[3\], found \[2\]"),
-    "frames as array": ({"frames": np.zeros((2, 4, 4, 3), "u1")}, SchemaMismatchError, r"list of encoded images \(bytes\)"),
+    "frames as array": (
+        {"frames": np.zeros((2, 4, 4, 3), "u1")}, SchemaMismatchError, r"list of encoded images \(bytes\)"),
     "frames of text": ({"frames": ["a.png"]}, SchemaMismatchError, r"step 0: expected encoded images"),
     "array as file": ({"cam": np.zeros((2, 4, 4, 3), "u1")}, SchemaMismatchError, r"File\(path\), which is copied in"),
     "null": ({"must": None}, ValidationError, r"'must': null where the schema allows none"),
     "unknown": ({"rewrad": 1, "f2": 2}, SchemaMismatchError, r"rewrad: is not in the schema"),
     "near miss": ({"framse": 1}, SchemaMismatchError, r"did you mean 'frames'"),
-    "no file": ({"cam": ingest.File("/nowhere/x.mp4")}, ValidationError, r"expected a file to copy at '/nowhere/x.mp4'"),
+    "no file": (
+        {"cam": ingest.File("/nowhere/x.mp4")}, ValidationError, r"expected a file to copy at '/nowhere/x.mp4'"),
     "file in a number": ({"n": ingest.File(__file__)}, SchemaMismatchError, r"expected int8, found a File"),
 }  # fmt: skip
 

@@ -19,6 +19,8 @@ from seqlake.errors import SchemaMismatchError
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.engines
+
 ROWS = pa.table(
     {
         "sequence_id": ["a", "b", "c", "d"],

@@ -18,6 +18,8 @@ from seqlake.errors import QueryError
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.engines
+
 ROWS = pa.table(
     {
         "sequence_id": ["a", "b", "c", "d", "e"],

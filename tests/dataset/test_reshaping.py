@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -25,8 +24,15 @@ from seqlake.spec.column_types import Image, Trajectory, Video
 from seqlake.spec.schema import Column, Schema
 from seqlake.testing import samples
 
-FILMED = Schema({"n": pa.int64(), "cam": Video(fps=30), "stills": Image(frames="files"),
-                 "clip": Column("clip", pa.struct([("url", pa.string()), ("first_frame", pa.int64())]), Video())})  # fmt: skip
+SHARED = pa.struct([("url", pa.string()), ("first_frame", pa.int64())])
+FILMED = Schema(
+    {
+        "n": pa.int64(),
+        "cam": Video(fps=30),
+        "stills": Image(frames="files"),
+        "clip": Column("clip", SHARED, Video()),
+    }
+)
 
 
 @pytest.fixture
@@ -104,7 +110,7 @@ def test_files_come_along(filmed: Dataset, tmp_path: Path, files: str) -> None:
         assert [path.read_bytes() for path in paths] == [clip, clip, b"shared"]
         assert row["stills"][1] == "https://host/x.png"
         assert row["clip"]["first_frame"] == row["n"]
-        assert (os.stat(paths[0]).st_nlink > 1) == (files == "hardlink")
+        assert (paths[0].stat().st_nlink > 1) == (files == "hardlink")
     urls = {row["url"] for row in made.select("clip").to_arrow().column(0).to_pylist()}
     assert len(urls) == 1, "a shared file is copied once"
     assert not made.validate(depth="files").errors
@@ -138,8 +144,8 @@ def test_merge(arm: Dataset, tmp_path: Path) -> None:
 
 
 def test_merge_names_the_columns_that_differ(arm: Dataset, tmp_path: Path) -> None:
-    other = opening.create(tmp_path / "other", arm.schema.with_columns({"reward": pa.float64(), "extra": pa.int8(),
-                                                                      "action": Trajectory(dim=7)}).without("task"))  # fmt: skip
+    changed = {"reward": pa.float64(), "extra": pa.int8(), "action": Trajectory(dim=7)}
+    other = opening.create(tmp_path / "other", arm.schema.with_columns(changed).without("task"))
     with pytest.raises(SchemaMismatchError) as caught:
         merge([arm, other], tmp_path / "out")
     for line in ("task: is missing", "extra: is not in the first", "reward: expected float, found double",

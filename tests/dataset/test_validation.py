@@ -76,8 +76,10 @@ DEFECTS = {
     "a future major version": Defect("M102", META, text='{"mixtrain": "2.0"}'),
     "a future minor version": Defect("M103", META, text='{"mixtrain": "1.7"}'),
     "a type without a column": Defect("M104", {**META, "column": "y"}, types={"y": {"type": "trajectory"}}),
-    "dim is negative": Defect("M105", X_META, x(FINE, None, []), {"x": {"type": "trajectory", "dim": -2}}, arrow=FLOATS),
-    "fps is zero": Defect("M106", {**META, "column": "cam"}, {"cam": ["s3://b/a", None, None]}, {"cam": {"type": "video", "fps": 0}}),
+    "dim is negative": Defect(
+        "M105", X_META, x(FINE, None, []), {"x": {"type": "trajectory", "dim": -2}}, arrow=FLOATS),
+    "fps is zero": Defect(
+        "M106", {**META, "column": "cam"}, {"cam": ["s3://b/a", None, None]}, {"cam": {"type": "video", "fps": 0}}),
     "dim differs from the type": Defect(
         "M107", X_META, x(FINE, None, []), {"x": {"type": "trajectory", "dim": 3}},
         arrow={"x": pa.list_(pa.list_(pa.float32(), 2))}),
@@ -103,7 +105,8 @@ DEFECTS = {
         "R304", {"location": ONE, "sequence_id": "b", "column": "x", "step": 1},
         x(FINE, [[1, 2], [3, None]], None), X2, arrow=FLOATS),
     "a null step": Defect(
-        "R304", {"location": ONE, "sequence_id": "c", "column": "x", "step": 0}, x(FINE, FINE, [None]), X2, arrow=FLOATS),
+        "R304", {"location": ONE, "sequence_id": "c", "column": "x", "step": 0},
+        x(FINE, FINE, [None]), X2, arrow=FLOATS),
     "a step of another size": Defect(
         "R305", {"location": TWO, "sequence_id": "d", "column": "x", "step": 1},
         x(FINE, FINE, FINE), X2, {"sequence_id": ["d"], "x": [[[1, 2], [3]]]}, arrow=FLOATS),
@@ -129,11 +132,13 @@ DEFECTS = {
     "a wrong duration": Defect(
         "R314", {"location": ONE, "sequence_id": "a", "column": "duration_seconds"},
         {**x(FINE, None, None), "duration_seconds": [7.0, None, None]}, {"x": {**X2["x"], "fps": 10}}, arrow=FLOATS),
-    "no steps": Defect("R315", {"location": ONE, "sequence_id": "b", "column": "x"}, x(FINE, [], None), X2, arrow=FLOATS),
+    "no steps": Defect(
+        "R315", {"location": ONE, "sequence_id": "b", "column": "x"}, x(FINE, [], None), X2, arrow=FLOATS),
     "a vector of another size": Defect(
         "R316", {"location": ONE, "sequence_id": "c", "column": "v"},
         {"v": [[1.0, 2.0], None, [1.0]]}, {"v": {"type": "embedding", "dim": 2}}),
-    "an empty reference": Defect("F401", {"location": ONE, "sequence_id": "a", "column": "cam"}, {"cam": ["", None, None]}, CAM),
+    "an empty reference": Defect(
+        "F401", {"location": ONE, "sequence_id": "a", "column": "cam"}, {"cam": ["", None, None]}, CAM),
     "a reference that leaves": Defect(
         "F402", {"location": ONE, "sequence_id": "b", "column": "cam"}, {"cam": [None, "../x.mp4", None]}, CAM),
     "an absolute reference": Defect(
@@ -293,8 +298,16 @@ def plain(root: Path) -> object:
 
 
 def rated(root: Path) -> object:
-    schema = Schema({"t": pa.list_(pa.int64()), "slow": Trajectory(dim=1, timestamps="t"), "x": Trajectory(dim=2, fps=10),
-                     "fast": Trajectory(dim=1, fps=100), "duration_seconds": pa.float64(), "length": pa.int64()})  # fmt: skip
+    schema = Schema(
+        {
+            "t": pa.list_(pa.int64()),
+            "slow": Trajectory(dim=1, timestamps="t"),
+            "x": Trajectory(dim=2, fps=10),
+            "fast": Trajectory(dim=1, fps=100),
+            "duration_seconds": pa.float64(),
+            "length": pa.int64(),
+        }
+    )
     ds = opening.create(root / "ds", schema)
     ds.append([{"sequence_id": "a", "x": FINE, "fast": np.ones((20, 1)), "duration_seconds": 0.2,
                 "t": [0, 10**8, 10**9], "slow": [[1.0], [2.0], [3.0]]}])  # fmt: skip

@@ -275,6 +275,15 @@ def test_bad_options(root: Path) -> None:
             ds.writer(**options)
 
 
+@pytest.mark.parametrize("raw", [True, False])
+def test_rows_appended_later_are_stored_like_the_first(tmp_path: Path, raw: bool) -> None:
+    samples.arm_dataset(tmp_path / "arm", count=2, raw=raw)
+    opening.open(tmp_path / "arm").append(list(samples.arm_episodes(2, first=2)))
+    kinds = [pq.read_schema(path).field("action").type for path in (tmp_path / "arm" / "data").iterdir()]
+    assert [pa.types.is_binary(kind) for kind in kinds] == [raw, raw]
+    assert opening.open(tmp_path / "arm").schema == samples.arm_schema(raw=raw)
+
+
 def test_a_dataset_that_was_copied_is_written_like_the_first(root: Path, tmp_path: Path) -> None:
     opening.open(root).append([{"sequence_id": "a", "n": 1}])
     shutil.copytree(root, tmp_path / "copy")

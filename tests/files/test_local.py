@@ -250,6 +250,19 @@ def test_copies_are_bounded_by_their_bytes() -> None:
     assert (len(held), held.get("huge").nbytes) == (1, 1000)
 
 
+def test_a_copy_is_kept_for_its_blob_and_goes_with_it(tmp_path, monkeypatch) -> None:
+    held = Held()
+    monkeypatch.setattr(blobs, "HELD", held)
+    (tmp_path / "x").write_bytes(b"abc")
+    blob, other = LocalBlob(tmp_path / "x", mapped=False), LocalBlob(tmp_path / "x", mapped=False)
+    assert blob.view() is blob.view()
+    assert other.view() is not blob.view()
+    assert len(held) == 2
+    del blob
+    gc.collect()
+    assert len(held) == 1
+
+
 def test_a_system_without_room_says_so(tmp_path) -> None:
     (tmp_path / "x").write_bytes(b"x")
     with (tmp_path / "x").open("rb") as file, pytest.raises(OSError, match="mapping"):

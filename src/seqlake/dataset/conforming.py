@@ -215,6 +215,7 @@ def _conform_list(array: pa.Array, expected: pa.DataType, where: str) -> pa.Arra
 
 def _unpacked(array: pa.Array, column: Column, logical: pa.DataType, where: str) -> pa.Array:
     """Little-endian cells as lists of steps."""
+    assert column.value_type is not None, "a raw column has one"
     dtype = np.dtype(column.value_type.to_pandas_dtype()).newbyteorder("<")
     steps = logical.value_type
     width = steps.list_size if pa.types.is_fixed_size_list(steps) else 1

@@ -312,5 +312,5 @@ class Dataset(Selection):
         return validation.validate(self, depth=depth)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        options = {"location": self.location, "storage": self.storage, "allow_outside": self.allow_outside}
-        return (partial(Dataset, **options), (self.table, self._source))
+        made = partial(Dataset, location=self.location, storage=self.storage, allow_outside=self.allow_outside)
+        return (made, (self.table, self._source))

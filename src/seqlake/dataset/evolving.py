@@ -212,8 +212,7 @@ def _wider(old: pa.DataType, new: pa.DataType) -> bool:
     if is_list(old) and is_list(new):
         return _wider(old.value_type, new.value_type)
     if is_.is_integer(old) and is_.is_integer(new):
-        grows = new.bit_width > old.bit_width
-        return grows and (is_.is_signed_integer(new) or is_.is_unsigned_integer(old))
+        return bool(new.bit_width > old.bit_width and (is_.is_signed_integer(new) or is_.is_unsigned_integer(old)))
     if is_.is_floating(new) and is_.is_floating(old):
         return bool(new.bit_width > old.bit_width)
     if is_.is_integer(old) and is_.is_floating(new):

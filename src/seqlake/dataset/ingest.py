@@ -283,7 +283,7 @@ def with_lengths(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
 def with_counted_lengths(given: Given, schema: Schema) -> Given:
     """New signals bring their number of steps with them, unless `length` is given too."""
     rows, clock = given.cells, _clock_column(schema)
-    if "length" not in schema or "length" in rows.column_names or clock not in rows.column_names:
+    if clock is None or clock not in rows.column_names or "length" not in schema or "length" in rows.column_names:
         return given
     length = schema.arrow.field("length")
     if not pa.types.is_integer(length.type):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -70,10 +70,11 @@ def held(shard: Shard, column: str, /) -> bool:
     place = shard.mapping.get(column, Stored(column))
     if not isinstance(place, Stored):
         return False
-    reader = shard.shard.open()
+    reader: Any = shard.shard.open()
     try:
         # A column that the file lacks reads null: it was added after the shard was written.
-        return place.name in reader.schema.names
+        known: pa.Schema = reader.schema
+        return place.name in known.names
     finally:
         reader.close()
 

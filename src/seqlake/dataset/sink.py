@@ -115,7 +115,8 @@ class TableSink:
             )
         written = tuple(one for part in sorted(by_part) for one in by_part[part])
         change = Change(operation="append", add=written)
-        return self.table.commit(change, transaction=self.transaction)
+        version: Version = self.table.commit(change, transaction=self.transaction)
+        return version
 
     def renew(self) -> None:
         """Tell the table that the conversion is alive; at least hourly."""

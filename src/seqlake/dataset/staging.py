@@ -259,7 +259,8 @@ class Staging:
             renamed=dict(renamed or {}),
         )
         # From here on the table alone knows whether the commit was made, so it alone may remove anything.
-        return self._table.commit(change, transaction=self.transaction)
+        version: Version = self._table.commit(change, transaction=self.transaction)
+        return version
 
     def abandon(self) -> None:
         """Remove what this process staged; the transaction, which others share, goes on."""

@@ -199,13 +199,13 @@ def _scalar(value: Any, logical: pa.DataType, where: str) -> pa.Array:
     if getattr(value, "ndim", None) == 0 and not isinstance(value, np.generic):
         value = as_array(value, where=where)[()]  # an array or tensor of no dimension is a number
     if is_.is_integer(logical) or is_.is_floating(logical):
-        if isinstance(value, bool | np.bool_ | str | bytes) or getattr(value, "ndim", 0):
+        if isinstance(value, bool | np.bool_ | str | bytes) or getattr(value, "ndim", None):
             raise _unlike(value, logical, where)
         number = _number(value, where)
         if number.dtype.kind not in "iuf" or number.ndim:
             raise _unlike(value, logical, where)
         return pa.array(lossless(number.reshape(1), np.dtype(logical.to_pandas_dtype()), where=where))
-    strict: list[tuple[Any, tuple[type, ...]]] = [
+    strict: list[tuple[Any, Any]] = [
         (is_.is_boolean, (bool, np.bool_)),
         (_is_text, (str,)),
         (_is_bytes, (bytes, bytearray, memoryview)),
@@ -214,8 +214,9 @@ def _scalar(value: Any, logical: pa.DataType, where: str) -> pa.Array:
         if is_kind(logical):
             if not isinstance(value, kinds):
                 raise _unlike(value, logical, where)
-            if kinds[0] is not bool and len(value) > LARGEST_CELL:
-                raise ValidationError(too_large(where, len(value)))
+            size = 1 if isinstance(value, bool | np.bool_) else len(value)
+            if size > LARGEST_CELL:
+                raise ValidationError(too_large(where, size))
     try:
         return pa.array([value], logical)
     except (pa.ArrowException, TypeError, ValueError) as error:
@@ -260,11 +261,10 @@ def _by_elements(value: Any, logical: pa.DataType, where: str) -> pa.Array:
         raise SchemaMismatchError(f"{where}: expected {logical}, found values Arrow cannot hold ({error}).") from error
     if not fits(found.type, logical):
         raise SchemaMismatchError(f"{where}: expected {logical}, found {found.type}.")
-    lengths = pc.unique(pc.list_value_length(found.flatten()).drop_null()) if is_list(found.type.value_type) else []
-    if len(lengths) > 1:
-        raise ValidationError(
-            f"{where}: ragged: the steps of a sequence are equally long, found {lengths.to_pylist()}."
-        )
+    if is_list(found.type.value_type):
+        lengths = pc.unique(pc.list_value_length(found.flatten()).drop_null()).to_pylist()
+        if len(lengths) > 1:
+            raise ValidationError(f"{where}: ragged: the steps of a sequence are equally long, found {lengths}.")
     return conform(found, logical, where=where)
 
 
@@ -281,7 +281,8 @@ def _unlike(value: object, logical: pa.DataType, where: str, why: str = "") -> S
 
 def _dtype(column: Column) -> np.dtype[Any]:
     assert column.value_type is not None, "temporal and vector columns have one"
-    return np.dtype(column.value_type.to_pandas_dtype())
+    dtype: np.dtype[Any] = np.dtype(column.value_type.to_pandas_dtype())
+    return dtype
 
 
 def _is_text(kind: pa.DataType) -> bool:

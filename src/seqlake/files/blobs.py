@@ -6,6 +6,7 @@ import errno
 import os
 import stat
 import sys
+import weakref
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +30,12 @@ def stamp(status: os.stat_result, /) -> str:
     return f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
 
 
+class _Owner:
+    """Whose copy it is; lives as long as its blob."""
+
+    __slots__ = ("__weakref__",)
+
+
 class LocalBlob:
     """A file that does not change, mapped into memory when it is first looked at.
 
@@ -42,7 +49,7 @@ class LocalBlob:
         FileNotFoundError: It is not there, or is a folder.
     """
 
-    __slots__ = ("_device", "_path", "mapped", "size", "token")
+    __slots__ = ("_device", "_owner", "_path", "mapped", "size", "token")
 
     def __init__(self, path: str | os.PathLike[str], /, *, mapped: bool = True) -> None:
         self._path = os.fspath(path)
@@ -53,6 +60,7 @@ class LocalBlob:
         self.token = stamp(status)
         self.mapped = mapped
         self._device = status.st_dev
+        self._owner = _Owner()
 
     @property
     def location(self) -> str:
@@ -60,15 +68,16 @@ class LocalBlob:
         return self._path
 
     def view(self) -> memoryview:
-        """All of it, read-only; the same memory for all blobs of this file in this process.
+        """All of it, read-only; the same map for all blobs of this file in this process.
 
         Raises:
             ShardChangedError: The file is not what it was when this blob was made.
             FileNotFoundError: It is gone, or has another name by now.
         """
         self._check(os.stat(self._path))  # noqa: PTH116 - a string, at every visit
-        key = (self._device, self.token, self.mapped)
-        return HELD.get(key) or self._hold(key)
+        shared = (self._device, self.token)
+        found = HELD.get(weakref.ref(self._owner)) or (HELD.get(shared) if self.mapped else None)
+        return self._hold(shared) if found is None else found
 
     def ranges(self, starts: Ints, stops: Ints, /) -> list[memoryview]:
         """Parts of it, each read by itself: safe even if the file is truncated meanwhile.
@@ -81,12 +90,14 @@ class LocalBlob:
             firsts, ends = bounded(starts, stops, self.size, self._path)
             return [_read(file.fileno(), first, end, self._path) for first, end in zip(firsts, ends, strict=True)]
 
-    def _hold(self, key: tuple[int, str, bool]) -> memoryview:
+    def _hold(self, shared: tuple[int, str]) -> memoryview:
         with open(self._path, "rb", buffering=0) as file:  # noqa: PTH123 - a string
             self._check(os.fstat(file.fileno()))
             if self.mapped and not on_network(self._device):
-                return HELD.keep(key, map_file(file.fileno(), self.size), copied=False)
-            return HELD.keep(key, _read(file.fileno(), 0, self.size, self._path), copied=True)
+                return HELD.keep(shared, map_file(file.fileno(), self.size), copied=False)
+            # Not shared, and gone with this blob: a map keeps its inode from being given to a new file, a copy does not.
+            own = weakref.ref(self._owner, HELD.forget)
+            return HELD.keep(own, _read(file.fileno(), 0, self.size, self._path), copied=True)
 
     def _check(self, status: os.stat_result) -> None:
         if stamp(status) != self.token:
@@ -101,6 +112,7 @@ class LocalBlob:
 
     def __setstate__(self, state: tuple[str, bool, int, str, int]) -> None:
         self._path, self.mapped, self.size, self.token, self._device = state
+        self._owner = _Owner()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LocalBlob) and (self._path, self.token) == (other._path, other.token)

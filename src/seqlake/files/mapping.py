@@ -87,6 +87,10 @@ class Held:
             self._kept.pop(oldest, None)
         return memory
 
+    def forget(self, key: Hashable, /) -> None:
+        """Let go of what is kept under this key."""
+        self._kept.pop(key, None)
+
     def _copied(self) -> int:
         return sum(size for _, size in list(self._kept.values()))
 

@@ -180,10 +180,10 @@ class StoreTests:
         store.put("a", b"one")
         blob = store.blob("a")
         blob.view()
-        again = pickle.loads(pickle.dumps(blob))  # noqa: S301 - our own bytes
+        again = pickle.loads(pickle.dumps(blob))
         assert bytes(again.ranges(_ints(0), _ints(3))[0]) == b"one"
         assert again.token == blob.token
-        assert pickle.loads(pickle.dumps(store)) == store  # noqa: S301 - our own bytes
+        assert pickle.loads(pickle.dumps(store)) == store
 
     def test_descriptions_open_in_a_fresh_process(self, store: Store) -> None:
         """As a worker does that was not forked."""

@@ -16,6 +16,8 @@ from seqlake.spec.column_types import Embedding, Image, Trajectory
 from seqlake.spec.schema import Schema
 from seqlake.testing.shards import flat_is, identical
 
+pytestmark = pytest.mark.engines
+
 SCHEMA = Schema(
     {
         "task": pa.string(),

@@ -95,8 +95,16 @@ def test_a_cell_over_the_limit_is_refused(tmp_path, monkeypatch):
     with pytest.raises(ValidationError, match="row 1 of this batch") as caught:
         writer.write(batch(sequence_id=["a", "b"], action=[[[1, 2]], long]))
     assert "segment" in str(caught.value)
-    writer.write(batch(sequence_id=["a"], action=[[[1, 2]] * 100]))  # many bytes together, but no long cell
-    assert writer.close().rows == 1
+    writer.write(batch(sequence_id=["a", "b"], action=[[[1, 2]] * 100] * 2))  # many bytes together, but no long cell
+    assert writer.close().rows == 2
+
+
+def test_a_long_cell_is_measured_as_it_is_stored(tmp_path, monkeypatch):
+    """Parquet keeps int8 in four bytes."""
+    monkeypatch.setattr("seqlake.shards.parquet.layout.LARGEST_CELL", 1000)
+    writer = parquet.create(tmp_path / "x.parquet", Schema({"action": Trajectory(dim=2, dtype=pa.int8())}))
+    with pytest.raises(ValidationError, match="found 1600"):
+        writer.write(batch(sequence_id=["a"], action=[[[1, 2]] * 200]))
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,13 @@ LARGEST_CELL = 1 << 30  # bytes of one cell: a page cannot exceed 2 GiB, and wri
 
 _ARCHIVE_PAGE = 64 << 10
 _FALSE_POSITIVES = 0.01
-_SPLITTABLE = ("INT32", "INT64", "FLOAT", "DOUBLE", "FIXED_LEN_BYTE_ARRAY")  # what BYTE_STREAM_SPLIT encodes
+# How the archive layout encodes signals. DuckDB 1.5 reads BYTE_STREAM_SPLIT of floats only.
+_ARCHIVED = {
+    "FLOAT": "BYTE_STREAM_SPLIT",
+    "DOUBLE": "BYTE_STREAM_SPLIT",
+    "INT32": "DELTA_BINARY_PACKED",
+    "INT64": "DELTA_BINARY_PACKED",
+}
 
 
 def leaves(kind: pa.DataType, /) -> int:
@@ -81,7 +87,7 @@ def settings(
                 encoding[column.path] = "PLAIN"
                 compression[column.path] = "none"
             else:
-                encoding[column.path] = "BYTE_STREAM_SPLIT" if column.physical_type in _SPLITTABLE else "PLAIN"
+                encoding[column.path] = _ARCHIVED.get(column.physical_type, "PLAIN")
             leaf += 1
     return {
         "use_dictionary": dictionary,

@@ -252,16 +252,26 @@ def _fitting(batch: pa.RecordBatch, nbytes: int, rows: int) -> int:
 
 def _refuse_long_cells(batch: pa.RecordBatch) -> None:
     for field, column in zip(batch.schema, batch.columns, strict=True):
-        if column.nbytes <= layout.LARGEST_CELL:
+        if _page_bytes(column) <= layout.LARGEST_CELL:
             continue
         for row in range(len(column)):
-            nbytes = column.slice(row, 1).nbytes
+            nbytes = _page_bytes(column.slice(row, 1))
             if nbytes > layout.LARGEST_CELL:
                 raise ValidationError(
                     f"Column {field.name!r}, row {row} of this batch: expected a cell of at most "
                     f"{layout.LARGEST_CELL} bytes, found {nbytes}.",
                     hint="Cut the sequence into shorter ones with `segment`; a Parquet page cannot hold it.",
                 )
+
+
+def _page_bytes(column: pa.Array) -> int:
+    """Bytes that cells take in a page: small integers are stored in four bytes."""
+    stored = stored_name(column.type)
+    if not stored:
+        return int(column.nbytes)
+    while layout.is_list(column.type):
+        column = column.flatten()
+    return len(column) * np.dtype(stored).itemsize
 
 
 def _seal(path: Path) -> None:
