@@ -10,7 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from lerobot.datasets.lerobot_dataset import LeRobotDataset
+
+# The published torchvision is built for CUDA and cannot register its operators with a CPU build of torch; lerobot
+# imports it for images, of which there are none here. Declaring the names it asks for lets the import pass.
+if torch.version.cuda is None:
+    for operator in ("nms", "qnms"):
+        torch.library.define(f"torchvision::{operator}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+from lerobot.datasets.lerobot_dataset import LeRobotDataset  # noqa: E402 - after the declaration above
 
 FPS = 30
 

@@ -151,7 +151,10 @@ def test_a_later_side_replaces_an_earlier_one(table):
     first = label(table, {"a": "train", "b": "test"}, schema=schema)
     label(table, {"a": "val", "b": "val"})
     assert column(table, "split") == {"a": "val", "b": "val"}
-    assert {one: row["split"] for one, row in tables.rows_of(table.snapshot(first)).items()} == {"a": "train", "b": "test"}
+    assert {one: row["split"] for one, row in tables.rows_of(table.snapshot(first)).items()} == {
+        "a": "train",
+        "b": "test",
+    }
     evolve(table, table.snapshot().schema.renamed({"split": "part"}), renamed={"split": "part"})
     assert column(table, "part") == {"a": "val", "b": "val"}
     oracle.check(table.store, oracle.Expected())
@@ -161,7 +164,11 @@ def test_a_later_side_replaces_an_earlier_one(table):
 def test_a_side_follows_its_shard_through_a_rollback(table):
     schema = table.snapshot().schema.with_columns({"split": pa.string()})
     labelled = label(table, {"a": "train", "b": "test"}, schema=schema)
-    evolve(table, table.snapshot().schema.renamed({"split": "part", "label": "text"}), renamed={"split": "part", "label": "text"})
+    evolve(
+        table,
+        table.snapshot().schema.renamed({"split": "part", "label": "text"}),
+        renamed={"split": "part", "label": "text"},
+    )
     renamed = table.snapshot().version
     tables.append(table, ["x"], operation="rewrite", remove=tables.keys(table.snapshot()))
     table.rollback(labelled)
@@ -213,7 +220,7 @@ def test_checkpoints_give_the_same_versions(table, monkeypatch):
     assert list(table.snapshot().check("rows")) == []
     # Without them, with a hint that leads nowhere, and with a torn one, all is as before.
     (folder / "last").write_text("777")
-    newest = sorted(folder.glob("*.arrow"))[-1]
+    newest = max(folder.glob("*.arrow"))
     newest.write_bytes(newest.read_bytes()[:100])
     assert tables.rows_of(standalone.open(table.root).snapshot()) == rows[table.snapshot().version.id]
     assert {finding.code for finding in table.snapshot().check("rows")} == {"T508"}

@@ -24,7 +24,7 @@ from seqlake.spec.metadata import Metadata
 from seqlake.spec.schema import Schema
 from seqlake.tables.standalone import StandaloneTable, checkpoints
 from seqlake.testing import oracle, tables
-from seqlake.testing.oracle import crashes
+from seqlake.testing.oracle import crashes, power
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a forked child")
 
@@ -210,6 +210,16 @@ class Prepared:
             strangers = frozenset() if ours else strangers
         return oracle.Expected(acknowledged=acknowledged, rows=rows, strangers=strangers)
 
+    def record(self, mistake=None):
+        """Act once, and give the calls with what was committed."""
+        crashes.fresh_copy(self.base, self.folder / "recorded")
+        calls = power.Recording(self.folder / "recorded")
+        table = opened(self.folder / "recorded", calls)
+        if mistake is not None:
+            mistake(table.store, pytest.MonkeyPatch())
+        version, transaction = self.scenario.act(table)
+        return calls.calls, {version: transaction}
+
     def recover(self, at):
         """What the oracle does to repair, in a child that dies before step `at`."""
 
@@ -315,6 +325,60 @@ def _any_commits(root, dice, *, rounds):
             report.commit(version.id, _transaction(table, version.id))
 
     return act
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="finds files by /proc")
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
+def test_power_fails_at_any_moment(scenario, tmp_path, monkeypatch):
+    """Sampled here; every moment in the soak, several losses each."""
+    prepared = Prepared(scenario, tmp_path, monkeypatch)
+    calls, committed = prepared.record()
+    dice = random.Random(str(scenario))
+    moments = range(len(calls) + 1)
+    for moment in moments if SOAK else [*sorted(dice.sample(moments, 8)), len(calls)]:
+        for surviving in (0.0, 1.0, 0.5, 0.5, 0.2, 0.8) if SOAK else (0.0, 0.5):
+            power.after_power_loss(prepared.base, tmp_path / "crashed", calls[:moment], dice=dice, surviving=surviving)
+            acknowledged = committed if moment == len(calls) else {}
+            try:
+                oracle.check(prepared.store, replace(prepared.expected(acknowledged), power_loss=True))
+            except oracle.OracleError as error:
+                raise AssertionError(f"power failed after call {moment} of {len(calls)}: {error}") from error
+
+
+def skip_sync_of(*folders):
+    def mistake(store, monkeypatch):
+        real = store.sync
+        monkeypatch.setattr(store, "sync", lambda *some: real(*(f for f in some if f not in folders)))
+
+    return mistake
+
+
+def skip_sync_of_bytes(store, monkeypatch):
+    monkeypatch.setattr(store.calls, "fsync", lambda fd: None)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="finds files by /proc")
+@pytest.mark.parametrize(
+    "mistake",
+    [skip_sync_of("_seqlake/versions"), skip_sync_of("_seqlake/staged"), skip_sync_of("data"), skip_sync_of_bytes],
+    ids=["versions", "staged", "data", "bytes"],
+)
+def test_a_missing_sync_is_caught(mistake, tmp_path, monkeypatch):
+    prepared = Prepared(SCENARIOS[2], tmp_path, monkeypatch)
+    calls, committed = prepared.record(mistake)
+    dice = random.Random(0)
+
+    def lose_power():
+        for moment in range(len(calls) + 1):
+            for surviving in (0.0, 1.0, 0.5):
+                power.after_power_loss(
+                    prepared.base, tmp_path / "crashed", calls[:moment], dice=dice, surviving=surviving
+                )
+                acknowledged = committed if moment == len(calls) else {}
+                oracle.check_left(prepared.store, replace(prepared.expected(acknowledged), power_loss=True))
+
+    with pytest.raises((oracle.OracleError, ValueError, OSError)):
+        lose_power()
 
 
 def test_a_killed_writer_costs_others_nothing(tmp_path, monkeypatch):

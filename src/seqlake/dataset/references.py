@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from seqlake.errors import UnsafeReferenceError, ValidationError
-from seqlake.files.locations import inside, is_local, join, local_path
+from seqlake.files.locations import inside, join
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from seqlake.dataset.staging import Staging
     from seqlake.spec.schema import Schema
@@ -34,13 +34,23 @@ class Carrier:
         root: What their references resolve against.
         staging: Where the files go.
         mode: `copy`, `hardlink` (a copy where the file system cannot link) or `reference` (absolute locations).
+        storage: Options of the store that the root lies in.
     """
 
-    def __init__(self, schema: Schema, *, root: str, staging: Staging, mode: FilesMode) -> None:
+    def __init__(
+        self,
+        schema: Schema,
+        *,
+        root: str,
+        staging: Staging,
+        mode: FilesMode,
+        storage: Mapping[str, str] | None = None,
+    ) -> None:
         if mode not in {"copy", "hardlink", "reference"}:
             raise ValueError(f"files is 'copy', 'hardlink' or 'reference', found {mode!r}.")
         self._id = schema.id
         self._root = root
+        self._storage = storage
         self._staging = staging
         self._mode = mode
         self._columns = [name for name in schema.names if refers(schema, name)]
@@ -74,16 +84,17 @@ class Carrier:
             )
         if self._mode == "reference":
             return location
-        if is_local(location) and not local_path(location).is_file():
-            raise ValidationError(
-                f"{where}: the file {reference!r} is not there.",
-                hint="Run validate(depth='files') to list all that are missing; leave the rows or the column out.",
-            )
         key = (len(self._staging.written), column, reference)
         if key not in self._seen:
             self._seen = {k: v for k, v in self._seen.items() if k[0] == key[0]}
             link = self._mode == "hardlink"
-            self._seen[key] = self._staging.copy_in(column, sequence_id, location, link=link)
+            try:
+                self._seen[key] = self._staging.copy_in(column, sequence_id, location, link=link, storage=self._storage)
+            except FileNotFoundError as error:
+                raise ValidationError(
+                    f"{where}: the file {reference!r} is not there.",
+                    hint="Run validate(depth='files') to list all that are missing; leave the rows or the column out.",
+                ) from error
         return self._seen[key]
 
 

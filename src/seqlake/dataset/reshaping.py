@@ -219,7 +219,8 @@ def _write(
 
 
 def _copy(part: Readable, schema: Schema, staging: Staging, files: FilesMode) -> None:
-    carrier = Carrier(schema, root=part.root, staging=staging, mode=files)
+    storage = getattr(part, "storage", None)
+    carrier = Carrier(schema, root=part.root, staging=staging, mode=files, storage=storage)
     for shard in part.shards():
         reader = shard.open()
         try:

@@ -12,7 +12,7 @@ from seqlake.errors import SeqlakeError, ValidationError
 from seqlake.protocols import Change, Transaction, Written
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
@@ -32,6 +32,7 @@ class TableSink:
         transaction: Under which every part is staged.
         shape: How shards are written.
         files: What happens to relative file references: `copy`, `hardlink` or `reference`.
+        storage: Options of the store that the source's files lie in; never printed.
 
     Example:
         ```python
@@ -46,22 +47,34 @@ class TableSink:
     transaction: Transaction
     shape: ShardShape = field(default_factory=ShardShape)
     files: FilesMode = "copy"
+    storage: Mapping[str, str] | None = field(default=None, repr=False)
 
     @classmethod
-    def begin(cls, table: Any, /, *, shape: ShardShape | None = None, files: FilesMode = "copy") -> TableSink:
+    def begin(
+        cls,
+        table: Any,
+        /,
+        *,
+        shape: ShardShape | None = None,
+        files: FilesMode = "copy",
+        storage: Mapping[str, str] | None = None,
+    ) -> TableSink:
         """Begin a transaction of the table for a conversion.
 
         Args:
             table: Where the rows go.
             shape: How shards are written.
             files: What happens to files inside the source.
+            storage: Options of the store that these files lie in.
         """
+        transaction = table.begin()
         return cls(
             table=table,
-            schema=table.snapshot().schema,
-            transaction=table.begin(),
+            schema=table.snapshot(transaction.parent).schema,
+            transaction=transaction,
             shape=shape or ShardShape(),
             files=files,
+            storage=storage,
         )
 
     def write(self, part: int, rows: Iterator[pa.RecordBatch], /, *, root: str) -> dict[str, Any]:
@@ -82,7 +95,7 @@ class TableSink:
         if part < 0:
             raise ValueError(f"A part's number is at least 0, found {part}.")
         staging = Staging(self.table, self.schema, shape=self.shape, transaction=self.transaction, prefix=_digits(part))
-        carrier = Carrier(self.schema, root=root, staging=staging, mode=self.files)
+        carrier = Carrier(self.schema, root=root, staging=staging, mode=self.files, storage=self.storage)
         try:
             for batch in rows:
                 for piece in staging.parts(batch):

@@ -192,7 +192,15 @@ class Staging:
         files, self._files = self._files, []
         return files
 
-    def copy_in(self, column: str, sequence_id: str, location: str, *, link: bool = False) -> str:
+    def copy_in(
+        self,
+        column: str,
+        sequence_id: str,
+        location: str,
+        *,
+        link: bool = False,
+        storage: Mapping[str, str] | None = None,
+    ) -> str:
         """Copy a file into the dataset, durably, and give its reference.
 
         Args:
@@ -200,13 +208,15 @@ class Staging:
             sequence_id: Of the row.
             location: An absolute path or URI.
             link: Make a hard link where the file system can.
+            storage: Options of the store that the file lies in.
 
         Raises:
+            FileNotFoundError: It is not there.
             ValidationError: It changed while it was being copied.
             OSError: It cannot be read, or the copy cannot be written.
         """
         transaction = self.transaction
-        with _clear_errors(self._table), _local(location) as source:
+        with _clear_errors(self._table), _local(location, storage) as source:
             before = source.stat()
             size, sha256 = _digest(source)
             suffix = source.suffix if re.fullmatch(r"\.[A-Za-z0-9]{1,16}", source.suffix) else ""
@@ -302,14 +312,14 @@ def slug(text: str) -> str:
 
 
 @contextmanager
-def _local(location: str) -> Iterator[Path]:
+def _local(location: str, storage: Mapping[str, str] | None) -> Iterator[Path]:
     """The file as a path of this machine; fetched in pieces where it is elsewhere."""
     if is_local(location):
         yield local_path(location)
         return
     import numpy as np
 
-    blob = open_blob(location)
+    blob = open_blob(location, storage=storage)
     with tempfile.TemporaryDirectory(prefix="seqlake-") as folder:
         path = Path(folder) / Path(location.partition("?")[0]).name
         with path.open("wb") as file:

@@ -49,7 +49,7 @@ class LocalBlob:
         FileNotFoundError: It is not there, or is a folder.
     """
 
-    __slots__ = ("_device", "_owner", "_path", "mapped", "size", "token")
+    __slots__ = ("_device", "_key", "_owner", "_path", "mapped", "size", "token")
 
     def __init__(self, path: str | os.PathLike[str], /, *, mapped: bool = True) -> None:
         self._path = os.fspath(path)
@@ -60,7 +60,7 @@ class LocalBlob:
         self.token = stamp(status)
         self.mapped = mapped
         self._device = status.st_dev
-        self._owner = _Owner()
+        self._own()
 
     @property
     def location(self) -> str:
@@ -76,7 +76,7 @@ class LocalBlob:
         """
         self._check(os.stat(self._path))  # noqa: PTH116 - a string, at every visit
         shared = (self._device, self.token)
-        found = HELD.get(weakref.ref(self._owner)) or (HELD.get(shared) if self.mapped else None)
+        found = HELD.get(self._key) or (HELD.get(shared) if self.mapped else None)
         return self._hold(shared) if found is None else found
 
     def ranges(self, starts: Ints, stops: Ints, /) -> list[memoryview]:
@@ -95,9 +95,12 @@ class LocalBlob:
             self._check(os.fstat(file.fileno()))
             if self.mapped and not on_network(self._device):
                 return HELD.keep(shared, map_file(file.fileno(), self.size), copied=False)
-            # Not shared, and gone with this blob: a map keeps its inode from being given to a new file, a copy does not.
-            own = weakref.ref(self._owner, HELD.forget)
-            return HELD.keep(own, _read(file.fileno(), 0, self.size, self._path), copied=True)
+            # Not shared, and gone with this blob: a map keeps its inode from a new file, a copy does not.
+            return HELD.keep(self._key, _read(file.fileno(), 0, self.size, self._path), copied=True)
+
+    def _own(self) -> None:
+        self._owner = _Owner()
+        self._key = weakref.ref(self._owner, HELD.forget)
 
     def _check(self, status: os.stat_result) -> None:
         if stamp(status) != self.token:
@@ -112,7 +115,7 @@ class LocalBlob:
 
     def __setstate__(self, state: tuple[str, bool, int, str, int]) -> None:
         self._path, self.mapped, self.size, self.token, self._device = state
-        self._owner = _Owner()
+        self._own()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LocalBlob) and (self._path, self.token) == (other._path, other.token)

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seqlake.errors import SchemaMismatchError, ShardChangedError
+from seqlake.spec.schema import is_list
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,15 +33,11 @@ def step_type(kind: pa.DataType, /) -> tuple[pa.DataType, int, int | None] | Non
         no number, list of numbers or list of lists of numbers.
     """
     levels, size = 0, None
-    while _is_list(kind):
+    while is_list(kind):
         size = kind.list_size if pa.types.is_fixed_size_list(kind) else None
         kind = kind.value_type
         levels += 1
     return None if levels > 2 or numpy_type(kind) is None else (kind, levels, size)
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def cast(array: pa.Array, target: pa.DataType, /, *, column: str) -> pa.Array:
@@ -61,9 +58,9 @@ def cast(array: pa.Array, target: pa.DataType, /, *, column: str) -> pa.Array:
     if array.type == target:
         return array
     try:
-        if pa.types.is_binary(array.type) and _is_list(target):
+        if pa.types.is_binary(array.type) and is_list(target):
             return _from_raw(array, target)
-        if _is_list(array.type) and pa.types.is_binary(target) and numpy_type_of(array.type) is not None:
+        if is_list(array.type) and pa.types.is_binary(target) and numpy_type_of(array.type) is not None:
             return _to_raw(array)
         return array.cast(target)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -107,7 +104,7 @@ def _from_raw(array: pa.BinaryArray, target: pa.DataType) -> pa.Array:
 def _to_raw(array: pa.Array) -> pa.BinaryArray:
     lengths = pc.fill_null(pc.list_value_length(array), 0)
     steps = pc.list_flatten(array)
-    values = pc.list_flatten(steps) if _is_list(steps.type) else steps
+    values = pc.list_flatten(steps) if is_list(steps.type) else steps
     held = step_type(array.type)
     dim = (held[2] if held is not None and held[2] else len(values) // len(steps) if len(steps) else 1) or 1
     if steps.null_count or values.null_count or len(values) != len(steps) * dim:
@@ -152,7 +149,7 @@ def from_flat(flat: Flat, rows: Ints, target: pa.DataType, /) -> pa.Array:
         offsets = np.concatenate([[0], ends]).astype(np.int32)
         valid = None if mask is None else _bitmap(steps >= 0)
         return pa.Array.from_buffers(target, len(rows), [valid, pa.py_buffer(offsets), pa.py_buffer(values)])
-    if not _is_list(target):
+    if not is_list(target):
         whole = np.zeros(len(rows), values.dtype)
         whole[steps > 0] = values
         return pa.array(whole, target, mask=None if mask is None else steps < 0)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seqlake.errors import SchemaMismatchError
-from seqlake.shards.cells import step_type
+from seqlake.spec.schema import is_list
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -52,6 +52,6 @@ def count_lengths(reader: ShardReader, column: str, /) -> Ints:
 
 
 def _counted(cells: pa.Array, column: str) -> NDArray[np.int64]:
-    if step_type(cells.type) is None and not hasattr(cells.type, "value_type"):
+    if not is_list(cells.type):
         raise SchemaMismatchError(f"Expected a column of steps, found {column!r} of type {cells.type}.")
     return np.asarray(pc.fill_null(pc.list_value_length(cells), -1)).astype(np.int64)

@@ -7,8 +7,6 @@ class TestMyShards(ShardTests):
 ```
 """
 
-# ruff: noqa: D102 - the name of a test is the law
-
 from __future__ import annotations
 
 import multiprocessing
@@ -196,7 +194,7 @@ class ShardTests:
 
     def test_a_shard_survives_pickle(self, shards: Sequence[Shard]) -> None:
         for shard in shards:
-            copy = pickle.loads(pickle.dumps(shard))  # noqa: S301 - our own bytes
+            copy = pickle.loads(pickle.dumps(shard))
             assert (copy.key, copy.rows, copy.nbytes) == (shard.key, shard.rows, shard.nbytes)
             assert self.read(copy.open(), ["sequence_id"]).equals(self.read(shard.open(), ["sequence_id"]))
 

@@ -8,8 +8,6 @@ class TestIceberg(TableTests):
 ```
 """
 
-# ruff: noqa: D102 - the name of a law says what it is
-
 from __future__ import annotations
 
 import pickle
@@ -112,7 +110,7 @@ class TableTests:
     @pytest.fixture
     def reopened(self, table: Any) -> Any:
         """The same table, as another process would open it."""
-        return pickle.loads(pickle.dumps(table))  # noqa: S301 - ours
+        return pickle.loads(pickle.dumps(table))
 
     # ---- reading
     def test_an_empty_table_has_its_schema_and_no_rows(self, table: Any) -> None:
@@ -331,4 +329,4 @@ class TableTests:
 
 
 def _first_ids(pickled: bytes) -> list[str]:
-    return [row["sequence_id"] for row in rows_of_shard(pickle.loads(pickled), ["sequence_id"])]  # noqa: S301 - ours
+    return [row["sequence_id"] for row in rows_of_shard(pickle.loads(pickled), ["sequence_id"])]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from seqlake.protocols import Ints
     from seqlake.training.cells import Cells
+    from seqlake.training.gather import Ranges
     from seqlake.training.opened import Opened
     from seqlake.training.survey import Survey
     from seqlake.windows.tracks import Track
@@ -43,47 +44,45 @@ class Samples:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Runs:
-    """Windows of consecutive steps: each is one range of bytes.
+class Found:
+    """Where the windows of one column lie.
 
     Attributes:
-        address: [n] of each window's first byte; any readable one where the window is also in `apart`.
-        missing: Positions in [n * W], ascending, of the steps that do not exist.
-        apart: Positions in [n], ascending, of windows that are assembled step by step: their bytes would leave
-            the shard, or the edge rule repeats a step.
+        mask: [n, W] True where the step exists.
+        missing: Positions in [n * W], ascending, of the steps that do not.
+        runs: Windows of consecutive steps, each one range of bytes; None where all are assembled step by step.
+        apart: Positions in [n], ascending, of windows that are assembled step by step although `runs` is there: their
+            bytes would leave the shard, or the edge rule repeats a step.
+        numbers: [n, W], or [apart, W] where `runs` is there: sample numbers, moved to the nearest that exists.
     """
 
-    address: Ints
+    mask: NDArray[np.bool_]
     missing: Ints
+    runs: Ranges | None
     apart: Ints
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Picks:
-    """Windows whose steps are found one by one.
-
-    Attributes:
-        numbers: [n, W] sample numbers, moved to the nearest that exists.
-        missing: Positions in [n * W], ascending, of the steps that do not exist.
-    """
-
     numbers: Ints
-    missing: Ints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Everything about some steps but the values."""
+    """Everything about some steps but the numbers that fill memory.
+
+    Attributes:
+        samples: The samples.
+        columns: For each temporal column, where its windows lie.
+        values: [n] of every column with one value a sample, with its mask, and of what identifies the samples.
+    """
 
     samples: Samples
-    columns: dict[str, Runs | Picks]
+    columns: dict[str, Found]
+    values: Batch
 
 
 class Assembler:
     """Turns samples into batches of arrays.
 
-    `prepare` is arithmetic over many samples and may run on another thread, one call at a time; `batch` copies the
-    values of one batch.
+    `prepare` does for many samples at once whatever is not copying windows; it may run on another thread, one call at
+    a time. `batch` does the copying.
     """
 
     def __init__(self, survey: Survey, opened: Opened) -> None:
@@ -98,41 +97,37 @@ class Assembler:
     def prepare(self, samples: Samples) -> Chunk:
         """Open the shards that the samples are in, and find where each window lies."""
         self._opened.visit(samples.rows)
+        values: Batch = {}
+        for name, column in self._opened.values.items():
+            assert column.values is not None
+            values[name] = column.values[samples.rows]
+            if name in self._survey.singles:
+                values[f"{name}_mask"] = column.present[samples.rows]
+        values["start"] = samples.anchors
         return Chunk(
             samples=samples,
             columns={track.column: self._find(track, samples) for track in self._survey.tracks},
+            values=values,
         )
 
     def batch(self, chunk: Chunk, start: int, stop: int) -> Batch:
         """The samples `start` to `stop` of a chunk as arrays whose first axis is the sample."""
-        samples, opened = chunk.samples, self._opened
-        rows, anchors = samples.rows[start:stop], samples.anchors[start:stop]
         batch: Batch = {}
         for track in self._survey.tracks:
             found = chunk.columns[track.column]
-            low, high = np.searchsorted(found.missing, (start * track.width, stop * track.width))
-            missing = found.missing[low:high] - start * track.width
-            cells = opened.cells[track.column]
-            if isinstance(found, Picks):
-                values = self._picks(cells, rows, found.numbers[start:stop])
-            else:
-                values = self._runs(track, found, samples, slice(start, stop))
-            mask = np.ones((stop - start, track.width), dtype=np.bool_)
-            if len(missing):
-                mask.reshape(-1)[missing] = False
-                if self._edges != "clamp":
-                    clear(values, missing)
-            batch[track.column] = values if values.dtype == cells.dtype else values.astype(cells.dtype)
-            batch[f"{track.column}_mask"] = mask
+            values = self._windows(track, found, chunk.samples.rows, start, stop)
+            if len(found.missing) and self._edges != "clamp":
+                low = found.missing.searchsorted(start * track.width)
+                high = found.missing.searchsorted(stop * track.width)
+                clear(values, found.missing[low:high] - start * track.width)
+            dtype = self._opened.cells[track.column].dtype
+            batch[track.column] = values if values.dtype == dtype else values.astype(dtype)
+            batch[f"{track.column}_mask"] = found.mask[start:stop]
         if isinstance(self._survey.window, Whole):
             for name in self._survey.cells:
-                batch.update(self._whole(name, rows, packed=self._survey.window.packed))
-        for name, column in opened.values.items():
-            assert column.values is not None
-            batch[name] = column.values[rows]
-            if name in self._survey.singles:
-                batch[f"{name}_mask"] = column.present[rows]
-        batch["start"] = anchors.copy()
+                batch.update(self._whole(name, chunk.samples.rows[start:stop], packed=self._survey.window.packed))
+        for name, column in chunk.values.items():
+            batch[name] = column[start:stop]
         return batch
 
     @property
@@ -140,17 +135,17 @@ class Assembler:
         window = self._survey.window
         return window.edges if isinstance(window, Window) else "pad"
 
-    def _find(self, track: Track, samples: Samples) -> Runs | Picks:
+    def _find(self, track: Track, samples: Samples) -> Found:
         cells = self._opened.cells[track.column]
         counts = cells.steps[samples.rows]
         steps = counts if self._survey.steps is None else self._survey.steps[samples.rows]
-        first = track.first
-        if first is not None and len(cells.layouts) == 1 and 0 < cells.layouts[0].width == cells.layouts[0].stride:
+        if track.first is not None and len(cells.layouts) == 1 and 0 < cells.layouts[0].width == cells.layouts[0].stride:
             return self._find_runs(track, samples, counts, np.minimum(counts, steps))
         numbers, mask = self._numbers(track, samples.rows, samples.anchors, steps=steps, counts=counts)
-        return Picks(numbers=numbers, missing=np.flatnonzero(~mask))
+        nothing = np.zeros(0, dtype=np.int64)
+        return Found(mask=mask, missing=np.flatnonzero(~mask), runs=None, apart=nothing, numbers=numbers)
 
-    def _find_runs(self, track: Track, samples: Samples, counts: Ints, limit: Ints) -> Runs:
+    def _find_runs(self, track: Track, samples: Samples, counts: Ints, limit: Ints) -> Found:
         cells, first, width = self._opened.cells[track.column], track.first, track.width
         assert first is not None
         stride = cells.layouts[0].stride
@@ -159,19 +154,28 @@ class Assembler:
         edges = np.flatnonzero((begin < 0) | (begin + width > limit))
         offsets = begin[edges, None] + np.arange(width)
         lacks = (offsets < 0) | (offsets >= limit[edges, None])
-        missing = (edges[:, None] * width + np.arange(width))[lacks]
+        mask = np.ones((len(begin), width), dtype=np.bool_)
+        mask[edges] = ~lacks
         if self._edges == "clamp":
             apart = edges
         else:
             shard = self._opened.shard_of(samples.rows[edges])
             leaves = (address[edges] < cells.low[shard]) | (address[edges] + width * stride > cells.high[shard])
             apart = edges[leaves | (counts[edges] == 0)]
-        if len(apart):
+        runs = None
+        if len(apart) < len(address):
             inside = np.ones(len(address), dtype=np.bool_)
             inside[apart] = False
-            somewhere = np.argmax(inside)
-            address[apart] = address[somewhere] if inside[somewhere] else -1
-        return Runs(address=address, missing=missing, apart=apart)
+            address[apart] = address[np.argmax(inside)]  # any readable one
+            runs = self._opened.memory.ranges(address, width * stride)
+        alone = slice(None) if runs is None else apart
+        return Found(
+            mask=mask,
+            missing=(edges[:, None] * width + np.arange(width))[lacks],
+            runs=runs,
+            apart=apart,
+            numbers=nearest(track.samples(samples.anchors[alone]), limit[alone]),
+        )
 
     def _numbers(
         self, track: Track, rows: Ints, anchors: Ints, *, steps: Ints, counts: Ints
@@ -188,31 +192,20 @@ class Assembler:
         mask = track.exists(anchors, numbers, steps=steps, counts=counts)
         return nearest(numbers, track.available(steps=steps, counts=counts)), mask
 
-    def _runs(self, track: Track, found: Runs, samples: Samples, part: slice) -> NDArray[Any]:
+    def _windows(self, track: Track, found: Found, rows: Ints, start: int, stop: int) -> NDArray[Any]:
+        """[stop - start, W, ...] in the type they are stored in; what missing steps hold is not yet decided."""
         cells = self._opened.cells[track.column]
-        start, stop = part.start, part.stop
-        layout, width = cells.layouts[0], track.width
-        address = found.address[part]
-        low, high = np.searchsorted(found.apart, (start, stop))
-        apart = found.apart[low:high] - start
-        assert cells.shape is not None
-        shape = (stop - start, width, *cells.shape)
-        if len(apart) and address[apart[0]] < 0:  # no window of this chunk is one readable range
-            data = np.zeros((stop - start, width * layout.stride), dtype=np.uint8)
-        else:
-            data = self._opened.memory.gather(
-                address, width * layout.stride, out=self._buffer(track.column, stop - start, width * layout.stride)
-            )
-        values = data.view(layout.stored).reshape(shape)
-        if len(apart):
-            rows = samples.rows[part][apart]
-            numbers = track.samples(samples.anchors[part][apart])
-            values[apart] = self._picks(cells, rows, nearest(numbers, self._limits(cells, rows)))
+        if found.runs is None:
+            return self._picks(cells, rows[start:stop], found.numbers[start:stop])
+        layout = cells.layouts[0]
+        out = self._buffer(track.column, stop - start, track.width * layout.stride)
+        data = found.runs.copy(start, stop, out=out)
+        values = data.view(layout.stored).reshape(stop - start, track.width, *(cells.shape or ()))
+        if len(found.apart):
+            low, high = found.apart.searchsorted(start), found.apart.searchsorted(stop)
+            alone = found.apart[low:high]
+            values[alone - start] = self._picks(cells, rows[alone], found.numbers[low:high])
         return values
-
-    def _limits(self, cells: Cells, rows: Ints) -> Ints:
-        steps = self._survey.steps
-        return cells.steps[rows] if steps is None else np.minimum(cells.steps[rows], steps[rows])
 
     def _buffer(self, name: str, rows: int, width: int) -> NDArray[np.uint8] | None:
         if self._buffers is None:

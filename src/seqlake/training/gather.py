@@ -47,8 +47,8 @@ class Memory:
             self._held.append(view)
         return low, high
 
-    def gather(self, addresses: Ints, width: int, *, out: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
-        """Copy `width` bytes from each address.
+    def ranges(self, addresses: Ints, width: int) -> Ranges:
+        """Byte ranges that can be copied, now or later.
 
         The caller has checked each address against the piece it belongs to; what is checked again here is that
         all lie within the whole.
@@ -56,30 +56,52 @@ class Memory:
         Args:
             addresses: [n] absolute addresses.
             width: Bytes of each range, above 0.
-            out: [n, width] to write to; fresh memory otherwise.
-
-        Returns:
-            [n, width] bytes.
 
         Raises:
             IndexError: An address outside everything held.
         """
-        if not len(addresses):
-            return np.empty((0, width), np.uint8) if out is None else out
         low, high = self._low, self._high  # another thread may open a shard meanwhile: the span only grows
-        if addresses.min() < low or addresses.max() + width > high:
+        if len(addresses) and (addresses.min() < low or addresses.max() + width > high):
             raise IndexError("A window's bytes lie outside the shards that are open; nothing was read.")
-        span = high - low
-        whole: Any = (ctypes.c_ubyte * span).from_address(low)
-        offsets = addresses - low
-        library = torch()
-        if library is None:
-            return _copy_with_numpy(whole, offsets, width, out)
-        rows = library.from_numpy(np.frombuffer(whole, dtype=np.uint8)).as_strided((span - width + 1, width), (1, 1))
-        target = library.empty((len(offsets), width), dtype=library.uint8) if out is None else library.from_numpy(out)
-        library.index_select(rows, 0, library.from_numpy(offsets), out=target)
-        filled: NDArray[np.uint8] = target.numpy()
-        return filled
+        return Ranges(self, addresses - low, width, low=low, span=high - low)
+
+    def gather(self, addresses: Ints, width: int) -> NDArray[np.uint8]:
+        """Copy `width` bytes from each address into fresh memory: [n, width]."""
+        return self.ranges(addresses, width).copy(0, len(addresses))
+
+
+class Ranges:
+    """Byte ranges of one width, checked and ready: what remains for a batch is to copy them."""
+
+    def __init__(self, memory: Memory, offsets: Ints, width: int, *, low: int, span: int) -> None:
+        self._memory = memory  # keeps the pieces alive
+        self._offsets = offsets
+        self._width = width
+        self._whole: Any = (ctypes.c_ubyte * span).from_address(low) if len(offsets) else None
+        self._torch = torch()
+        if self._torch is not None and len(offsets):
+            everything = self._torch.from_numpy(np.frombuffer(self._whole, dtype=np.uint8))
+            self._rows = everything.as_strided((span - width + 1, width), (1, 1))
+            self._index = self._torch.from_numpy(offsets)
+
+    def copy(self, start: int, stop: int, *, out: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
+        """Copy the ranges `start` to `stop`.
+
+        Args:
+            start: The first range.
+            stop: The one after the last.
+            out: [stop - start, width] to write to; fresh memory otherwise.
+
+        Returns:
+            [stop - start, width] bytes.
+        """
+        if start >= stop:
+            return np.empty((0, self._width), np.uint8) if out is None else out
+        if self._torch is None:
+            return _copy_with_numpy(self._whole, self._offsets[start:stop], self._width, out)
+        target = None if out is None else self._torch.from_numpy(out)
+        copied: NDArray[np.uint8] = self._torch.index_select(self._rows, 0, self._index[start:stop], out=target).numpy()
+        return copied
 
 
 def _copy_with_numpy(whole: Any, offsets: Ints, width: int, out: NDArray[np.uint8] | None) -> NDArray[np.uint8]:

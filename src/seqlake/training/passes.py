@@ -160,7 +160,7 @@ class Pass:
         batch = self._assembler.batch(self._chunk, start, self._at)
         samples = self._chunk.samples
         if self._show_valid:
-            batch["valid"] = samples.valid[start : self._at].copy()
+            batch["valid"] = samples.valid[start : self._at]
         if self._transforms:
             random = Random(
                 seed=self._seed, epochs=samples.epochs[start : self._at], numbers=samples.numbers[start : self._at]

@@ -139,7 +139,7 @@ def decoded(data):
 
 def main(place, seed, count):
     faulthandler.enable()
-    faulthandler.dump_traceback_later(100, exit=True)
+    faulthandler.dump_traceback_later(580, exit=True)
     data, outside = (
         (foreign(), None) if place == "foreign" else (ours("archive" if place == "archive" else "training"), None)
     )

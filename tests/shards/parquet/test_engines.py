@@ -161,9 +161,8 @@ def theirs_by_duckdb(table, path):
 def theirs_by_duckdb_plain(table, path):
     with duckdb.connect() as connection:
         connection.register("t", table)
-        connection.sql(
-            f"COPY t TO '{path}' (FORMAT parquet, COMPRESSION uncompressed, DICTIONARY_SIZE_LIMIT 1, PARQUET_VERSION v1)"
-        )
+        options = "FORMAT parquet, COMPRESSION uncompressed, DICTIONARY_SIZE_LIMIT 1, PARQUET_VERSION v1"
+        connection.sql(f"COPY t TO '{path}' ({options})")
 
 
 def theirs_by_polars(table, path):
@@ -197,9 +196,8 @@ def test_files_of_theirs(tmp_path, table, write):
     for name in truth.column_names:
         found = pa.chunked_array([batch.column(0) for batch in reader.batches([name])])
         assert identical(found, truth[name])
-        assert identical(
-            pa.chunked_array([b.column(0) for b in reader.batches([name], rows=order)]), truth[name].take(order)
-        )
+        taken = pa.chunked_array([batch.column(0) for batch in reader.batches([name], rows=order)])
+        assert identical(taken, truth[name].take(order))
         assert flats[name] is None or flat_is(flats[name], truth[name])
         assert found.to_pylist() == plain[name].to_pylist()
     if write is theirs_plain:

@@ -52,7 +52,7 @@ def test_pages_of_a_chunk_touch_and_count(version, kind):
 
 def test_a_dictionary_page_comes_first():
     _, pages = pages_of(file_of(pa.table({"x": ["a", "b", "a"] * 100})))
-    assert [page.kind for page in pages][0] == DICTIONARY
+    assert pages[0].kind == DICTIONARY
     assert sum(page.values for page in pages if page.is_data) == 300
 
 
@@ -81,16 +81,16 @@ def test_runs_of_levels(runs, deepest):
     """Encoded here by hand: RLE runs, and bit-packed groups of eight."""
     width, data, expected = deepest.bit_length(), b"", []
     for packed, count, value in runs:
-        value %= deepest + 1
+        start = value % (deepest + 1)
         if packed:
             groups = -(-count // 8)
-            levels = [(value + i) % (deepest + 1) for i in range(groups * 8)]
+            levels = [(start + i) % (deepest + 1) for i in range(groups * 8)]
             bits = sum(level << (i * width) for i, level in enumerate(levels))
             data += varint(groups << 1 | 1) + bits.to_bytes(groups * width, "little")
             expected += levels
         else:
-            data += varint(count << 1) + bytes([value])
-            expected += [value] * count
+            data += varint(count << 1) + bytes([start])
+            expected += [start] * count
     assert decode_levels(data, deepest=deepest, count=len(expected)).tolist() == expected
     with pytest.raises(CorruptFileError):
         decode_levels(data, deepest=deepest, count=len(expected) + 1)

@@ -29,7 +29,7 @@ BLANK = "0" * 16
 _SEAL = re.compile(rb"seqlake\.footer\x18\x10([0-9a-f]{16})")  # the key, then a Thrift string of 16 bytes
 _TAIL = 64 << 10  # one read brings almost every footer
 _MAGIC = b"PAR1"
-_CODECS = range(8)  # CompressionCodec
+_CODECS = ("UNCOMPRESSED", "SNAPPY", "GZIP", "LZO", "BROTLI", "LZ4", "ZSTD", "LZ4_RAW")
 
 # What pyarrow and numpy raise on damaged bytes.
 DAMAGE = (pa.ArrowException, OSError, ValueError, TypeError, LookupError, OverflowError, MemoryError)
@@ -46,6 +46,7 @@ class Chunk:
         stop: First byte after its last page.
         values: Level entries: values, nulls and empty lists together.
         rows: Rows of the row group.
+        decoded: Bytes of its pages after decompression.
         codec: `UNCOMPRESSED`, `SNAPPY`, ...
         dictionary: Whether it begins with a dictionary page.
     """
@@ -56,6 +57,7 @@ class Chunk:
     stop: int
     values: int
     rows: int
+    decoded: int
     codec: str
     dictionary: bool
 
@@ -70,11 +72,12 @@ class Footer:
         leaves: Column name -> its Parquet columns.
     """
 
-    def __init__(self, blob: Blob, metadata: pq.FileMetaData, /, *, own_index: bytes | None) -> None:
+    def __init__(self, blob: Blob, data: bytes, metadata: pq.FileMetaData, /, *, own_index: bytes | None) -> None:
         self.blob = blob
         self.metadata = metadata
         self.schema: pa.Schema = metadata.schema.to_arrow_schema().remove_metadata()
         self.leaves: Mapping[str, range] = {}
+        self._data = data
         self._index = own_index
         at, leaves = 0, {}
         for field in self.schema:
@@ -101,34 +104,47 @@ class Footer:
     def chunks(self) -> list[list[Chunk]]:
         """[row groups][Parquet columns], each chunk inside the file.
 
-        Raises:
-            CorruptFileError: A chunk lies elsewhere.
-        """
-        return [
-            [self._chunk(group, leaf) for leaf in range(self.metadata.num_columns)]
-            for group in range(self.metadata.num_row_groups)
-        ]
+        Decoded here: asked for a chunk that does not fit its schema, pyarrow ends the process.
 
-    def _chunk(self, group: int, leaf: int) -> Chunk:
-        column = self.metadata.row_group(group).column(leaf)
-        start, first = column.data_page_offset, column.dictionary_page_offset
-        dictionary = column.has_dictionary_page and first is not None and first > 0
-        start = min(start, first) if dictionary else start
+        Raises:
+            CorruptFileError: A chunk that lies elsewhere, or does not fit the schema.
+        """
+        try:
+            fields, _ = thrift.read_struct(self._data)
+            types = [element.get(1) for element in fields[2] if not element.get(5)]
+            groups = [[column[3] for column in group[1]] for group in fields[4]]
+            if any([chunk[1] for chunk in chunks] != types for chunks in groups):
+                raise _damaged(self.blob, "column chunks that do not fit the schema")
+            return [
+                [self._chunk(group, leaf, facts) for leaf, facts in enumerate(chunks)]
+                for group, chunks in enumerate(groups)
+            ]
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            if isinstance(error, CorruptFileError):
+                raise
+            raise _damaged(self.blob, f"a footer whose column chunks cannot be read ({error!r})") from None
+
+    def _chunk(self, group: int, leaf: int, facts: Mapping[int, int]) -> Chunk:
+        """One chunk from the fields of its `ColumnMetaData`."""
+        if facts[4] < 0:
+            raise ValueError("a codec below zero")
+        start, first = facts[9], facts.get(11, 0)
+        start = min(start, first) if first > 0 else start
         chunk = Chunk(
             row_group=group,
             leaf=leaf,
             start=start,
-            stop=start + column.total_compressed_size,
-            values=column.num_values,
+            stop=start + facts[7],
+            values=facts[5],
             rows=self.group_rows[group],
-            codec=column.compression,
-            dictionary=dictionary,
+            decoded=facts[6],
+            codec=_CODECS[facts[4]],
+            dictionary=first > 0,
         )
         empty = chunk.rows == 0 and chunk.values == 0  # some writers give such a chunk no place
-        if not empty and (
-            chunk.start < 4 or chunk.stop < chunk.start or chunk.stop > self.blob.size or chunk.values < 0
-        ):
-            raise _damaged(self.blob, f"column chunk {column.path_in_schema!r} at bytes {chunk.start} to {chunk.stop}")
+        inside = 4 <= chunk.start <= chunk.stop <= self.blob.size and chunk.values >= 0 and chunk.decoded >= 0
+        if not empty and not inside:
+            raise _damaged(self.blob, f"a column chunk of {chunk.values} values at bytes {chunk.start} to {chunk.stop}")
         return chunk
 
     @property
@@ -196,13 +212,11 @@ def read_footer(blob: Blob, /) -> Footer:
     data = bytes(tail[-8 - length : -8])
     own_index = _own_index(blob, data, tail)
     try:
-        if own_index is None:
-            _prove(data)
         metadata = pq.read_metadata(pa.BufferReader(pa.py_buffer(_MAGIC + data + tail[-8:])))
         groups = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
         if metadata.num_rows != sum(groups) or any(rows < 0 for rows in groups):
             raise _damaged(blob, f"row groups of {groups} rows, together not {metadata.num_rows}")
-        return Footer(blob, metadata, own_index=own_index)
+        return Footer(blob, data, metadata, own_index=own_index)
     except CorruptFileError:
         raise
     except DAMAGE as error:
@@ -221,16 +235,6 @@ def _own_index(blob: Blob, data: bytes, tail: bytes) -> bytes | None:
     if digits is None or digits[0] != digits[1]:
         raise _damaged(blob, "a footer that changed after it was written")
     return found
-
-
-def _prove(data: bytes) -> None:
-    """Compare schema and column chunks of an unsealed footer: pyarrow ends the process where they do not fit."""
-    fields, _ = thrift.read_struct(data)
-    types = [element.get(1) for element in fields[2] if not element.get(5)]
-    for group in fields[4]:
-        chunks = [chunk[3] for chunk in group[1]]
-        if [chunk[1] for chunk in chunks] != types or not all(chunk[4] in _CODECS for chunk in chunks):
-            raise ValueError("column chunks that do not fit the schema")
 
 
 def _read(blob: Blob, start: int) -> list[bytes]:

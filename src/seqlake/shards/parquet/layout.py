@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from seqlake.spec.schema import is_list
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
@@ -38,17 +40,6 @@ def leaves(kind: pa.DataType, /) -> int:
     if is_list(kind):
         return leaves(kind.value_type)
     return 1
-
-
-def is_list(kind: pa.DataType, /) -> bool:
-    """Whether a type is a list of any form: plain, large, fixed-size or a view."""
-    return bool(
-        pa.types.is_list(kind)
-        or pa.types.is_large_list(kind)
-        or pa.types.is_fixed_size_list(kind)
-        or pa.types.is_list_view(kind)
-        or pa.types.is_large_list_view(kind)
-    )
 
 
 def parquet_schema(schema: pa.Schema, /) -> pq.ParquetSchema:

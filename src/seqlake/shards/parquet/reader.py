@@ -158,10 +158,9 @@ class ParquetReader:
     def _batch_rows(self, group: int, names: Sequence[str]) -> int:
         """Rows of one batch of a row group."""
         rows = max(self.footer.group_rows[group], 1)
-        leaves = [leaf for name in names for leaf in self.footer.leaves[name]]
-        found = self.footer.metadata.row_group(group)
-        nbytes = sum(max(found.column(leaf).total_uncompressed_size, 0) for leaf in leaves)
-        values = max((self.footer.chunks[group][leaf].values for leaf in leaves), default=0)
+        chunks = [self.footer.chunks[group][leaf] for name in names for leaf in self.footer.leaves[name]]
+        nbytes = sum(chunk.decoded for chunk in chunks)
+        values = max((chunk.values for chunk in chunks), default=0)
         return int(max(1, min(_MOST_ROWS, _BATCH * rows // max(nbytes, 1), _MOST_VALUES * rows // max(values, 1))))
 
     def _decode(self, group: int, names: list[str], size: int) -> Iterator[pa.RecordBatch]:

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seqlake.shards.cells import numpy_type_of
-from seqlake.shards.parquet import layout
 from seqlake.shards.parquet.flatness import entries_of, physical
 from seqlake.shards.parquet.index import ColumnIndex
 from seqlake.shards.parquet.pages import PLAIN, Page, values_start
+from seqlake.spec.schema import is_list
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -114,7 +114,7 @@ def leaf_entries(array: pa.Array, /) -> list[int]:
     if pa.types.is_map(kind):
         inner = pa.struct([kind.key_field, kind.item_field])
         array, kind = array.cast(pa.list_(pa.field("entries", inner, nullable=False))), pa.list_(inner)
-    if layout.is_list(kind):
+    if is_list(kind):
         sizes = pc.fill_null(pc.list_value_length(array), 0)
         hidden = len(array) - int(pc.sum(pc.not_equal(sizes, 0)).as_py() or 0)
         return [count + hidden for count in leaf_entries(array.flatten())]

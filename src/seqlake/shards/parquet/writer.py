@@ -17,6 +17,7 @@ from seqlake.shards.parquet import footer, index, layout
 from seqlake.shards.parquet.pages import walk
 from seqlake.shards.parquet.statistics import Statistics
 from seqlake.shards.parquet.steps import ColumnSteps, leaf_entries, stored_name
+from seqlake.spec.schema import is_list
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -225,7 +226,7 @@ def _steps_of(column: Column, field: pa.Field) -> ColumnSteps | None:
 
 def _holds_bytes(kind: pa.DataType) -> bool:
     """Whether cells are lists of encoded media, which compress no further."""
-    if not layout.is_list(kind):
+    if not is_list(kind):
         return False
     return bool(pa.types.is_binary(kind.value_type) or pa.types.is_large_binary(kind.value_type))
 
@@ -269,7 +270,7 @@ def _page_bytes(column: pa.Array) -> int:
     stored = stored_name(column.type)
     if not stored:
         return int(column.nbytes)
-    while layout.is_list(column.type):
+    while is_list(column.type):
         column = column.flatten()
     return len(column) * np.dtype(stored).itemsize
 

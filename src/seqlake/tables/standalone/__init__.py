@@ -34,7 +34,7 @@ def matches(location: object, /) -> bool:
     return is_there(open_store(text)) if is_local(text) else True
 
 
-def open(  # noqa: A001  # the name that every table offers
+def open(  # noqa: A001 - the name that every table offers
     location: str | os.PathLike[str], /, *, storage: Mapping[str, str] | None = None
 ) -> StandaloneTable:
     """Open a table for reading; nothing is written before `begin`.

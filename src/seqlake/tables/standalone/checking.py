@@ -10,7 +10,7 @@ from seqlake.errors import DamagedTableError, SeqlakeError
 from seqlake.spec.findings import Finding
 from seqlake.tables.standalone import checkpoints, markers, names
 from seqlake.tables.standalone.adopting import strangers
-from seqlake.tables.standalone.log import Log, names_in, read
+from seqlake.tables.standalone.log import Log, can_list, names_in, read
 from seqlake.tables.standalone.lookup import ShardIndex
 from seqlake.tables.standalone.publishing import metadata_is_behind, metadata_is_edited
 from seqlake.tables.standalone.shards import placed_blob
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def check(snapshot: Snapshot, depth: Depth, /) -> Iterator[Finding]:
     """The findings about one version and the table around it, from the log outwards."""
     yield from _shards(snapshot)
-    if not snapshot.plain:
+    if not snapshot.plain and can_list(snapshot.store):
         log = Log(snapshot.store)
         yield from _surroundings(log)
         yield from _log(log)
@@ -43,7 +43,7 @@ def _shards(snapshot: Snapshot) -> Iterator[Finding]:
     for entry in state.shards.values():
         blob = placed_blob(snapshot.store, entry, version=state.version)
         try:
-            blob.place  # noqa: B018  # looks for it
+            blob.place  # noqa: B018 - looks for it
         except DamagedTableError as error:
             code = "T502" if " bytes at " in error.message else "T501"
             yield Finding(code=code, severity="error", message=str(error), location=names.data(entry.name))

@@ -145,6 +145,8 @@ def all_or_nothing(log: Log, transaction: str, /) -> Iterator[None]:
         yield
     except NotCommittedError as failure:
         raise _abandon(log, transaction, failure.error) from failure.error
+    except ReadOnlyError as error:
+        raise _abandon(log, transaction, error) from error
     except SeqlakeError as error:
         if not isinstance(error, CommitUnknownError):
             _discard_quietly(log, transaction)

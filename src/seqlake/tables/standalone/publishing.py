@@ -6,7 +6,7 @@ import json
 import warnings
 from typing import TYPE_CHECKING, Any
 
-from seqlake.errors import PublishPendingWarning, SeqlakeError
+from seqlake.errors import PublishPendingWarning
 from seqlake.tables.standalone import checkpoints, indexes, markers, names
 from seqlake.tables.standalone.log import Log, names_in, read, touched
 from seqlake.tables.standalone.state import fingerprint
@@ -48,7 +48,7 @@ def publish_or_warn(log: Log, transaction: str, /, *, first: int) -> bool:
     """Publish; what goes wrong is a warning, because the commit stands and a repeated one would be a duplicate."""
     try:
         publish(log, transaction, first=first)
-    except (OSError, SeqlakeError) as error:
+    except Exception as error:  # noqa: BLE001 - the commit stands, so nothing may say that it failed
         warnings.warn(
             f"{log.root}: version {first} is committed, but readers that glob data/ do not see all of it yet "
             f"({error}). Do not repeat the commit: the next opening for writing finishes it.",

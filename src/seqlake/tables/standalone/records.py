@@ -118,7 +118,7 @@ def parse_time(text: object) -> datetime:
         ValueError: It is none.
     """
     if not isinstance(text, str):
-        raise ValueError(f"a time was expected, found {text!r}")  # noqa: TRY004  # one error for all bad fields
+        raise ValueError(f"a time was expected, found {text!r}")  # noqa: TRY004 - one error for all bad fields
     time = datetime.fromisoformat(text)
     return time if time.tzinfo else time.replace(tzinfo=UTC)
 
@@ -208,6 +208,7 @@ def _encode_entry(entry: Entry) -> dict[str, Any]:
 
 
 def _parse_entry(item: dict[str, Any], transaction: str) -> Entry:
+    item = _object(item)
     columns = _object(item.get("columns", {}))
     return Entry(
         name=_checked(item["name"], names.is_shard_name, "a shard's name"),
@@ -239,7 +240,7 @@ def parse_side(item: dict[str, Any]) -> SideEntry:
     Raises:
         ValueError, KeyError, TypeError: It is none.
     """
-    stored = _object(item.get("stored", {}))
+    stored = _object(_object(item).get("stored", {}))
     return SideEntry(
         name=_checked(item["name"], names.side_owner, "a side shard's name"),
         of=_checked(item["of"], names.is_shard_name, "a shard's name"),
@@ -255,7 +256,7 @@ def _checked(value: Any, accepts: Any, what: str) -> str:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"text was expected, found {value!r}")  # noqa: TRY004  # one error for all bad fields
+        raise ValueError(f"text was expected, found {value!r}")  # noqa: TRY004 - one error for all bad fields
     return value
 
 
@@ -267,5 +268,5 @@ def _count(value: Any) -> int:
 
 def _object(value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ValueError(f"an object was expected, found {value!r}")  # noqa: TRY004  # one error for all bad fields
+        raise ValueError(f"an object was expected, found {value!r}")  # noqa: TRY004 - one error for all bad fields
     return value

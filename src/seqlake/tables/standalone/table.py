@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from seqlake.errors import DatasetNotFoundError, ReadOnlyError
+from seqlake.errors import DatasetNotFoundError, PublishPendingWarning, ReadOnlyError
 from seqlake.protocols import Change, Transaction, Version, Written
 from seqlake.tables.standalone import adopting, changes, derived, names, restoring, transactions
 from seqlake.tables.standalone.collecting import collect, would_remove
@@ -269,7 +269,12 @@ class StandaloneTable:
             try:
                 transactions.end(self.store, record.transaction)
             except OSError as error:
-                warnings.warn(f"{self.root}: a marker could not be removed ({error}).", stacklevel=3)
+                warnings.warn(
+                    f"{self.root}: version {record.version} is committed, but its marker could not be removed "
+                    f"({error}); the next opening for writing does it.",
+                    PublishPendingWarning,
+                    stacklevel=3,
+                )
 
     def _refuse_edited(self) -> None:
         if self.metadata_edited():

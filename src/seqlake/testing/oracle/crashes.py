@@ -134,7 +134,7 @@ def in_child(action: Callable[[Acknowledging], None], /, *, patience: Callable[[
             os.close(reading)
             action(Acknowledging(writing))
             code = 0
-        except BaseException:  # noqa: BLE001 - the parent is told by the exit code
+        except BaseException:
             traceback.print_exc()
             sys.stderr.flush()
         finally:
