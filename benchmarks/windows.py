@@ -114,14 +114,14 @@ def gather(dataset: Any, width: int) -> Callable[[], int]:
     survey, opened = loader._survey, loader._open()  # noqa: SLF001 - the gather alone has no public name
     planner = Planner(survey, loader._steps, shuffle=loader._shuffle, seed=0)  # noqa: SLF001 - the same
     assembler = Assembler(survey, opened)
-    chunk = assembler.prepare(planner.samples(0, 0, np.arange(min(512, len(loader)))))
+    chunk = assembler.prepare(planner.samples(0, 0, np.arange(min(512, len(loader)))), size=BATCH)
     steps = len(chunk.samples.rows) // BATCH
     at = 0
 
     def step() -> int:
         nonlocal at
         at = (at + 1) % steps
-        assembler.batch(chunk, at * BATCH, (at + 1) * BATCH)
+        assembler.batch(chunk, at)
         return BATCH
 
     return step
@@ -362,12 +362,19 @@ def conclusions(report: dict[str, Any]) -> list[dict[str, Any]]:
             target = 1000 if "lerobot" in peer["peer"] else 50
             check(f"gather of {peer['peer']}, W={peer['width']}", max(same) / peer["windows_per_second"], target)
     if "sequence" in report:
-        check("warm ds.sequence(id) of one column, CPU us", report["sequence"]["cpu_us_per_sequence_column"], 50, at_most=True)
+        check(
+            "warm ds.sequence(id) of one column, CPU us",
+            report["sequence"]["cpu_us_per_sequence_column"],
+            50,
+            at_most=True,
+        )
     for many in report.get("many", []):
         check(f"open 100 000 sequences in {many['shards']} shards, s", many["open_s"], 1, at_most=True)
         check(f"scalar where on them in {many['shards']} shards, s", many["where_s"], 0.5, at_most=True)
     if "writing" in report:
-        check("peak memory while writing, MB", report["writing"]["peak_mb"], report["writing"]["allowed_mb"], at_most=True)
+        check(
+            "peak memory while writing, MB", report["writing"]["peak_mb"], report["writing"]["allowed_mb"], at_most=True
+        )
     return checks
 
 
@@ -391,7 +398,10 @@ def table(report: dict[str, Any]) -> str:
         rate = f"{peer['windows_per_second']:,.0f}" if "windows_per_second" in peer else peer.get("missing", "failed")
         lines.append(f"| {peer['peer']} | {peer.get('width', '')} | {rate} |")
     lines += ["", "| | found | target | |", "|---|---|---|---|"]
-    lines += [f"| {c['what']} | {c['found']:g} | {c['target']:g} | {'met' if c['met'] else 'missed'} |" for c in report["checks"]]
+    lines += [
+        f"| {c['what']} | {c['found']:g} | {c['target']:g} | {'met' if c['met'] else 'missed'} |"
+        for c in report["checks"]
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -49,9 +49,7 @@ def main() -> None:
     if not args.folder.exists():
         make(args.folder, arrays, args.episodes)
     offsets = [k / FPS for k in range(args.width)]
-    dataset = LeRobotDataset(
-        "local/arm", root=args.folder, delta_timestamps={"action": offsets, "obs_state": offsets}
-    )
+    dataset = LeRobotDataset("local/arm", root=args.folder, delta_timestamps={"action": offsets, "obs_state": offsets})
     torch.set_num_threads(2)
     random = np.random.default_rng(0)
     sample = dataset[5]

@@ -1,4 +1,4 @@
-"""Plain folders, strangers, hand edits, failing disks: what others do is reported, never used silently, never touched."""
+"""Plain folders, strangers, hand edits, failing disks: reported, never used silently, never touched."""
 
 from __future__ import annotations
 

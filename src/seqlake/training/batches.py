@@ -49,7 +49,7 @@ class Found:
 
     Attributes:
         mask: [n, W] True where the step exists.
-        missing: Positions in [n * W], ascending, of the steps that do not.
+        missing: For each batch, positions in its [B * W] of the steps to set to zero; empty where there are none.
         runs: Windows of consecutive steps, each one range of bytes; None where all are assembled step by step.
         apart: Positions in [n], ascending, of windows that are assembled step by step although `runs` is there: their
             bytes would leave the shard, or the edge rule repeats a step.
@@ -57,7 +57,7 @@ class Found:
     """
 
     mask: NDArray[np.bool_]
-    missing: Ints
+    missing: list[Ints]
     runs: Ranges | None
     apart: Ints
     numbers: Ints
@@ -71,9 +71,11 @@ class Chunk:
         samples: The samples.
         columns: For each temporal column, where its windows lie.
         values: [n] of every column with one value a sample, with its mask, and of what identifies the samples.
+        size: B, samples of a batch.
     """
 
     samples: Samples
+    size: int
     columns: dict[str, Found]
     values: Batch
 
@@ -94,8 +96,13 @@ class Assembler:
         """From now on windows of consecutive steps are written where the batch before was."""
         self._buffers = {}
 
-    def prepare(self, samples: Samples) -> Chunk:
-        """Open the shards that the samples are in, and find where each window lies."""
+    def prepare(self, samples: Samples, *, size: int) -> Chunk:
+        """Open the shards that the samples are in, and find where each window lies.
+
+        Args:
+            samples: Of some batches, one after the other.
+            size: B, samples of a batch.
+        """
         self._opened.visit(samples.rows)
         values: Batch = {}
         for name, column in self._opened.values.items():
@@ -106,20 +113,20 @@ class Assembler:
         values["start"] = samples.anchors
         return Chunk(
             samples=samples,
-            columns={track.column: self._find(track, samples) for track in self._survey.tracks},
+            size=size,
+            columns={track.column: self._find(track, samples, size) for track in self._survey.tracks},
             values=values,
         )
 
-    def batch(self, chunk: Chunk, start: int, stop: int) -> Batch:
-        """The samples `start` to `stop` of a chunk as arrays whose first axis is the sample."""
+    def batch(self, chunk: Chunk, number: int) -> Batch:
+        """One batch of a chunk, as arrays whose first axis is the sample."""
+        start, stop = number * chunk.size, (number + 1) * chunk.size
         batch: Batch = {}
         for track in self._survey.tracks:
             found = chunk.columns[track.column]
             values = self._windows(track, found, chunk.samples.rows, start, stop)
-            if len(found.missing) and self._edges != "clamp":
-                low = found.missing.searchsorted(start * track.width)
-                high = found.missing.searchsorted(stop * track.width)
-                clear(values, found.missing[low:high] - start * track.width)
+            if found.missing and len(missing := found.missing[number]):
+                clear(values, missing)
             dtype = self._opened.cells[track.column].dtype
             batch[track.column] = values if values.dtype == dtype else values.astype(dtype)
             batch[f"{track.column}_mask"] = found.mask[start:stop]
@@ -135,17 +142,22 @@ class Assembler:
         window = self._survey.window
         return window.edges if isinstance(window, Window) else "pad"
 
-    def _find(self, track: Track, samples: Samples) -> Found:
+    def _find(self, track: Track, samples: Samples, size: int) -> Found:
         cells = self._opened.cells[track.column]
         counts = cells.steps[samples.rows]
         steps = counts if self._survey.steps is None else self._survey.steps[samples.rows]
-        if track.first is not None and len(cells.layouts) == 1 and 0 < cells.layouts[0].width == cells.layouts[0].stride:
-            return self._find_runs(track, samples, counts, np.minimum(counts, steps))
+        if (
+            track.first is not None
+            and len(cells.layouts) == 1
+            and 0 < cells.layouts[0].width == cells.layouts[0].stride
+        ):
+            return self._find_runs(track, samples, np.minimum(counts, steps), size)
         numbers, mask = self._numbers(track, samples.rows, samples.anchors, steps=steps, counts=counts)
         nothing = np.zeros(0, dtype=np.int64)
-        return Found(mask=mask, missing=np.flatnonzero(~mask), runs=None, apart=nothing, numbers=numbers)
+        missing = self._by_batch(np.flatnonzero(~mask), mask.size, size * track.width)
+        return Found(mask=mask, missing=missing, runs=None, apart=nothing, numbers=numbers)
 
-    def _find_runs(self, track: Track, samples: Samples, counts: Ints, limit: Ints) -> Found:
+    def _find_runs(self, track: Track, samples: Samples, limit: Ints, size: int) -> Found:
         cells, first, width = self._opened.cells[track.column], track.first, track.width
         assert first is not None
         stride = cells.layouts[0].stride
@@ -161,7 +173,7 @@ class Assembler:
         else:
             shard = self._opened.shard_of(samples.rows[edges])
             leaves = (address[edges] < cells.low[shard]) | (address[edges] + width * stride > cells.high[shard])
-            apart = edges[leaves | (counts[edges] == 0)]
+            apart = edges[leaves | (cells.steps[samples.rows[edges]] == 0)]
         runs = None
         if len(apart) < len(address):
             inside = np.ones(len(address), dtype=np.bool_)
@@ -171,11 +183,19 @@ class Assembler:
         alone = slice(None) if runs is None else apart
         return Found(
             mask=mask,
-            missing=(edges[:, None] * width + np.arange(width))[lacks],
+            missing=self._by_batch((edges[:, None] * width + np.arange(width))[lacks], mask.size, size * width),
             runs=runs,
             apart=apart,
             numbers=nearest(track.samples(samples.anchors[alone]), limit[alone]),
         )
+
+    def _by_batch(self, missing: Ints, total: int, size: int) -> list[Ints]:
+        """Positions in [n * W] as positions in each batch's [B * W]."""
+        if self._edges == "clamp" or not len(missing):
+            return []
+        firsts = np.arange(0, total, size)
+        cuts = np.searchsorted(missing, firsts)
+        return [part - first for part, first in zip(np.split(missing, cuts[1:]), firsts, strict=True)]
 
     def _numbers(
         self, track: Track, rows: Ints, anchors: Ints, *, steps: Ints, counts: Ints

@@ -11,6 +11,7 @@ import ctypes
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -125,7 +126,13 @@ def clear(steps: NDArray[Any], which: Ints) -> None:
         steps: [n, W, ...], C-contiguous.
         which: Positions in [n * W].
     """
-    width = int(np.prod(steps.shape[2:])) * steps.itemsize
+    width = prod(steps.shape[2:]) * steps.itemsize
     if width:
-        kind = np.dtype((np.void, width))  # whole steps at a time: four times faster than number by number
-        steps.reshape(-1).view(np.uint8).reshape(-1, width).view(kind)[:, 0][which] = np.zeros((), kind)
+        kind = _step(width)
+        steps.reshape(-1).view(kind)[which] = kind.type(width)
+
+
+@cache
+def _step(width: int) -> np.dtype[np.void]:
+    # Whole steps at a time: several times faster than number by number.
+    return np.dtype((np.void, width))

@@ -143,7 +143,8 @@ class Pass:
         self._show_valid = show_valid
         epoch, sample = position
         self._ahead = Ahead(
-            lambda part: assembler.prepare(planner.samples(epoch, sample, part)), _parts(steps, local_batch)
+            lambda part: assembler.prepare(planner.samples(epoch, sample, part), size=local_batch),
+            _parts(steps, local_batch),
         )
         self._chunk: Chunk | None = None
         self._at = 0
@@ -152,19 +153,17 @@ class Pass:
         return self
 
     def __next__(self) -> Batch:
-        if self._chunk is None or self._at >= len(self._chunk.samples.rows):
+        if self._chunk is None or self._at * self._local >= len(self._chunk.samples.rows):
             self._chunk, self._at = self._ahead.take(), 0
             if self._chunk is None:
                 raise StopIteration
-        start, self._at = self._at, self._at + self._local
-        batch = self._assembler.batch(self._chunk, start, self._at)
-        samples = self._chunk.samples
+        samples, own = self._chunk.samples, slice(self._at * self._local, (self._at + 1) * self._local)
+        batch = self._assembler.batch(self._chunk, self._at)
+        self._at += 1
         if self._show_valid:
-            batch["valid"] = samples.valid[start : self._at]
+            batch["valid"] = samples.valid[own]
         if self._transforms:
-            random = Random(
-                seed=self._seed, epochs=samples.epochs[start : self._at], numbers=samples.numbers[start : self._at]
-            )
+            random = Random(seed=self._seed, epochs=samples.epochs[own], numbers=samples.numbers[own])
             for transform in self._transforms:
                 batch = transform(batch, random)
         return batch

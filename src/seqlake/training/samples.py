@@ -81,7 +81,7 @@ class WindowDataset:
             valid=np.ones(len(numbers), dtype=np.bool_),
         )
         assembler = Assembler(self._survey, self._open())
-        batch = assembler.batch(assembler.prepare(samples), 0, len(numbers))
+        batch = assembler.batch(assembler.prepare(samples, size=len(numbers)), 0)
         random = Random(seed=self._settings.seed, epochs=samples.epochs, numbers=numbers)
         for transform in self._settings.transforms:
             batch = transform(batch, random)

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from seqlake.spec.schema import Column, Schema
 
 
+_MOST_BATCHES = 512  # that wait without being joined
+_SMALL = 8 << 20  # bytes of batches that are worth copying into one
+
+
 class ParquetWriter:
     """One Parquet file being written; made by `create`, which opens nothing before the first row group is full."""
 
@@ -35,6 +39,8 @@ class ParquetWriter:
         self._stored = schema.stored(fixed_size_inner=fixed_size_inner)
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = 0
+        self._pending_rows = 0
+        self._tail: list[pa.RecordBatch] = []  # the newest of what waits
         self._rows = 0
         self._sink: pa.NativeFile | None = None
         self._file: Any = None
@@ -68,12 +74,15 @@ class ParquetWriter:
         _refuse_long_cells(rest)
         while rest.num_rows:
             count = _fitting(rest, layout.ROW_GROUP - self._pending_bytes, layout.MOST_ROWS - self._pending_rows)
-            if count == 0 and not self._pending:
+            if count == 0 and not self._pending_rows:
                 count = 1  # a cell larger than a row group has one of its own
             if count:
                 part, rest = rest.slice(0, count), rest.slice(count)
-                self._pending.append(part)
+                self._tail.append(part)
                 self._pending_bytes += part.nbytes
+                self._pending_rows += count
+                if len(self._tail) >= _MOST_BATCHES:
+                    self._join()
             if rest.num_rows or self._pending_bytes >= layout.ROW_GROUP:
                 self._flush()
 
@@ -115,11 +124,17 @@ class ParquetWriter:
         if self._sink is not None:
             self._sink.close()
             self._path.unlink(missing_ok=True)
-        self._pending, self._pending_bytes = [], 0
+        self._wait_for_none()
 
-    @property
-    def _pending_rows(self) -> int:
-        return sum(batch.num_rows for batch in self._pending)
+    def _wait_for_none(self) -> None:
+        self._pending, self._tail, self._pending_bytes, self._pending_rows = [], [], 0, 0
+
+    def _join(self) -> None:
+        """Make one batch of many small ones: a batch of one row takes more memory than the row."""
+        if sum(batch.nbytes for batch in self._tail) < _SMALL:
+            self._tail = pa.Table.from_batches(self._tail, self._stored).combine_chunks().to_batches()
+        self._pending += self._tail
+        self._tail = []
 
     def _conform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         unknown = [name for name in batch.schema.names if name not in self._schema]
@@ -156,8 +171,9 @@ class ParquetWriter:
 
     def _flush(self) -> None:
         """Write what waits as one row group, and walk its pages."""
+        self._join()
         table = pa.Table.from_batches(self._pending, self._stored)
-        self._pending, self._pending_bytes = [], 0
+        self._wait_for_none()
         if table.num_rows == 0:
             return
         self._open(rows=table.num_rows)
