@@ -111,9 +111,9 @@ def memcpy_batches(arrays: dict[str, np.ndarray], width: int) -> Callable[[], in
 def gather(dataset: Any, width: int) -> Callable[[], int]:
     """Batches of windows whose places are known: what is left when the order is computed."""
     loader = sl.Loader(dataset, window=sl.Window(dict.fromkeys(DIMS, range(width)), edges="drop"), batch_size=BATCH)
-    survey, opened = loader._survey, loader._open()  # noqa: SLF001 - the gather alone has no public name
-    planner = Planner(survey, loader._steps, shuffle=loader._shuffle, seed=0)  # noqa: SLF001 - the same
-    assembler = Assembler(survey, opened)
+    prepared = loader._prepared  # noqa: SLF001 - the gather alone has no public name
+    planner = Planner(prepared.survey, prepared.steps, shuffle=prepared.shuffle, seed=0)
+    assembler = Assembler(prepared.survey, prepared.opened)
     chunk = assembler.prepare(planner.samples(0, 0, np.arange(min(512, len(loader)))), size=BATCH)
     steps = len(chunk.samples.rows) // BATCH
     at = 0
@@ -292,7 +292,7 @@ def many_sequences(folder: Path, shards: int, sequences: int = 100_000) -> dict[
             steps = random.integers(1, 6, size)
             offsets = pa.array(np.concatenate([[0], np.cumsum(steps)]), pa.int32())
             values = pa.array(random.standard_normal(2 * int(steps.sum()), dtype=np.float32))
-            writer.write(
+            writer.add_batch(
                 pa.record_batch(
                     {
                         "sequence_id": pa.array([f"ep_{first + k:07d}" for k in range(size)]),
@@ -304,13 +304,17 @@ def many_sequences(folder: Path, shards: int, sequences: int = 100_000) -> dict[
     code = (
         "import sys, time, seqlake as sl\n"
         "import numpy, pyarrow, pyarrow.parquet, duckdb\n"  # what is timed is opening, not importing
-        f"start = time.perf_counter(); ds = sl.open({str(target)!r}); n = len(ds); opened = time.perf_counter() - start\n"
+        "start = time.perf_counter()\n"
+        f"ds = sl.open({str(target)!r}); n = len(ds); opened = time.perf_counter() - start\n"
         "loader = sl.Loader(ds, window={'action': range(2)}, batch_size=256)\n"
         "start = time.perf_counter(); len(loader); planned = time.perf_counter() - start\n"
         "times = []\n"
         "for k in range(3):\n"
-        "    start = time.perf_counter(); found = len(ds.where(f'reward > 0.{k + 5}')); times.append(time.perf_counter() - start)\n"
-        "import json; print(json.dumps(dict(rows=n, open_s=opened, loader_len_s=planned, where_first_s=times[0], where_s=min(times))))"
+        "    start = time.perf_counter()\n"
+        "    len(ds.where(f'reward > 0.{k + 5}'))\n"
+        "    times.append(time.perf_counter() - start)\n"
+        "import json\n"
+        "print(json.dumps({'rows': n, 'open_s': opened, 'loader_len_s': planned, 'where_s': max(times)}))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return {"shards": shards, **json.loads(done.stdout)}
@@ -383,8 +387,8 @@ def table(report: dict[str, Any]) -> str:
     lines = [
         "# Random windows",
         "",
-        f"{report['when']}, {report['machine']}, {report['python']}, torch {report['torch']}. Windows per second, and in",
-        "brackets bytes per second through memcpy of as many threads. `python benchmarks/windows.py` writes this page.",
+        f"{report['when']}, {report['machine']}, {report['python']}, torch {report['torch']}. Windows per second,",
+        "and in brackets bytes per second through memcpy of as many threads. `benchmarks/windows.py` writes this page.",
         "",
         "| shards | W | threads | memcpy GB/s | " + " | ".join(names) + " |",
         "|---" * (4 + len(names)) + "|",

@@ -17,7 +17,7 @@ if torch.version.cuda is None:
     for operator in ("nms", "qnms"):
         torch.library.define(f"torchvision::{operator}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
 
-from lerobot.datasets.lerobot_dataset import LeRobotDataset  # noqa: E402 - after the declaration above
+from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
 FPS = 30
 

@@ -120,6 +120,21 @@ def test_validate_finds_and_its_exit_code_says_so(run, dataset, tmp_path) -> Non
     assert any(f["severity"] == "error" for f in told.json["findings"])
 
 
+def test_validate_says_what_is_wrong_with_metadata_that_cannot_be_used(run, dataset, tmp_path) -> None:
+    first = sl.open(dataset).versions()[0].id
+    assert run("validate", dataset, "--version", first, "--json").code == 0
+    folder = tmp_path / "damaged"
+    folder.mkdir()
+    pq.write_table(pa.table({"sequence_id": ["a"]}), folder / "rows.parquet")
+    for text, code in (('{"mixtrain": ', "M101"), ('{"mixtrain": "2.0"}', "M102")):
+        (folder / "mixtrain.json").write_text(text)
+        told = run("validate", folder, "--json")
+        assert (told.code, [f["code"] for f in told.json["findings"]]) == (1, [code])
+    (folder / "mixtrain.json").unlink()
+    assert run("validate", folder).code == 0  # as it is, without being a dataset
+    assert run("validate", tmp_path / "nowhere").code == 1
+
+
 def test_rollback_and_collect(run, dataset) -> None:
     ds = sl.open(dataset)
     ds.delete("reward < 6")

@@ -110,6 +110,18 @@ def test_from_a_folder_to_an_object_store_and_back(arm, tmp_path, s3_bucket):
     assert len(here) == 6
 
 
+def test_files_come_from_the_source_s_own_store(tmp_path, s3_bucket):
+    (tmp_path / "clip.mp4").write_bytes(b"clip" * 100)
+    source = sl.create(f"{s3_bucket.uri}/filmed", {"cam": sl.Video(fps=30)}, storage=s3_bucket.storage)
+    with source.writer() as writer:
+        writer.add("a", cam=sl.File(tmp_path / "clip.mp4"))
+    by_location = sl.convert(source.location, tmp_path / "one", storage=s3_bucket.storage)
+    opened = sl.convert(source.where("sequence_id = 'a'"), tmp_path / "two", workers=1)
+    for made in (by_location, opened):
+        assert made["a"]["cam"].read() == b"clip" * 100
+        assert made["a"]["cam"].location.startswith(str(tmp_path))
+
+
 # ---- dry runs and refusals
 
 

@@ -139,9 +139,28 @@ def test_create_refuses_to_write_over_a_dataset(tmp_path: Path) -> None:
     with pytest.raises(DatasetExistsError, match="exist_ok"):
         sl.create(tmp_path / "arm", SCHEMA)
     assert len(sl.create(tmp_path / "arm", SCHEMA, exist_ok=True)) == 3
-    with pytest.raises(SchemaMismatchError, match="'reward' is missing"):
+    with pytest.raises(SchemaMismatchError, match="reward: is missing"):
         sl.create(tmp_path / "arm", SCHEMA.with_columns({"reward": pa.float32()}), exist_ok=True)
     assert len(sl.create(tmp_path / "new", {"reward": pa.float32()})) == 0
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "said"),
+    [
+        ("x", sl.Trajectory(encoding="raw"), r"x: encoding raw needs dim \(M111\)"),
+        ("x", sl.Trajectory(dim=4, shape=(3, 3)), r"x: shape \[3, 3\] has 9 numbers, dim is 4 \(M114\)"),
+        ("x", sl.Trajectory(dim=2, timestamps="t"), r"x: timestamps names 't'.* \(M113\)"),
+        ("cam", sl.Video(fps=0), r"cam: fps must be a positive number, found 0 \(M106\)"),
+    ],
+)
+def test_columns_that_break_a_rule_are_refused(tmp_path: Path, column: str, kind: sl.ColumnType, said: str) -> None:
+    with pytest.raises(SchemaMismatchError, match=said):
+        sl.create(tmp_path / "new", {"task": pa.string(), column: kind})
+    assert not (tmp_path / "new").exists()
+    ds = filled(tmp_path / "arm")
+    with pytest.raises(SchemaMismatchError, match=said):
+        ds.add_column(column, kind)
+    assert column not in sl.open(tmp_path / "arm").schema
 
 
 def test_scan_finds_out_what_is_there(tmp_path: Path) -> None:

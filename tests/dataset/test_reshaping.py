@@ -148,7 +148,7 @@ def test_merge_names_the_columns_that_differ(arm: Dataset, tmp_path: Path) -> No
     other = opening.create(tmp_path / "other", arm.schema.with_columns(changed).without("task"))
     with pytest.raises(SchemaMismatchError) as caught:
         merge([arm, other], tmp_path / "out")
-    for line in ("task: is missing", "extra: is not in the first", "reward: expected float, found double",
+    for line in ("task: is missing", "extra: was not expected", "reward: expected float, found double",
                  "action: expected list<item: fixed_size_list<item: float>[12]>, found"):  # fmt: skip
         assert line in str(caught.value)
     assert not (tmp_path / "out").exists()

@@ -246,6 +246,36 @@ def test_strangers_edits_and_copied_files(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_columns_that_no_dataset_can_be_opened_with_are_findings(tmp_path: Path) -> None:
+    numbers, texts = ({"sequence_id": ["d"], "n": [one]} for one in (1, "one"))
+    Defect("", {}, {"sequence_id": [1, 2, 3]}).build(tmp_path / "ids")
+    Defect("", {}, {"n": [1, 2, 3]}, two=texts).build(tmp_path / "types")
+    (tmp_path / "twice").mkdir()
+    Defect("", {}, numbers).build(tmp_path / "twice" / "ds")
+    twice = pa.table([["a"], [1], [2]], names=["sequence_id", "n", "n"])
+    pq.write_table(twice, tmp_path / "twice" / "ds" / ONE)
+    for root, code, place in (
+        (tmp_path / "ids", "S201", ONE),
+        (tmp_path / "twice" / "ds", "S202", ONE),
+        (tmp_path / "types", "V701", str(tmp_path / "types")),
+    ):
+        report = validate(root, depth="metadata")
+        assert [(f.code, f.severity, f.location) for f in report] == [(code, "error", place)]
+
+
+def test_a_location_is_validated_at_a_version_and_with_the_options_of_its_store(s3_bucket: Any) -> None:
+    place = f"{s3_bucket.uri}/ds"
+    ds = opening.create(place, Schema({"x": Trajectory(dim=1)}), storage=s3_bucket.storage)
+    first = ds.append([{"sequence_id": "a", "x": [[1.0]]}])
+    ds.append([{"sequence_id": "b", "x": [[np.nan]]}])
+    assert [f.code for f in validate(place, depth="rows", storage=s3_bucket.storage)] == ["R309"]
+    assert not len(validate(place, depth="rows", version=first, storage=s3_bucket.storage))
+    store = ds.table.store
+    store.delete([path for path, _ in store.list("_seqlake/versions")])
+    store.put("mixtrain.json", b'{"mixtrain": "3.0"}')
+    assert [f.code for f in validate(place, storage=s3_bucket.storage)] == ["M102"]
+
+
 class Memory:
     """Rows in memory under a schema that they may not fit."""
 

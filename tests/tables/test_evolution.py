@@ -251,3 +251,35 @@ def test_an_expired_version_is_named(table):
     with pytest.raises(VersionNotFoundError):
         table.rollback(first)
     assert list(table.snapshot().check("rows")) == []
+
+
+def test_a_version_that_expires_while_it_is_rolled_back_to_is_named(table, monkeypatch):
+    from datetime import timedelta
+
+    from seqlake.tables.standalone import committing
+
+    tables.append(table, ["z"], operation="rewrite", remove=tables.keys(table.snapshot()))
+    real, done = committing._create, []
+
+    def create(log, record):
+        if not done:
+            done.append(True)
+            # Long transactions are not given up, but the version is.
+            standalone.open(table.root).collect(older_than=timedelta(seconds=-1))
+        return real(log, record)
+
+    monkeypatch.setattr(committing, "_create", create)
+    with pytest.raises((VersionNotFoundError, CommitConflictError)):
+        table.rollback(1)
+    assert tables.rows_of(table.snapshot()) == tables.expected(["z"])
+    oracle.check(table.store, oracle.Expected())
+
+
+def test_a_side_shard_that_is_gone_is_damage(table):
+    from seqlake.errors import DamagedTableError
+
+    label(table, {"a": "x", "b": "y"}, schema=table.snapshot().schema.with_columns({"split": pa.string()}))
+    next(Path(table.root, "_seqlake/side").iterdir()).unlink()
+    assert [finding.code for finding in table.snapshot().check("rows")] == ["T501"]
+    with pytest.raises(DamagedTableError, match="side-"):
+        column(standalone.open(table.root), "split")

@@ -218,7 +218,7 @@ def test_columns_are_found_through_any_history(data):
             new.pop(data.draw(st.sampled_from(sorted(live))))
             fields = {"schema": _schema(new)}
         elif kind == "add":
-            new[data.draw(st.sampled_from([n for n in "abcdefg" if n not in live]))] = fresh
+            new[data.draw(st.sampled_from([n for n in "abcdefghijklm" if n not in live]))] = fresh
             fresh += 1
             fields = {"schema": _schema(new)}
         live = new

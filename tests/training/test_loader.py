@@ -165,6 +165,30 @@ def test_state_after_a_number_of_steps_is_what_delivering_them_gives(source):
         loader.state_dict(steps=len(loader) + 1)
 
 
+@pytest.mark.parametrize("tail", ["drop", "pad", "carry"])
+def test_a_state_at_the_end_of_an_epoch_means_the_next_one(source, tail):
+    loader = Loader(source, window=WINDOW, batch_size=10).tail(tail)
+    list(loader)
+    state = loader.state_dict()
+    assert (state["epoch"], state["next_sample"]) == ((0, 100) if tail == "carry" else (1, 0))
+    second = steps_of(loader)
+    again = Loader(source, window=WINDOW, batch_size=10).tail(tail)
+    again.load_state_dict(state)
+    assert steps_of(again) == second
+
+
+def test_a_larger_batch_that_does_not_fit_any_more_goes_to_the_next_epoch(source):
+    loader = Loader(source, window=WINDOW, batch_size=10)
+    state = loader.state_dict(steps=9)
+    larger = Loader(source, window=WINDOW, batch_size=20)
+    larger.load_state_dict(state)
+    got = steps_of(larger)
+    fresh = Loader(source, window=WINDOW, batch_size=20)
+    fresh.set_epoch(1)
+    assert got == steps_of(fresh)
+    assert larger.state_dict()["epoch"] == 2
+
+
 def test_iter_begins_where_the_state_is(source):
     loader = Loader(source, window=WINDOW, batch_size=10)
     truth = steps_of(loader) + steps_of(loader)
@@ -415,6 +439,21 @@ def test_random_numbers_belong_to_samples_not_to_batches_or_ranks(source):
         one, two = by_sample(name, 1), by_sample(name, 5, world=3)
         assert all(one[key] == two[key] for key in two)
         assert len({str(value) for value in one.values()}) > len(one) * (0.9 if name != "pick" else 0.5)
+
+
+@pytest.mark.parametrize("tail", ["pad", "carry"])
+def test_random_numbers_differ_between_epochs(source, tail):
+    loader = Loader(source, window=WINDOW, batch_size=10).tail(tail).map_batch(noise, random=True)
+    found = []
+    for _ in range(2):
+        epoch = {}
+        for batch in loader:
+            for key, value in zip(ids(batch), batch["again"].tolist(), strict=True):
+                epoch.setdefault(key, value)
+        found.append(epoch)
+    common = found[0].keys() & found[1].keys()
+    assert len(common) > 80
+    assert not any(found[0][key] == found[1][key] for key in common)
 
 
 def test_random_numbers_are_spread_as_they_should_be():

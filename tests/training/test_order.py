@@ -208,3 +208,14 @@ def test_carried_samples_come_once_an_epoch(samples, batch, lanes, position):
     assert len(set(seen)) == len(seen)
     for done in range(1, epoch):
         assert sum(e == done for e, _ in seen) == samples
+
+
+def test_a_rank_keeps_to_its_own_lanes():
+    """Neighbouring ranks read unlike shards: a step's samples are dealt sorted by lane, then by place in it."""
+    lanes, batch = 8, 64
+    for rank in range(4):
+        steps = Steps(samples=1000, lanes=lanes, global_batch=batch, rank=rank, world_size=4, tail="drop")
+        _, numbers, _ = steps.take(0, np.array([0]))
+        assert numbers.tolist() == [
+            lane + lanes * place for lane in (2 * rank, 2 * rank + 1) for place in range(batch // lanes)
+        ]

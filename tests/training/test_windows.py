@@ -298,6 +298,38 @@ def test_time_stamps_decide_where_a_column_names_them(readable, unit):
         assert batch["cell_mask"][:, 0].tolist() == [False] + [True] * 6
 
 
+@pytest.mark.parametrize("kind", ["flat", "arrow"])
+@pytest.mark.parametrize("edges", ["pad", "clamp"])
+def test_a_column_longer_than_the_sequence_ends_with_it(readable, kind, edges):
+    schema = rated(a={"fps": 10}, b={"fps": 10}, fast={"fps": 20})
+    rows = [
+        {name: np.arange(1, n + 1, dtype="f4")[:, None] for name, n in (("a", 3), ("b", 6), ("fast", 40))}
+        | {"sequence_id": "x"}
+    ]
+    source = readable(schema, rows, shards=1, kind=kind)
+    window = Window({"a": [0], "b": range(3), "fast": [0, 1]}, edges=edges)
+    (batch,) = Loader(source, window=window, batch_size=3, shuffle=False)
+    last = 3 if edges == "clamp" else 0
+    assert batch["b"][..., 0].tolist() == [[1, 2, 3], [2, 3, last], [3, last, last]]
+    assert batch["b_mask"].tolist() == [[True] * 3, [True, True, False], [True, False, False]]
+    assert batch["fast"][..., 0].tolist() == [[1, 3], [3, 5], [5, 6 if edges == "clamp" else 0]]
+
+
+def test_without_time_stamps_there_is_no_sample(readable):
+    schema = Schema(
+        {
+            "tick": Trajectory(dim=1, fps=20),
+            "cell": Trajectory(dim=1, timestamps="when"),
+            "when": _column("when", pa.list_(pa.int64()), Trajectory()),
+        }
+    )
+    rows = [{"sequence_id": "x", "tick": np.zeros((2, 1), "f4"), "cell": np.ones((2, 1), "f4")}]
+    source = readable(schema, rows, shards=1, kind="arrow")
+    (batch,) = Loader(source, window={"tick": [0], "cell": [0]}, batch_size=2, shuffle=False)
+    assert not batch["cell_mask"].any()
+    assert not batch["cell"].any()
+
+
 def test_without_a_clock_unlike_columns_are_refused(readable):
     schema = rated(a={}, b={})
     rows = [{"sequence_id": "x", "a": np.zeros((4, 1), "f4"), "b": np.zeros((8, 1), "f4")}]
@@ -369,3 +401,41 @@ def test_ragged_steps_are_refused_with_the_column(readable):
     source = readable(schema, rows, shards=1, kind="arrow")
     with pytest.raises(SchemaMismatchError, match="'x'"):
         list(Loader(source, window={"x": range(1)}, batch_size=1))
+
+
+def test_the_clock_of_length_and_duration_is_found_in_the_first_rows(readable):
+    """No signal declares a rate; 60 steps in 2 seconds are 30 a second, whatever a slower camera declares."""
+    schema = Schema(
+        {
+            "length": pa.int64(),
+            "duration_seconds": pa.float64(),
+            "cam": Video(fps=15),
+            "a": Trajectory(dim=1),
+        }
+    )
+    rows = [
+        {"sequence_id": "x", "a": np.arange(50.0, dtype="f4")[:, None]},
+        {"sequence_id": "y", "a": np.arange(60.0, dtype="f4")[:, None], "length": 60, "duration_seconds": 2.0},
+    ]
+    for kind in ("parquet", "arrow"):
+        source = readable(schema, rows, shards=2, kind=kind)
+        loader = Loader(source, window={"a": seconds(0, 1, every=0.5)}, batch_size=110, shuffle=False)
+        assert "30 steps per second (length / duration" in str(loader.plan())
+        (batch,) = loader
+        assert batch["a"][50, :, 0].tolist() == [0, 15]
+    given = Loader(source, window=Window({"a": seconds(0, 1, every=0.5)}, clock=10), batch_size=110, shuffle=False)
+    assert next(iter(given))["a"][50, :, 0].tolist() == [0, 5]
+
+
+def test_rows_without_a_column_at_the_clocks_rate_are_as_long_as_they_say(readable):
+    schema = Schema({"length": pa.int64(), "a": Trajectory(dim=1, fps=30), "slow": Trajectory(dim=1, fps=10)})
+    slow = np.arange(4.0, dtype="f4")[:, None]
+    rows = [
+        {"sequence_id": "own", "length": 99, "a": np.zeros((6, 1), "f4"), "slow": slow},
+        {"sequence_id": "says", "length": 7, "slow": slow},
+        {"sequence_id": "scaled", "slow": slow},
+    ]
+    loader = Loader(readable(schema, rows), window={"a": [0], "slow": [0]}, batch_size=100, shuffle=False)
+    (batch,) = loader
+    names = batch["sequence_id"][batch["valid"]].tolist()
+    assert {name: names.count(name) for name in names} == {"own": 6, "says": 7, "scaled": 12}

@@ -48,7 +48,9 @@ def _package(name: str, part: str) -> dict[str, Any]:
         found = metadata.distribution(name)
     except metadata.PackageNotFoundError:
         return {"package": name, "part": part, "version": None, "nbytes": 0}
-    nbytes = sum(_size_of(Path(str(found.locate_file(file)))) for file in found.files or ())
+    # Compiled caches are Python's, and come and go.
+    files = [file for file in found.files or () if file.suffix != ".pyc"]
+    nbytes = sum(_size_of(Path(str(found.locate_file(file)))) for file in files)
     return {"package": name, "part": part, "version": found.version, "nbytes": nbytes}
 
 

@@ -24,8 +24,13 @@ DEPTHS = ("metadata", "rows", "files", "decode")
 def command(source: str, *, version: int | str | None, depth: Depth, strict: bool, output: Output) -> int:
     """Check DATASET against the format; prints every finding. Exit code 1 when there is an error."""
     from seqlake.dataset.validation import validate
+    from seqlake.errors import DatasetNotFoundError
 
-    report = validate(_options.opened(source, version=version), depth=depth)
+    try:
+        report = validate(source, depth=depth, version=version)
+    except DatasetNotFoundError:
+        # Perhaps somebody else's format, which is looked at as it is.
+        report = validate(_options.opened(source, version=version), depth=depth)
     if output.format == "json":
         output.document(report.to_json(), text="")
     elif output.format == "table" and not output.quiet:

@@ -87,8 +87,8 @@ def convert(
         progress: Show a bar on stderr; None: where stderr is a terminal.
         dry_run: Write nothing and return the `Plan`: counts, bytes, columns, what would be dropped or is missing.
         **options: For a Mixtrain dataset `layout`, `files`, `rows_per_shard`, `bytes_per_shard`, `fixed_size_inner`;
-            `storage` for both sides; `bytes_per_part`, the source bytes of one part (128 MiB); the rest is for the
-            format that is written (with `to`) or else read.
+            `storage` of `out`, and of a `source` given by its location; `bytes_per_part`, the source bytes of one part
+            (128 MiB); the rest is for the format that is written (with `to`) or else read.
 
     Returns:
         The new dataset; None if another format was written; the plan of a dry run.
@@ -114,11 +114,14 @@ def convert(
     planned = plan(readable, bytes_per_part=bytes_per_part, dropped=dropped_by(to, readable.schema))
     place = os.fspath(out)
     place = place if place.startswith(_LAKES) else absolute(place)
-    target: Target = (
-        TableTarget(location=place, schema=planned.schema, storage=storage, options=of_table)
-        if to is None
-        else FormatTarget(name=to, location=place, schema=planned.schema, storage=storage, options=options)
-    )
+    target: Target
+    if to is None:
+        files_from = getattr(readable, "storage", None)
+        target = TableTarget(
+            location=place, schema=planned.schema, storage=storage, source_storage=files_from, options=of_table
+        )
+    else:
+        target = FormatTarget(name=to, location=place, schema=planned.schema, storage=storage, options=options)
     if dry_run:
         return planned
     for finding in planned.findings:
@@ -141,7 +144,7 @@ def _opened(source: Any, storage: Mapping[str, str] | None, options: dict[str, A
         return scan(source, storage=storage, **options)
     if options:
         raise TypeError(f"Unknown options for this source: {', '.join(sorted(options))}.")
-    readable: Readable = scan(source)
+    readable: Readable = scan(source, storage=getattr(source, "storage", None))
     return readable
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -46,13 +46,15 @@ class TableTarget:
     Attributes:
         location: Its place.
         schema: Its columns.
-        storage: Options of the object store.
+        storage: Options of its store.
+        source_storage: Options of the store that the source's files are copied from.
         options: `layout`, `files`, `rows_per_shard`, `bytes_per_shard`, `fixed_size_inner`.
     """
 
     location: str
     schema: Schema
-    storage: Mapping[str, str] | None
+    storage: Mapping[str, str] | None = field(repr=False)
+    source_storage: Mapping[str, str] | None = field(repr=False)
     options: Mapping[str, Any]
 
     def check(self) -> None:
@@ -84,9 +86,14 @@ class TableTarget:
             state = {"transaction": dataset.table.begin(), "made": made}
         else:
             dataset = open_dataset(self.location, storage=self.storage)
-        shape, files = self._shape(), self.options.get("files", "copy")
-        transaction = state["transaction"]
-        sink = TableSink(table=dataset.table, schema=self.schema, transaction=transaction, shape=shape, files=files)
+        sink = TableSink(
+            table=dataset.table,
+            schema=self.schema,
+            transaction=state["transaction"],
+            shape=self._shape(),
+            files=self.options.get("files", "copy"),
+            storage=self.source_storage,
+        )
         return cast("Sink", sink), state
 
     def undo(self, state: Any, /) -> None:
@@ -137,7 +144,7 @@ class FormatTarget:
     name: str
     location: str
     schema: Schema
-    storage: Mapping[str, str] | None
+    storage: Mapping[str, str] | None = field(repr=False)
     options: Mapping[str, Any]
 
     def check(self) -> None:

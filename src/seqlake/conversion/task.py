@@ -103,9 +103,7 @@ def conformed(batch: pa.RecordBatch, schema: Schema, /) -> pa.RecordBatch:
 
 
 def _fitted(array: pa.Array, column: Column) -> pa.Array:
-    if not conforming.fits(array.type, column.logical) and not (
-        column.raw and conforming.fits(array.type, pa.binary())
-    ):
+    if not conforming.fits_column(array.type, column):
         raise SchemaMismatchError(f"Column {column.name!r}: expected {column.logical}, found {array.type}.")
     return conforming.conform_column(array, column, column.logical)
 

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.errors import ShardChangedError, ValidationError
+from seqlake.spec.schema import is_binary, is_list
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -102,12 +103,11 @@ def _microseconds(kind: pa.DataType) -> pa.DataType:
 
 
 def _steps(scalar: pa.Scalar, column: Column) -> NDArray[Any]:
-    if pa.types.is_binary(scalar.type) or pa.types.is_large_binary(scalar.type):
-        assert column.value_type is not None
-        dtype = np.dtype(column.value_type.to_pandas_dtype()).newbyteorder("<")
-        return _shaped(np.frombuffer(scalar.as_py(), dtype), None, column)
+    if is_binary(scalar.type):
+        assert column.dtype is not None
+        return _shaped(np.frombuffer(scalar.as_py(), column.dtype.newbyteorder("<")), None, column)
     values = scalar.values
-    if not _is_list(values.type):
+    if not is_list(values.type):
         return _numbers(values, column)
     fixed = pa.types.is_fixed_size_list(values.type)
     width = values.type.list_size if fixed else _one_width(values, column)
@@ -150,13 +150,3 @@ def _numbers(values: pa.Array, column: Column) -> NDArray[Any]:
     array: NDArray[Any] = values.to_numpy(zero_copy_only=False)
     array.flags.writeable = False
     return array
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_list(kind)
-        or pa.types.is_large_list(kind)
-        or pa.types.is_fixed_size_list(kind)
-        or pa.types.is_list_view(kind)
-        or pa.types.is_large_list_view(kind)
-    )

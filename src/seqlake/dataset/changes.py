@@ -25,13 +25,6 @@ if TYPE_CHECKING:
     from seqlake.spec.schema import Schema
 
 
-def append(dataset: Dataset, data: Any, /, **options: Any) -> Version:
-    """Add rows in one commit; what `Dataset.append` does."""
-    with dataset.writer(**options) as writer:
-        writer.add_batch(data)
-        return writer.commit()
-
-
 def update(dataset: Dataset, data: Any, /) -> Version:
     """Change cells of rows that are there; what `Dataset.update` does."""
     dataset.open_for_changes()
@@ -157,11 +150,7 @@ def _insert(staging: Staging, schema: Schema, new: pa.Table, files: Mapping[str,
         return
     staging.shape = ShardShape()
     for batch in new.combine_chunks().to_batches(max_chunksize=1024):
-        columns = [
-            batch.column(name) if name in new.column_names else pa.nulls(batch.num_rows, field.type)
-            for name, field in zip(schema.names, schema.arrow, strict=True)
-        ]
-        whole = pa.RecordBatch.from_arrays(columns, schema=schema.arrow)
+        whole = rewriting.with_nulls(batch, schema)
         staging.carry(rewriting.named(pa.Table.from_batches([whole]), schema, files))
         staging.write(ingest.with_lengths(whole, schema))
     staging.close_shard()

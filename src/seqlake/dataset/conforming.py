@@ -16,15 +16,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seqlake.errors import SchemaMismatchError, ValidationError
-from seqlake.spec.schema import is_list
+from seqlake.shards import cells
+from seqlake.spec.rules import check_schema
+from seqlake.spec.rules.signals import LARGEST_CELL
+from seqlake.spec.schema import is_binary, is_list, is_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from seqlake.spec.schema import Column, Schema
 
-LARGEST_CELL = 1 << 30
-"""Bytes of one temporal, frames, text or binary cell that a row may hold (decisions C6)."""
 _BATCH = 32 << 20
 
 
@@ -88,10 +89,33 @@ def compare(found: pa.Schema, names: Sequence[str], schema: Schema) -> None:
                 problems.append(f"  {name}: expected {schema.arrow.field(name).type}, is missing")
         elif names.count(name) == 1:
             kind, expected = found.field(name).type, schema.arrow.field(name).type
-            if not fits(kind, expected) and not (schema[name].raw and fits(kind, pa.binary())):
+            if not fits_column(kind, schema[name]):
                 problems.append(f"  {name}: expected {expected}, found {kind}")
     if problems:
         raise SchemaMismatchError("The data do not fit the schema:\n" + "\n".join(problems))
+
+
+def differences(expected: Schema, found: Schema, /) -> list[str]:
+    """One line for each column that two schemas do not have in common."""
+    lines = [f"  {name}: is missing" for name in expected.names if name not in found]
+    lines += [f"  {name}: was not expected" for name in found.names if name not in expected]
+    for name in expected.names:
+        if name in found:
+            one, other = expected[name], found[name]
+            if one.logical != other.logical:
+                lines.append(f"  {name}: expected {one.logical}, found {other.logical}")
+            elif one.type != other.type:
+                lines.append(f"  {name}: expected {one.type!r}, found {other.type!r}")
+    return lines
+
+
+def refuse_broken(schema: Schema, /, *, column: str | None = None) -> None:
+    """Raise `SchemaMismatchError` that names every error that the format's rules find in a schema, or in one column."""
+    found = [finding for finding in check_schema(schema) if finding.severity == "error"]
+    broken = [finding for finding in found if column is None or finding.column == column]
+    if broken:
+        lines = [f"  {finding.column}: {finding.message} ({finding.code})" for finding in broken]
+        raise SchemaMismatchError("The schema breaks rules of the format:\n" + "\n".join(lines))
 
 
 def unknown(names: Iterable[str], schema: Schema) -> list[str]:
@@ -103,6 +127,11 @@ def unknown(names: Iterable[str], schema: Schema) -> list[str]:
             guess = f"; did you mean {near[0]!r}?" if near else ""
             lines.append(f"  {name}: is not in the schema ({', '.join(schema.names)}){guess}")
     return lines
+
+
+def fits_column(found: pa.DataType, column: Column) -> bool:
+    """Whether cells of a type may be those of a column; of a raw one as bytes or as lists."""
+    return fits(found, column.logical) or (column.raw and fits(found, pa.binary()))
 
 
 def fits(found: pa.DataType, expected: pa.DataType) -> bool:
@@ -121,7 +150,7 @@ def fits(found: pa.DataType, expected: pa.DataType) -> bool:
         )
     if is_.is_timestamp(found) and is_.is_timestamp(expected):
         return (found.tz is None) == (expected.tz is None)
-    groups = (_number, _text, _bytes, is_.is_date, is_.is_time, is_.is_duration, is_.is_decimal)
+    groups = (_number, is_text, _bytes, is_.is_date, is_.is_time, is_.is_duration, is_.is_decimal)
     return any(group(found) and group(expected) for group in groups)
 
 
@@ -215,26 +244,11 @@ def _conform_list(array: pa.Array, expected: pa.DataType, where: str) -> pa.Arra
 
 def _unpacked(array: pa.Array, column: Column, logical: pa.DataType, where: str) -> pa.Array:
     """Little-endian cells as lists of steps."""
-    assert column.value_type is not None, "a raw column has one"
-    dtype = np.dtype(column.value_type.to_pandas_dtype()).newbyteorder("<")
-    steps = logical.value_type
-    width = steps.list_size if pa.types.is_fixed_size_list(steps) else 1
-    cells = []
-    for cell in array:
-        raw = cell.as_buffer()
-        if raw is not None and raw.size % (width * dtype.itemsize):
-            raise ValidationError(
-                f"{where}: a raw cell must be whole steps of {width} {column.value_type} values "
-                f"({width * dtype.itemsize} bytes), found {raw.size} bytes."
-            )
-        cells.append(None if raw is None else np.frombuffer(raw, dtype))
-    offsets = np.concatenate([[0], np.cumsum([0 if c is None else len(c) // width for c in cells])])
-    flat = np.concatenate([c for c in cells if c is not None] or [np.empty(0, dtype)])
-    values = pa.array(flat.astype(dtype.newbyteorder("="), copy=False))
-    if pa.types.is_fixed_size_list(steps):
-        values = pa.FixedSizeListArray.from_arrays(values, type=steps)
-    mask = pa.array([c is None for c in cells], pa.bool_())
-    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), values, type=logical, mask=mask)
+    try:
+        return cells.cast(array.cast(pa.binary()), logical, column=column.name)
+    except SchemaMismatchError as error:
+        wanted = f"whole steps of {column.dim} {column.value_type} values"
+        raise ValidationError(f"{where}: a raw cell must be {wanted}: {error.message}") from error
 
 
 def _refuse_large(array: pa.Array, where: str, row: int) -> None:
@@ -292,12 +306,5 @@ def _number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
-def _text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
-
-
 def _bytes(kind: pa.DataType) -> bool:
-    is_ = pa.types
-    return bool(
-        is_.is_binary(kind) or is_.is_large_binary(kind) or is_.is_binary_view(kind) or is_.is_fixed_size_binary(kind)
-    )
+    return is_binary(kind) or bool(pa.types.is_fixed_size_binary(kind))

@@ -7,16 +7,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from seqlake.dataset import changes, evolving, validation
-from seqlake.dataset import writer as writing
 from seqlake.dataset.selection import Selection
-from seqlake.dataset.staging import SHARD_BYTES
+from seqlake.dataset.staging import SHARD_BYTES, ShardShape
+from seqlake.dataset.writer import Writer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     import pyarrow as pa
 
-    from seqlake.dataset.writer import Writer
     from seqlake.protocols import Depth, Readable, Table, Version
     from seqlake.spec.column_types import ColumnType
     from seqlake.spec.findings import Report
@@ -113,14 +112,10 @@ class Dataset(Selection):
             ```
         """
         self.refresh()
-        return writing.writer(
-            self,
-            commit_every=commit_every,
-            rows_per_shard=rows_per_shard,
-            bytes_per_shard=bytes_per_shard,
-            layout=layout,
-            fixed_size_inner=fixed_size_inner,
+        shape = ShardShape(
+            rows=rows_per_shard, nbytes=bytes_per_shard, layout=layout, fixed_size_inner=fixed_size_inner
         )
+        return Writer(self, shape=shape, commit_every=commit_every)
 
     def append(self, data: Any, /, **options: Any) -> Version:
         """Add rows in one commit.
@@ -142,7 +137,9 @@ class Dataset(Selection):
             ds.append(pl.read_parquet("more.parquet"))
             ```
         """
-        return changes.append(self, data, **options)
+        with self.writer(**options) as writer:
+            writer.add_batch(data)
+            return writer.commit()
 
     def upsert(self, data: Any, /) -> Version:
         """Change the rows whose ids are there and add the others, in one commit.

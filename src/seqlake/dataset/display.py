@@ -86,17 +86,12 @@ def describe(column: Column) -> tuple[str, str]:
     details = [_of_type(column.type, key) for key in _DETAILS if column.type and column.type.get(key) is not None]
     if column.category == "temporal":
         shape = ", ".join(["T", *map(str, column.shape if column.shape is not None else ("?",))])
-        return kind or "temporal", "  ".join([f"[{shape}] {_number(column)}", *details])
+        return kind or "temporal", "  ".join([f"[{shape}] {column.dtype}", *details])
     if column.category == "vector":
-        return kind, "  ".join([f"[{column.dim or '?'}] {_number(column)}", *details])
+        return kind, "  ".join([f"[{column.dim or '?'}] {column.dtype}", *details])
     if column.category in {"file", "frames"}:
         return kind, "  ".join(details)
     return kind or str(column.arrow), "  ".join(details)
-
-
-def _number(column: Column) -> str:
-    names = {"float": "float32", "double": "float64", "halffloat": "float16"}
-    return names.get(str(column.value_type), str(column.value_type))
 
 
 def _of_type(kind: ColumnType, key: str) -> str:

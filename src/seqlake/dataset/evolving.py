@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from seqlake.dataset import changes, conforming
 from seqlake.dataset.ingest import Given
+from seqlake.dataset.query import quoted
 from seqlake.dataset.staging import ShardShape, Staging
 from seqlake.dataset.values import cell
 from seqlake.errors import CommitConflictError, CommitUnknownError, SchemaMismatchError
@@ -45,6 +46,7 @@ def add_column(
                 f"There is a column {name!r} already ({old[name]}).", hint="Change its cells with `update`."
             )
         schema = old.with_columns({name: kind})
+        conforming.refuse_broken(schema, column=name)
         if not schema[name].nullable:
             raise SchemaMismatchError(f"{name!r} must be nullable: sequences without a value read null.")
         staging = Staging(dataset.table, schema, shape=ShardShape())
@@ -168,8 +170,7 @@ def _from_values(schema: Schema, name: str, values: Mapping[str, Any]) -> pa.Tab
 def _from_sql(dataset: Dataset, schema: Schema, name: str, sql: str | None) -> pa.Table:
     """A row expression over the dataset as a table of ids and cells."""
     key = str(schema.id)
-    quoted = '"' + key.replace('"', '""') + '"'
-    found = dataset.sql(f"SELECT {quoted}, (\n{sql}\n) AS value FROM dataset").to_arrow_table()
+    found = dataset.sql(f"SELECT {quoted(key)}, (\n{sql}\n) AS value FROM dataset").to_arrow_table()
     value = found.column(1).combine_chunks()
     if isinstance(value, pa.ChunkedArray):
         value = pa.concat_arrays(value.chunks) if value.num_chunks else pa.nulls(0, value.type)

@@ -13,6 +13,7 @@ from seqlake.dataset import streaming
 from seqlake.errors import DuplicateSequenceError, SchemaMismatchError, ValidationError
 from seqlake.spec.column_types import ColumnType, Embedding, Image, Trajectory
 from seqlake.spec.metadata import Metadata
+from seqlake.spec.schema import is_list, is_number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -83,35 +84,27 @@ def _sample(source: Readable, columns: list[str]) -> dict[str, tuple[pa.DataType
     """Column -> (type, first cells that are not null), from a few shards."""
     found: dict[str, tuple[pa.DataType, list[Any]]] = {name: (source.schema[name].arrow, []) for name in columns}
     for shard in source.shards()[:_SAMPLE_SHARDS] if columns else []:
-        reader = shard.open()
-        try:
-            for batch in islice(reader.batches(columns), 1):
-                few = batch.slice(0, _SAMPLE_ROWS)
-                for name in columns:
-                    found[name][1].extend(cell for cell in few.column(name) if cell.is_valid)
-        finally:
-            reader.close()
+        for batch in islice(streaming.one_shard(shard, columns), 1):
+            few = batch.slice(0, _SAMPLE_ROWS)
+            for name in columns:
+                found[name][1].extend(cell for cell in few.column(name) if cell.is_valid)
     return found
 
 
 def _guess(name: str, kind: pa.DataType, cells: list[Any]) -> ColumnType | None:
     if pa.types.is_string(kind):
         return _file(cells)
-    if not pa.types.is_list(kind) and not pa.types.is_fixed_size_list(kind):
+    if not is_list(kind):
         return None
     inner = kind.value_type
-    if pa.types.is_list(inner) or pa.types.is_fixed_size_list(inner):
-        return _trajectory(inner, cells) if _is_number(inner.value_type) else None
+    if is_list(inner):
+        return _trajectory(inner, cells) if is_number(inner.value_type) else None
     if pa.types.is_binary(inner):
         return _images(cells)
-    if _is_number(inner) and ("embed" in name.casefold() or pa.types.is_fixed_size_list(kind)):
+    if is_number(inner) and ("embed" in name.casefold() or pa.types.is_fixed_size_list(kind)):
         widths = {len(cell.values) for cell in cells}
         return Embedding(dim=widths.pop()) if len(widths) == 1 else None
     return None
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
 
 
 def _trajectory(inner: pa.DataType, cells: list[Any]) -> ColumnType:

@@ -19,7 +19,7 @@ from seqlake.dataset import conforming
 from seqlake.dataset.values import cell
 from seqlake.errors import DuplicateSequenceError, SchemaMismatchError, ValidationError
 from seqlake.files.locations import absolute, is_local, local_path
-from seqlake.spec.alignment import clock_of, own_rate
+from seqlake.spec.alignment import clock_of, on_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -305,14 +305,8 @@ def steps_of(batch: pa.RecordBatch, schema: Schema) -> pa.Array:
 def _clock_column(schema: Schema) -> str | None:
     """The first column whose steps are the clock's: it has no times and no rate of its own, or the clock's rate."""
     rate = clock_of(schema).rate
-    times = {column.type.get("timestamps") for column in schema.values() if column.type is not None}
-    for name, column in schema.items():
-        timed = column.type is not None and column.type.get("timestamps")
-        if column.category in {"temporal", "frames"} and name not in times and not timed:
-            own = own_rate(column)
-            if own is None or rate is None or own == rate:
-                return name
-    return None
+    signals = (name for name in schema if schema[name].category in {"temporal", "frames"})
+    return next((name for name in signals if on_clock(schema, name, rate)), None)
 
 
 def _files(value: object) -> list[File]:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from seqlake import plugins
-from seqlake.dataset import inference, plain
+from seqlake.dataset import conforming, inference, plain
 from seqlake.dataset.selection import Selection
 from seqlake.errors import DatasetExistsError, DatasetNotFoundError, SchemaMismatchError, SeqlakeError
 from seqlake.files import locations, stores
@@ -56,12 +56,17 @@ def open(  # noqa: A001 - the public name, as in tarfile.open
     """
     from seqlake.dataset.dataset import Dataset
 
-    place = _place(location)
+    # Table objects of other packages pass as they are.
+    place = place_of(location) if isinstance(location, (str, os.PathLike)) else location
     table = _table(place, storage)
     if table is None:
         raise _not_a_dataset(place, storage)
     return Dataset(
-        table, table.snapshot(version), location=_name_of(place), storage=storage, allow_outside=allow_outside
+        table,
+        table.snapshot(version),
+        location=place if isinstance(place, str) else type(place).__name__,
+        storage=storage,
+        allow_outside=allow_outside,
     )
 
 
@@ -85,7 +90,8 @@ def create(
 
     Raises:
         DatasetExistsError: A dataset is there already.
-        SchemaMismatchError: With `exist_ok`: it has another schema.
+        SchemaMismatchError: The columns break a rule of the format, as a raw trajectory without `dim` does; with
+            `exist_ok`: what is there has other columns.
 
     Example:
         ```python
@@ -96,16 +102,17 @@ def create(
     from seqlake.spec.schema import Schema as Columns
 
     wanted = schema if isinstance(schema, Columns) else Columns(schema)
-    place = str(_place(location))
+    place = place_of(location)
     if _table(place, storage) is not None:
         if not exist_ok:
             raise DatasetExistsError(
                 f"A dataset is at {place} already.", path=place, hint="Open it with sl.open, or pass exist_ok=True."
             )
         found = open(place, storage=storage)
-        if _columns(found.schema) != _columns(wanted):
-            raise SchemaMismatchError(f"The dataset at {place} has other columns: {_difference(found.schema, wanted)}.")
+        if problems := conforming.differences(wanted, found.schema):
+            raise SchemaMismatchError(f"The dataset at {place} has other columns:\n" + "\n".join(problems))
         return found
+    conforming.refuse_broken(wanted)
     table = plugins.load("tables", _lake(place) or "standalone").create(
         place, wanted, partition_by=partition_by, storage=storage
     )
@@ -144,7 +151,7 @@ def scan(
         if all(hasattr(source, name) for name in ("shards", "lengths", "fingerprint", "schema")):
             return Selection(source, storage=storage)  # type: ignore[arg-type]  # it offers what Readable asks
         return Selection(plain.scan_table(source, **options))
-    place = str(_place(source))
+    place = place_of(source)
     given = {**options, **({} if storage is None else {"storage": storage})}
     if format not in {None, "parquet"}:
         return Selection(plugins.load("formats", str(format)).scan(place, **given), storage=storage)
@@ -187,7 +194,7 @@ def init(
     """
     place = locations.absolute(location)
     store = stores.open_store(place, storage=storage)
-    if _has(store, METADATA):
+    if stores.exists(store, METADATA):
         raise DatasetExistsError(
             f"{place} has a {METADATA} already.", path=place, hint="Open it with sl.open, or edit that file."
         )
@@ -198,10 +205,8 @@ def init(
     return metadata
 
 
-def _place(location: object) -> object:
-    """A folder or address for what the user gave; table objects of other packages pass as they are."""
-    if not isinstance(location, (str, os.PathLike)):
-        return location
+def place_of(location: str | os.PathLike[str], /) -> str:
+    """The folder or address that is meant: absolute, without the name of its `mixtrain.json`."""
     text = os.fspath(location)
     text = text.removesuffix(f"/{METADATA}") if text.endswith(f"/{METADATA}") else text
     text = os.curdir if text == METADATA else text
@@ -212,10 +217,6 @@ def _lake(place: str) -> str | None:
     """The lake whose prefix an address has: `delta:`, `iceberg://`, `ducklake:`."""
     prefix = place.partition(":")[0]
     return ("delta" if prefix == "uc" else prefix) if prefix in _LAKES and ":" in place else None
-
-
-def _name_of(place: object) -> str:
-    return place if isinstance(place, str) else type(place).__name__
 
 
 def _table(place: object, storage: Mapping[str, str] | None) -> Any:
@@ -238,14 +239,6 @@ def _table(place: object, storage: Mapping[str, str] | None) -> Any:
 
 def _format(place: str) -> str | None:
     return next((name for name in plugins.names("formats") if plugins.load("formats", name).matches(place)), None)
-
-
-def _has(store: Any, path: str) -> bool:
-    try:
-        store.blob(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return True
 
 
 def _not_a_dataset(place: object, storage: Mapping[str, str] | None) -> DatasetNotFoundError:
@@ -282,17 +275,3 @@ def _what_is_there(place: str, storage: Mapping[str, str] | None) -> tuple[str, 
             f"Read it with sl.scan({place!r}), or make it a dataset with: seqlake init {place}",
         )
     return f"it has neither {METADATA} nor Parquet files", create_it
-
-
-def _columns(schema: Schema) -> dict[str, str]:
-    """Name -> what a column shows and means; how it is stored is the table's business."""
-    return {name: f"{column.logical}, {column.type}" for name, column in schema.items()}
-
-
-def _difference(found: Schema, wanted: Schema) -> str:
-    have, want = _columns(found), _columns(wanted)
-    return "; ".join(
-        f"{name!r} is {have.get(name, 'missing')}, expected {want.get(name, 'missing')}"
-        for name in dict.fromkeys([*want, *have])
-        if have.get(name) != want.get(name)
-    )

@@ -19,9 +19,10 @@ from seqlake.shards.columns import Columns, Constant
 from seqlake.shards.files import parquet_shard
 from seqlake.shards.lengths import lengths_of
 from seqlake.shards.memory import ArrowShard
+from seqlake.shards.parquet.footer import read_footer
 from seqlake.spec.column_types import ColumnType
 from seqlake.spec.metadata import Metadata
-from seqlake.spec.schema import Schema
+from seqlake.spec.schema import ID, Schema, is_binary, is_list, is_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -52,8 +53,7 @@ class PlainFiles:
     @property
     def fingerprint(self) -> str:
         """A hash of the schema and of every shard's key."""
-        described = [self.schema.to_json(), *[[shard.key, shard.rows] for shard in self.parts]]
-        return hashlib.blake2b(json.dumps(described, sort_keys=True).encode(), digest_size=16).hexdigest()
+        return fingerprint(self.schema, self.parts)
 
     def shards(self) -> Sequence[Shard]:
         """One for each file, by path."""
@@ -61,8 +61,7 @@ class PlainFiles:
 
     def lengths(self, column: str, /) -> Ints:
         """[rows] T of each cell; -1 null. Without an index in the file this decodes the column's lists."""
-        found = [_lengths(shard, column) for shard in self.parts]
-        return np.concatenate(found) if found else np.empty(0, np.int64)
+        return np.concatenate([np.empty(0, np.int64), *(_lengths(shard, column) for shard in self.parts)])
 
     def arrow_dataset(self) -> ArrowDataset | None:
         """For pyarrow's scanner; None where the files are not local."""
@@ -72,6 +71,12 @@ class PlainFiles:
 
         schema = pa.schema([field for field in self.schema.arrow if not pa.types.is_nested(field.type)])
         return arrow.dataset(list(self.paths), schema=schema, format="parquet")
+
+
+def fingerprint(schema: Schema, shards: Iterable[Shard], /) -> str:
+    """A hash of columns and shards: a shard's key changes with its bytes, deletes, mapping and kept rows."""
+    described = [schema.to_json(), *[[shard.key, shard.rows] for shard in shards]]
+    return hashlib.blake2b(json.dumps(described, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def scan_files(
@@ -96,8 +101,6 @@ def scan_files(
     root, paths = parquet_paths(location, storage=storage)
     if not paths:
         raise DatasetNotFoundError(f"No Parquet file was found at {location}.", path=location)
-    from seqlake.shards.parquet.footer import read_footer
-
     store = stores.open_store(root, storage=storage)
     with ThreadPoolExecutor(_THREADS) as pool:
         blobs = list(pool.map(store.blob, paths))
@@ -180,16 +183,13 @@ def normalised(schema: pa.Schema) -> pa.Schema:
 def _plain_type(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_dictionary(kind):
         return _plain_type(kind.value_type)
-    if pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
+    if is_text(kind):
         return pa.string()
-    if pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind):
+    if is_binary(kind):
         return pa.binary()
     if pa.types.is_fixed_size_list(kind):
         return pa.list_(_plain_type(kind.value_type), kind.list_size)
-    if any(
-        test(kind)
-        for test in (pa.types.is_list, pa.types.is_large_list, pa.types.is_list_view, pa.types.is_large_list_view)
-    ):
+    if is_list(kind):
         return pa.list_(_plain_type(kind.value_type))
     if pa.types.is_struct(kind):
         return pa.struct([pa.field(field.name, _plain_type(field.type)) for field in kind])
@@ -212,15 +212,15 @@ def _agree(expected: pa.Schema, found: pa.Schema, *, first: str, path: str) -> N
 
 def _without_sizes(kind: pa.DataType) -> pa.DataType:
     """Fixed-size and plain lists hold the same steps."""
-    if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
+    if is_list(kind):
         return pa.list_(pa.field("item", _without_sizes(kind.value_type)))
     return kind
 
 
 def _id_of(schema: pa.Schema) -> str | None:
     """Rows are sequences where a text column `sequence_id` names them, else samples."""
-    index = schema.get_field_index("sequence_id")
-    return "sequence_id" if index >= 0 and pa.types.is_string(schema.field(index).type) else None
+    index = schema.get_field_index(ID)
+    return ID if index >= 0 and is_text(schema.field(index).type) else None
 
 
 def _folder_columns(paths: Sequence[str]) -> dict[str, tuple[pa.DataType, list[str | int | None]]]:

@@ -9,19 +9,16 @@ import pyarrow as pa
 
 from seqlake.errors import UnsafeReferenceError, ValidationError
 from seqlake.files.locations import inside, join
+from seqlake.spec.rules.references import is_relative
+from seqlake.spec.schema import is_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
 
     from seqlake.dataset.staging import Staging
     from seqlake.spec.schema import Schema
 
 FilesMode = Literal["copy", "hardlink", "reference"]
-
-
-def is_relative(reference: str) -> bool:
-    """Whether it means something only together with a dataset's root."""
-    return not reference.startswith("/") and "://" not in reference and not reference.startswith("file:")
 
 
 class Carrier:
@@ -98,23 +95,12 @@ class Carrier:
         return self._seen[key]
 
 
-def in_cell(cell: Any) -> Iterator[str]:
-    """The references of a cell: text, a list of texts, or a struct with `url`."""
-    if isinstance(cell, str):
-        yield cell
-    elif isinstance(cell, list):
-        for one in cell:
-            yield from in_cell(one)
-    elif isinstance(cell, dict):
-        yield from in_cell(cell.get("url"))
-
-
 def refers(schema: Schema, name: str) -> bool:
     """Whether the cells of a column name files."""
     column = schema[name]
     if column.category == "file":
         return True
-    return column.category == "frames" and bool(pa.types.is_string(column.arrow.value_type))
+    return column.category == "frames" and is_text(column.arrow.value_type)
 
 
 def _mapped(cell: Any, move: Callable[[str], str]) -> Any:

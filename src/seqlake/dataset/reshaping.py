@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from seqlake.dataset import opening
+from seqlake.dataset import conforming, opening, streaming
 from seqlake.dataset.references import Carrier, FilesMode
+from seqlake.dataset.selection import Selection
 from seqlake.dataset.staging import SHARD_BYTES, ShardShape, Staging
 from seqlake.errors import DatasetExistsError, SchemaMismatchError, ValidationError
 from seqlake.files.locations import absolute, is_local, local_path
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from seqlake.dataset.dataset import Dataset
-    from seqlake.dataset.selection import Selection
     from seqlake.protocols import Readable
     from seqlake.spec.schema import Schema
 
@@ -111,7 +111,7 @@ def merge(
     if not parts:
         raise ValueError("merge needs at least one dataset.")
     for number, part in enumerate(parts[1:], 1):
-        problems = differences(parts[0].schema, part.schema)
+        problems = conforming.differences(parts[0].schema, part.schema)
         if problems:
             raise SchemaMismatchError(
                 f"Dataset {number} does not have the schema of dataset 0:\n" + "\n".join(problems),
@@ -162,30 +162,9 @@ def split(
     numbers = np.array([names.index(str(value)) for value in values], np.int64)
     made = {}
     for number, name in enumerate(names):
-        part = _rows_of(dataset, np.flatnonzero(numbers == number).astype(np.int64))
+        part = Selection(dataset, rows=np.flatnonzero(numbers == number).astype(np.int64))
         made[name] = _write([part], f"{base}/{name}", shape=ShardShape(), files=files, storage=storage)
     return made
-
-
-def differences(first: Schema, second: Schema) -> list[str]:
-    """One line for each column that two schemas do not have in common."""
-    lines = [f"  {name}: is missing" for name in first.names if name not in second]
-    lines += [f"  {name}: is not in the first" for name in second.names if name not in first]
-    for name in first.names:
-        if name in second:
-            one, other = first[name], second[name]
-            if one.logical != other.logical:
-                lines.append(f"  {name}: expected {one.logical}, found {other.logical}")
-            elif one.type != other.type:
-                lines.append(f"  {name}: expected {one.type!r}, found {other.type!r}")
-    return lines
-
-
-def _rows_of(dataset: Selection, rows: np.ndarray[tuple[int], np.dtype[np.int64]]) -> Selection:
-    """Some rows of a selection by their numbers in it."""
-    from seqlake.dataset.selection import Selection
-
-    return Selection(dataset, rows=rows)
 
 
 def _write(
@@ -222,13 +201,9 @@ def _copy(part: Readable, schema: Schema, staging: Staging, files: FilesMode) ->
     storage = getattr(part, "storage", None)
     carrier = Carrier(schema, root=part.root, staging=staging, mode=files, storage=storage)
     for shard in part.shards():
-        reader = shard.open()
-        try:
-            for batch in reader.batches(list(schema.names)):
-                for rows in staging.parts(batch):
-                    staging.write(carrier.carry(rows))
-        finally:
-            reader.close()
+        for batch in streaming.one_shard(shard, schema.names):
+            for rows in staging.parts(batch):
+                staging.write(carrier.carry(rows))
 
 
 def refuse_occupied(out: str | os.PathLike[str], *, storage: Mapping[str, str] | None = None) -> None:

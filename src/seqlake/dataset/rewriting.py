@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from seqlake.dataset.references import in_cell, refers
+from seqlake.dataset.references import refers
 from seqlake.dataset.staging import ShardShape
+from seqlake.dataset.streaming import one_shard
 from seqlake.shards.columns import Columns, Stored
+from seqlake.spec.rules.references import paths_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -92,16 +94,10 @@ def put_beside(staging: Staging, one: Touched, schema: Schema, given: Given, nam
     there = [name for name in names if _readable(one.shard, name)]
     parts = []
     start = 0
-    reader = one.shard.open()
-    try:
-        for batch in reader.batches(there or [str(schema.id)]):
-            kept = {name: batch.column(name) for name in there}
-            columns = [kept.get(name, pa.nulls(batch.num_rows, schema.arrow.field(name).type)) for name in names]
-            old = pa.RecordBatch.from_arrays(columns, schema=pa.schema([schema.arrow.field(n) for n in names]))
-            parts.append(replaced(old, one, given, start))
-            start += batch.num_rows
-    finally:
-        reader.close()
+    for batch in one_shard(one.shard, there or [str(schema.id)]):
+        old = with_nulls(batch, schema.select(names))
+        parts.append(replaced(old, one, given, start))
+        start += batch.num_rows
     staging.side(one.shard.key, pa.Table.from_batches(parts))
 
 
@@ -125,18 +121,9 @@ def rewrite(
     old = [name for name in schema.names if _readable(one.shard, name)]
     staging.shape = shape_of(one.shard, schema)
     start = 0
-    reader = one.shard.open()
-    try:
-        for batch in reader.batches(old):
-            columns = [
-                batch.column(name) if name in old else pa.nulls(batch.num_rows, schema.arrow.field(name).type)
-                for name in schema.names
-            ]
-            whole = pa.RecordBatch.from_arrays(columns, schema=schema.arrow)
-            staging.write(replaced(whole, one, given, start))
-            start += batch.num_rows
-    finally:
-        reader.close()
+    for batch in one_shard(one.shard, old):
+        staging.write(replaced(with_nulls(batch, schema), one, given, start))
+        start += batch.num_rows
     if files:
         staging.carry(named(given.cells.take(pa.array(one.given)), schema, files))
     staging.close_shard()
@@ -145,13 +132,18 @@ def rewrite(
 def keep_only(staging: Staging, shard: Shard, schema: Schema, keep: Ints) -> None:
     """A new shard with some rows of an old one, in their order."""
     staging.shape = shape_of(shard, schema)
-    reader = shard.open()
-    try:
-        for batch in reader.batches(list(schema.names), rows=keep):
-            staging.write(batch)
-    finally:
-        reader.close()
+    for batch in one_shard(shard, schema.names, rows=keep):
+        staging.write(batch)
     staging.close_shard()
+
+
+def with_nulls(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
+    """The batch with all columns of the schema; those that it lacks are null."""
+    columns = [
+        batch.column(field.name) if field.name in batch.schema.names else pa.nulls(batch.num_rows, field.type)
+        for field in schema.arrow
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema.arrow)
 
 
 def replaced(batch: pa.RecordBatch, one: Touched, given: Given, start: int) -> pa.RecordBatch:
@@ -200,5 +192,5 @@ def named(rows: pa.Table, schema: Schema, files: Mapping[str, Copied]) -> Sequen
     for name in rows.column_names:
         if refers(schema, name):
             for cell in rows.column(name).to_pylist():
-                found.update(in_cell(cell))
+                found.update(path for path, _ in paths_in(cell))
     return [files[path] for path in sorted(found & files.keys())]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import operator
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from seqlake.dataset import display, frames, query, streaming
+from seqlake.dataset import display, frames, plain, query, streaming
 from seqlake.dataset.access import Access
 from seqlake.dataset.sequence import SequenceView
 from seqlake.errors import SequenceNotFoundError
@@ -106,9 +104,7 @@ class Selection:
         """Changes when any selected row, its order, the schema or the bytes may have; not with the place."""
         if self._columns is None and self._is_everything():
             return self._source.fingerprint
-        # A shard's key changes with its bytes, deletes, mapping and kept rows; shards without any are not named.
-        described = [self.schema.to_json(), *[[shard.key, shard.rows] for shard in self.shards()]]
-        return hashlib.blake2b(json.dumps(described, sort_keys=True).encode(), digest_size=16).hexdigest()
+        return plain.fingerprint(self.schema, self.shards())  # shards without selected rows are not named
 
     def _is_everything(self) -> bool:
         rows = self._rows

@@ -6,16 +6,13 @@ import io
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from seqlake.dataset import display
 from seqlake.errors import UnsafeReferenceError
 from seqlake.files import locations, stores
+from seqlake.files.reading import BlobFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    from typing_extensions import Buffer
 
     from seqlake.dataset.selection import Selection
     from seqlake.protocols import Blob
@@ -134,6 +131,7 @@ class SequenceView(Mapping[str, Any]):
             ValueError: `edges="drop"` and a step is missing.
         """
         from seqlake.windows.assemble import assemble
+        from seqlake.windows.clock import dataset_clock
         from seqlake.windows.spec import Window
 
         access = self._selection.access
@@ -145,7 +143,8 @@ class SequenceView(Mapping[str, Any]):
             edges=edges,
             clock=clock,
         )
-        sample = assemble(lambda name: access.cell(self._row, schema[name]), schema, window, start)
+        found = dataset_clock(access.source, given=window.clock)
+        sample = assemble(lambda name: access.cell(self._row, schema[name]), schema, window, start, clock=found)
         return {"sequence_id": self.id, **sample}
 
     def __repr__(self) -> str:
@@ -210,13 +209,11 @@ class FileView:
 
     def open(self) -> io.BufferedReader:
         """A readable, seekable binary file; for the errors see `blob`."""
-        return io.BufferedReader(_BlobFile(self.blob()))
+        return io.BufferedReader(BlobFile(self.blob()))
 
     def read(self) -> bytes:
         """All bytes; for the errors see `blob`."""
-        blob = self.blob()
-        view = blob.view()
-        return bytes(view if view is not None else blob.ranges(np.array([0]), np.array([blob.size]))[0])
+        return stores.read_all(self.blob())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, FileView) and self.location == other.location
@@ -227,35 +224,3 @@ class FileView:
     def __repr__(self) -> str:
         kind = f", {self.column.type}" if self.column is not None else ""
         return f"FileView({self.reference!r}{kind})"
-
-
-class _BlobFile(io.RawIOBase):
-    """A blob as Python's file interface wants it."""
-
-    def __init__(self, blob: Blob) -> None:
-        super().__init__()
-        self._blob = blob
-        self._place = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._place
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        begin = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._blob.size}[whence]
-        self._place = max(0, begin + offset)
-        return self._place
-
-    def readinto(self, buffer: Buffer, /) -> int:
-        target = memoryview(buffer).cast("B")
-        stop = min(self._place + len(target), self._blob.size)
-        count = max(0, stop - self._place)
-        if count:
-            target[:count] = self._blob.ranges(np.array([self._place]), np.array([stop]))[0]
-            self._place = stop
-        return count

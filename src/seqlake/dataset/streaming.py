@@ -83,7 +83,7 @@ def _scanned(source: Readable, columns: Sequence[str]) -> Iterator[pa.RecordBatc
 def _shard_by_shard(shards: Sequence[Shard], columns: Sequence[str], *, ahead: bool) -> Iterator[pa.RecordBatch]:
     if not ahead or len(shards) < 2:
         for shard in shards:
-            yield from _one_shard(shard, columns)
+            yield from one_shard(shard, columns)
         return
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="seqlake-read") as pool:
         waiting = deque(pool.submit(_whole_shard, shard, columns) for shard in shards[:_LOOKAHEAD])
@@ -97,16 +97,17 @@ def _shard_by_shard(shards: Sequence[Shard], columns: Sequence[str], *, ahead: b
                 task.cancel()
 
 
-def _one_shard(shard: Shard, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def one_shard(shard: Shard, columns: Sequence[str], /, *, rows: Ints | None = None) -> Iterator[pa.RecordBatch]:
+    """Columns of one shard, opened for this alone."""
     reader = shard.open()
     try:
-        yield from reader.batches(columns)
+        yield from reader.batches(columns, rows=rows)
     finally:
         reader.close()
 
 
 def _whole_shard(shard: Shard, columns: Sequence[str]) -> list[pa.RecordBatch]:
-    return list(_one_shard(shard, columns))
+    return list(one_shard(shard, columns))
 
 
 def conformed(batch: pa.RecordBatch, types: pa.Schema) -> Iterator[pa.RecordBatch]:

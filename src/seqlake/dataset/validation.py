@@ -11,32 +11,51 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, get_args
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from seqlake.dataset import opening
-from seqlake.dataset.references import in_cell, is_relative, refers
-from seqlake.errors import InvalidMetadataError, SchemaMismatchError, SeqlakeError
-from seqlake.files.locations import absolute, inside, is_local, join, local_path
-from seqlake.files.stores import open_store
+from seqlake.dataset import opening, plain
+from seqlake.dataset.references import refers
+from seqlake.dataset.streaming import one_shard
+from seqlake.errors import CorruptFileError, InvalidMetadataError, SchemaMismatchError, SeqlakeError
+from seqlake.files.locations import inside, is_local, join, local_path
+from seqlake.files.reading import BlobFile
+from seqlake.files.stores import exists, open_store, read_all
 from seqlake.protocols import Depth
 from seqlake.shards.columns import Columns
 from seqlake.shards.rows import Rows
 from seqlake.spec.findings import Finding, Report
-from seqlake.spec.rules import Batch, Ids, References, check_metadata, check_references, check_rows, check_schema
+from seqlake.spec.rules import (
+    Batch,
+    Ids,
+    References,
+    check_arrow,
+    check_metadata,
+    check_references,
+    check_rows,
+    check_schema,
+)
+from seqlake.spec.rules.references import is_relative, paths_in
 from seqlake.spec.schema import Column, Schema
 from seqlake.windows.clock import dataset_clock
-from seqlake.windows.spec import Window
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from seqlake.dataset.selection import Selection
-    from seqlake.protocols import Readable, Shard
+    from seqlake.protocols import Readable, Shard, Version
     from seqlake.spec.alignment import Clock
 
 DEPTHS: tuple[Depth, ...] = get_args(Depth)
 
 
-def validate(source: Selection | str | os.PathLike[str], /, *, depth: Depth = "files") -> Report:
+def validate(
+    source: Selection | str | os.PathLike[str],
+    /,
+    *,
+    depth: Depth = "files",
+    version: Version | int | str | None = None,
+    storage: Mapping[str, str] | None = None,
+) -> Report:
     """Check a dataset, or the rows of a selection, against the format.
 
     Args:
@@ -44,13 +63,15 @@ def validate(source: Selection | str | os.PathLike[str], /, *, depth: Depth = "f
         depth: `metadata`: what `mixtrain.json`, the schema and the table's log say. `rows`: also every cell, and the
             checksum of every page. `files`: also whether the local files that rows name are there. `decode`: as
             `files` for now, and the report says so.
+        version: Of a location: this version instead of the newest.
+        storage: Of a location: options of its store.
 
     Returns:
         Every finding; nothing is raised for what is wrong with the data.
 
     Raises:
         ValueError: No such depth.
-        DatasetNotFoundError: Nothing is at the location.
+        DatasetNotFoundError: No Mixtrain dataset is at the location.
 
     Example:
         ```python
@@ -60,20 +81,29 @@ def validate(source: Selection | str | os.PathLike[str], /, *, depth: Depth = "f
     """
     if depth not in DEPTHS:
         raise ValueError(f"A depth is one of {', '.join(DEPTHS)}; found {depth!r}.")
-    if isinstance(source, str | os.PathLike):
-        location = absolute(source)
-        try:
-            return validate(opening.open(location), depth=depth)
-        except InvalidMetadataError:
-            return Report(_metadata_of(location), subject=location, depth=depth)
-    return Report(_findings(source, depth), subject=source.root, depth=depth)
+    if not isinstance(source, str | os.PathLike):
+        return Report(_findings(source, depth), subject=source.root, depth=depth)
+    try:
+        return validate(opening.open(source, version=version, storage=storage), depth=depth)
+    except (InvalidMetadataError, SchemaMismatchError, CorruptFileError) as error:
+        location = opening.place_of(source)
+        found = list(_why_not(location, error, storage))
+        return Report(found, subject=location, depth=depth)
 
 
-def _metadata_of(location: str) -> Iterator[Finding]:
-    """Why the metadata cannot be used."""
-    blob = open_store(location).blob("mixtrain.json")
-    view = blob.view()
-    yield from check_metadata(b"" if view is None else bytes(view))
+def _why_not(location: str, error: SeqlakeError, storage: Mapping[str, str] | None) -> Iterator[Finding]:
+    """Why a dataset cannot be opened: what its metadata and the columns of each file say, else the error itself."""
+    store = open_store(location, storage=storage)
+    found = list(check_metadata(read_all(store.blob(opening.METADATA)))) if exists(store, opening.METADATA) else []
+    if not isinstance(error, InvalidMetadataError):
+        for path in plain.parquet_paths(location, storage=storage)[1]:
+            try:
+                found += check_arrow(pq.read_schema(BlobFile(store.blob(path))), location=path)
+            except (OSError, pa.ArrowException) as broken:
+                found.append(_unreadable(broken, path))
+    yield from found
+    if all(finding.severity != "error" for finding in found):
+        yield Finding(code="V701", severity="error", message=str(error), location=location)
 
 
 def _findings(selection: Selection, depth: Depth) -> Iterator[Finding]:
@@ -100,7 +130,7 @@ def _findings(selection: Selection, depth: Depth) -> Iterator[Finding]:
 
 def _clock(source: Readable) -> Clock:
     try:
-        return dataset_clock(source, Window({}))
+        return dataset_clock(source)
     except (SeqlakeError, OSError, ValueError):
         # A shard that cannot be read is a finding of its own.
         from seqlake.spec.alignment import clock_of
@@ -112,6 +142,10 @@ def _place(shard: Shard, source: Readable) -> str:
     """The shard's path where it belongs to a table, else its name."""
     name = shard.key.rpartition("#")[0] or shard.key
     return name if "/" in name or not hasattr(source, "version") else f"data/{name}"
+
+
+def _unreadable(error: Exception, place: str) -> Finding:
+    return Finding(code="V702", severity="error", message=f"cannot be read: {error}", location=place)
 
 
 @dataclass(kw_only=True)
@@ -146,11 +180,11 @@ class _Walk:
                 yield Finding(code="V701", severity="error", message=str(error), location=place, column=name)
             names = [name for name in names if name not in misfits]
             start = 0
-            for batch in _batches(stored, names):
+            for batch in one_shard(stored, names):
                 yield from self._rows(batch, place, start)
                 start += batch.num_rows
         except (SeqlakeError, OSError, pa.ArrowException) as error:
-            yield Finding(code="V702", severity="error", message=f"cannot be read: {error}", location=place)
+            yield _unreadable(error, place)
 
     def _rows(self, rows: pa.RecordBatch, place: str, start: int) -> Iterator[Finding]:
         batch = Batch(rows=rows, schema=self.schema, location=place, start=start, clock=self.clock)
@@ -165,7 +199,7 @@ class _Walk:
             if not refers(self.schema, name):
                 continue
             for row, cell in enumerate(batch.rows.column(name).to_pylist()):
-                for reference in dict.fromkeys(in_cell(cell)):
+                for reference in dict.fromkeys(path for path, _ in paths_in(cell)):
                     yield from self._looked_for(reference, batch.place(row, name))
 
     def _looked_for(self, reference: str, place: dict[str, Any]) -> Iterator[Finding]:
@@ -201,23 +235,15 @@ def _bare(column: Column) -> pa.DataType:
     return column.arrow
 
 
-def _batches(shard: Shard, names: list[str]) -> Iterator[pa.RecordBatch]:
-    reader = shard.open()
-    try:
-        yield from reader.batches(names)
-    finally:
-        reader.close()
-
-
 def _misfits(shard: Shard, names: list[str]) -> Iterator[tuple[str, SchemaMismatchError]]:
     """Columns whose stored cells cannot be of the schema's type; asked one by one only where one is."""
     try:
-        for _ in _batches(shard, names):
+        for _ in one_shard(shard, names):
             break  # types differ in the first batch or in none
     except SchemaMismatchError:
         for name in names:
             try:
-                for _ in _batches(shard, [name]):
+                for _ in one_shard(shard, [name]):
                     break
             except SchemaMismatchError as error:
                 yield name, error

@@ -15,9 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seqlake.dataset.conforming import LARGEST_CELL, conform, fits, too_large
+from seqlake.dataset.conforming import conform, fits, too_large
 from seqlake.errors import SchemaMismatchError, ValidationError
-from seqlake.spec.schema import is_list
+from seqlake.spec.rules.signals import LARGEST_CELL
+from seqlake.spec.schema import is_binary, is_list, is_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -121,7 +122,8 @@ def as_array(value: Any, *, where: str) -> NDArray[Any]:
 
 
 def _temporal(value: Any, column: Column, logical: pa.DataType, where: str) -> pa.Array:
-    dtype = _dtype(column)
+    dtype = column.dtype
+    assert dtype is not None, "temporal columns have one"
     if column.raw and isinstance(value, bytes | bytearray | memoryview):
         width = (column.dim or 1) * dtype.itemsize
         if len(value) % width:
@@ -171,7 +173,8 @@ def _vector(value: Any, column: Column, logical: pa.DataType, where: str) -> pa.
     if values.ndim != 1 or column.dim not in {None, len(values)}:
         wanted = column.dim if column.dim is not None else "D"
         raise SchemaMismatchError(f"{where}: expected shape [{wanted}], found {list(values.shape)}.")
-    values = lossless(values, _dtype(column), where=where)
+    assert column.dtype is not None, "vector columns have one"
+    values = lossless(values, column.dtype, where=where)
     flat = pa.array(np.array(values, copy=True))
     if pa.types.is_fixed_size_list(logical):
         return pa.FixedSizeListArray.from_arrays(flat, type=logical)
@@ -179,7 +182,7 @@ def _vector(value: Any, column: Column, logical: pa.DataType, where: str) -> pa.
 
 
 def _frames(value: Any, logical: pa.DataType, where: str) -> pa.Array:
-    binary = _is_bytes(logical.value_type)
+    binary = is_binary(logical.value_type)
     noun = "encoded images (bytes)" if binary else "file references (str or File)"
     kinds: tuple[type, ...] = (bytes, bytearray, memoryview) if binary else (str,)
     if isinstance(value, str | bytes) or not hasattr(value, "__iter__") or getattr(value, "dtype", None) is not None:
@@ -207,8 +210,8 @@ def _scalar(value: Any, logical: pa.DataType, where: str) -> pa.Array:
         return pa.array(lossless(number.reshape(1), np.dtype(logical.to_pandas_dtype()), where=where))
     strict: list[tuple[Any, Any]] = [
         (is_.is_boolean, (bool, np.bool_)),
-        (_is_text, (str,)),
-        (_is_bytes, (bytes, bytearray, memoryview)),
+        (is_text, (str,)),
+        (is_binary, (bytes, bytearray, memoryview)),
     ]
     for is_kind, kinds in strict:
         if is_kind(logical):
@@ -272,22 +275,8 @@ def _unlike(value: object, logical: pa.DataType, where: str, why: str = "") -> S
     text = repr(value)
     shown = f"{type(value).__name__} {text}" if len(text) <= 40 else type(value).__name__
     hint = None
-    if isinstance(value, Path) and _is_text(logical):
+    if isinstance(value, Path) and is_text(logical):
         hint = "Use File(path) to copy a file into the dataset, str(path) to refer to it."
-    elif isinstance(value, np.ndarray) and _is_text(logical):
+    elif isinstance(value, np.ndarray) and is_text(logical):
         hint = "A file column takes File(path), which is copied in, or a str, which is a reference."
     return SchemaMismatchError(f"{where}: expected {logical}, found {shown}{why}.", hint=hint)
-
-
-def _dtype(column: Column) -> np.dtype[Any]:
-    assert column.value_type is not None, "temporal and vector columns have one"
-    dtype: np.dtype[Any] = np.dtype(column.value_type.to_pandas_dtype())
-    return dtype
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))

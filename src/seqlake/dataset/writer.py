@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from seqlake.dataset import conforming
 from seqlake.dataset.ingest import File, Ids, RowBuffer, is_rows, prepare, rows, with_lengths
-from seqlake.dataset.staging import SHARD_BYTES, ShardShape, Staging
+from seqlake.dataset.staging import ShardShape, Staging
 from seqlake.errors import SeqlakeError
 
 if TYPE_CHECKING:
@@ -30,6 +30,8 @@ class Writer:
     """
 
     def __init__(self, dataset: Dataset, *, shape: ShardShape, commit_every: int | None = None) -> None:
+        if commit_every is not None and commit_every < 1:
+            raise ValueError(f"commit_every is a number of sequences, at least 1; found {commit_every}.")
         self._dataset = dataset
         self._shape = shape
         self._commit_every = commit_every
@@ -186,20 +188,3 @@ class Writer:
             raise SeqlakeError(
                 "This writer failed and discarded what was not committed.", hint="Open a new one with ds.writer()."
             )
-
-
-def writer(
-    dataset: Dataset,
-    /,
-    *,
-    commit_every: int | None = None,
-    rows_per_shard: int | None = None,
-    bytes_per_shard: int = SHARD_BYTES,
-    layout: str = "training",
-    fixed_size_inner: bool = False,
-) -> Writer:
-    """What `Dataset.writer` returns."""
-    if commit_every is not None and commit_every < 1:
-        raise ValueError(f"commit_every is a number of sequences, at least 1; found {commit_every}.")
-    shape = ShardShape(rows=rows_per_shard, nbytes=bytes_per_shard, layout=layout, fixed_size_inner=fixed_size_inner)
-    return Writer(dataset, shape=shape, commit_every=commit_every)

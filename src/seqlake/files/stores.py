@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
+import numpy as np
+
 from seqlake.files import locations
 from seqlake.files.blobs import LocalBlob
 from seqlake.files.local import LocalStore
@@ -15,11 +17,12 @@ if TYPE_CHECKING:
 
     from seqlake.files.remote import ObjectBlob, ObjectStore
     from seqlake.files.web import WebBlob, WebStore
+    from seqlake.protocols import Blob, Store
 
     AnyStore: TypeAlias = LocalStore | ObjectStore | WebStore
     AnyBlob: TypeAlias = LocalBlob | ObjectBlob | WebBlob
 
-__all__ = ["LocalBlob", "LocalStore", "MemoryBlob", "open_blob", "open_store"]
+__all__ = ["LocalBlob", "LocalStore", "MemoryBlob", "exists", "open_blob", "open_store", "read_all"]
 
 _WEB = {"http", "https"}
 
@@ -79,3 +82,25 @@ def open_blob(location: str | os.PathLike[str], /, *, storage: Mapping[str, str]
 
     root, name = locations.parent(place)
     return ObjectStore(root, storage=storage).blob(name)
+
+
+def exists(store: Store, path: str, /) -> bool:
+    """Whether a store holds a file of this name."""
+    try:
+        store.blob(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def read_all(blob: Blob, /) -> bytes:
+    """All bytes of a blob.
+
+    Example:
+        >>> read_all(MemoryBlob(b"abc"))
+        b'abc'
+    """
+    view = blob.view()
+    if view is None:
+        [view] = blob.ranges(np.array([0], np.int64), np.array([blob.size], np.int64))
+    return bytes(view)

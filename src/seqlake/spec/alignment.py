@@ -134,6 +134,21 @@ def _by_counted_frames(schema: Schema, observed: Sequence[Observed]) -> Clock | 
     return None
 
 
+def on_clock(schema: Schema, name: str, rate: Fraction | None, /) -> bool:
+    """Whether the steps of a column are the clock's.
+
+    It names no times, is not itself the times of another column, and has no rate of its own, or this one.
+
+    Args:
+        schema: All columns.
+        name: One of them.
+        rate: The clock's rate; None where nothing says it.
+    """
+    times = {column.type.get("timestamps") for column in schema.values() if column.type is not None}
+    own = own_rate(schema[name])
+    return name not in times and not _timed(schema[name]) and (own is None or rate is None or own == rate)
+
+
 def _timed(column: Column) -> bool:
     return column.type is not None and bool(column.type.get("timestamps"))
 
@@ -191,9 +206,7 @@ def steps_of_row(row: Observed, schema: Schema, clock: Clock, columns: Sequence[
     """
     wanted = [name for name in schema if name in columns]
     for name in wanted:
-        rate = own_rate(schema[name])
-        on_clock = not _timed(schema[name]) and (rate is None or clock.rate is None or rate == clock.rate)
-        if on_clock and schema[name].category == "temporal" and row.steps.get(name, -1) >= 0:
+        if schema[name].category == "temporal" and row.steps.get(name, -1) >= 0 and on_clock(schema, name, clock.rate):
             return row.steps[name]
     if row.length is not None and row.length >= 0:
         return row.length

@@ -157,7 +157,7 @@ class Trajectory(ColumnType):
         **fields: Any,
     ) -> None:
         value_type = pa.float32() if dtype is None else dtype
-        stored = str(_numpy_name(value_type)) if encoding == "raw" else None
+        stored = number_name(value_type) if encoding == "raw" else None
         super().__init__(
             "trajectory", dim=dim, units=units, fps=fps, shape=shape, encoding=encoding, dtype=stored, **fields
         )
@@ -171,7 +171,8 @@ class Trajectory(ColumnType):
         return pa.list_(pa.list_(self._value_type or pa.float32()))
 
 
-def _numpy_name(value_type: pa.DataType) -> str:
+def number_name(value_type: pa.DataType, /) -> str:
+    """The name that numpy and people have for a number type, as in `float32`; Arrow calls that `float`."""
     names = {pa.float16(): "float16", pa.float32(): "float32", pa.float64(): "float64"}
     return names.get(value_type, str(value_type))
 

@@ -9,17 +9,20 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
 from math import prod
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
 from seqlake.errors import SchemaMismatchError
 from seqlake.spec.column_types import ColumnType
 from seqlake.spec.metadata import Metadata
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Category = Literal["scalar", "temporal", "frames", "file", "vector", "other"]
 ID = "sequence_id"
@@ -45,7 +48,8 @@ def is_text(kind: pa.DataType, /) -> bool:
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
-def _is_binary(kind: pa.DataType) -> bool:
+def is_binary(kind: pa.DataType, /) -> bool:
+    """Whether an Arrow type is one of bytes of any length, however they are held."""
     types = pa.types
     return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind))
 
@@ -55,7 +59,7 @@ def _is_scalar(kind: pa.DataType) -> bool:
     if types.is_dictionary(kind):
         return _is_scalar(kind.value_type)
     simple = (types.is_primitive, types.is_decimal, types.is_null, types.is_fixed_size_binary)
-    return is_text(kind) or _is_binary(kind) or any(test(kind) for test in simple)
+    return is_text(kind) or is_binary(kind) or any(test(kind) for test in simple)
 
 
 @dataclass(frozen=True)
@@ -73,7 +77,7 @@ class Column:
         kind, declared = self.arrow, self.type.type if self.type is not None else None
         if self._is_temporal():
             return "temporal"
-        if is_list(kind) and declared == "image" and (_is_binary(kind.value_type) or is_text(kind.value_type)):
+        if is_list(kind) and declared == "image" and (is_binary(kind.value_type) or is_text(kind.value_type)):
             return "frames"
         has_url = pa.types.is_struct(kind) and kind.get_field_index("url") >= 0
         if declared is not None and declared not in {"trajectory", "embedding"} and (is_text(kind) or has_url):
@@ -96,7 +100,7 @@ class Column:
     @property
     def raw(self) -> bool:
         """Whether a cell is one binary value of little-endian numbers."""
-        return self.type is not None and self.type.get("encoding") == "raw" and _is_binary(self.arrow)
+        return self.type is not None and self.type.get("encoding") == "raw" and is_binary(self.arrow)
 
     @property
     def dim(self) -> int | None:
@@ -127,6 +131,13 @@ class Column:
             return None
         inner = self.arrow.value_type
         return inner.value_type if is_list(inner) else inner
+
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        """The numpy type of one number of a temporal or vector column; None for others."""
+        import numpy as np
+
+        return None if self.value_type is None else np.dtype(self.value_type.to_pandas_dtype())
 
     @property
     def shape(self) -> tuple[int, ...] | None:
@@ -228,7 +239,7 @@ class Schema(Mapping[str, Column]):
         given = metadata or Metadata()
         # Declared types without a column are kept: a later column may bring them back to use.
         kept = {name: kind for name, kind in given.column_types.items() if name not in made}
-        self.metadata = Metadata(version=given.version, column_types={**types, **kept}, extra=given.extra)
+        self.metadata = replace(given, column_types={**types, **kept})
 
     @staticmethod
     def from_arrow(
@@ -298,9 +309,7 @@ class Schema(Mapping[str, Column]):
         """Only these columns, in this order; rows without the id column are samples."""
         wanted = list(names)
         keep = {name: self[name] for name in wanted}
-        types = {n: c.type for n, c in keep.items() if c.type is not None}
-        metadata = Metadata(version=self.metadata.version, column_types=types, extra=self.metadata.extra)
-        return Schema(keep, metadata=metadata, id=self.id if self.id in keep else None)
+        return Schema(keep, metadata=replace(self.metadata, column_types={}), id=self.id if self.id in keep else None)
 
     def with_columns(self, columns: Mapping[str, pa.DataType | pa.Field | ColumnType | Column], /) -> Schema:
         """These columns added at the end, or replaced where they stand."""
@@ -311,17 +320,14 @@ class Schema(Mapping[str, Column]):
         gone = {names} if isinstance(names, str) else set(names)
         keep = {n: c for n, c in self._columns.items() if n not in gone}
         types = {n: t for n, t in self.metadata.column_types.items() if n not in gone}
-        metadata = Metadata(version=self.metadata.version, column_types=types, extra=self.metadata.extra)
+        metadata = replace(self.metadata, column_types=types)
         return Schema(keep, metadata=metadata, id=self.id if self.id in keep else None)
 
     def renamed(self, names: Mapping[str, str], /) -> Schema:
         """Columns under new names, where they stand."""
-        columns = {
-            names.get(n, n): Column(names.get(n, n), c.arrow, c.type, nullable=c.nullable)
-            for n, c in self._columns.items()
-        }
+        columns = {names.get(n, n): replace(c, name=names.get(n, n)) for n, c in self._columns.items()}
         types = {names.get(n, n): t for n, t in self.metadata.column_types.items()}
-        metadata = Metadata(version=self.metadata.version, column_types=types, extra=self.metadata.extra)
+        metadata = replace(self.metadata, column_types=types)
         return Schema(columns, metadata=metadata, id=None if self.id is None else names.get(self.id, self.id))
 
     def to_json(self) -> dict[str, Any]:
@@ -355,7 +361,7 @@ class Schema(Mapping[str, Column]):
 
 def _column(name: str, value: Any) -> Column:
     if isinstance(value, Column):
-        return value if value.name == name else Column(name, value.arrow, value.type, nullable=value.nullable)
+        return replace(value, name=name)
     if isinstance(value, ColumnType):
         return Column(name, value.arrow, value)
     if isinstance(value, pa.Field):

@@ -78,9 +78,9 @@ class Ranges:
         self._memory = memory  # keeps the pieces alive
         self._offsets = offsets
         self._width = width
-        self._whole: Any = (ctypes.c_ubyte * span).from_address(low) if len(offsets) else None
+        self._whole = _bytes_at(low, span)
         self._torch = torch()
-        if self._torch is not None and len(offsets):
+        if self._torch is not None and span:
             everything = self._torch.from_numpy(np.frombuffer(self._whole, dtype=np.uint8))
             self._rows = everything.as_strided((span - width + 1, width), (1, 1))
             self._index = self._torch.from_numpy(offsets)
@@ -103,6 +103,10 @@ class Ranges:
         target = None if out is None else self._torch.from_numpy(out)
         copied: NDArray[np.uint8] = self._torch.index_select(self._rows, 0, self._index[start:stop], out=target).numpy()
         return copied
+
+
+def _bytes_at(low: int, span: int) -> Any:
+    return (ctypes.c_ubyte * span).from_address(low)
 
 
 def _copy_with_numpy(whole: Any, offsets: Ints, width: int, out: NDArray[np.uint8] | None) -> NDArray[np.uint8]:

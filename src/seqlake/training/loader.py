@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import copy
-import os
 from dataclasses import replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from seqlake.training import state
 from seqlake.training.batches import Assembler
-from seqlake.training.opened import Opened
-from seqlake.training.order import Shuffle
 from seqlake.training.passes import Pass, Planner
 from seqlake.training.plan import Plan, plan
+from seqlake.training.prepared import Prepared
 from seqlake.training.settings import Settings
-from seqlake.training.steps import TAILS, Steps
-from seqlake.training.survey import Survey, survey
+from seqlake.training.steps import TAILS
 from seqlake.training.transforms import MapBatch, MapSamples, Normalise
 from seqlake.windows.spec import as_window
 
@@ -26,8 +22,9 @@ if TYPE_CHECKING:
     from seqlake.protocols import Readable
     from seqlake.training.batches import Batch
     from seqlake.training.cache import Cache
+    from seqlake.training.order import Shuffle
     from seqlake.training.samples import WindowDataset
-    from seqlake.training.steps import Tail
+    from seqlake.training.steps import Steps, Tail
     from seqlake.training.torch import LoaderDataset
     from seqlake.windows.spec import Whole, Window
 
@@ -76,8 +73,7 @@ class Loader:
         world_size: int = 1,
         cache: Cache | None = None,
     ) -> None:
-        self._source = source
-        self._settings = Settings(
+        settings = Settings(
             window=as_window(window),
             batch_size=batch_size,
             shuffle=shuffle,
@@ -87,11 +83,11 @@ class Loader:
             cache=cache,
             tail="drop" if shuffle else "pad",
         )
-        self._settings.check()
+        settings.check()
+        self._prepared = Prepared(source, settings)
         self._began = (0, 0)  # (epoch, sample) at which this pass began or the next one will
         self._position = (0, 0)  # where the next batch comes from
         self._live: LoaderIterator | None = None
-        self._opened: tuple[int, Opened] | None = None
 
     # ---- verbs: each returns a new loader, at the same position
 
@@ -153,44 +149,19 @@ class Loader:
 
     def _with(self, **changes: Any) -> Loader:
         loader = copy.copy(self)
-        settings = replace(self._settings, **changes)
-        loader.__dict__.update(_settings=settings, _began=self._position, _live=None)
-        for derived in ("_shuffle", "_steps"):
-            loader.__dict__.pop(derived, None)
+        prepared = self._prepared.changed(replace(self._settings, **changes))
+        loader.__dict__.update(_prepared=prepared, _began=self._position, _live=None)
         return loader
 
-    # ---- what is known before anything is read
+    @property
+    def _settings(self) -> Settings:
+        return self._prepared.settings
 
-    @cached_property
-    def _survey(self) -> Survey:
-        return survey(self._source, self._settings.window)
-
-    def _open(self) -> Opened:
-        # A forked child makes its own: a lock or thread of the parent's would be dead in it.
-        if self._opened is None or self._opened[0] != os.getpid():
-            self._opened = (os.getpid(), Opened(self._source.schema, self._survey, self._settings.cache))
-        return self._opened[1]
-
-    @cached_property
-    def _shuffle(self) -> Shuffle | None:
-        if isinstance(self._settings.shuffle, Shuffle):
-            return self._settings.shuffle
-        if not self._settings.shuffle:
-            return None
-        windows = self._survey.axis.shard_windows
-        return Shuffle.default(shards=int((windows > 0).sum()), windows=int(windows.sum()))
-
-    @cached_property
+    @property
     def _steps(self) -> Steps:
-        settings = self._settings
-        return Steps(
-            samples=len(self._survey.axis),
-            lanes=1 if self._shuffle is None else min(self._shuffle.lanes, max(1, len(self._survey.axis))),
-            global_batch=settings.global_batch or settings.batch_size * settings.world_size,
-            rank=settings.rank,
-            world_size=settings.world_size,
-            tail=settings.tail,
-        )
+        return self._prepared.steps
+
+    # ---- what is known before anything is read
 
     def __len__(self) -> int:
         """Steps of the pass under way, or of the next one: equal on every rank."""
@@ -198,7 +169,7 @@ class Loader:
 
     def plan(self) -> Plan:
         """What one epoch will be: steps, samples, tail, clock, memory and shuffle quality, before any value is read."""
-        return plan(self._survey, self._steps, shuffle=self._shuffle, seed=self._settings.seed)
+        return plan(self._prepared.survey, self._steps, shuffle=self._prepared.shuffle, seed=self._settings.seed)
 
     def __repr__(self) -> str:
         settings = self._settings
@@ -219,9 +190,9 @@ class Loader:
         """
         self._end_live()
         self._began = self._position = self._entry()
-        if not len(self) and len(self._survey.axis) and self._steps.tail == "drop":
+        if not len(self) and self._steps.samples and self._steps.tail == "drop":
             raise ValueError(
-                f"{len(self._survey.axis)} windows do not fill one step of {self._steps.global_batch}, and the tail is "
+                f"{self._steps.samples} windows do not fill one step of {self._steps.global_batch}, and the tail is "
                 "dropped: nothing would be delivered. Use .tail('pad') or a smaller batch."
             )
         self._live = LoaderIterator(self, self.batches(range(len(self))))
@@ -233,12 +204,12 @@ class Loader:
         Args:
             steps: Step numbers, as in `range(worker, len(loader), workers)`.
         """
-        settings = self._settings
-        assembler = Assembler(self._survey, self._open())
+        prepared, settings = self._prepared, self._settings
+        assembler = Assembler(prepared.survey, prepared.opened)
         if settings.reuse:
             assembler.reuse_buffers()
         return Pass(
-            Planner(self._survey, self._steps, shuffle=self._shuffle, seed=settings.seed),
+            Planner(prepared.survey, self._steps, shuffle=prepared.shuffle, seed=settings.seed),
             assembler,
             position=self._entry(),
             steps=steps,
@@ -297,7 +268,7 @@ class Loader:
                 f"state_dict: the pass has {len(self)} steps, so `steps` is 0 to {len(self)}; found {steps}."
             )
         epoch, sample = self._position if steps is None else self._moved(steps)
-        return {**self._identity, "epoch": epoch, "next_sample": sample}
+        return {**self._prepared.identity, "epoch": epoch, "next_sample": sample}
 
     def load_state_dict(self, saved: Mapping[str, Any], /) -> None:
         """Continue where a state was saved; batch size, rank and world size may have changed.
@@ -307,29 +278,11 @@ class Loader:
         Raises:
             LoaderStateError: The state belongs to another dataset, window or order; says what changed.
         """
-        self._position = state.position(saved, self._identity)
+        self._position = state.position(saved, self._prepared.identity)
         self._end_live()
 
-    @property
-    def _identity(self) -> dict[str, Any]:
-        return state.describe(
-            fingerprint=self._source.fingerprint,
-            window=self._settings.window.digest,
-            samples=len(self._survey.axis),
-            seed=self._settings.seed,
-            shuffle=self._shuffle,
-            tail=self._settings.tail,
-        )
-
     def __getstate__(self) -> dict[str, Any]:
-        # A description: what was opened belongs to this process.
-        kept = ("_source", "_settings", "_began", "_position")
-        return {**{name: self.__dict__[name] for name in kept}, "_live": None, "_opened": None}
-
-    def __copy__(self) -> Loader:
-        loader = Loader.__new__(Loader)
-        loader.__dict__.update(self.__dict__)  # not a description: what is open is shared
-        return loader
+        return {**self.__dict__, "_live": None}
 
     # ---- other shapes of the same batches
 
@@ -348,7 +301,7 @@ class Loader:
         """The windows as a map-style dataset in source order: `len`, `[i]` and `__getitems__`."""
         from seqlake.training.samples import WindowDataset
 
-        return WindowDataset(self._source, self._settings)
+        return WindowDataset(self._prepared)
 
 
 class LoaderIterator:

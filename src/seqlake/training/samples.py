@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import os
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from seqlake.training.batches import Assembler, Samples
-from seqlake.training.opened import Opened
 from seqlake.training.randomness import Random
-from seqlake.training.survey import Survey, survey
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from seqlake.protocols import Readable
     from seqlake.training.batches import Batch
-    from seqlake.training.settings import Settings
+    from seqlake.training.prepared import Prepared
+    from seqlake.training.survey import Survey
 
 
 class WindowDataset:
@@ -33,14 +29,12 @@ class WindowDataset:
         (16, 12)
     """
 
-    def __init__(self, source: Readable, settings: Settings) -> None:
-        self._source = source
-        self._settings = settings
-        self._opened: tuple[int, Opened] | None = None
+    def __init__(self, prepared: Prepared) -> None:
+        self._prepared = prepared
 
-    @cached_property
+    @property
     def _survey(self) -> Survey:
-        return survey(self._source, self._settings.window)
+        return self._prepared.survey
 
     def __len__(self) -> int:
         return len(self._survey.axis)
@@ -80,20 +74,12 @@ class WindowDataset:
             anchors=self._survey.first + index * self._survey.stride,
             valid=np.ones(len(numbers), dtype=np.bool_),
         )
-        assembler = Assembler(self._survey, self._open())
+        assembler = Assembler(self._survey, self._prepared.opened)
         batch = assembler.batch(assembler.prepare(samples, size=len(numbers)), 0)
-        random = Random(seed=self._settings.seed, epochs=samples.epochs, numbers=numbers)
-        for transform in self._settings.transforms:
+        random = Random(seed=self._prepared.settings.seed, epochs=samples.epochs, numbers=numbers)
+        for transform in self._prepared.settings.transforms:
             batch = transform(batch, random)
         return batch
 
-    def _open(self) -> Opened:
-        if self._opened is None or self._opened[0] != os.getpid():
-            self._opened = (os.getpid(), Opened(self._source.schema, self._survey, self._settings.cache))
-        return self._opened[1]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_source": self._source, "_settings": self._settings, "_opened": None}
-
     def __repr__(self) -> str:
-        return f"WindowDataset({self._settings.window!r})"
+        return f"WindowDataset({self._prepared.settings.window!r})"

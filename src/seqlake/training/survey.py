@@ -106,7 +106,7 @@ def survey(source: Readable, window: Window | Whole, /) -> Survey:
         values = [name for name in window.columns if name not in cells and name != schema.id]
     else:
         cells, values = [], singles(window, schema)
-        clock = dataset_clock(source, window)
+        clock = dataset_clock(source, given=window.clock)
         wanted = tracks(window, schema, clock)
     counts: dict[str, Ints] = {}
     steps, first, windows = None, 0, np.ones(rows, dtype=np.int64)

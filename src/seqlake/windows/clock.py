@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from seqlake.protocols import Readable
     from seqlake.spec.schema import Column, Schema
-    from seqlake.windows.spec import Window
+    from seqlake.windows.spec import Rate, Window
 
 _TELL_DURATION = ("length", "duration_seconds")
 
@@ -85,14 +85,17 @@ def declared_clock(schema: Schema, window: Window, /) -> Clock:
     return clock_of(schema, given=given)
 
 
-def dataset_clock(source: Readable, window: Window, /) -> Clock:
+def dataset_clock(source: Readable, /, *, given: Rate | None = None) -> Clock:
     """The clock of a dataset.
 
     Where the schema declares no rate of a signal, the first rows are asked for `length` and `duration_seconds`.
     Frames of videos are not counted for this: it would mean opening them.
+
+    Args:
+        source: The dataset.
+        given: Steps per second that the caller insists on, as `Window(..., clock=)` does.
     """
     schema = source.schema
-    given = None if window.clock is None else exact(window.clock)
     signals = (name for name in schema if schema[name].category in {"temporal", "frames"})
     if given is not None or any(own_rate(schema[name]) is not None for name in signals):
         return clock_of(schema, given=given)

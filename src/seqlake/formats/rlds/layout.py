@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from seqlake.errors import DatasetNotFoundError, InvalidMetadataError
 from seqlake.files.locations import is_local, local_path
+from seqlake.files.stores import exists, read_all
 from seqlake.spec.findings import Finding
 
 if TYPE_CHECKING:
@@ -57,24 +56,15 @@ class Layout:
     findings: tuple[Finding, ...]
 
 
-def read_small(store: Store, path: str, /) -> bytes:
-    """All bytes of a small file."""
-    blob = store.blob(path)
-    view = blob.view()
-    if view is None:
-        [view] = blob.ranges(np.array([0], np.int64), np.array([blob.size], np.int64))
-    return bytes(view)
-
-
 def version_folder(store: Store, location: str, /) -> str:
     """The folder of the only version: the location itself, or the one folder below it.
 
     Raises:
         DatasetNotFoundError: No `features.json` with a `dataset_info.json`, or several versions.
     """
-    if _has(store, FEATURES) and _has(store, INFO):
+    if exists(store, FEATURES) and exists(store, INFO):
         return ""
-    found = [folder for folder in _folders(store, location) if _has(store, folder + INFO)]
+    found = [folder for folder in _folders(store, location) if exists(store, folder + INFO)]
     if len(found) == 1:
         return found[0]
     if found:
@@ -83,14 +73,6 @@ def version_folder(store: Store, location: str, /) -> str:
             f"{location} holds several versions: {versions}.", path=location, hint="Name the folder of one of them."
         )
     raise DatasetNotFoundError(f"{location} holds no tfds dataset: {FEATURES} and {INFO} were expected.", path=location)
-
-
-def _has(store: Store, path: str) -> bool:
-    try:
-        store.blob(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return True
 
 
 def _folders(store: Store, location: str) -> list[str]:
@@ -142,7 +124,7 @@ def layout(store: Store, location: str, /, *, split: str | Collection[str] | Non
 
 def _info(store: Store, folder: str, location: str) -> dict[str, object]:
     try:
-        info = json.loads(read_small(store, folder + INFO))
+        info = json.loads(read_all(store.blob(folder + INFO)))
     except (ValueError, RecursionError) as error:
         raise InvalidMetadataError(f"{location}: {folder}{INFO} is not JSON: {error}.", path=location) from error
     if not isinstance(info, dict):

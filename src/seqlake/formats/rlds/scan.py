@@ -9,19 +9,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow.compute as pc
 
 from seqlake.errors import CorruptFileError, SeqlakeError
 from seqlake.files.locations import absolute, join
-from seqlake.files.stores import open_store
+from seqlake.files.stores import open_store, read_all
 from seqlake.formats.rlds.columns import Column, columns, schema
 from seqlake.formats.rlds.example import NOTHING, Values, parse
 from seqlake.formats.rlds.features import read
-from seqlake.formats.rlds.layout import FEATURES, Layout, layout, read_small, version_folder
+from seqlake.formats.rlds.layout import FEATURES, Layout, layout, version_folder
 from seqlake.formats.rlds.shard import RldsShard
 from seqlake.formats.rlds.survey import Survey, Surveyed, damaged, survey, unique_ids
 from seqlake.formats.rlds.tfrecord import records
 from seqlake.formats.rlds.values import steps_of
+from seqlake.shards.lengths import count_lengths
 from seqlake.spec.findings import Finding
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def scan(
     store = open_store(root, storage=storage)
     found = layout(store, root, split=split)
     place = join(root, found.folder + FEATURES)
-    features = read(read_small(store, found.folder + FEATURES), location=place, without=without)
+    features = read(read_all(store.blob(found.folder + FEATURES)), location=place, without=without)
     found = replace(found, findings=(*found.findings, *_left_out(without)))
     surveyed = survey(((store.blob(file.path), file.split) for file in found.files), features)
     made = columns(surveyed, keep_constant=keep_constant)
@@ -130,12 +130,7 @@ class RldsDataset:
         role = {made.name: made.role for made in self._columns}.get(column)
         if role == "steps":
             return np.concatenate([file.steps for file in self._survey.files])
-        parts = [
-            pc.fill_null(pc.list_value_length(batch.column(0)), -1).to_numpy(zero_copy_only=False).astype(np.int64)
-            for shard in self.shards()
-            for batch in shard.open().batches([column])
-        ]
-        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+        return np.concatenate([np.empty(0, np.int64), *(count_lengths(s.open(), column) for s in self.shards())])
 
     def check(self, depth: Depth, /) -> Iterator[Finding]:
         """What only this format knows: missing files, record counts; from depth `rows` on, checksums and steps."""

@@ -29,7 +29,7 @@ def check_references(batch: Batch, seen: References, /) -> Iterator[Finding]:
     """All rules over the references of some rows."""
     for name in batch.columns("file", "frames"):
         for number, cell in enumerate(batch.rows.column(name).to_pylist()):
-            for path, whole in _paths(cell):
+            for path, whole in paths_in(cell):
                 place = batch.place(number, name)
                 yield from f401_empty(path, place)
                 yield from f402_leaves_root(path, place)
@@ -38,7 +38,7 @@ def check_references(batch: Batch, seen: References, /) -> Iterator[Finding]:
                     yield from f405_named_twice(path, place, seen)
 
 
-def _paths(cell: Any) -> Iterator[tuple[str, bool]]:
+def paths_in(cell: Any, /) -> Iterator[tuple[str, bool]]:
     """The references of a cell, and whether each stands for the whole file."""
     if isinstance(cell, str):
         yield cell, True
@@ -58,6 +58,11 @@ _URI = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+://|file:)", re.IGNORECASE)
 _ABSOLUTE = re.compile(r"^(/|\\\\|[A-Za-z]:[\\/]|file:)", re.IGNORECASE)
 
 
+def is_relative(path: str, /) -> bool:
+    """Whether a reference means something only together with a dataset's root."""
+    return not (_URI.match(path) or _ABSOLUTE.match(path))
+
+
 @rule("F401", "error", "A reference is not empty.", section=SECTION)
 def f401_empty(path: str, place: dict[str, Any], /) -> Iterator[dict[str, Any]]:
     """Null says that there is no file."""
@@ -68,9 +73,7 @@ def f401_empty(path: str, place: dict[str, Any], /) -> Iterator[dict[str, Any]]:
 @rule("F402", "error", "A relative reference stays below the dataset's root.", section=SECTION)
 def f402_leaves_root(path: str, place: dict[str, Any], /) -> Iterator[dict[str, Any]]:
     """`..` may not lead out."""
-    if _URI.match(path) or _ABSOLUTE.match(path):
-        return
-    if posixpath.normpath(path.replace("\\", "/")).split("/")[0] == "..":
+    if is_relative(path) and posixpath.normpath(path.replace("\\", "/")).split("/")[0] == "..":
         yield {**place, "message": f"{path!r} leaves the dataset's root; it is opened only with allow_outside=True"}
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from seqlake.spec.alignment import own_rate
+from seqlake.spec.alignment import on_clock
 from seqlake.spec.rules._rule import rule
 from seqlake.spec.rules.signals import check_cells
 from seqlake.spec.schema import is_number
@@ -76,7 +76,7 @@ def r303_unique_id(batch: Batch, ids: Ids, /) -> Iterator[dict[str, Any]]:
 @rule("R307", "warning", "Signals at one rate have equally many steps.", section=SYNCHRONIZATION)
 def r307_equal_steps(batch: Batch, /) -> Iterator[dict[str, Any]]:
     """Missing steps are edges of windows; the first column counts."""
-    same = [n for n in batch.columns("temporal", "frames") if _on_clock(batch, n)]
+    same = _signals_on_clock(batch)
     counts = {name: batch.steps(name) for name in same}
     for row in range(batch.rows.num_rows):
         present = [name for name in same if counts[name][row] >= 0]
@@ -86,13 +86,8 @@ def r307_equal_steps(batch: Batch, /) -> Iterator[dict[str, Any]]:
                 yield {**batch.place(row, name), "message": message}
 
 
-def _on_clock(batch: Batch, name: str) -> bool:
-    column = batch.schema[name]
-    if column.type is not None and column.type.get("timestamps"):
-        return False
-    stamped = {c.type.get("timestamps") for c in batch.schema.values() if c.type is not None}
-    rate = own_rate(column)
-    return name not in stamped and (rate is None or batch.clock.rate is None or rate == batch.clock.rate)
+def _signals_on_clock(batch: Batch) -> list[str]:
+    return [n for n in batch.columns("temporal", "frames") if on_clock(batch.schema, n, batch.clock.rate)]
 
 
 @rule("R308", "error", "`length` is the number of steps.", section=SCALARS)
@@ -116,8 +111,7 @@ def _scalars(batch: Batch, name: str) -> list[Any]:
 
 def _steps_on_clock(batch: Batch) -> Iterator[tuple[int, str, int]]:
     """(row, column, T) of the first signal at the clock's rate, for the rows that have it."""
-    first = next((n for n in batch.columns("temporal", "frames") if _on_clock(batch, n)), None)
-    if first is not None:
+    for first in _signals_on_clock(batch)[:1]:
         yield from ((row, first, steps) for row, steps in enumerate(batch.steps(first)) if steps >= 0)
 
 

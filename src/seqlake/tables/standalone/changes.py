@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 _LONGEST_STATISTIC = 256
 
 
+@cache
 def writer_name() -> str:
     """Who writes, as records say it."""
     from importlib.metadata import PackageNotFoundError, version
@@ -195,7 +197,7 @@ def _sync(store: Store, files: Iterable[str], *, sides: bool) -> None:
 def _staged_side(store: Store, transaction: str, side: Side) -> SideEntry:
     path = _bring(store, side.location, names.SIDE, transaction)
     columns = {column: column for column in side.columns}
-    return SideEntry(name=path.rpartition("/")[2], of=name_of(side.shard), columns=columns)
+    return SideEntry(name=path.rpartition("/")[2], of=name_of(side.shard), columns=columns, nbytes=side.nbytes)
 
 
 def _entry(written: Written, transaction: str) -> Entry:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import RLock
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,6 +37,7 @@ class Identity:
         self._log = log
         self.index = index
         self._runs = IdRuns()
+        self._lock = RLock()  # threads may share a table
         self._texts: dict[str, list[str | None]] = {}
 
     def check(
@@ -53,8 +55,11 @@ class Identity:
             DuplicateSequenceError: An id stands twice among the new ones, or was there at the parent.
             CommitConflictError: An id that a rival added since.
         """
-        if ID not in columns_of(state.schema):
-            return
+        if ID in columns_of(state.schema):
+            with self._lock:
+                self._check(state, parent, added, removed)
+
+    def _check(self, state: State, parent: State, added: Sequence[tuple[Entry, bytes]], removed: Sequence[str]) -> None:
         owners, rows, hashes = _joined(added)
         self._once(owners, rows, hashes)
         self.load(parent)
@@ -86,7 +91,8 @@ class Identity:
 
     def load(self, state: State, /) -> None:
         """Take in the ids of all shards of a version."""
-        load_ids(self._runs, self.index, state, rebuild=lambda entry: pack(self._column(entry)))
+        with self._lock:
+            load_ids(self._runs, self.index, state, rebuild=lambda entry: pack(self._column(entry)))
 
     def find(self, state: State, ids: Sequence[str], /) -> Ints:
         """[ids] (shard number * 2**32 + row) of each id in a version, -1 where it has none."""
@@ -94,7 +100,9 @@ class Identity:
         numbers = {name: number for number, name in enumerate(state.shards)}
         found = np.full(len(ids), -1, np.int64)
         hashes, where = unpack(pack(pa.array(ids, pa.string())))
-        for at, shard, row in self._runs.search(np.asarray(hashes, np.uint64)):
+        with self._lock:
+            hits = list(self._runs.search(np.asarray(hashes, np.uint64)))
+        for at, shard, row in hits:
             position = int(where[at])
             if shard in numbers and self._text(state.shards[shard], row) == ids[position]:
                 found[position] = numbers[shard] << 32 | row

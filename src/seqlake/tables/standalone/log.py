@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from threading import RLock
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -86,6 +87,7 @@ class Log:
         self.store = store
         self._newest = EMPTY
         self._records: dict[int, Record] = {}
+        self._lock = RLock()  # threads may share a table
         self.in_doubt: set[str] = set()
 
     def newest(self) -> State:
@@ -94,11 +96,12 @@ class Log:
         Raises:
             DamagedTableError: A record that cannot be used.
         """
-        state = self._newest
-        if state.version < 0:
-            state = self._checkpoint(None)
-        self._newest = fold(state, self._after(state.version))
-        return self._newest
+        with self._lock:
+            state = self._newest
+            if state.version < 0:
+                state = self._checkpoint(None)
+            self._newest = fold(state, self._after(state.version))
+            return self._newest
 
     def at(self, version: int, /) -> State:
         """The state of a version.
@@ -155,19 +158,20 @@ class Log:
         Raises:
             DamagedTableError: One is gone or cannot be used.
         """
-        wanted = [number for number in range(first, last + 1) if number not in self._records]
-        for number, data in zip(wanted, read_many(self.store, [names.version(n) for n in wanted]), strict=True):
-            if data is None:
-                raise DamagedTableError(
-                    f"{names.version(number)} is gone from {self.root}.",
-                    path=self.root,
-                    hint="The log never shrinks by itself; restore the file from a copy.",
-                )
-            self._remember(data, number)
-        found = [self._records[number] for number in range(first, last + 1)]
-        for number in list(self._records)[:-_REMEMBERED]:
-            del self._records[number]
-        return found
+        with self._lock:
+            wanted = [number for number in range(first, last + 1) if number not in self._records]
+            for number, data in zip(wanted, read_many(self.store, [names.version(n) for n in wanted]), strict=True):
+                if data is None:
+                    raise DamagedTableError(
+                        f"{names.version(number)} is gone from {self.root}.",
+                        path=self.root,
+                        hint="The log never shrinks by itself; restore the file from a copy.",
+                    )
+                self._remember(data, number)
+            found = [self._records[number] for number in range(first, last + 1)]
+            for number in list(self._records)[:-_REMEMBERED]:
+                del self._records[number]
+            return found
 
     def transaction_in(self, transaction: str, /, *, after: int) -> Record | None:
         """The record that this transaction made, if it made one after that version."""

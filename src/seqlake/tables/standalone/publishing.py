@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from seqlake.protocols import Store
-    from seqlake.tables.standalone.records import Record
     from seqlake.tables.standalone.state import State
 
 
@@ -196,8 +195,3 @@ def write_checkpoint(log: Log, state: State, transaction: str, /) -> None:
     number = str(state.version).encode()
     store.put(names.LAST, number, temporary=names.temporary(transaction))
     log.forget()
-
-
-def adds(records: Iterable[Record], /) -> set[str]:
-    """The names that these versions added."""
-    return {entry.name for record in records for entry in record.add}

@@ -53,11 +53,13 @@ class SideEntry:
         name: Of the side shard, below `_seqlake/side/`.
         of: The shard's name.
         columns: Logical column -> the column of the side shard that holds it.
+        nbytes: Its size; 0 where the record does not say.
     """
 
     name: str
     of: str
     columns: Mapping[str, str]
+    nbytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,6 +233,8 @@ def encode_side(side: SideEntry) -> dict[str, Any]:
     stored = {logical: physical for logical, physical in side.columns.items() if logical != physical}
     if stored:
         item["stored"] = stored
+    if side.nbytes:
+        item["nbytes"] = side.nbytes
     return item
 
 
@@ -245,6 +249,7 @@ def parse_side(item: dict[str, Any]) -> SideEntry:
         name=_checked(item["name"], names.side_owner, "a side shard's name"),
         of=_checked(item["of"], names.is_shard_name, "a shard's name"),
         columns={_text(column): _text(stored.get(column, column)) for column in item["columns"]},
+        nbytes=_count(item.get("nbytes", 0)),
     )
 
 

@@ -59,15 +59,17 @@ def logical_shard(
         elif stored != column:
             mapping[column] = Stored(stored)
     for side in sides:
-        beside = side_shard(store, side, rows=entry.rows)
+        beside = side_shard(store, side, rows=entry.rows, version=version)
         mapping |= {column: Beside(beside, stored) for column, stored in side.columns.items() if column in schema}
     return Columns(shard, schema, mapping)
 
 
-def side_shard(store: Store, side: SideEntry, /, *, rows: int) -> ParquetShard:
+def side_shard(store: Store, side: SideEntry, /, *, rows: int, version: int) -> ParquetShard:
     """A side shard by itself."""
-    blob = store.blob(f"{names.SIDE}/{side.name}")
-    return ParquetShard(blob=blob, rows=rows, nbytes=blob.size, key=f"{side.name}#{blob.size}")
+    path = f"{names.SIDE}/{side.name}"
+    nbytes = side.nbytes or store.blob(path).size
+    blob = PlacedBlob(store, side.name, places=(path,), nbytes=nbytes, version=version)
+    return ParquetShard(blob=blob, rows=rows, nbytes=nbytes, key=f"{side.name}#{nbytes}")
 
 
 def described(entry: Entry, sides: Iterable[SideEntry], /) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.protocols import Version
+from seqlake.shards.lengths import lengths_of
 from seqlake.shards.parquet import index as offsets
 from seqlake.spec.metadata import Metadata
 from seqlake.spec.schema import Schema
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from seqlake.protocols import Depth, Ints, Shard, Store
     from seqlake.spec.findings import Finding
+    from seqlake.tables.standalone.indexes import IndexFile
     from seqlake.tables.standalone.records import Entry
     from seqlake.tables.standalone.state import State
 
@@ -106,7 +108,10 @@ class Snapshot:
         if column not in self.schema:
             raise KeyError(f"No column is called {column!r}; known are {', '.join(self.schema.names)}.")
         known = self._identity.index.find(self.state)
-        parts = [self._lengths(entry, column, known.get(entry.name)) for entry in self.state.shards.values()]
+        parts = [
+            self._lengths(shard, entry, column, known.get(entry.name))
+            for shard, entry in zip(self._shards, self.state.shards.values(), strict=True)
+        ]
         return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
     def find_ids(self, ids: Sequence[str], /) -> Ints:
@@ -156,7 +161,7 @@ class Snapshot:
     def _identity(self) -> Identity:
         return self._known or Identity(Log(self.store), ShardIndex(self.store))
 
-    def _lengths(self, entry: Entry, column: str, file: Any) -> Ints:
+    def _lengths(self, shard: Shard, entry: Entry, column: str, file: IndexFile | None) -> Ints:
         stored = physical(entry, column)
         if stored is None:
             return np.full(entry.rows, -1, np.int64)
@@ -164,22 +169,8 @@ class Snapshot:
             found = offsets.decode(data).lengths(stored)
             if found is not None and len(found) == entry.rows:
                 return found
-        return self._read_lengths(entry, column)
-
-    def _read_lengths(self, entry: Entry, column: str) -> Ints:
-        reader = self._shards[list(self.state.shards).index(entry.name)].open()
+        reader = shard.open()
         try:
-            flat = reader.flat(column)
-            if flat is not None:
-                return np.asarray(flat.steps, np.int64)
-            batches = [list_lengths(batch.column(0)) for batch in reader.batches([column])]
+            return lengths_of(reader, column)
         finally:
             reader.close()
-        return np.concatenate(batches) if batches else np.zeros(0, np.int64)
-
-
-def list_lengths(array: Any, /) -> Ints:
-    """[rows] number of elements of each list, -1 where null."""
-    import pyarrow.compute as pc
-
-    return np.asarray(pc.fill_null(pc.list_value_length(array), -1).cast(pa.int64()), np.int64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from typing import TYPE_CHECKING
 
 from seqlake.protocols import Transaction, Version
@@ -49,13 +50,9 @@ def renew(store: Store, transaction: str, /) -> None:
     old = markers.parse(data, transaction=transaction)
     marker = markers.Marker(transaction=transaction, begin=old.begin, time=markers.now())
     # Several workers may renew at once, so each has a temporary name of its own.
-    store.put(names.marker(transaction), marker.encode(), temporary=names.temporary(transaction, _eight()))
+    store.put(names.marker(transaction), marker.encode(), temporary=names.temporary(transaction, secrets.token_hex(4)))
 
 
 def end(store: Store, transaction: str, /) -> None:
     """The transaction has nothing left to do: remove its marker."""
     remove(store, [names.marker(transaction)])
-
-
-def _eight() -> str:
-    return names.new_transaction()[-8:]

@@ -1,0 +1,90 @@
+"""A source and settings, and what follows from the two; each part is worked out when it is first asked for."""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from seqlake.training.opened import Opened
+from seqlake.training.order import Shuffle
+from seqlake.training.state import describe
+from seqlake.training.steps import Steps
+from seqlake.training.survey import Survey, survey
+
+if TYPE_CHECKING:
+    from seqlake.protocols import Readable
+    from seqlake.training.settings import Settings
+
+
+class Prepared:
+    """What a loader knows; pickles as source and settings.
+
+    Attributes:
+        source: The dataset.
+        settings: What was asked for.
+    """
+
+    def __init__(self, source: Readable, settings: Settings) -> None:
+        self.source = source
+        self.settings = settings
+        self._opened: tuple[int, Opened] | None = None
+
+    def changed(self, settings: Settings) -> Prepared:
+        """The same source with other settings; what does not depend on them is shared."""
+        other = Prepared(self.source, settings)
+        other._opened = self._opened
+        if "survey" in self.__dict__:
+            other.__dict__["survey"] = self.survey
+        return other
+
+    @cached_property
+    def survey(self) -> Survey:
+        """The dataset through the window."""
+        return survey(self.source, self.settings.window)
+
+    @cached_property
+    def shuffle(self) -> Shuffle | None:
+        """Lanes and block; None in source order."""
+        if isinstance(self.settings.shuffle, Shuffle):
+            return self.settings.shuffle
+        if not self.settings.shuffle:
+            return None
+        windows = self.survey.axis.shard_windows
+        return Shuffle.default(shards=int((windows > 0).sum()), windows=int(windows.sum()))
+
+    @cached_property
+    def steps(self) -> Steps:
+        """Which samples this rank takes at each step."""
+        settings, samples = self.settings, len(self.survey.axis)
+        return Steps(
+            samples=samples,
+            lanes=1 if self.shuffle is None else min(self.shuffle.lanes, max(1, samples)),
+            global_batch=settings.global_batch or settings.batch_size * settings.world_size,
+            rank=settings.rank,
+            world_size=settings.world_size,
+            tail=settings.tail,
+        )
+
+    @property
+    def opened(self) -> Opened:
+        """The shards in use, by this process."""
+        # A forked child makes its own: a lock or thread of the parent's would be dead in it.
+        if self._opened is None or self._opened[0] != os.getpid():
+            self._opened = (os.getpid(), Opened(self.source.schema, self.survey, self.settings.cache))
+        return self._opened[1]
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Everything that decides which sample comes when."""
+        return describe(
+            fingerprint=self.source.fingerprint,
+            window=self.settings.window.digest,
+            samples=len(self.survey.axis),
+            seed=self.settings.seed,
+            shuffle=self.shuffle,
+            tail=self.settings.tail,
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"source": self.source, "settings": self.settings, "_opened": None}
