@@ -212,6 +212,15 @@ class ShardFormat(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version:
+    """One commit of a table, as `Dataset.versions()` lists them; `time` is UTC, `rows` counts sequences.
+
+    Example:
+        ```python
+        [(v.id, v.operation, v.rows) for v in ds.versions()]  # [(0, "create", 0), (1, "append", 20)]
+        before = sl.open(ds.location, version=ds.versions()[0])
+        ```
+    """
+
     id: int | str
     time: datetime
     operation: str
@@ -310,7 +319,7 @@ class Sink(Protocol):
 class Format(Protocol):
     """What a module in formats/ offers; `create` may be absent."""
 
-    def matches(self, location: str, /) -> bool: ...
+    def matches(self, location: str, /, *, storage: Mapping[str, str] | None = None) -> bool: ...
     def scan(self, location: str, /, **options: object) -> Readable: ...
     def create(self, location: str, schema: Schema, /, **options: object) -> Sink: ...
 

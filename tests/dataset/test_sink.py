@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import pickle
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -30,6 +31,10 @@ def target(tmp_path: Path, source: Dataset) -> Dataset:
     return opening.create(tmp_path / "target", source.schema)
 
 
+def sink_of(target: Dataset, **options: Any) -> TableSink:
+    return TableSink(table=target.table, schema=target.schema, transaction=target.table.begin(), **options)
+
+
 def tree(root: str) -> list[str]:
     return sorted(str(path) for path in Path(root).rglob("*") if path.is_file())
 
@@ -39,7 +44,7 @@ def stage(sink: TableSink, shard: object, part: int, columns: list[str]) -> obje
 
 
 def test_parts_in_any_order_and_twice_make_one_commit(source: Dataset, target: Dataset) -> None:
-    sink = TableSink.begin(target.table, shape=ShardShape(rows=3))
+    sink = sink_of(target, shape=ShardShape(rows=3))
     names = source.schema.names
     receipts = [stage(sink, source.shards()[part], part, names) for part in (2, 0, 1, 0)]
     assert len(opening.open(target.location)) == 0
@@ -50,7 +55,7 @@ def test_parts_in_any_order_and_twice_make_one_commit(source: Dataset, target: D
 
 
 def test_parts_of_other_processes_and_receipts_as_json(source: Dataset, target: Dataset) -> None:
-    sink = pickle.loads(pickle.dumps(TableSink.begin(target.table)))
+    sink = pickle.loads(pickle.dumps(sink_of(target)))
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         work = [(sink, shard, part, source.schema.names) for part, shard in enumerate(source.shards())]
         receipts = pool.starmap(stage, work)
@@ -65,7 +70,7 @@ def test_parts_of_other_processes_and_receipts_as_json(source: Dataset, target: 
 
 def test_nothing_is_left_of_a_part_that_failed(source: Dataset, target: Dataset) -> None:
     before = tree(target.location)
-    sink = TableSink.begin(target.table, shape=ShardShape(rows=1))
+    sink = sink_of(target, shape=ShardShape(rows=1))
     begun = tree(target.location)
 
     def failing() -> object:
@@ -89,7 +94,7 @@ def test_files_come_along(tmp_path: Path) -> None:
         [{"sequence_id": "a", "task": "t", "cam": "a.mp4"}, {"sequence_id": "b", "task": "t", "cam": None}],
         schema.arrow,
     )
-    sink = TableSink.begin(target.table)
+    sink = sink_of(target)
     with pytest.raises(ValidationError, match="'none.mp4' is not there"):
         sink.write(0, iter([rows.set_column(2, "cam", pa.array(["a.mp4", "none.mp4"]))]), root=str(tmp_path / "from"))
     assert not list(Path(target.location).rglob("*.mp4"))
@@ -103,7 +108,7 @@ def test_files_come_along(tmp_path: Path) -> None:
 
 def test_what_cannot_be_committed(source: Dataset, target: Dataset) -> None:
     names = source.schema.names
-    sink = TableSink.begin(target.table)
+    sink = sink_of(target)
     receipts = [stage(sink, source.shards()[0], part, names) for part in (0, 1)]
     with pytest.raises(SeqlakeError, match=r"Parts \[0\] have no receipt"):
         sink.commit(receipts[1:])

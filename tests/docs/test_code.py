@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
+import pkgutil
 import re
 from pathlib import Path
 
@@ -28,6 +31,20 @@ def test_page_runs_top_to_bottom(page: Path, tmp_path: Path, monkeypatch: pytest
     for line, code in blocks(page):
         # Newlines in front keep the page's own line numbers in tracebacks.
         exec(compile("\n" * line + code, str(page), "exec"), names)
+
+
+# Rooms whose `>>>` examples need nothing but what they import; longer ones stand in fences.
+EXAMPLES = ("spec", "files", "formats", "dataset", "conversion")
+
+
+@pytest.mark.parametrize("room", EXAMPLES)
+def test_examples_of_docstrings_give_what_they_say(room: str) -> None:
+    package = importlib.import_module(f"seqlake.{room}")
+    names = [found.name for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
+    told = [doctest.testmod(importlib.import_module(name)) for name in names]
+    assert sum(one.failed for one in told) == 0
+    if room in {"spec", "files"}:
+        assert sum(one.attempted for one in told) > 10
 
 
 def test_there_are_pages_with_code() -> None:

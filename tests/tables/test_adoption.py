@@ -13,6 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import duckdb
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.dataset
@@ -471,3 +472,27 @@ def test_a_torn_marker_is_as_old_as_its_transaction(table):
         warnings.simplefilter("error")
         table.collect(older_than=timedelta(hours=1))
     assert not list(Path(table.root, "_seqlake/staged").iterdir())
+
+
+def test_a_folder_that_polars_wrote_is_adopted(tmp_path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "mixtrain.json").write_text('{"mixtrain": "1.0"}')
+    pl.DataFrame({"sequence_id": ["a", "b"], "x": [1.0, 2.0]}).write_parquet(tmp_path / "data" / "rows.parquet")
+    table = standalone.open(str(tmp_path))
+    assert table.adopt().rows == 2
+    assert table.snapshot().find_ids(["b", "c"]).tolist() == [1, -1]
+
+
+def test_adopted_raw_cells_are_indexed(tmp_path) -> None:
+    (tmp_path / "data").mkdir()
+    kind = {"type": "trajectory", "dim": 2, "encoding": "raw", "dtype": "float32"}
+    (tmp_path / "mixtrain.json").write_text(json.dumps({"mixtrain": "1.0", "column_types": {"x": kind}}))
+    cells = [np.arange(n * 2, dtype="<f4").tobytes() for n in (3, 0, 5)]
+    rows = pa.table({"sequence_id": ["a", "b", "c"], "x": pa.array(cells, pa.binary())})
+    pq.write_table(rows, tmp_path / "data" / "rows.parquet", compression="none", use_dictionary=False)
+    table = standalone.open(str(tmp_path))
+    table.adopt()
+    [shard] = table.snapshot().shards()
+    reader = shard.open()
+    assert reader.flat("x").steps.tolist() == [3, 0, 5]
+    reader.close()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from seqlake import plugins
+from seqlake.dataset.opening import refuse_occupied
 from seqlake.errors import DatasetExistsError, DatasetNotFoundError, SchemaMismatchError, SeqlakeError
-from seqlake.files.locations import is_local, local_path, scheme
+from seqlake.files.locations import is_local, local_path
 from seqlake.files.stores import open_store
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class TableTarget:
                 hint="Select it too, or group the samples into sequences first.",
             )
         if not self._is_there():
-            _require_empty(self.location, self.storage)
+            refuse_occupied(self.location, storage=self.storage)
         elif rows := self._rows():
             raise DatasetExistsError(
                 f"A dataset of {rows} sequences is at {self.location}.",
@@ -150,7 +150,7 @@ class FormatTarget:
     def check(self) -> None:
         """See `Target`."""
         self._create()
-        _require_empty(self.location, self.storage)
+        refuse_occupied(self.location, storage=self.storage)
 
     def begin(self, _state: Any, /) -> tuple[Sink, Any]:
         """See `Target`; a sink of a format is the same for the same location and options."""
@@ -179,16 +179,3 @@ def dropped_by(name: str | None, schema: Schema, /) -> Mapping[str, str]:
         return {}
     found: Mapping[str, str] = getattr(plugins.load("formats", name), "dropped", lambda _: {})(schema)
     return found
-
-
-def _require_empty(location: str, storage: Mapping[str, str] | None) -> None:
-    """Raise unless nothing lies at a folder or prefix; a lake's address is its catalog's matter."""
-    if scheme(location) in {"iceberg", "ducklake", "delta", "uc"}:
-        return
-    found = [path for path, _ in islice(open_store(location, storage=storage).list(), 3)]
-    if found:
-        raise DatasetExistsError(
-            f"{location} is not empty: it holds {', '.join(found)}.",
-            path=location,
-            hint="Convert into a new or empty place.",
-        )

@@ -153,6 +153,11 @@ class Dataset(Selection):
             SchemaMismatchError: Columns do not fit.
             ValidationError: A value does not fit, or an id is given twice.
             CommitConflictError: A rival rewrote one of the shards meanwhile.
+
+        Example:
+            ```python
+            ds.upsert([{"sequence_id": "ep_001", "action": actions}, {"sequence_id": "ep_900", "task": "pour"}])
+            ```
         """
         return changes.upsert(self, data)
 
@@ -193,6 +198,11 @@ class Dataset(Selection):
             QueryError: The condition cannot be used.
             SequenceNotFoundError: One of `ids` is not in the dataset.
             CommitConflictError: A rival rewrote one of the shards meanwhile.
+
+        Example:
+            ```python
+            ds.delete("reward < 0 OR task IS NULL")
+            ```
         """
         return changes.delete(self, where, ids=ids)
 
@@ -216,7 +226,8 @@ class Dataset(Selection):
             sql: A row expression over the other columns.
 
         Raises:
-            SchemaMismatchError: A column of that name is there, or the values are of another type.
+            SchemaMismatchError: A column of that name is there, its type breaks a rule of the format, or the values are
+                of another type.
             SequenceNotFoundError: A value for an id that is not there.
 
         Example:
@@ -265,6 +276,11 @@ class Dataset(Selection):
 
         Raises:
             VersionNotFoundError: It expired, or never was there.
+
+        Example:
+            ```python
+            ds.rollback(ds.versions()[-2])
+            ```
         """
         made = self.table.rollback(version)
         self.refresh()
@@ -289,6 +305,11 @@ class Dataset(Selection):
 
         Returns:
             The paths removed.
+
+        Example:
+            ```python
+            ds.collect(older_than=timedelta(days=30), dry_run=True)
+            ```
         """
         removed = self.table.collect(older_than=older_than, dry_run=dry_run)
         if not dry_run:

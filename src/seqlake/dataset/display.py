@@ -66,7 +66,7 @@ def headline(selection: Selection) -> str:
     try:
         version = getattr(selection, "version", None)
         if version is not None:
-            words.append(f"version {version.id}")
+            words.append("no versions" if version.id == -1 else f"version {version.id}")
         unit = "samples" if selection.access.source.schema.id is None else "sequences"
         count, shards = len(selection), len(selection.shards())
         words.append(f"{counted(count, unit)} in {counted(shards, 'shards')}")

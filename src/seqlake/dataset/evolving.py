@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from seqlake.dataset import changes, conforming
 from seqlake.dataset.ingest import Given
 from seqlake.dataset.query import quoted
+from seqlake.dataset.rewriting import one_chunk
 from seqlake.dataset.staging import ShardShape, Staging
 from seqlake.dataset.values import cell
 from seqlake.errors import CommitConflictError, CommitUnknownError, SchemaMismatchError
@@ -171,9 +172,7 @@ def _from_sql(dataset: Dataset, schema: Schema, name: str, sql: str | None) -> p
     """A row expression over the dataset as a table of ids and cells."""
     key = str(schema.id)
     found = dataset.sql(f"SELECT {quoted(key)}, (\n{sql}\n) AS value FROM dataset").to_arrow_table()
-    value = found.column(1).combine_chunks()
-    if isinstance(value, pa.ChunkedArray):
-        value = pa.concat_arrays(value.chunks) if value.num_chunks else pa.nulls(0, value.type)
+    value = one_chunk(found.column(1))
     field = schema.arrow.field(name)
     if pa.types.is_decimal(value.type) and (pa.types.is_floating(field.type) or pa.types.is_integer(field.type)):
         # SQL counts in decimals: 0.5 is one, and so is the sum of integers.
@@ -181,7 +180,7 @@ def _from_sql(dataset: Dataset, schema: Schema, name: str, sql: str | None) -> p
     if not conforming.fits(value.type, field.type):
         raise SchemaMismatchError(f"{name!r}: expected {field.type}, the expression gives {value.type}.")
     cells = conforming.conform_column(value, schema[name], field.type)
-    return pa.table({key: found.column(0).combine_chunks(), name: cells})
+    return pa.table({key: one_chunk(found.column(0)), name: cells})
 
 
 def _widened(column: Column, kind: pa.DataType) -> pa.DataType:

@@ -64,10 +64,10 @@ def _check_ids(source: Readable) -> None:
         raise SchemaMismatchError(
             "A dataset needs a text column sequence_id with a unique name for each row; "
             f"there are {', '.join(source.schema.names)}.",
-            hint="Write the files anew with that column, or convert them: sl.convert(folder, OUT, sequence_id=COLUMN).",
+            hint="Write the files anew with that column, or look at them as they are with sl.scan(folder).",
         )
     batches = list(streaming.read(source, [name]))
-    ids = pa.chunked_array([batch.column(0) for batch in batches], pa.string())
+    ids = pa.chunked_array([batch.column(0).cast(pa.string()) for batch in batches], pa.string())
     empty = ids.null_count + (pc.sum(pc.equal(ids, "")).as_py() or 0)
     if empty:
         raise ValidationError(f"Column {name!r} is null or empty in {empty} rows.", hint="Every sequence has an id.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from seqlake import plugins
@@ -158,7 +159,7 @@ def scan(
     table = _table(place, storage) if format is None and not options else None
     if table is not None:
         return Selection(table.snapshot(), storage=storage)
-    found = _format(place) if format is None else None
+    found = _format(place, storage) if format is None else None
     if found is not None:
         return Selection(plugins.load("formats", found).scan(place, **given), storage=storage)
     return Selection(plain.scan_files(place, storage=storage, **options), storage=storage)
@@ -190,7 +191,13 @@ def init(
         DatasetNotFoundError: No Parquet file is there.
         DatasetExistsError: It has a `mixtrain.json` already.
         SchemaMismatchError: The files disagree, or `sequence_id` is missing or no text.
-        DuplicateSequenceError: An id occurs twice.
+        ValidationError: An id is null or empty; `DuplicateSequenceError` for one that occurs twice.
+
+    Example:
+        ```python
+        print(sl.init("exports/episodes", dry_run=True).to_json())
+        sl.init("exports/episodes", column_types={"action": sl.Trajectory(dim=7, units="rad", fps=20)})
+        ```
     """
     place = locations.absolute(location)
     store = stores.open_store(place, storage=storage)
@@ -203,6 +210,22 @@ def init(
     if not dry_run:
         store.put(METADATA, metadata.to_json().encode(), if_absent=True)
     return metadata
+
+
+def refuse_occupied(location: str | os.PathLike[str], /, *, storage: Mapping[str, str] | None = None) -> None:
+    """Raise `DatasetExistsError` unless a folder or prefix is new or empty; of a lake's address its catalog knows."""
+    place = place_of(location)
+    if _lake(place):
+        return
+    found = [path for path, _ in islice(stores.open_store(place, storage=storage).list(), 3)]
+    if not found and locations.is_local(place) and (path := locations.local_path(place)).exists():
+        found = [one.name for one in path.iterdir()] if path.is_dir() else [path.name]
+    if found:
+        raise DatasetExistsError(
+            f"The output must be new or empty; {place} holds {', '.join(found)}.",
+            path=place,
+            hint="Give another location, or remove what is there.",
+        )
 
 
 def place_of(location: str | os.PathLike[str], /) -> str:
@@ -237,8 +260,9 @@ def _table(place: object, storage: Mapping[str, str] | None) -> Any:
     return None
 
 
-def _format(place: str) -> str | None:
-    return next((name for name in plugins.names("formats") if plugins.load("formats", name).matches(place)), None)
+def _format(place: str, storage: Mapping[str, str] | None) -> str | None:
+    known = ((name, plugins.load("formats", name)) for name in plugins.names("formats"))
+    return next((name for name, plug in known if plug.matches(place, storage=storage)), None)
 
 
 def _not_a_dataset(place: object, storage: Mapping[str, str] | None) -> DatasetNotFoundError:
@@ -259,7 +283,7 @@ def _what_is_there(place: str, storage: Mapping[str, str] | None) -> tuple[str, 
         return "nothing is there", f"Check the path, or: {create_it}"
     if local is not None and local.is_file():
         return "it is one file", f"Read a Parquet file with sl.scan({place!r})."
-    name = _format(place)
+    name = _format(place, storage)
     if name is not None:
         return (
             f"it is a dataset of the format {name!r}",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +11,7 @@ from seqlake.dataset import conforming, opening, streaming
 from seqlake.dataset.references import Carrier, FilesMode
 from seqlake.dataset.selection import Selection
 from seqlake.dataset.staging import SHARD_BYTES, ShardShape, Staging
-from seqlake.errors import DatasetExistsError, SchemaMismatchError, ValidationError
+from seqlake.errors import SchemaMismatchError, ValidationError
 from seqlake.files.locations import absolute, is_local, local_path
 from seqlake.files.stores import open_store
 
@@ -54,6 +53,11 @@ def repack(
     Raises:
         DatasetExistsError: `out` is neither new nor empty.
         SchemaMismatchError: The rows have no id.
+
+    Example:
+        ```python
+        repack(ds, "data/small", layout="archive")
+        ```
     """
     shape = ShardShape(rows=rows_per_shard, nbytes=bytes_per_shard, layout=layout, fixed_size_inner=fixed_size_inner)
     return _write([source], out, shape=shape, files=files, storage=storage)
@@ -107,6 +111,11 @@ def merge(
         DatasetExistsError: `out` is neither new nor empty.
         SchemaMismatchError: Schemas differ; the message names the columns.
         DuplicateSequenceError: Two parts have a sequence of one id.
+
+    Example:
+        ```python
+        ds = sl.merge([sl.open("data/monday"), sl.open("data/tuesday")], "data/week")
+        ```
     """
     if not parts:
         raise ValueError("merge needs at least one dataset.")
@@ -144,6 +153,11 @@ def split(
     Raises:
         SchemaMismatchError: No such column.
         ValidationError: Rows without a value, or values that cannot name a folder.
+
+    Example:
+        ```python
+        split(ds, "data/parts")["train"]
+        ```
     """
     if by not in dataset.schema.names:
         raise SchemaMismatchError(
@@ -179,9 +193,9 @@ def _write(
     if schema.id is None:
         raise SchemaMismatchError(
             "Rows of a dataset have a sequence_id, these have none.",
-            hint="Select the id column too; convert() groups samples into sequences.",
+            hint="Select the id column too.",
         )
-    refuse_occupied(out, storage=storage)
+    opening.refuse_occupied(out, storage=storage)
     dataset = opening.create(out, schema, storage=storage)
     staging = Staging(dataset.table, schema, shape=shape)
     try:
@@ -204,22 +218,6 @@ def _copy(part: Readable, schema: Schema, staging: Staging, files: FilesMode) ->
         for batch in streaming.one_shard(shard, schema.names):
             for rows in staging.parts(batch):
                 staging.write(carrier.carry(rows))
-
-
-def refuse_occupied(out: str | os.PathLike[str], *, storage: Mapping[str, str] | None = None) -> None:
-    """Raise unless a location is new or empty."""
-    location = absolute(out)
-    if is_local(location):
-        path = Path(local_path(location))
-        occupied = path.exists() and (not path.is_dir() or any(path.iterdir()))
-    else:
-        occupied = next(iter(open_store(location, storage=storage).list()), None) is not None
-    if occupied:
-        raise DatasetExistsError(
-            f"The output must be new or empty; there is something at {location}.",
-            path=location,
-            hint="Give another location, or remove what is there.",
-        )
 
 
 def remove_all(out: str | os.PathLike[str], *, storage: Mapping[str, str] | None = None) -> None:

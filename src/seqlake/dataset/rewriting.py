@@ -162,7 +162,7 @@ def replaced(batch: pa.RecordBatch, one: Touched, given: Given, start: int) -> p
         gives = given.gives(name, source)
         if place < 0 or not gives.any():
             continue
-        new = _one_chunk(given.cells.column(name).take(pa.array(source[gives])))
+        new = one_chunk(given.cells.column(name).take(pa.array(source[gives])))
         order = np.arange(batch.num_rows)
         order[rows[gives]] = batch.num_rows + np.arange(len(new))
         joined = pa.concat_arrays([batch.column(place), new])
@@ -170,7 +170,8 @@ def replaced(batch: pa.RecordBatch, one: Touched, given: Given, start: int) -> p
     return batch
 
 
-def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+def one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    """All chunks of a column as one array."""
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
 
 

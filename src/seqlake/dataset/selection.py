@@ -115,7 +115,11 @@ class Selection:
         return self.access.shards if self._rows is None else self.access.cut(self._rows)
 
     def lengths(self, column: str, /) -> Ints:
-        """[rows] the number of steps of each cell of a temporal or frames column; -1 null."""
+        """[rows] the number of steps of each cell of a temporal or frames column; -1 null.
+
+        Raises:
+            SchemaMismatchError: The column has no steps.
+        """
         lengths = self._source.lengths(column)
         return lengths if self._rows is None else lengths[self._rows]
 
@@ -204,6 +208,11 @@ class Selection:
 
         Raises:
             SequenceNotFoundError: It is not in this selection.
+
+        Example:
+            ```python
+            ds.sequence("ep_001")["action"]  # float32 [T, 12]
+            ```
         """
         row = self.access.row_of(sequence_id)
         if self._rows is not None and not self._holds(row):
@@ -285,7 +294,11 @@ class Selection:
         return pa.Table.from_batches(self.batches(), schema=self.schema.arrow)
 
     def to_polars(self) -> pl.DataFrame:
-        """All of it as a Polars frame: temporal columns as `List(Array(Float32, D))`."""
+        """All of it as a Polars frame: temporal columns as `List(Array(Float32, D))`.
+
+        Raises:
+            MissingDependencyError: Polars is not installed.
+        """
         return frames.polars_frame(self)
 
     def to_pandas(self, *, signals: Literal["numpy"] | None = None) -> pd.DataFrame:
@@ -294,6 +307,9 @@ class Selection:
         Args:
             signals: Temporal and frames columns are left out unless this is `"numpy"`: then a cell of a temporal
                 column is a numpy array [T, D], and one of a frames column a list.
+
+        Raises:
+            MissingDependencyError: pandas is not installed.
         """
         return frames.pandas_frame(self, signals=signals)
 

@@ -24,19 +24,17 @@ if TYPE_CHECKING:
 class TableSink:
     """A table wrapped as a `Sink`; picklable, so that parts are staged anywhere.
 
-    Make it with `begin`, or from the `transaction` of one that was interrupted.
-
     Attributes:
         table: Where the rows go.
         schema: Of the rows.
-        transaction: Under which every part is staged.
+        transaction: Under which every part is staged: `table.begin()`, or that of a conversion that was interrupted.
         shape: How shards are written.
         files: What happens to relative file references: `copy`, `hardlink` or `reference`.
         storage: Options of the store that the source's files lie in; never printed.
 
     Example:
         ```python
-        sink = TableSink.begin(dataset.table)
+        sink = TableSink(table=dataset.table, schema=dataset.schema, transaction=dataset.table.begin())
         receipts = [sink.write(0, batches, root=source.root)]
         sink.commit(receipts)
         ```
@@ -48,34 +46,6 @@ class TableSink:
     shape: ShardShape = field(default_factory=ShardShape)
     files: FilesMode = "copy"
     storage: Mapping[str, str] | None = field(default=None, repr=False)
-
-    @classmethod
-    def begin(
-        cls,
-        table: Any,
-        /,
-        *,
-        shape: ShardShape | None = None,
-        files: FilesMode = "copy",
-        storage: Mapping[str, str] | None = None,
-    ) -> TableSink:
-        """Begin a transaction of the table for a conversion.
-
-        Args:
-            table: Where the rows go.
-            shape: How shards are written.
-            files: What happens to files inside the source.
-            storage: Options of the store that these files lie in.
-        """
-        transaction = table.begin()
-        return cls(
-            table=table,
-            schema=table.snapshot(transaction.parent).schema,
-            transaction=transaction,
-            shape=shape or ShardShape(),
-            files=files,
-            storage=storage,
-        )
 
     def write(self, part: int, rows: Iterator[pa.RecordBatch], /, *, root: str) -> dict[str, Any]:
         """Stage one part and its files.

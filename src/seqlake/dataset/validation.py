@@ -221,18 +221,8 @@ def as_stored(shard: Shard, schema: Schema) -> Shard:
         return Rows(as_stored(shard.shard, schema), shard.keep)
     if not isinstance(shard, Columns):
         return shard
-    bare = {name: Column(name, _bare(schema[name])) for name in schema.names}
+    bare = {name: Column(name, schema[name].stored()) for name in schema.names}
     return Columns(shard.shard, Schema(bare, id=schema.id), shard.mapping)
-
-
-def _bare(column: Column) -> pa.DataType:
-    if column.raw:
-        return pa.binary()
-    if column.category == "temporal" and column.nested:
-        return pa.list_(pa.list_(column.value_type))
-    if column.category in {"temporal", "vector"}:
-        return pa.list_(column.value_type)
-    return column.arrow
 
 
 def _misfits(shard: Shard, names: list[str]) -> Iterator[tuple[str, SchemaMismatchError]]:

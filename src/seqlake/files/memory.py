@@ -33,12 +33,6 @@ def bounded(starts: Ints, stops: Ints, size: int, location: str, /) -> tuple[lis
     return firsts.tolist(), ends.tolist()
 
 
-def sliced(data: memoryview, starts: Ints, stops: Ints, location: str, /) -> list[memoryview]:
-    """Ranges of memory; one that leaves it raises, as a short read of a file would."""
-    firsts, ends = bounded(starts, stops, len(data), location)
-    return [data[first:end] for first, end in zip(firsts, ends, strict=True)]
-
-
 class MemoryBlob:
     """Bytes in memory.
 
@@ -75,8 +69,9 @@ class MemoryBlob:
         return self._data
 
     def ranges(self, starts: Ints, stops: Ints, /) -> list[memoryview]:
-        """Parts of it, not copied."""
-        return sliced(self._data, starts, stops, self.location)
+        """Parts of it, not copied; one that leaves it raises, as a short read of a file would."""
+        firsts, ends = bounded(starts, stops, self.size, self.location)
+        return [self._data[first:end] for first, end in zip(firsts, ends, strict=True)]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, MemoryBlob) and (self.location, self._data) == (other.location, other._data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import numpy as np
 from seqlake.files.memory import bounded
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from seqlake.protocols import Ints
 
@@ -59,6 +60,19 @@ def plan(starts: Ints, stops: Ints, size: int, location: str, /) -> Requests:
         runs.append((first, len(cut)))
         pieces += cut
     return Requests(pieces=pieces, runs=runs, cuts=cuts)
+
+
+def fetched(requests: Requests, fetch: Callable[[int, int], memoryview], /) -> list[memoryview]:
+    """The ranges that were asked for, by up to 12 requests at once.
+
+    Args:
+        requests: What `plan` made.
+        fetch: Asks for the bytes from a first one to before an end.
+    """
+    if len(requests.pieces) < 2:
+        return assemble(requests, [fetch(*piece) for piece in requests.pieces])
+    with ThreadPoolExecutor(min(PARALLEL, len(requests.pieces))) as pool:
+        return assemble(requests, list(pool.map(lambda piece: fetch(*piece), requests.pieces)))
 
 
 def assemble(requests: Requests, answers: Sequence[memoryview], /) -> list[memoryview]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from seqlake.errors import ForkedProcessError, ReadOnlyError, ShardChangedError, UnsafeReferenceError
 from seqlake.files import credentials, locations
 from seqlake.files.names import checked, folder
-from seqlake.files.ranges import PARALLEL, assemble, plan
+from seqlake.files.ranges import fetched, plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -68,12 +67,8 @@ class ObjectBlob:
         Raises:
             ShardChangedError: The object changed, or does not reach that far.
         """
-        requests = plan(starts, stops, self.size, self.location)
-        if len(requests.pieces) < 2:
-            return assemble(requests, [self._fetch(*piece) for piece in requests.pieces])
         check_process()
-        with ThreadPoolExecutor(min(PARALLEL, len(requests.pieces))) as pool:
-            return assemble(requests, list(pool.map(lambda piece: self._fetch(*piece), requests.pieces)))
+        return fetched(plan(starts, stops, self.size, self.location), self._fetch)
 
     def _fetch(self, start: int, stop: int) -> memoryview:
         import obstore

@@ -46,7 +46,7 @@ def open_store(root: str | os.PathLike[str], /, *, storage: Mapping[str, str] | 
     place = locations.absolute(root)
     kind = locations.scheme(place)
     if kind == "file":
-        return LocalStore(place, mapped=(storage or {}).get("mmap", "true").lower() != "false")
+        return LocalStore(place, mapped=_mapped(storage))
     if kind in _WEB:
         from seqlake.files.web import WebStore
 
@@ -73,7 +73,7 @@ def open_blob(location: str | os.PathLike[str], /, *, storage: Mapping[str, str]
     place = locations.absolute(location)
     kind = locations.scheme(place)
     if kind == "file":
-        return LocalBlob(place, mapped=(storage or {}).get("mmap", "true").lower() != "false")
+        return LocalBlob(place, mapped=_mapped(storage))
     if kind in _WEB:
         from seqlake.files.web import WebBlob
 
@@ -82,6 +82,10 @@ def open_blob(location: str | os.PathLike[str], /, *, storage: Mapping[str, str]
 
     root, name = locations.parent(place)
     return ObjectStore(root, storage=storage).blob(name)
+
+
+def _mapped(storage: Mapping[str, str] | None) -> bool:
+    return (storage or {}).get("mmap", "true").lower() != "false"
 
 
 def exists(store: Store, path: str, /) -> bool:

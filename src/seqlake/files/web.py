@@ -10,7 +10,6 @@ import re
 import time
 import urllib.error
 import urllib.request
-from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
@@ -19,7 +18,7 @@ from seqlake.errors import ReadOnlyError, ShardChangedError, UnsafeReferenceErro
 from seqlake.files.credentials import Storage
 from seqlake.files.locations import shown, web_url
 from seqlake.files.names import checked
-from seqlake.files.ranges import PARALLEL, assemble, plan
+from seqlake.files.ranges import fetched, plan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -88,11 +87,7 @@ class WebBlob:
         Raises:
             ShardChangedError: The file changed on the server.
         """
-        requests = plan(starts, stops, self.size, shown(self.location))
-        if len(requests.pieces) < 2:
-            return assemble(requests, [self._fetch(*piece) for piece in requests.pieces])
-        with ThreadPoolExecutor(min(PARALLEL, len(requests.pieces))) as pool:
-            return assemble(requests, list(pool.map(lambda piece: self._fetch(*piece), requests.pieces)))
+        return fetched(plan(starts, stops, self.size, shown(self.location)), self._fetch)
 
     def _fetch(self, start: int, stop: int) -> memoryview:
         if self._whole is not None:

@@ -64,7 +64,20 @@ def _is_scalar(kind: pa.DataType) -> bool:
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its Arrow type as stored, and its column type where it has one."""
+    """One column: its Arrow type as stored, and its column type where it has one.
+
+    Attributes:
+        name: Its name.
+        arrow: The Arrow type of its cells.
+        type: What it means beyond that; None for a plain column.
+        nullable: Whether a cell may be null.
+
+    Example:
+        >>> from seqlake.spec.column_types import Trajectory
+        >>> column = Schema({"action": Trajectory(dim=7)})["action"]
+        >>> column.category, column.shape, column.dtype
+        ('temporal', (7,), dtype('float32'))
+    """
 
     name: str
     arrow: pa.DataType

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 TEMPORAL = "Temporal Sequence Columns"
 LARGEST_CELL = 1 << 30
-"""Bytes that one temporal cell may hold; longer sequences are cut with `segment`."""
+"""Bytes that one temporal cell may hold; longer sequences are cut into several."""
 
 
 def check_cells(batch: Batch, ids: Ids, /) -> Iterator[Finding]:
@@ -164,7 +164,7 @@ def r310_size(batch: Batch, name: str, /) -> Iterator[dict[str, Any]]:
             values = _numbers(cell)
             size = len(values) * values.type.bit_width // 8
         if size > LARGEST_CELL:
-            yield {**batch.place(row, name), "message": f"{size} bytes in one cell; cut the sequence with segment"}
+            yield {**batch.place(row, name), "message": f"{size} bytes in one cell; cut the sequence into several"}
 
 
 @rule("R311", "error", "The bytes of a raw cell are whole steps.", section="Implementation Notes")

@@ -18,7 +18,7 @@ from seqlake.tables.standalone.log import names_in, read
 from seqlake.tables.standalone.publishing import metadata_is_edited, publish_or_warn
 from seqlake.tables.standalone.records import Entry, Record
 from seqlake.tables.standalone.shards import bare_shard
-from seqlake.tables.standalone.state import columns_of
+from seqlake.tables.standalone.state import columns_of, decode_schema
 from seqlake.tables.standalone.transactions import announce, begin, end
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def adopt_folder(log: Log, identity: Identity, /) -> Record:
 
     def make(transaction: str) -> Record:
         entries = _entries(files, transaction)
-        write_rows(log, identity, transaction, entries, schema)
+        write_rows(log, identity, transaction, entries, schema, mixtrain)
         return _first_record(transaction, "adopt", entries, schema, mixtrain)
 
     return _first_version(log, make)
@@ -145,7 +145,7 @@ def _entries(files: Sequence[plain.PlainFile], transaction: str) -> list[Entry]:
 
 
 def write_rows(
-    log: Log, identity: Identity, transaction: str, entries: Sequence[Entry], schema: bytes, /
+    log: Log, identity: Identity, transaction: str, entries: Sequence[Entry], schema: bytes, mixtrain: dict[str, Any], /
 ) -> list[bytes]:
     """Write the index file of shards that lie in `data/` already, their ids read once; checks that each is there once.
 
@@ -155,9 +155,16 @@ def write_rows(
     Raises:
         ValidationError: An id is null or empty, or stands twice.
     """
+    declared = decode_schema(schema, mixtrain)
     packed = [_ids(log, entry) if ID in columns_of(schema) else b"" for entry in entries]
     rows = [
-        indexes.IndexRow(shard=entry.name, rows=entry.rows, nbytes=entry.nbytes, ids=ids, index=_offsets(log, entry))
+        indexes.IndexRow(
+            shard=entry.name,
+            rows=entry.rows,
+            nbytes=entry.nbytes,
+            ids=ids,
+            index=_offsets(log, entry, declared),
+        )
         for entry, ids in zip(entries, packed, strict=True)
     ]
     identity.check_new(list(zip(entries, packed, strict=True)))
@@ -169,7 +176,8 @@ def write_rows(
 def _ids(log: Log, entry: Entry) -> bytes:
     reader = bare_shard(log.store, entry, version=-1).open()
     try:
-        batches = [batch.column(0) for batch in reader.batches([ID])]
+        # Other writers store ids as large strings, views or dictionaries.
+        batches = [batch.column(0).cast(pa.string()) for batch in reader.batches([ID])]
     finally:
         reader.close()
     ids = pa.chunked_array(batches, pa.string()) if batches else pa.chunked_array([[]], pa.string())
@@ -182,14 +190,14 @@ def _ids(log: Log, entry: Entry) -> bytes:
     return pack(ids.combine_chunks())
 
 
-def _offsets(log: Log, entry: Entry) -> bytes:
+def _offsets(log: Log, entry: Entry, schema: Schema) -> bytes:
     from seqlake.shards.parquet import index
     from seqlake.tables.standalone.shards import placed_blob
 
     blob = placed_blob(log.store, entry, version=-1)
     found = index.read(blob)
     # A file of another writer has no index; where it is plain and uncompressed, one is kept beside it.
-    return (index.build(blob) or b"") if found is None else index.encode(found)
+    return (index.build(blob, schema=schema) or b"") if found is None else index.encode(found)
 
 
 def strangers(log: Log, state: State, /) -> list[str]:
@@ -240,7 +248,7 @@ def _proposal(
         arrow = pa.schema([*arrow, *(field for field in extra if field.name not in arrow.names)])
     schema = plain.encode(arrow, mixtrain)
     entries = _entries(files, transaction)
-    packed = write_rows(log, identity, transaction, entries, schema)
+    packed = write_rows(log, identity, transaction, entries, schema, mixtrain)
     return Proposal(
         transaction=transaction,
         parent=state,

@@ -162,7 +162,7 @@ class Identity:
         shard = bare_shard(self._log.store, entry, version=self._log.newest().version)
         reader = shard.open()
         try:
-            batches = [batch.column(0) for batch in reader.batches([physical(entry, ID) or ID])]
+            batches = [batch.column(0).cast(pa.string()) for batch in reader.batches([physical(entry, ID) or ID])]
         finally:
             reader.close()
         return pa.chunked_array(batches, pa.string()).combine_chunks() if batches else pa.array([], pa.string())

@@ -3,43 +3,33 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
 from seqlake.protocols import Version
 from seqlake.shards.lengths import lengths_of
 from seqlake.shards.parquet import index as offsets
-from seqlake.spec.metadata import Metadata
-from seqlake.spec.schema import Schema
 from seqlake.tables.standalone import checking, names
-from seqlake.tables.standalone.identity import ID, Identity
+from seqlake.tables.standalone.identity import Identity
 from seqlake.tables.standalone.log import Log, root_of
 from seqlake.tables.standalone.lookup import ShardIndex
 from seqlake.tables.standalone.scanning import arrow_dataset
 from seqlake.tables.standalone.shards import described, logical_shard
-from seqlake.tables.standalone.state import fingerprint, physical
+from seqlake.tables.standalone.state import decode_schema, fingerprint, physical
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from pyarrow.dataset import Dataset
 
     from seqlake.protocols import Depth, Ints, Shard, Store
     from seqlake.spec.findings import Finding
+    from seqlake.spec.schema import Schema
     from seqlake.tables.standalone.indexes import IndexFile
     from seqlake.tables.standalone.records import Entry
     from seqlake.tables.standalone.state import State
-
-
-def decode_schema(schema: bytes, mixtrain: Mapping[str, Any], /) -> Schema:
-    """The `Schema` that a state carries."""
-    arrow = pa.ipc.read_schema(pa.py_buffer(schema)) if schema else pa.schema([])
-    metadata = Metadata.parse(json.dumps(dict(mixtrain)))
-    return Schema.from_arrow(arrow, metadata=metadata, id=ID if ID in arrow.names else None)
 
 
 class Snapshot:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from seqlake.errors import DamagedTableError
+from seqlake.spec.metadata import Metadata
+from seqlake.spec.schema import ID, Schema
 from seqlake.tables.standalone.records import Entry, Record, SideEntry, encode_mapping
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-    from seqlake.spec.schema import Schema
 
 _BEGINNING = datetime.fromtimestamp(0, UTC)
 
@@ -82,6 +82,13 @@ def encode_columns(schema: Schema) -> bytes:
     """
     fields = [pa.field(column.name, column.arrow, column.nullable) for column in schema.values()]
     return bytes(pa.schema(fields).serialize())
+
+
+def decode_schema(schema: bytes, mixtrain: Mapping[str, Any], /) -> Schema:
+    """The `Schema` that a state carries."""
+    arrow = pa.ipc.read_schema(pa.py_buffer(schema)) if schema else pa.schema([])
+    metadata = Metadata.parse(json.dumps(dict(mixtrain)))
+    return Schema.from_arrow(arrow, metadata=metadata, id=ID if ID in arrow.names else None)
 
 
 def columns_of(schema: bytes) -> list[str]:
