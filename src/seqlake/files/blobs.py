@@ -25,9 +25,9 @@ _PIECE = 64 << 20
 _NETWORK = ("nfs", "cifs", "smb", "9p", "lustre", "beegfs", "ceph", "gpfs", "afs", "glusterfs", "fuse.", "orangefs")
 
 
-def stamp(status: os.stat_result, /) -> str:
+def state_of(status: os.stat_result, /) -> tuple[int, int, int]:
     """What tells one state of a file from another: size, time of its last change, inode."""
-    return f"{status.st_size}-{status.st_mtime_ns}-{status.st_ino}"
+    return status.st_size, status.st_mtime_ns, status.st_ino
 
 
 class _Owner:
@@ -49,7 +49,7 @@ class LocalBlob:
         FileNotFoundError: It is not there, or is a folder.
     """
 
-    __slots__ = ("_device", "_key", "_owner", "_path", "mapped", "size", "token")
+    __slots__ = ("_device", "_key", "_owner", "_path", "_state", "mapped", "size")
 
     def __init__(self, path: str | os.PathLike[str], /, *, mapped: bool = True) -> None:
         self._path = os.fspath(path)
@@ -57,7 +57,7 @@ class LocalBlob:
         if not stat.S_ISREG(status.st_mode):
             raise FileNotFoundError(errno.ENOENT, "not a file", self._path)
         self.size = status.st_size
-        self.token = stamp(status)
+        self._state = state_of(status)
         self.mapped = mapped
         self._device = status.st_dev
         self._own()
@@ -67,6 +67,11 @@ class LocalBlob:
         """The path."""
         return self._path
 
+    @property
+    def token(self) -> str:
+        """Size, time of the last change and inode; another token means other bytes."""
+        return "-".join(map(str, self._state))
+
     def view(self) -> memoryview:
         """All of it, read-only; the same map for all blobs of this file in this process.
 
@@ -75,7 +80,7 @@ class LocalBlob:
             FileNotFoundError: It is gone, or has another name by now.
         """
         self._check(os.stat(self._path))  # noqa: PTH116 - a string, at every visit
-        shared = (self._device, self.token)
+        shared = (self._device, self._state)
         found = HELD.get(self._key) or (HELD.get(shared) if self.mapped else None)
         return self._hold(shared) if found is None else found
 
@@ -90,7 +95,7 @@ class LocalBlob:
             firsts, ends = bounded(starts, stops, self.size, self._path)
             return [_read(file.fileno(), first, end, self._path) for first, end in zip(firsts, ends, strict=True)]
 
-    def _hold(self, shared: tuple[int, str]) -> memoryview:
+    def _hold(self, shared: tuple[int, tuple[int, int, int]]) -> memoryview:
         with open(self._path, "rb", buffering=0) as file:  # noqa: PTH123 - a string
             self._check(os.fstat(file.fileno()))
             if self.mapped and not on_network(self._device):
@@ -103,18 +108,18 @@ class LocalBlob:
         self._key = weakref.ref(self._owner, HELD.forget)
 
     def _check(self, status: os.stat_result) -> None:
-        if stamp(status) != self.token:
+        if state_of(status) != self._state:
             raise ShardChangedError(
-                f"{self._path} changed while it was open: expected size-time-inode {self.token}, found "
-                f"{stamp(status)}. Shards never change; open the dataset again.",
+                f"{self._path} changed while it was open: expected size, time and inode {self._state}, found "
+                f"{state_of(status)}. Shards never change; open the dataset again.",
                 path=self._path,
             )
 
-    def __getstate__(self) -> tuple[str, bool, int, str, int]:
-        return (self._path, self.mapped, self.size, self.token, self._device)
+    def __getstate__(self) -> tuple[str, bool, int, tuple[int, int, int], int]:
+        return (self._path, self.mapped, self.size, self._state, self._device)
 
-    def __setstate__(self, state: tuple[str, bool, int, str, int]) -> None:
-        self._path, self.mapped, self.size, self.token, self._device = state
+    def __setstate__(self, state: tuple[str, bool, int, tuple[int, int, int], int]) -> None:
+        self._path, self.mapped, self.size, self._state, self._device = state
         self._own()
 
     def __eq__(self, other: object) -> bool:

@@ -83,8 +83,7 @@ class Chunk:
 class Assembler:
     """Turns samples into batches of arrays.
 
-    `prepare` does for many samples at once whatever is not copying windows; it may run on another thread, one call at
-    a time. `batch` does the copying.
+    `prepare` does for many samples at once whatever is not copying windows, `batch` does the copying.
     """
 
     def __init__(self, survey: Survey, opened: Opened) -> None:
@@ -218,18 +217,17 @@ class Assembler:
         if found.runs is None:
             return self._picks(cells, rows[start:stop], found.numbers[start:stop])
         layout = cells.layouts[0]
-        out = self._buffer(track.column, stop - start, track.width * layout.stride)
+        out = None if self._buffers is None else self._buffer(track.column, stop - start, track.width * layout.stride)
         data = found.runs.copy(start, stop, out=out)
-        values = data.view(layout.stored).reshape(stop - start, track.width, *(cells.shape or ()))
+        values = np.ndarray((stop - start, track.width, *(cells.shape or ())), layout.stored, data)
         if len(found.apart):
             low, high = found.apart.searchsorted(start), found.apart.searchsorted(stop)
             alone = found.apart[low:high]
             values[alone - start] = self._picks(cells, rows[alone], found.numbers[low:high])
         return values
 
-    def _buffer(self, name: str, rows: int, width: int) -> NDArray[np.uint8] | None:
-        if self._buffers is None:
-            return None
+    def _buffer(self, name: str, rows: int, width: int) -> NDArray[np.uint8]:
+        assert self._buffers is not None
         if name not in self._buffers or self._buffers[name].shape != (rows, width):
             self._buffers[name] = np.empty((rows, width), dtype=np.uint8)
         return self._buffers[name]

@@ -1,4 +1,4 @@
-"""Keyed permutations of 0 .. m-1 that need no table: balanced Feistel rounds with cycle walking.
+"""Keyed permutations of 0 .. m-1 that need no table: Feistel rounds over two digits, with cycle walking.
 
 Every function here is part of the sample order and is frozen by `ORDER_VERSION`: other constants would be
 another order, and a saved loader state would resume somewhere else.
@@ -6,6 +6,7 @@ another order, and a saved loader state would resume somewhere else.
 
 from __future__ import annotations
 
+from math import isqrt
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -20,12 +21,13 @@ ROUNDS = 4
 _MASK = 0xFFFFFFFF
 _FIRST, _SECOND = np.uint32(0x9E3779B1), np.uint32(0x85EBCA77)
 _STEP = 0x61C88647  # the key of round r is key + r * _STEP
-_MIN_BITS = 4  # below that, four rounds over halves of one bit would not mix
+_LEAST = 4  # values of a digit: four rounds over smaller ones would not mix
 
 
-def bits_of(m: int) -> int:
-    """Bits of the smallest domain of the rounds that holds 0 .. m-1."""
-    return max(_MIN_BITS, (m - 1).bit_length())
+def digits_of(m: int) -> tuple[int, int]:
+    """Values of the high and of the low digit, near the root of m, so that hardly a number is outside 0 .. m-1."""
+    high = max(_LEAST, isqrt(m - 1) + 1)
+    return high, max(_LEAST, -(-m // high))
 
 
 def mix(words: Words, key: Key) -> Words:
@@ -44,28 +46,46 @@ def _round_key(key: Key, number: int) -> Key:
     return np.uint32((int(key) + number * _STEP) & _MASK)
 
 
-def _rounds(values: NDArray[np.int64], bits: int, key: Key, *, backwards: bool) -> NDArray[np.int64]:
-    """One pass of the rounds over 0 .. 2**bits - 1, or of their inverse."""
-    low_bits = bits // 2
-    high_shift, low_shift = np.uint32(32 - (bits - low_bits)), np.uint32(32 - low_bits)
-    high = (values >> low_bits).astype(np.uint32)
-    low = (values & ((1 << low_bits) - 1)).astype(np.uint32)
+def _below(words: Words, key: Key, size: int) -> Words:
+    """A number below `size` for each word, from the well-mixed upper bits of a hash under the key."""
+    mixed = words * _FIRST
+    mixed += key
+    mixed ^= mixed >> np.uint32(16)
+    mixed *= _SECOND
+    if size > 1 << 16:
+        return ((mixed.astype(np.uint64) * np.uint64(size)) >> np.uint64(32)).astype(np.uint32)
+    mixed >>= np.uint32(16)
+    mixed *= np.uint32(size)
+    mixed >>= np.uint32(16)
+    return mixed
+
+
+def _rounds(values: NDArray[np.int64], sizes: tuple[int, int], key: Key, *, backwards: bool) -> NDArray[np.int64]:
+    """One pass of the rounds over all pairs of digits, or of their inverse."""
+    tall, wide = (np.uint32(size) for size in sizes)
+    high = values // sizes[1]
+    digits = [high.astype(np.uint32), (values - high * sizes[1]).astype(np.uint32)]
     for number in range(ROUNDS - 1, -1, -1) if backwards else range(ROUNDS):
-        if number % 2 == 0:
-            high ^= mix(low, _round_key(key, number)) >> high_shift
+        own, size = number % 2, (tall, wide)[number % 2]
+        offset = _below(digits[1 - own], _round_key(key, number), int(size))
+        # Addition modulo the digit's size: of the two candidates, the one that wrapped around is the larger.
+        if backwards:
+            digits[own] -= offset
+            digits[own] = np.minimum(digits[own], digits[own] + size)
         else:
-            low ^= mix(high, _round_key(key, number)) >> low_shift
-    result = high.astype(np.int64)
-    result <<= low_bits
-    result |= low
+            digits[own] += offset
+            digits[own] = np.minimum(digits[own], digits[own] - size)
+    result = digits[0].astype(np.int64)
+    result *= sizes[1]
+    result += digits[1]
     return result
 
 
 def permute(values: NDArray[np.int64], m: int, key: Key, *, backwards: bool = False) -> NDArray[np.int64]:
     """A permutation of 0 .. m-1, chosen by the key, applied to each value.
 
-    The rounds permute a power of two; a value that lands at or above m is sent through them again until it does
-    not, which keeps the map one to one and needs less than two passes on average.
+    The rounds permute all pairs of digits, a few more than m; a value that lands at or above m is sent through them
+    again until it does not, which keeps the map one to one.
 
     Args:
         values: [n], each in 0 .. m-1.
@@ -75,12 +95,12 @@ def permute(values: NDArray[np.int64], m: int, key: Key, *, backwards: bool = Fa
     """
     if m <= 1:
         return values.copy()
-    bits = bits_of(m)
-    result = _rounds(values, bits, key, backwards=backwards)
+    sizes = digits_of(m)
+    result = _rounds(values, sizes, key, backwards=backwards)
     outside = np.flatnonzero(result >= m)
     while len(outside):
         keys = key[outside] if isinstance(key, np.ndarray) else key
-        again = _rounds(result[outside], bits, keys, backwards=backwards)
+        again = _rounds(result[outside], sizes, keys, backwards=backwards)
         result[outside] = again
         outside = outside[again >= m]
     return result

@@ -100,9 +100,12 @@ class Ranges:
             return np.empty((0, self._width), np.uint8) if out is None else out
         if self._torch is None:
             return _copy_with_numpy(self._whole, self._offsets[start:stop], self._width, out)
-        target = None if out is None else self._torch.from_numpy(out)
-        copied: NDArray[np.uint8] = self._torch.index_select(self._rows, 0, self._index[start:stop], out=target).numpy()
-        return copied
+        index = self._index.narrow(0, start, stop - start)
+        if out is None:
+            fresh: NDArray[np.uint8] = self._torch.index_select(self._rows, 0, index).numpy()
+            return fresh
+        self._torch.index_select(self._rows, 0, index, out=self._torch.from_numpy(out))
+        return out
 
 
 def _bytes_at(low: int, span: int) -> Any:

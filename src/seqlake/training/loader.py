@@ -115,9 +115,16 @@ class Loader:
         """Give `(x - mean) / std` of some columns; missing steps stay zero.
 
         Args:
-            stats: `{column: {"mean": [D], "std": [D]}}`; a std of 0 counts as 1.
+            stats: `{column: {"mean": [D], "std": [D]}}`, or what `statistics` found: then columns that the window does
+                not ask for and scalar ones, which are labels, stay as they are. A std of 0 counts as 1.
         """
-        return self._with(transforms=(*self._settings.transforms, Normalise.of(stats)))
+        schema, window = self._prepared.source.schema, self._settings.window
+        wanted = {
+            name: own
+            for name, own in stats.items()
+            if (name in window.columns or name not in schema) and own.get("category") != "scalar"
+        }
+        return self._with(transforms=(*self._settings.transforms, Normalise.of(wanted)))
 
     def tail(self, rule: Tail, /) -> Loader:
         """What becomes of the last samples of an epoch that do not fill a step.
@@ -333,4 +340,3 @@ class LoaderIterator:
     def supersede(self) -> None:
         """The loader has moved elsewhere."""
         self._loader = None
-        self._batches.close()

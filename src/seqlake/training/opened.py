@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from threading import Lock
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from seqlake.spec.schema import Schema
     from seqlake.training.survey import Survey
 
+_FRESH = 0.05  # seconds for which a shard that was looked at counts as still the same file
+
 
 class Opened:
     """Where everything that windows need lies in memory; belongs to one process.
@@ -38,6 +41,7 @@ class Opened:
         self._lock = Lock()
         self._limit = (cache or Cache()).nbytes
         self._ready = np.zeros(len(survey.shards), dtype=np.bool_)
+        self._seen = np.full(len(survey.shards), -np.inf)
         self._blobs: dict[int, list[Blob]] = {}
         self._shard_of = np.repeat(np.arange(len(survey.shards)), np.diff(survey.first_rows))
         self.memory = Memory()
@@ -67,12 +71,15 @@ class Opened:
         """
         touched = np.zeros(len(self._ready), dtype=np.bool_)
         touched[self.shard_of(rows)] = True
-        for shard in np.flatnonzero(touched).tolist():
+        for shard in np.flatnonzero(touched & ~self._ready).tolist():
             with self._lock:  # loaders made from each other share what is open
                 if not self._ready[shard]:
                     self._open(shard)
+        now = monotonic()
+        for shard in np.flatnonzero(touched & (self._seen < now - _FRESH)).tolist():
             for blob in self._blobs[shard]:
                 blob.view()
+            self._seen[shard] = now
 
     def cell(self, name: str, row: int) -> NDArray[Any]:
         """[T, ...] one whole cell, copied; [0, ...] where it is null."""

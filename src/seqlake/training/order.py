@@ -67,6 +67,32 @@ class Shuffle:
         return cls(lanes=min(64, shards // 12), block=max(1, -(-4 * windows // shards)))
 
 
+class Finder:
+    """Which interval holds each of many numbers: a binary search that begins near its end.
+
+    Args:
+        ends: [intervals] where each ends, ascending; the first begins at 0.
+    """
+
+    def __init__(self, ends: Ints, /) -> None:
+        self._ends = ends
+        total = int(ends[-1]) if len(ends) else 0
+        # About as many buckets as intervals: most hold one border or none.
+        self._shift = max(0, (total // (4 * len(ends) + 1)).bit_length())
+        self._first = np.searchsorted(ends, np.arange((total >> self._shift) + 1) << self._shift, side="right")
+
+    def __call__(self, numbers: Ints) -> Ints:
+        """[n] numbers, each below the last end -> [n] intervals."""
+        found: Ints = self._first[numbers >> self._shift]
+        behind = self._ends[found] <= numbers
+        if behind.any():
+            found += behind
+            left = np.flatnonzero(self._ends[found] <= numbers)
+            if len(left):
+                found[left] = np.searchsorted(self._ends, numbers[left], side="right")
+        return found
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Axis:
     """All windows in source order.
@@ -94,9 +120,13 @@ class Axis:
         """[shards] windows of each shard."""
         return np.diff(self.shard_ends, prepend=0)
 
+    @cached_property
+    def _rows(self) -> Finder:
+        return Finder(self.row_ends)
+
     def locate(self, numbers: Ints) -> tuple[Ints, Ints]:
         """[n] window numbers -> the row of each, and which of the row's windows it is."""
-        rows = np.searchsorted(self.row_ends, numbers, side="right")
+        rows = self._rows(numbers)
         return rows, numbers - np.where(rows > 0, self.row_ends[rows - 1], 0)
 
 
@@ -148,6 +178,10 @@ class Order:
         before = np.cumsum(self.shard_windows) - self.shard_windows
         return np.cumsum(sizes) - sizes, before[self._shards]
 
+    @cached_property
+    def _finder(self) -> Finder:
+        return Finder(np.cumsum(self.shard_windows[self._shards]))
+
     def windows(self, samples: Ints) -> Ints:
         """[n] sample numbers, each in 0 .. N-1 -> [n] window numbers in source order."""
         return self._apply(samples, self._window)
@@ -170,8 +204,7 @@ class Order:
             place = self._mix_blocks(place, lane, length, shifted=shifted, backwards=False)
         position = start + place
         axis, source = self._starts
-        shard = np.searchsorted(axis, position, side="right") - 1
-        return position + (source - axis)[shard]
+        return position + (source - axis)[self._finder(position)]
 
     def _sample(self, windows: Ints) -> Ints:
         axis, source = self._starts
@@ -224,7 +257,7 @@ class Order:
         block = (place + shift) // size
         first = np.maximum(block * size - shift, 0)
         span = np.minimum((block + 1) * size - shift, length) - first
-        keys = np.broadcast_to(self._block_key(lane, block, shifted=shifted), place.shape)
+        keys = self._keys(lane, block, shifted=shifted)
         result = place - first
         full = span == size
         if full.all():
@@ -236,6 +269,17 @@ class Order:
         if len(which):
             result[which] = permute(result[which], size, keys[which], backwards=backwards)
         return first + result
+
+    def _keys(self, lane: Ints, block: Ints, *, shifted: bool) -> NDArray[np.uint32]:
+        """[n] the key of each window's block; neighbours share blocks, so each key is made once."""
+        low = int(block.min())
+        wide = int(block.max()) - low + 1
+        if wide * self._lanes > len(block):
+            return np.broadcast_to(self._block_key(lane, block, shifted=shifted), block.shape)
+        lanes, blocks = np.divmod(np.arange(wide * self._lanes), wide)
+        table = np.atleast_1d(self._block_key(lanes, low + blocks, shifted=shifted))
+        keys: NDArray[np.uint32] = table[lane * wide + (block - low)]
+        return keys
 
     def _block_key(self, lane: Ints | int, block: Ints | int, *, shifted: bool) -> Key:
         number = np.asarray(lane, dtype=np.uint64) << np.uint64(40) | np.asarray(block, dtype=np.uint64)

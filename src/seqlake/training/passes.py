@@ -1,8 +1,11 @@
-"""One pass over an epoch: batches in order, with the arithmetic for the next steps done ahead on a thread."""
+"""One pass over an epoch: batches in order, with the arithmetic for many steps done at a time.
+
+It is done between batches and not on a thread of its own: measured, the interpreter's lock changing hands at every
+numpy call cost more than a second core gave.
+"""
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +15,7 @@ from seqlake.training.order import Order
 from seqlake.training.randomness import Random
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from seqlake.protocols import Ints
     from seqlake.training.batches import Assembler, Batch, Chunk
@@ -21,58 +24,8 @@ if TYPE_CHECKING:
     from seqlake.training.survey import Survey
     from seqlake.training.transforms import Transform
 
-_AHEAD = 1 << 14  # windows whose places are computed at a time
+_AHEAD = 1 << 15  # windows whose places are computed at a time
 _FIRST = 1 << 10  # fewer at first, so that the first batch comes soon
-
-
-class Ahead:
-    """Runs a function for the next argument while the caller works on the last result.
-
-    A thread lives only as long as one call takes, so that nothing is left behind however a pass ends.
-    """
-
-    def __init__(self, function: Callable[[Ints], Chunk], arguments: Iterator[Ints]) -> None:
-        self._function = function
-        self._arguments = arguments
-        self._thread: threading.Thread | None = None
-        self._result: Chunk | None = None
-        self._error: BaseException | None = None
-
-    def take(self) -> Chunk | None:
-        """The next result, after which the one that follows is begun; None at the end.
-
-        Raises:
-            BaseException: What the function raised.
-        """
-        if self._thread is None:
-            self._begin()
-        if self._thread is None:
-            return None
-        self._thread.join()
-        self._thread = None
-        if self._error is not None:
-            raise self._error
-        result = self._result
-        self._begin()
-        return result
-
-    def close(self) -> None:
-        """Wait for the call under way."""
-        if self._thread is not None:
-            self._thread.join()
-
-    def _begin(self) -> None:
-        argument = next(self._arguments, None)
-        if argument is not None:
-            # Not a daemon: at exit the interpreter waits for the milliseconds that this takes, and does not die of it.
-            self._thread = threading.Thread(target=self._run, args=(argument,), name="seqlake-ahead")
-            self._thread.start()
-
-    def _run(self, argument: Ints) -> None:
-        try:
-            self._result = self._function(argument)
-        except BaseException as error:  # noqa: BLE001 - raised again where the caller waits
-            self._error = error
 
 
 class Planner:
@@ -88,10 +41,7 @@ class Planner:
     def samples(self, epoch: int, position: int, steps: Ints) -> Samples:
         """The samples of some steps of the pass that begins at a sample of an epoch."""
         further, numbers, valid = self._steps.take(position, steps)
-        windows = np.empty_like(numbers)
-        for extra in np.unique(further):
-            own = further == extra
-            windows[own] = self._order(epoch + int(extra)).windows(numbers[own])
+        windows = self._windows(epoch, further, numbers)
         rows, index = self._survey.axis.locate(windows)
         return Samples(
             epochs=epoch + further,
@@ -100,6 +50,15 @@ class Planner:
             anchors=self._survey.first + index * self._survey.stride,
             valid=valid,
         )
+
+    def _windows(self, epoch: int, further: Ints, numbers: Ints) -> Ints:
+        if not further.any():
+            return self._order(epoch).windows(numbers)
+        windows = np.empty_like(numbers)
+        for extra in np.unique(further):
+            own = further == extra
+            windows[own] = self._order(epoch + int(extra)).windows(numbers[own])
+        return windows
 
     def _order(self, epoch: int) -> Order:
         if epoch not in self._orders:
@@ -142,9 +101,9 @@ class Pass:
         self._seed = seed
         self._show_valid = show_valid
         epoch, sample = position
-        self._ahead = Ahead(
-            lambda part: assembler.prepare(planner.samples(epoch, sample, part), size=local_batch),
-            _parts(steps, local_batch),
+        self._chunks = (
+            assembler.prepare(planner.samples(epoch, sample, part), size=local_batch)
+            for part in _parts(steps, local_batch)
         )
         self._chunk: Chunk | None = None
         self._at = 0
@@ -154,7 +113,7 @@ class Pass:
 
     def __next__(self) -> Batch:
         if self._chunk is None or self._at * self._local >= len(self._chunk.samples.rows):
-            self._chunk, self._at = self._ahead.take(), 0
+            self._chunk, self._at = next(self._chunks, None), 0
             if self._chunk is None:
                 raise StopIteration
         samples, own = self._chunk.samples, slice(self._at * self._local, (self._at + 1) * self._local)
@@ -167,10 +126,6 @@ class Pass:
             for transform in self._transforms:
                 batch = transform(batch, random)
         return batch
-
-    def close(self) -> None:
-        """Wait for the arithmetic under way; the pass is over."""
-        self._ahead.close()
 
 
 def _parts(steps: range, local_batch: int) -> Iterator[Ints]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -86,8 +87,11 @@ class Steps:
         """
         low, high = self._run
         starts = position + steps * self.global_batch
-        if self.lanes == 1 and self.tail != "carry":
-            numbers = starts[:, None] + np.arange(low, high)
+        # Steps that begin in the same lane and stay inside the epoch are dealt alike.
+        first = starts % self.samples
+        inside = bool((first + self.global_batch <= self.samples).all())
+        if inside and len(np.unique(first % self.lanes)) == 1:
+            numbers = starts[:, None] + self._dealt(int(starts[0]))[low:high]
         else:
             numbers = np.stack([start + self._dealt(int(start))[low:high] for start in starts])
         epochs, samples = np.divmod(numbers.reshape(-1), self.samples)
@@ -97,5 +101,13 @@ class Steps:
 
     def _dealt(self, start: int) -> Ints:
         """[G] the slots of a step, sorted by lane."""
+        if start % self.samples + self.global_batch <= self.samples:
+            return _by_lane(start % self.samples % self.lanes, self.lanes, self.global_batch)
         epochs, samples = np.divmod(start + np.arange(self.global_batch, dtype=np.int64), self.samples)
         return np.argsort(epochs * self.lanes + samples % self.lanes, kind="stable")
+
+
+@lru_cache(maxsize=256)
+def _by_lane(first: int, lanes: int, count: int) -> Ints:
+    """[count] slots that begin in lane `first`, sorted by lane: the same for every step that begins there."""
+    return np.argsort((first + np.arange(count, dtype=np.int64)) % lanes, kind="stable")

@@ -58,6 +58,11 @@ class PlacedBlob:
 
     def view(self) -> memoryview | None:
         """All of it as memory, as the store's own blob gives it."""
+        if self._found is not None:
+            try:
+                return self._found[1].view()
+            except FileNotFoundError:
+                self.look_again()
         return self._on_bytes(lambda blob: blob.view())
 
     def ranges(self, starts: Ints, stops: Ints, /) -> list[memoryview]:

@@ -11,7 +11,7 @@ import numpy as np
 from seqlake.protocols import Version
 from seqlake.shards.lengths import lengths_of
 from seqlake.shards.parquet import index as offsets
-from seqlake.tables.standalone import checking, names
+from seqlake.tables.standalone import checking, derived, names
 from seqlake.tables.standalone.identity import Identity
 from seqlake.tables.standalone.log import Log, root_of
 from seqlake.tables.standalone.lookup import ShardIndex
@@ -119,6 +119,14 @@ class Snapshot:
         None where the files alone do not say what the version says: mapped or side columns, raw cells.
         """
         return arrow_dataset(self.store, self.state, self.schema)
+
+    def read_derived(self, name: str, /) -> bytes | None:
+        """What the table keeps under this name, for selections, which know only the version they select from."""
+        return derived.read_derived(Log(self.store), name)
+
+    def write_derived(self, name: str, data: bytes, /) -> None:
+        """Keep bytes that can be computed again, as the table does."""
+        derived.write_derived(Log(self.store), name, data)
 
     def check(self, depth: Depth, /) -> Iterator[Finding]:
         """What only the table can know is wrong: strangers, edited metadata, missing, changed or torn shards."""
