@@ -60,7 +60,7 @@ def test_text_of_a_sequence_is_one_line_a_column() -> None:
         "  sequence_id  'ep_1'",
         f"  task         {EVIL!r}",
         "  action       float32[5, 2]",
-        "  cam          FileView('a.mp4', video)",
+        "  cam          MediaView('a.mp4', video)",
     ]
 
 

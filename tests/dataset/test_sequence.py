@@ -87,14 +87,14 @@ def test_every_category_has_its_form(rows: sl.Selection) -> None:
     same(first["pose"], np.broadcast_to(np.arange(9.0).reshape(3, 3), (2, 3, 3)))
     same(first["raw"], np.array([[0, 1], [2, 3]], np.float32))
     same(first["embedding"], np.array([1, 2, 3], np.float16))
-    assert first["images"] == [JPEG, None]
-    assert [still.reference for still in first["stills"]] == ["0.png", "1.png"]
+    assert first["images"].cells == [JPEG, None]
+    assert [still.reference for still in first["stills"].cells] == ["0.png", "1.png"]
     assert first["camera"].reference == first["shared"].reference == "a.mp4"
     assert first["notes"] == [{"k": 1}]
 
 
 def test_null_cells_are_none_and_empty_ones_have_no_steps(rows: sl.Selection) -> None:
-    null = rows["b"].to_dict()
+    null = dict(rows["b"])
     assert {name for name, value in null.items() if value is not None} == {"sequence_id"}
     empty = rows["c"]
     same(empty["action"], np.empty((0, 2), np.float32))
@@ -102,7 +102,7 @@ def test_null_cells_are_none_and_empty_ones_have_no_steps(rows: sl.Selection) ->
     same(empty["pose"], np.empty((0, 3, 3)))
     same(empty["raw"], np.empty((0, 2), np.float32))
     assert empty["shared"] is None
-    assert empty["images"] == []
+    assert empty["images"].cells == []
 
 
 def test_it_is_a_mapping(rows: sl.Selection) -> None:
@@ -151,7 +151,7 @@ def test_files_are_resolved_against_the_root_and_read(tmp_path: Path) -> None:
         assert stream.read() == b"\x62\x63"
         assert stream.seek(50) == 50
         assert stream.read(1) == b"\x32"
-    assert repr(file) == "FileView('videos/a.mp4', video)"
+    assert repr(file) == "MediaView('videos/a.mp4', video)"
 
 
 @pytest.mark.parametrize("how", ["relative", "absolute", "file", "inside"])

@@ -250,6 +250,8 @@ def test_columns_that_no_dataset_can_be_opened_with_are_findings(tmp_path: Path)
     numbers, texts = ({"sequence_id": ["d"], "n": [one]} for one in (1, "one"))
     Defect("", {}, {"sequence_id": [1, 2, 3]}).build(tmp_path / "ids")
     Defect("", {}, {"n": [1, 2, 3]}, two=texts).build(tmp_path / "types")
+    Defect("", {}, {"n": [1, 2, 3]}).build(tmp_path / "cut")
+    (tmp_path / "cut" / ONE).write_bytes((tmp_path / "cut" / ONE).read_bytes()[:-1])
     (tmp_path / "twice").mkdir()
     Defect("", {}, numbers).build(tmp_path / "twice" / "ds")
     twice = pa.table([["a"], [1], [2]], names=["sequence_id", "n", "n"])
@@ -258,6 +260,7 @@ def test_columns_that_no_dataset_can_be_opened_with_are_findings(tmp_path: Path)
         (tmp_path / "ids", "S201", ONE),
         (tmp_path / "twice" / "ds", "S202", ONE),
         (tmp_path / "types", "V701", str(tmp_path / "types")),
+        (tmp_path / "cut", "V702", ONE),
     ):
         report = validate(root, depth="metadata")
         assert [(f.code, f.severity, f.location) for f in report] == [(code, "error", place)]

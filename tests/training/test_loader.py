@@ -491,3 +491,23 @@ def test_the_pid_decides_whose_handles_they_are(source, monkeypatch):
     monkeypatch.setattr(os, "getpid", lambda: -1)
     next(iter(loader))
     assert [shard.opened for shard in source.parts] == [2 * n for n in opened]
+
+
+def test_a_dataset_that_moves_on_and_a_selection_without_ids_are_trained_on_as_they_were(tmp_path):
+    import pyarrow as pa
+
+    import seqlake as sl
+
+    ds = sl.create(tmp_path / "arm", sl.Schema({"task": pa.string(), "action": sl.Trajectory(dim=2)}))
+    rows = [{"sequence_id": f"ep_{n}", "task": "pick", "action": np.full((6, 2), n)} for n in range(4)]
+    ds.append(rows)
+    loader = sl.Loader(ds, window={"action": range(2)}, batch_size=4, shuffle=False)
+    narrow = sl.Loader(ds.select("action"), window={"action": range(2)}, batch_size=4, shuffle=False)
+    ds.append([{"sequence_id": "late", "task": "pick", "action": np.zeros((6, 2))}])
+    for one in (loader, narrow):
+        batches = list(one)
+        assert [name for b in batches for name in b["sequence_id"]] == [f"ep_{n}" for n in range(4) for _ in range(6)]
+    assert (
+        loader.state_dict()["fingerprint"]
+        != sl.Loader(ds, window={"action": range(2)}, batch_size=4, shuffle=False).state_dict()["fingerprint"]
+    )

@@ -40,6 +40,7 @@ SUMMARIES = {
     "show": "Show one sequence.",
     "split": "Assign train, validation and test, or write one dataset per split.",
     "sql": "Ask a dataset in SQL; the relation is called `dataset`.",
+    "stats": "Show what the numbers of a dataset are like, and its oddest sequences.",
     "subset": "Copy some sequences or columns into a new dataset.",
     "validate": "Check a dataset against the format and report every finding.",
     "versions": "List a dataset's versions.",

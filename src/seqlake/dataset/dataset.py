@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from seqlake.media._encoding import Encoding
     from seqlake.protocols import Depth, Readable, Table, Version
     from seqlake.spec.column_types import ColumnType
     from seqlake.spec.findings import Report
@@ -95,6 +96,7 @@ class Dataset(Selection):
         bytes_per_shard: int = SHARD_BYTES,
         layout: str = "training",
         fixed_size_inner: bool = False,
+        encoding: Encoding | None = None,
     ) -> Writer:
         """A writer that appends sequences; nothing is visible before it commits.
 
@@ -104,6 +106,7 @@ class Dataset(Selection):
             bytes_per_shard: Close it once it has so many bytes.
             layout: `training`, for random windows without decoding, or `archive`, for small files.
             fixed_size_inner: Store fixed-size inner lists, as the specification's notes advise.
+            encoding: How frames given as arrays become videos; by default by the training profile.
 
         Example:
             ```python
@@ -115,7 +118,7 @@ class Dataset(Selection):
         shape = ShardShape(
             rows=rows_per_shard, nbytes=bytes_per_shard, layout=layout, fixed_size_inner=fixed_size_inner
         )
-        return Writer(self, shape=shape, commit_every=commit_every)
+        return Writer(self, shape=shape, commit_every=commit_every, encoding=encoding)
 
     def append(self, data: Any, /, **options: Any) -> Version:
         """Add rows in one commit.
@@ -176,11 +179,6 @@ class Dataset(Selection):
             SequenceNotFoundError: An id is not in the dataset; nothing is changed.
             SchemaMismatchError: Unknown, temporal or frames columns.
             CommitConflictError: A rival rewrote one of the shards meanwhile.
-
-        Example:
-            ```python
-            ds.update([{"sequence_id": "ep_001", "reward": 1.0}])
-            ```
         """
         return changes.update(self, data)
 
@@ -198,11 +196,6 @@ class Dataset(Selection):
             QueryError: The condition cannot be used.
             SequenceNotFoundError: One of `ids` is not in the dataset.
             CommitConflictError: A rival rewrote one of the shards meanwhile.
-
-        Example:
-            ```python
-            ds.delete("reward < 0 OR task IS NULL")
-            ```
         """
         return changes.delete(self, where, ids=ids)
 

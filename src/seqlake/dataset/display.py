@@ -7,6 +7,7 @@ HTML. Nothing here raises: what cannot be read is said in place.
 from __future__ import annotations
 
 import base64
+from collections.abc import Sized
 from html import escape
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -107,7 +108,7 @@ def brief(value: object, column: Column | None = None) -> str:
         return f"{value.dtype}[{', '.join(map(str, value.shape))}]"
     if isinstance(value, bytes):
         return f"{len(value):,} bytes"
-    if isinstance(value, list) and column is not None and column.category == "frames":
+    if isinstance(value, Sized) and column is not None and column.category == "frames":
         return counted(len(value), "frames")
     if value is None:
         return "null"
@@ -182,7 +183,8 @@ def _drawn(name: str, category: str, view: SequenceView) -> str:
         caption = f"<div>{_text(name)} <small>{_text(brief(array))}</small></div>"
         return caption + ("" if array is None else sparkline(array))
     if category == "frames":
-        return _film_strip(name, view[name] or [])
+        frames = view[name]
+        return "" if frames is None else _film_strip(name, frames.cells)
     if category == "file":
         file = view[name]
         if file is not None and locations.is_local(file.location):

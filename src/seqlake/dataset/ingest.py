@@ -56,6 +56,18 @@ class File:
         return absolute(self.path)
 
 
+@dataclass(frozen=True, slots=True)
+class Encoded(File):
+    """Frames encoded for this row: taken over, since nothing else needs the file.
+
+    Args:
+        path: A local path.
+        suffix: What its name in the dataset ends in.
+    """
+
+    suffix: str = ""
+
+
 class Ids:
     """The ids that one writer has seen, so that a repeated one is told at once."""
 
@@ -159,7 +171,7 @@ def prepare(
         where = f"Sequence {sequence_id!r}, column {name!r}"
         value = sequence_id if name == schema.id else values.get(name)
         if name != schema.id and (found := _files(value)):
-            files[name] = [_existing(file, schema[name], where) for file in found]
+            files[name] = [existing(file, schema[name], where) for file in found]
             value = _without_files(value)
         logical = schema.arrow.field(name).type
         if value is None and name == "length" and pa.types.is_integer(logical):
@@ -327,7 +339,13 @@ def _replaced(value: Any, references: Iterator[str]) -> Any:
     return [next(references) if isinstance(one, File) else one for one in value]
 
 
-def _existing(file: File, column: Column, where: str) -> File:
+def existing(file: File, column: Column, where: str) -> File:
+    """The file, if it is there and the column can refer to one.
+
+    Raises:
+        SchemaMismatchError: The column holds no references.
+        ValidationError: No such file.
+    """
     stored = column.arrow
     if not pa.types.is_string(stored) and not pa.types.is_string(getattr(stored, "value_type", None) or pa.null()):
         raise SchemaMismatchError(f"{where}: expected {stored}, found a File; only string columns refer to files.")

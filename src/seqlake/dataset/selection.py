@@ -86,6 +86,13 @@ class Selection:
             self._pinned = self._derive()
         return self._pinned
 
+    def with_id(self) -> Selection:
+        """This selection for good, and with the column that names its rows even if it was not selected."""
+        name = self._source.schema.id
+        if name is None or name in self.schema:
+            return self.pinned()
+        return self._derive(columns=[name, *self.schema])
+
     # ---- what `Readable` asks
 
     @property

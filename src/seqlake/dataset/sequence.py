@@ -6,17 +6,19 @@ import io
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from seqlake import media
 from seqlake.dataset import display
 from seqlake.errors import UnsafeReferenceError
 from seqlake.files import locations, stores
 from seqlake.files.reading import BlobFile
+from seqlake.protocols import Source
+from seqlake.spec.column_types import ColumnType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from seqlake.dataset.selection import Selection
-    from seqlake.protocols import Blob
-    from seqlake.spec.column_types import ColumnType
+    from seqlake.protocols import Blob, Decoder
     from seqlake.spec.schema import Column, Schema
     from seqlake.windows.spec import Edges, Rate
 
@@ -25,14 +27,15 @@ class SequenceView(Mapping[str, Any]):
     """One sequence of a dataset or selection; nothing is read before a column is asked for.
 
     Values by category of the column: *temporal* numpy [T, D] (a read-only view of the file where it lies flat and
-    local), *vector* numpy [D], *file* a `FileView`, *frames* a list of encoded images (bytes) or of `FileView`,
-    everything else plain Python values; None where the cell is null.
+    local), *vector* numpy [D], *file* a `FileView` (video, image and audio: a `MediaView`, which decodes), *frames* a
+    `StepsView` of encoded images, everything else plain Python values; None where the cell is null.
 
     Example:
         ```python
         sequence = ds.sequence("ep_001")
         sequence["action"].shape                       # (200, 12)
         sequence["task"]                               # 'pick'
+        sequence["cam"][10:20]                         # decoded, uint8 [10, H, W, 3]
         sequence.window(100, 116, columns=["action"])  # exactly what training would see
         ```
     """
@@ -67,20 +70,26 @@ class SequenceView(Mapping[str, Any]):
             return value
         if column.category == "file":
             return self._file(value, column)
-        return [self._file(one, column) if isinstance(one, str) else one for one in value]
+        return StepsView(
+            [self._file(one, column) if isinstance(one, str) else one for one in value], column=column.type
+        )
 
     def _file(self, cell: str | Mapping[str, Any], column: Column) -> FileView | None:
         reference = cell if isinstance(cell, str) else cell.get("url")
         if reference is None:
             return None
         selection = self._selection
-        return FileView(
+        decoded = column.type is not None and media.opens(column.type.type)
+        file = (MediaView if decoded else FileView)(
             reference,
             root=selection.root,
             column=column.type,
             storage=selection.storage,
             allow_outside=selection.allow_outside,
         )
+        if isinstance(file, MediaView) and not isinstance(cell, str):
+            file.first, file.count = int(cell.get("first_frame") or 0), cell.get("num_frames")
+        return file
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.schema.names)
@@ -99,10 +108,6 @@ class SequenceView(Mapping[str, Any]):
 
     def __hash__(self) -> int:
         return hash((id(self._selection.access.source), self._row))
-
-    def to_dict(self) -> dict[str, Any]:
-        """All columns, read now."""
-        return dict(self)
 
     def window(
         self,
@@ -223,4 +228,106 @@ class FileView:
 
     def __repr__(self) -> str:
         kind = f", {self.column.type}" if self.column is not None else ""
-        return f"FileView({self.reference!r}{kind})"
+        return f"{type(self).__name__}({self.reference!r}{kind})"
+
+
+class MediaView(media.Frames, FileView):
+    """A video, image or audio file that a row points to: a file whose frames (samples) are decoded when asked for.
+
+    Nothing is read before that. Video and images are uint8 [N, H, W, 3] with the file's rotation applied, audio is
+    float32 [N, channels].
+
+    Attributes:
+        first: The first frame of this row, where several rows share the file.
+        count: How many are its own; None means all that follow.
+
+    Example:
+        ```python
+        cam = sequence["cam"]
+        cam[10:20]                      # frames 10 to 19 in the order they are shown
+        cam.at(seconds=[0.5, 1.0])      # what is on screen half a second, and a second, after the first frame
+        cam.stream(1)[0]                # another of the container's streams
+        ```
+    """
+
+    __slots__ = ("_held", "count", "first")
+
+    def __init__(self, reference: str, /, **options: Any) -> None:
+        super().__init__(reference, **options)
+        self._held = media.Held()
+        self.first: int = 0
+        self.count: int | None = None
+
+    def stream(self, number: int, /) -> MediaView:
+        """The same file, another of its streams of this kind, from 0; the largest (audio: first) is the default."""
+        fields = self.column.to_json() if self.column is not None else {}
+        other = MediaView(
+            self.reference,
+            root=self._root,
+            column=ColumnType.from_json({**fields, "stream": number}),
+            storage=self._storage,
+            allow_outside=self._allow_outside,
+        )
+        other.first, other.count = self.first, self.count
+        return other
+
+    def source(self) -> Source:
+        """What a decoder opens; for the errors see `blob`."""
+        assert self.column is not None
+        return Source(blob=self.blob(), column=self.column, first=self.first, count=self.count)
+
+    def _open(self) -> Decoder:
+        return media.open(self.source())
+
+
+class StepsView(media.Frames):
+    """Encoded images, one for each time step: decoded when asked for, their bytes within reach.
+
+    Args:
+        cells: Encoded bytes or `FileView`, None where a step has no image.
+        column: The column's type.
+
+    Attributes:
+        cells: What the row holds, not decoded.
+
+    Example:
+        ```python
+        frames = sequence["image_0"]
+        frames[3:7]                     # decoded, uint8 [4, H, W, 3]
+        frames.bytes(3)                 # the JPEG or PNG of step 3
+        ```
+    """
+
+    __slots__ = ("_column", "_held", "cells")
+
+    def __init__(self, cells: Sequence[bytes | FileView | None], /, *, column: ColumnType | None = None) -> None:
+        self.cells = list(cells)
+        self._column = column
+        self._held = media.Held()
+
+    def bytes(self, step: int, /) -> bytes | None:
+        """The encoded image of one step; None where there is none."""
+        cell = self.cells[step]
+        return cell.read() if isinstance(cell, FileView) else cell
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+    def _open(self) -> Decoder:
+        kind = self._column or ColumnType("image")
+
+        def picture(step: int) -> Source | None:
+            cell = self.cells[step]
+            if cell is None:
+                return None
+            return Source(blob=cell.blob() if isinstance(cell, FileView) else cell, column=kind)
+
+        return media.open_steps(len(self.cells), picture, kind)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StepsView) and self.cells == other.cells
+
+    __hash__ = None  # type: ignore[assignment]  # it holds a list
+
+    def __repr__(self) -> str:
+        return f"StepsView({len(self.cells)} images)"

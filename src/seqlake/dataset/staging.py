@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import itertools
 import os
 import re
 import secrets
@@ -15,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from seqlake.dataset.ingest import Encoded
 from seqlake.errors import ReadOnlyError, ValidationError
 from seqlake.files.locations import is_local, local_path
 from seqlake.files.stores import open_blob
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from seqlake.dataset.ingest import File
     from seqlake.protocols import Transaction, Version
     from seqlake.spec.schema import Schema
 
@@ -85,7 +88,8 @@ class Staging:
         self.shape = shape
         self._transaction = transaction
         self._prefix = prefix
-        self._count = 0
+        self._count = itertools.count()  # `next` is atomic: frames are taken in by threads
+        self._elsewhere: tempfile.TemporaryDirectory[str] | None = None
         self._renewed = time.monotonic()
         self._shard: Any = None
         self._rows = 0
@@ -103,7 +107,7 @@ class Staging:
 
     def begin(self, parent: Version | None = None) -> None:
         """Begin the transaction now, for a change that is made on this version, or on the newest."""
-        with _clear_errors(self._table):
+        with clear_errors(self._table):
             self._transaction = self._table.begin(parent)
         self._renewed = time.monotonic()
 
@@ -129,7 +133,7 @@ class Staging:
     def write(self, batch: pa.RecordBatch) -> None:
         """Append rows in logical types; shards close at their limits."""
         for part in self.parts(batch):
-            with _clear_errors(self._table):
+            with clear_errors(self._table):
                 self._write_part(part)
             if self.fills_up(0) or self._shard.nbytes + self._shard.pending >= self.shape.nbytes:
                 self.close_shard()
@@ -150,7 +154,7 @@ class Staging:
         """Finish the shard at hand, if there is one; files copied in since the last belong to it."""
         if self._shard is None:
             return
-        with _clear_errors(self._table):
+        with clear_errors(self._table):
             shard, self._shard = self._shard, None
             # Durable at once, and on a store out of this machine: many shards must not wait on the local disk.
             written = self._table.stage(self.transaction, replace(shard.close(), files=tuple(self._files)))
@@ -177,7 +181,7 @@ class Staging:
         """
         import pyarrow.parquet as pq
 
-        with _clear_errors(self._table):
+        with clear_errors(self._table):
             path = Path(self._table.place_side(self.transaction, n=self._number()))
             path.parent.mkdir(parents=True, exist_ok=True)
             pq.write_table(columns, path, compression="zstd", write_page_checksum=True)
@@ -192,6 +196,14 @@ class Staging:
         files, self._files = self._files, []
         return files
 
+    def take_in(self, column: str, sequence_id: str, file: File) -> str:
+        """A row's file as a reference: copied in, or taken over if it was encoded for this row."""
+        if not isinstance(file, Encoded):
+            return self.copy_in(column, sequence_id, file.location)
+        reference = self.copy_in(column, sequence_id, file.location, link=True, suffix=file.suffix)
+        local_path(file.location).unlink(missing_ok=True)
+        return reference
+
     def copy_in(
         self,
         column: str,
@@ -199,6 +211,7 @@ class Staging:
         location: str,
         *,
         link: bool = False,
+        suffix: str | None = None,
         storage: Mapping[str, str] | None = None,
     ) -> str:
         """Copy a file into the dataset, durably, and give its reference.
@@ -208,6 +221,7 @@ class Staging:
             sequence_id: Of the row.
             location: An absolute path or URI.
             link: Make a hard link where the file system can.
+            suffix: What its name ends in; that of the file by default.
             storage: Options of the store that the file lies in.
 
         Raises:
@@ -216,10 +230,11 @@ class Staging:
             OSError: It cannot be read, or the copy cannot be written.
         """
         transaction = self.transaction
-        with _clear_errors(self._table), _local(location, storage) as source:
+        with clear_errors(self._table), _local(location, storage) as source:
             before = source.stat()
             size, sha256 = _digest(source)
-            suffix = source.suffix if re.fullmatch(r"\.[A-Za-z0-9]{1,16}", source.suffix) else ""
+            suffix = source.suffix if suffix is None else suffix
+            suffix = suffix if re.fullmatch(r"\.[A-Za-z0-9]{1,16}", suffix) else ""
             name = f"{slug(sequence_id)}-{transaction.id}-{self._number()}{suffix}"
             path = f"{self._table.files(transaction)}/{slug(column)}/{sha256[:2]}/{name}"
             self._put(path, source, link=link)
@@ -228,6 +243,16 @@ class Staging:
                 self._table.store.delete([path])
                 raise ValidationError(f"{location} changed while it was being copied; nothing was added.")
         self._files.append(Copied(path=path, size=size, sha256=sha256))
+        return path
+
+    def scratch(self) -> Path:
+        """A path of this machine for a file in the making; `discard` removes what is left there."""
+        with clear_errors(self._table):
+            path: Path | None = self._table.store.local(self._table.temporary(self.transaction, self._number()))
+        if path is None:
+            if self._elsewhere is None:
+                self._elsewhere = tempfile.TemporaryDirectory(prefix="seqlake-", ignore_cleanup_errors=True)
+            path = Path(self._elsewhere.name, f"{self._number()}.tmp")
         return path
 
     def _put(self, path: str, source: Path, *, link: bool) -> None:
@@ -270,6 +295,7 @@ class Staging:
         )
         # From here on the table alone knows whether the commit was made, so it alone may remove anything.
         version: Version = self._table.commit(change, transaction=self.transaction)
+        self._forget_scratch()
         return version
 
     def abandon(self) -> None:
@@ -291,14 +317,19 @@ class Staging:
         if self._transaction is not None:
             self._table.discard(self._transaction)
             self._transaction = None
+        self._forget_scratch()
         self._files, self.written, self.sides = [], [], []
+
+    def _forget_scratch(self) -> None:
+        elsewhere, self._elsewhere = self._elsewhere, None
+        if elsewhere is not None:
+            elsewhere.cleanup()
 
     def _number(self) -> str:
         """A name within the transaction: a counter, and random digits where several processes count."""
         if self._prefix is not None:
             return f"{self._prefix}{secrets.token_hex(4)}"
-        self._count += 1
-        digits, number = "", self._count - 1
+        digits, number = "", next(self._count)
         while number or not digits:
             number, digit = divmod(number, 36)
             digits = _DIGITS[digit] + digits
@@ -340,7 +371,7 @@ def _digest(path: Path) -> tuple[int, str]:
 
 
 @contextmanager
-def _clear_errors(table: Any) -> Iterator[None]:
+def clear_errors(table: Any) -> Iterator[None]:
     """Say where it was when a place cannot be written or is full."""
     try:
         yield

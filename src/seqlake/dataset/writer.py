@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 from seqlake.dataset import conforming
+from seqlake.dataset.encoding import encoded, holds_frames
 from seqlake.dataset.ingest import File, Ids, RowBuffer, is_rows, prepare, rows, with_lengths
+from seqlake.dataset.recording import Recording
 from seqlake.dataset.staging import ShardShape, Staging
 from seqlake.errors import SeqlakeError
+from seqlake.media._encoding import Encoding
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -29,12 +32,20 @@ class Writer:
         ```
     """
 
-    def __init__(self, dataset: Dataset, *, shape: ShardShape, commit_every: int | None = None) -> None:
+    def __init__(
+        self,
+        dataset: Dataset,
+        *,
+        shape: ShardShape,
+        commit_every: int | None = None,
+        encoding: Encoding | None = None,
+    ) -> None:
         if commit_every is not None and commit_every < 1:
             raise ValueError(f"commit_every is a number of sequences, at least 1; found {commit_every}.")
         self._dataset = dataset
         self._shape = shape
         self._commit_every = commit_every
+        self._encoding = encoding or Encoding()
         self._schema = dataset.schema
         self._ids = Ids()
         self._buffer = RowBuffer(self._schema)
@@ -62,8 +73,9 @@ class Writer:
         Args:
             sequence_id: Unique in the dataset, not empty.
             **columns: Cells by column. A trajectory takes [T, D] arrays: numpy, tensors, nested lists; a file column a
-                `File`, which is copied in, or a str, which is a reference. What is not given is null; `length` is
-                filled with the number of steps.
+                `File`, which is copied in, or a str, which is a reference. A video or images column also takes frames:
+                uint8 [T, H, W, 3] RGB, or an iterable of [H, W, 3], which are encoded. What is not given is null;
+                `length` is filled with the number of steps.
 
         Raises:
             SchemaMismatchError: Unknown columns, wrong shapes or kinds of values. The sequence is not added; what was
@@ -77,8 +89,13 @@ class Writer:
         """`add` for columns whose names are no Python names."""
         self._check_usable()
         key = self._ids.check(sequence_id)
-        row = prepare(self._schema, key, columns, copy=self._copy_in)
-        self._begin()
+        if any(name in self._schema and holds_frames(self._schema[name], v) for name, v in columns.items()):
+            self._begin()
+            with encoded(self._schema, key, columns, encoding=self._encoding, scratch=self._staged.scratch) as cells:
+                row = prepare(self._schema, key, cells, copy=self._copy_in)
+        else:
+            row = prepare(self._schema, key, columns, copy=self._copy_in)
+            self._begin()
         self._buffer.add(row)
         self._ids.add(key)
         self._uncommitted += 1
@@ -111,6 +128,29 @@ class Writer:
             if self._commit_every is not None and self._uncommitted >= self._commit_every:
                 self.commit()
 
+    def record(self, sequence_id: str, /, **columns: object) -> Recording:
+        """A sequence recorded step by step; committed when its `with` block ends, in a transaction of its own.
+
+        Rows that were added and not committed stay so. Frames are encoded in threads while the take goes on.
+
+        Args:
+            sequence_id: Unique in the dataset, not empty.
+            **columns: Cells that hold for the whole take, as for `add`.
+
+        Raises:
+            SchemaMismatchError: Columns that do not fit.
+            DuplicateSequenceError: The id is known already; `ValidationError` for a value that does not fit.
+
+        Example:
+            ```python
+            with writer.record("ep_002", task="pick") as take:
+                for action, frame in robot:
+                    take.add(action=action, video_cam_high=frame)
+            ```
+        """
+        self._check_usable()
+        return Recording(self._dataset, self._ids, sequence_id, columns, shape=self._shape, encoding=self._encoding)
+
     def commit(self) -> Version:
         """Make everything added so far durable and visible, and go on.
 
@@ -123,6 +163,7 @@ class Writer:
         """
         self._check_usable()
         if self._uncommitted == 0:
+            self.discard()  # a row that was refused may have begun a transaction
             return self._dataset.version
         try:
             self._flush()
@@ -162,7 +203,7 @@ class Writer:
 
     def _copy_in(self, column: str, sequence_id: str, file: File) -> str:
         try:
-            return self._staged.copy_in(column, sequence_id, file.location)
+            return self._staged.take_in(column, sequence_id, file)
         except OSError:
             self._give_up()
             raise

@@ -84,7 +84,8 @@ class Loader:
             tail="drop" if shuffle else "pad",
         )
         settings.check()
-        self._prepared = Prepared(source, settings)
+        # A dataset moves on with its commits, and rows without a name would count as samples: a selection can pin both.
+        self._prepared = Prepared(source.with_id() if hasattr(source, "with_id") else source, settings)
         self._began = (0, 0)  # (epoch, sample) at which this pass began or the next one will
         self._position = (0, 0)  # where the next batch comes from
         self._live: LoaderIterator | None = None

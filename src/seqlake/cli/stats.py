@@ -1,0 +1,88 @@
+"""`seqlake stats`: what the numbers of a dataset are like."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from seqlake.cli import _options
+from seqlake.cli._output import Output, output_options, plain, shown, table
+
+if TYPE_CHECKING:
+    from seqlake.dataset.statistics import Outlier
+
+_RANKED = ("sequence_id", "score", "peak", "jerk", "static", "length", "reason")
+
+
+def _points(_context: click.Context, _parameter: click.Parameter, value: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in value.split(",") if part)
+    except ValueError:
+        raise click.BadParameter(f"expected numbers such as 0.01,0.5,0.99, found {value!r}.") from None
+
+
+@click.command()
+@_options.source
+@_options.version
+@_options.where
+@click.option("--columns", metavar="A,B", help="Which columns to look at (default: all with numbers).")
+@click.option(
+    "--quantiles",
+    metavar="Q,Q",
+    default="0.01,0.5,0.99",
+    show_default=True,
+    callback=_points,
+    help="From 0 to 1; '' for none.",
+)
+@click.option("--outliers", "top", type=click.IntRange(min=1), metavar="N", help="Also rank the N oddest sequences.")
+@output_options
+def command(
+    source: str,
+    *,
+    version: int | str | None,
+    where: str | None,
+    columns: str | None,
+    quantiles: tuple[float, ...],
+    top: int | None,
+    output: Output,
+) -> None:
+    """Show count, range, mean, standard deviation and quantiles of every column and dimension of DATASET.
+
+    All steps are read and the quantiles are exact; what was found is kept with the dataset until it changes. With
+    --outliers the sequences that are least like the others follow, with the reason; -q then prints their ids only.
+    """
+    from seqlake.dataset.statistics import outliers, statistics
+
+    selection = _options.opened(source, version=version)
+    if where:
+        selection = selection.where(where)
+    names = columns.split(",") if columns else None
+    unknown = [name for name in names or () if name not in selection.schema]
+    if unknown:
+        raise click.UsageError(f"No column {unknown[0]!r}; there are {', '.join(selection.schema.names)}.")
+    stats = statistics(selection, names, quantiles=quantiles, progress=output.progress)
+    found = outliers(selection, stats, top=top) if top else []
+    records = list(stats.records())
+    if output.quiet or output.format not in {"table", "json"}:
+        ranked = [_record(one) for one in found]
+        wanted = list(_RANKED) if top else list(records[0] if records else ("column",))
+        output.rows(ranked if top else records, key=wanted[0], columns=wanted)
+        return
+    document = {"rows": stats.rows, "columns": plain(stats.to_json())["columns"]}
+    if top:
+        document["outliers"] = [_record(one) for one in found]
+    text = [f"{stats.rows} sequences"]
+    if records:
+        text.append(table([[shown(value) for value in one.values()] for one in records], head=list(records[0])))
+    if found:
+        text += ["", *(f"{_called(one)}  score {one.score:.3g}: {one.reason}" for one in found)]
+    output.document(document, text="\n".join(text))
+
+
+def _record(one: Outlier) -> dict[str, Any]:
+    return {**one.to_json(), "sequence_id": _called(one)}
+
+
+def _called(one: Outlier) -> str:
+    return f"row {one.row}" if one.sequence_id is None else one.sequence_id

@@ -1,0 +1,220 @@
+"""Exact order statistics of more numbers than memory holds, by histograms that are refined where it matters.
+
+Every number has a key: an unsigned integer of its own width that sorts as the number does. One pass counts the upper
+16 bits of all keys, which says in which of 65 536 bins each wanted rank lies; the next pass looks only at numbers in
+these bins, and keeps them where they are few, else counts their next 16 bits. Two passes do for 32 bits, however the
+numbers are distributed.
+"""
+
+from __future__ import annotations
+
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+_DIGIT = 16  # bits that one pass decides
+_KEPT = 1 << 22  # numbers that are kept and sorted instead of counted
+_HISTOGRAMS = 128  # of 512 KiB each, at a time
+_TURNED = 1024  # steps that are turned into columns at a time, within the cache
+
+
+def rank_of(quantile: float, count: int, /) -> int:
+    """The place among `count` sorted numbers, from 0, as `numpy.quantile(..., method="inverted_cdf")` has it."""
+    return min(max(0, int(np.ceil(count * quantile - 1))), count - 1)
+
+
+class Ranks:
+    """Finds the numbers of given ranks in D dimensions; numbers that are not finite have no rank.
+
+    Args:
+        dtype: Type of the numbers: floats or integers of any width.
+        counts: [D] how many finite numbers each dimension has.
+        quantiles: From 0 to 1.
+
+    Example:
+        ```python
+        ranks = Ranks(values.dtype, np.array([len(values)]), [0.5])
+        while ranks.wanted:
+            ranks.add(values)        # all of them, in any number of parts, from any thread
+            ranks.end_pass()
+        ranks.values                 # [quantiles, D]
+        ```
+    """
+
+    def __init__(self, dtype: np.dtype[Any], counts: NDArray[np.int64], quantiles: Sequence[float], /) -> None:
+        self._dtype = dtype
+        self._quantiles = tuple(quantiles)
+        self._counts = counts
+        self._keys: NDArray[Any] = np.zeros((len(self._quantiles), len(counts)), _unsigned(dtype))
+        self._left: NDArray[np.int64] = np.zeros(self._keys.shape, np.int64)  # ranks within the bins found so far
+        self._lock = Lock()
+        # Of the pass under way: its dimensions, the bins looked at and the quantiles that lie there, what was seen.
+        self._next = 0
+        self._dims = range(0)
+        self._level = 0
+        self._keeping = True
+        self._targets: dict[int, dict[int, list[int]]] = {}
+        self._kept: dict[tuple[int, int], list[NDArray[Any]]] = {}
+        self._counted: dict[tuple[int, int], NDArray[np.int64]] = {}
+        self._begin_group()
+
+    @property
+    def wanted(self) -> bool:
+        """Whether another pass over all numbers is needed."""
+        return bool(self._dims)
+
+    @property
+    def values(self) -> NDArray[Any]:
+        """[quantiles, D] the numbers found; meaningless where a dimension has none."""
+        found = _from_keys(self._keys, self._dtype)
+        found += self._dtype.type(0)  # minus zero is zero
+        return found
+
+    def add(self, *parts: NDArray[Any]) -> None:
+        """Look at [n, D] numbers, in parts, in this pass."""
+        keys = self._columns(parts)
+        digits = np.empty(keys.shape[1], np.intp)
+        for dim, column in zip(self._dims, keys, strict=True):
+            if self._level == 0:
+                found = {prefix: column for prefix in self._targets[dim]}
+            else:
+                upper = column >> column.dtype.type(self._bits - self._level * _DIGIT)
+                found = {prefix: column[upper == prefix] for prefix in self._targets[dim]}
+            for prefix, own in found.items():
+                if self._keeping:
+                    self._keep(dim, prefix, own)
+                else:
+                    self._count(dim, prefix, own, digits[: len(own)])
+
+    def _columns(self, parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        """[dimensions of this pass, n] the keys of these numbers; turned while they are in the cache."""
+        columns = np.empty((len(self._dims), sum(map(len, parts))), _unsigned(self._dtype))
+        at = 0
+        for part in parts:
+            own = part[:, self._dims.start : self._dims.stop]
+            for start in range(0, len(own), _TURNED):
+                some = np.ascontiguousarray(own[start : start + _TURNED].T)
+                columns[:, at : at + some.shape[1]] = _to_keys(some)
+                at += some.shape[1]
+        return columns
+
+    def _keep(self, dim: int, prefix: int, keys: NDArray[Any]) -> None:
+        if self._level == 0 and self._dtype.kind == "f":
+            keys = keys[np.isfinite(_from_keys(keys, self._dtype))]
+        elif self._level == 0:
+            keys = keys.copy()  # not the whole block
+        with self._lock:
+            self._kept[dim, prefix].append(keys)
+
+    def _count(self, dim: int, prefix: int, keys: NDArray[Any], digits: NDArray[np.intp]) -> None:
+        shifted = keys >> keys.dtype.type(max(0, self._bits - (self._level + 1) * _DIGIT))
+        if self._level:
+            shifted &= keys.dtype.type((1 << _DIGIT) - 1)
+        digits[:] = shifted
+        counted = np.bincount(digits, minlength=self._bins)
+        with self._lock:
+            self._counted[dim, prefix] += counted
+
+    def end_pass(self) -> None:
+        """All numbers have been looked at: decide what the next pass is for."""
+        if self._keeping:
+            for (dim, prefix), parts in self._kept.items():
+                keys = np.sort(np.concatenate(parts))
+                for number in self._targets[dim][prefix]:
+                    self._keys[number, dim] = keys[self._left[number, dim]]
+            self._begin_group()
+            return
+        targets: dict[int, dict[int, list[int]]] = {dim: {} for dim in self._dims}
+        sizes: dict[tuple[int, int], int] = {}
+        for (dim, prefix), counted in self._counted.items():
+            if self._level == 0 and self._dtype.kind == "f":
+                counted[_not_finite(self._dtype)] = 0
+            below = np.cumsum(counted)
+            for number in self._targets[dim][prefix]:
+                digit = int(np.searchsorted(below, self._left[number, dim], side="right"))
+                self._left[number, dim] -= int(below[digit]) - int(counted[digit])
+                longer = (prefix << min(_DIGIT, self._bits)) | digit
+                targets[dim].setdefault(longer, []).append(number)
+                sizes[dim, longer] = int(counted[digit])
+        self._level += 1
+        self._targets = targets
+        if self._level * _DIGIT >= self._bits:
+            for dim, found in targets.items():
+                for prefix, numbers in found.items():
+                    self._keys[numbers, dim] = prefix
+            self._begin_group()
+        else:
+            self._begin_pass(sum(sizes.values()))
+
+    def _begin_group(self) -> None:
+        """Turn to the next dimensions: so many that their histograms fit, without those that have no numbers."""
+        while True:
+            start = self._next
+            stop = self._next = min(len(self._counts), start + max(1, _HISTOGRAMS // max(1, len(self._quantiles))))
+            self._dims = range(start, stop) if self._quantiles else range(0)
+            if not self._dims or self._counts[start:stop].any():
+                break
+        everything = list(range(len(self._quantiles)))
+        self._level = 0
+        self._targets = {dim: {0: everything} if self._counts[dim] else {} for dim in self._dims}
+        self._left = np.array(
+            [[rank_of(q, int(count)) if count else 0 for count in self._counts] for q in self._quantiles], np.int64
+        )
+        self._begin_pass(int(self._counts[self._dims.start : self._dims.stop].sum()))
+
+    def _begin_pass(self, numbers: int) -> None:
+        self._keeping = numbers <= _KEPT
+        wanted = [(dim, prefix) for dim, found in self._targets.items() for prefix in found]
+        self._kept = {place: [] for place in wanted}
+        self._counted = {} if self._keeping else {place: np.zeros(self._bins, np.int64) for place in wanted}
+
+    @property
+    def _bits(self) -> int:
+        return 8 * self._dtype.itemsize
+
+    @property
+    def _bins(self) -> int:
+        return 1 << min(_DIGIT, self._bits)
+
+
+def _unsigned(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return np.dtype(f"u{dtype.itemsize}")
+
+
+def _to_keys(values: NDArray[Any]) -> NDArray[Any]:
+    """[n] unsigned integers that sort as the numbers do: floats are signed magnitudes, integers two's complements."""
+    kind = _unsigned(values.dtype)
+    keys: NDArray[Any] = values.view(kind)
+    sign = kind.type(1 << (8 * kind.itemsize - 1))
+    if values.dtype.kind == "i":
+        keys = keys ^ sign
+    elif values.dtype.kind == "f":
+        negative = values.view(f"i{kind.itemsize}") >> (8 * kind.itemsize - 1)  # all bits, or none
+        keys = keys ^ (negative.view(kind) | sign)
+    return keys
+
+
+def _from_keys(keys: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    sign = keys.dtype.type(1 << (8 * keys.dtype.itemsize - 1))
+    if dtype.kind == "i":
+        keys = keys ^ sign
+    elif dtype.kind == "f":
+        keys = np.where(keys & sign, keys ^ sign, ~keys)
+    numbers: NDArray[Any] = keys.view(dtype)
+    return numbers
+
+
+def _not_finite(dtype: np.dtype[Any]) -> NDArray[np.bool_]:
+    """Which upper 16 bits of keys belong to infinities and NaN: those whose exponent is all ones."""
+    exponent = {2: 5, 4: 8, 8: 11}[dtype.itemsize]
+    ones = ((1 << exponent) - 1) << (15 - exponent)
+    digits = np.arange(1 << _DIGIT)
+    magnitude = np.where(digits >> 15, digits, ~digits) & 0x7FFF
+    found: NDArray[np.bool_] = magnitude & ones == ones
+    return found

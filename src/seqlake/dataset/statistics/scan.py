@@ -1,0 +1,230 @@
+"""The passes over a dataset that find its statistics, and the file that keeps them by its fingerprint."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from seqlake.dataset.statistics.chunks import each, kept_dtype, pieces
+from seqlake.dataset.statistics.moments import merged, moments, none_yet
+from seqlake.dataset.statistics.ranks import Ranks
+from seqlake.dataset.statistics.summary import Statistics, finished
+from seqlake.errors import SchemaMismatchError, ValidationError
+from seqlake.spec.schema import is_number
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from seqlake.dataset.statistics.chunks import Chunk
+    from seqlake.dataset.statistics.moments import Moments
+    from seqlake.dataset.statistics.summary import ColumnStatistics
+    from seqlake.protocols import Readable
+    from seqlake.spec.schema import Schema
+
+QUANTILES = (0.01, 0.5, 0.99)
+_MOST_WORKERS = 16
+
+
+def statistics(
+    source: Readable,
+    columns: Sequence[str] | None = None,
+    *,
+    quantiles: Sequence[float] = QUANTILES,
+    workers: int | None = None,
+    progress: bool | None = None,
+) -> Statistics:
+    """Count, range, mean, standard deviation and exact quantiles of every step, per column and dimension.
+
+    One pass over the numbers finds all but the quantiles, one or two more find these (up to four for 64-bit numbers
+    that are mostly alike). Memory does not grow with the dataset, and the result does not depend on `workers`. It is
+    kept by the source's fingerprint where its table can keep it, and read again from there.
+
+    Args:
+        source: A dataset, a selection, a scanned format.
+        columns: Temporal, vector and numeric scalar columns; by default all of them.
+        quantiles: From 0 to 1; none, for a single pass.
+        workers: Threads; by default one for each processor.
+        progress: Show a bar on stderr; None: where stderr is a terminal.
+
+    Raises:
+        KeyError: No such column.
+        SchemaMismatchError: A column that holds no numbers.
+        ValidationError: Cells that break the format: steps of different widths, null steps.
+        ValueError: A quantile or a number of workers out of range.
+
+    Example:
+        ```python
+        stats = statistics(ds.where("split = 'train'"))
+        loader = sl.Loader(ds, window={"action": range(16)}, batch_size=64).normalise(stats)
+        ```
+    """
+    names = _names(source.schema, columns)
+    points = tuple(sorted({float(point) for point in quantiles}))
+    if not all(0 <= point <= 1 for point in points):
+        raise ValueError(f"Quantiles lie between 0 and 1, found {', '.join(map(str, points))}.")
+    if workers is not None and workers < 1:
+        raise ValueError(f"Expected at least one worker, found {workers}.")
+    threads = workers or min(_MOST_WORKERS, os.cpu_count() or 1)
+    kept = _read(source)
+    missing = [name for name in names if name not in kept or not set(points) <= set(kept[name].quantiles)]
+    if missing:
+        every = {*points, *(point for name in missing if name in kept for point in kept[name].quantiles)}
+        kept = {**kept, **_Scan(source, missing, sorted(every), workers=threads, progress=progress).run()}
+        _write(source, kept)
+    return Statistics({name: _with_points(kept[name], points) for name in names}, rows=_rows(source))
+
+
+def _names(schema: Schema, columns: Sequence[str] | None) -> list[str]:
+    def has_numbers(name: str) -> bool:
+        column = schema[name]
+        return column.category in {"temporal", "vector"} or (column.category == "scalar" and is_number(column.arrow))
+
+    if columns is None:
+        return [name for name in schema.names if has_numbers(name)]
+    if isinstance(columns, str):
+        columns = [columns]
+    wrong = [name for name in dict.fromkeys(columns) if not has_numbers(name)]
+    if wrong:
+        raise SchemaMismatchError(
+            f"Statistics are of temporal, vector and numeric scalar columns; {schema[wrong[0]]} is none of these."
+        )
+    return list(dict.fromkeys(columns))
+
+
+def _rows(source: Readable) -> int:
+    return sum(shard.rows for shard in source.shards())
+
+
+def _with_points(own: ColumnStatistics, points: Sequence[float]) -> ColumnStatistics:
+    return replace(own, quantiles={point: own.quantiles[point] for point in points})
+
+
+class _Scan:
+    """The passes over some columns of a source."""
+
+    def __init__(
+        self, source: Readable, names: Sequence[str], points: Sequence[float], *, workers: int, progress: bool | None
+    ) -> None:
+        self.source = source
+        self.names = names
+        self.points = points
+        self.workers = workers
+        self.progress = progress
+
+    def run(self) -> dict[str, ColumnStatistics]:
+        """The statistics of each column."""
+        found, nulls, shapes = self._moments()
+        ranks = {name: Ranks(own.min.dtype, own.count, self.points) for name, own in found.items()}
+        while wanted := [name for name in self.names if ranks[name].wanted]:
+
+            def add(chunk: Chunk) -> None:
+                if chunk.parts:
+                    ranks[chunk.column].add(*_flat(chunk, found[chunk.column].min.dtype))
+
+            for _ in self._over(wanted, add, "quantiles"):
+                pass
+            for name in wanted:
+                ranks[name].end_pass()
+        return {
+            name: finished(
+                found[name],
+                category=self.source.schema[name].category,
+                shape=shapes[name],
+                nulls=nulls[name],
+                quantiles=dict(zip(self.points, ranks[name].values, strict=True)),
+            )
+            for name in self.names
+        }
+
+    def _moments(self) -> tuple[dict[str, Moments], dict[str, int], dict[str, tuple[int, ...]]]:
+        """Of each column its moments, its null cells and the shape of a step."""
+        schema = self.source.schema
+        nulls = dict.fromkeys(self.names, 0)
+        shapes: dict[str, tuple[int, ...]] = {}
+        parts: dict[str, list[Moments]] = {name: [] for name in self.names}
+
+        def look(chunk: Chunk) -> tuple[str, int, tuple[int, ...] | None, Moments | None]:
+            if not chunk.parts:
+                return chunk.column, chunk.nulls, None, None
+            some = [moments(part) for part in _flat(chunk, kept_dtype(schema[chunk.column]))]
+            return chunk.column, chunk.nulls, chunk.parts[0].shape[1:], merged(some)
+
+        for name, without, shape, some in self._over(self.names, look, "moments"):
+            nulls[name] += without
+            if shape is None or some is None:
+                continue
+            if shapes.setdefault(name, shape) != shape:
+                raise ValidationError(
+                    f"Column {name!r} has steps of shape {list(shapes[name])} and of {list(shape)}.",
+                    hint="A signal has the same dimension in every sequence; ds.validate() lists those that differ.",
+                )
+            parts[name].append(some)
+            if len(parts[name]) >= 64:
+                parts[name] = [merged(parts[name])]
+        for name in self.names:
+            shape = shapes.setdefault(name, _declared(schema, name))
+            parts[name].append(none_yet(int(np.prod(shape, dtype=np.int64)), kept_dtype(schema[name])))
+        return {name: merged(some) for name, some in parts.items()}, nulls, shapes
+
+    def _over(self, names: Sequence[str], look: Callable[[Chunk], Any], what: str) -> Iterator[Any]:
+        """What `look` makes of every chunk, in their order."""
+        from tqdm import tqdm
+
+        def work(piece: Callable[[], Iterator[Chunk]]) -> list[Any]:
+            return [look(chunk) for chunk in piece()]
+
+        hidden = None if self.progress is None else not self.progress
+        with tqdm(total=len(self.source.shards()), desc=what, unit=" shards", disable=hidden) as bar:
+            for done in each(pieces(self.source, names, passed=bar.update), work, workers=self.workers):
+                yield from done
+
+
+def _declared(schema: Schema, name: str) -> tuple[int, ...]:
+    column = schema[name]
+    return () if column.category == "scalar" else column.shape or ()
+
+
+def _flat(chunk: Chunk, dtype: np.dtype[Any]) -> list[NDArray[Any]]:
+    """The parts of a chunk as [n, D]."""
+    size = int(np.prod(chunk.parts[0].shape[1:], dtype=np.int64))
+    return [part.astype(dtype, copy=False).reshape(len(part), size) for part in chunk.parts]
+
+
+# ---- kept by fingerprint
+
+
+def _keeper(source: Any) -> Any | None:
+    """What keeps derived bytes for a source: itself, its table, or the version it selects from."""
+    places = (source, getattr(source, "table", None), getattr(getattr(source, "access", None), "source", None))
+    return next((place for place in places if hasattr(place, "read_derived")), None)
+
+
+def _name(source: Readable) -> str:
+    return f"statistics-{source.fingerprint}"
+
+
+def _read(source: Readable) -> dict[str, ColumnStatistics]:
+    """Columns whose statistics are known."""
+    keeper = _keeper(source)
+    data = None if keeper is None else keeper.read_derived(_name(source))
+    if data is None:
+        return {}
+    try:
+        return dict(Statistics.from_json(json.loads(data)))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return {}  # damaged, or of a later release: it can be computed again
+
+
+def _write(source: Readable, columns: Mapping[str, ColumnStatistics]) -> None:
+    keeper = _keeper(source)
+    if keeper is not None:
+        text = json.dumps(Statistics(columns, rows=_rows(source)).to_json(), allow_nan=False)
+        with suppress(OSError):  # nowhere to keep it: what was found is as good
+            keeper.write_derived(_name(source), text.encode())

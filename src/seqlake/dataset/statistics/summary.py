@@ -1,0 +1,287 @@
+"""Statistics as a value: a mapping of columns that prints, is kept as JSON, merges and normalises batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from seqlake.dataset.statistics.moments import Moments, merged, none_yet
+from seqlake.errors import SchemaMismatchError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+FORMAT = 1
+_NUMBERS = ("count", "min", "max", "mean", "std", "nan", "inf")
+_KEYS = ("category", *_NUMBERS, "quantiles")
+_SHOWN = 16  # dimensions of a column that are printed
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ColumnStatistics(Mapping[str, Any]):
+    """What the numbers of one column are like; also a mapping of these names to their values.
+
+    Every array has the shape of one step: `(D,)`, `()` for a column of single numbers. Numbers that are not finite are
+    counted apart and enter nothing else. Where a dimension has no finite number, the others are NaN; so are mean and
+    std where float64 cannot hold the sums.
+
+    Attributes:
+        category: `temporal`, `vector` or `scalar`.
+        dtype: Type of the column's numbers; booleans count as 0 and 1 of uint8.
+        nulls: Cells without a value.
+        count: Finite numbers.
+        min: The smallest, in the column's own type.
+        max: The largest.
+        mean: float64.
+        std: Standard deviation of the population (`ddof=0`), float64; exactly 0 for a constant dimension.
+        nan: Numbers that are NaN.
+        inf: Numbers that are infinite.
+        quantiles: For each quantile asked for, the smallest number that so large a part is not larger than, as
+            `numpy.quantile(..., method="inverted_cdf")`: one that occurs, in the column's own type.
+    """
+
+    category: str
+    dtype: np.dtype[Any]
+    nulls: int
+    count: NDArray[np.int64]
+    min: NDArray[Any]
+    max: NDArray[Any]
+    mean: NDArray[np.float64]
+    std: NDArray[np.float64]
+    nan: NDArray[np.int64]
+    inf: NDArray[np.int64]
+    quantiles: Mapping[float, NDArray[Any]] = field(default_factory=dict)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one step."""
+        return self.count.shape
+
+    @property
+    def constant(self) -> NDArray[np.bool_]:
+        """Which dimensions have only one number, however often."""
+        return np.asarray((self.count > 0) & (self.min == self.max))
+
+    def __getitem__(self, key: str, /) -> Any:
+        if key not in _KEYS:
+            raise KeyError(key)
+        return getattr(self, key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_KEYS)
+
+    def __len__(self) -> int:
+        return len(_KEYS)
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as JSON values; NaN becomes null."""
+        return {
+            "category": self.category,
+            "dtype": self.dtype.name,
+            "shape": list(self.shape),
+            "nulls": self.nulls,
+            **{name: _plain(getattr(self, name)) for name in _NUMBERS},
+            "quantiles": [[quantile, _plain(values)] for quantile, values in self.quantiles.items()],
+        }
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any], /) -> ColumnStatistics:
+        """What `to_json` gave."""
+        dtype, shape = np.dtype(value["dtype"]), tuple(value["shape"])
+        count = np.array(value["count"], np.int64).reshape(shape)
+        own = dtype if count.all() or dtype.kind == "f" else np.dtype(np.float64)
+        kinds = {"count": np.int64, "nan": np.int64, "inf": np.int64, "mean": np.float64, "std": np.float64}
+        numbers = {name: np.array(value[name], kinds.get(name, own)).reshape(shape) for name in _NUMBERS}
+        quantiles = {float(q): np.array(values, own).reshape(shape) for q, values in value["quantiles"]}
+        return ColumnStatistics(
+            category=value["category"], dtype=dtype, nulls=value["nulls"], quantiles=quantiles, **numbers
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ColumnStatistics) and self.to_json() == other.to_json()
+
+    def __hash__(self) -> int:
+        return hash((self.category, self.dtype, self.nulls, self.count.tobytes(), self.mean.tobytes()))
+
+
+class Statistics(Mapping[str, ColumnStatistics]):
+    """Column -> what its numbers are like; made by `statistics`, taken by `Loader.normalise`.
+
+    Args:
+        columns: The columns, in order.
+        rows: Sequences looked at.
+
+    Example:
+        ```python
+        stats = statistics(ds)
+        stats["action"].mean, stats["action"].quantiles[0.5]
+        ```
+    """
+
+    def __init__(self, columns: Mapping[str, ColumnStatistics], /, *, rows: int) -> None:
+        self._columns = dict(columns)
+        self.rows = rows
+
+    def __getitem__(self, name: str, /) -> ColumnStatistics:
+        if name not in self._columns:
+            raise KeyError(f"No statistics of {name!r}; there are those of {', '.join(self._columns) or 'no column'}.")
+        return self._columns[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+    def select(self, *columns: str) -> Statistics:
+        """Only these columns."""
+        return Statistics({name: self[name] for name in columns}, rows=self.rows)
+
+    def merge(self, other: Statistics, /) -> Statistics:
+        """The statistics of both sets of sequences together, without reading them again.
+
+        Quantiles cannot be had from those of the parts: the result has none. `statistics` of both together finds them.
+
+        Raises:
+            SchemaMismatchError: Other columns, types or shapes.
+        """
+        if set(self) != set(other):
+            raise SchemaMismatchError(
+                f"Statistics of the same columns can be merged, found {', '.join(sorted(set(self) ^ set(other)))} in "
+                "one only; use select()."
+            )
+        columns = {name: _merged(name, own, other[name]) for name, own in self.items()}
+        return Statistics(columns, rows=self.rows + other.rows)
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """One dict for each column and dimension, with plain numbers, the quantiles as `q0.5`, and a note."""
+        for name, own in self.items():
+            flat = {key: np.ravel(own[key]).tolist() for key in _NUMBERS}
+            quantiles = {f"q{q:g}": np.ravel(values).tolist() for q, values in own.quantiles.items()}
+            constant = np.ravel(own.constant)
+            for dim, place in enumerate(np.ndindex(own.shape)):
+                record = {key: values[dim] for key, values in {**flat, **quantiles}.items()}
+                notes = ["constant"] if constant[dim] else []
+                notes += [f"{record[key]} {text}" for key, text in (("nan", "NaN"), ("inf", "infinite")) if record[key]]
+                notes += [f"{own.nulls} null"] if own.nulls else []
+                where = ",".join(map(str, place))
+                yield {"column": name, "dim": where, **record, "note": ", ".join(notes)}
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as JSON values; `from_json` gives it back bit by bit."""
+        columns = {name: own.to_json() for name, own in self.items()}
+        return {"format": FORMAT, "rows": self.rows, "columns": columns}
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any], /) -> Statistics:
+        """What `to_json` gave.
+
+        Raises:
+            ValueError: Not that, or of a later format.
+        """
+        if value.get("format") != FORMAT or not isinstance(value.get("columns"), Mapping):
+            raise ValueError(f"Expected statistics of format {FORMAT}, found format {value.get('format')!r}.")
+        columns = {name: ColumnStatistics.from_json(own) for name, own in value["columns"].items()}
+        return Statistics(columns, rows=value["rows"])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Statistics) and self.to_json() == other.to_json()
+
+    def __hash__(self) -> int:
+        return hash((tuple(self._columns.items()), self.rows))
+
+    def __repr__(self) -> str:
+        head = f"Statistics of {self.rows} sequences"
+        lines: dict[str, list[dict[str, Any]]] = {}
+        for record in self.records():
+            lines.setdefault(record["column"], []).append(record)
+        points = dict.fromkeys(f"q{q:g}" for own in self.values() for q in own.quantiles)
+        names = ["column", "dim", "count", "min", "max", "mean", "std", *points, "note"]
+        table = [names]
+        for name, records in lines.items():
+            table += [[_text(record.get(key, "")) for key in names] for record in records[:_SHOWN]]
+            if len(records) > _SHOWN:
+                table.append([name, "…", *[""] * (len(names) - 3), f"{len(records) - _SHOWN} more dimensions"])
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        return "\n".join([head, *("  ".join(map(str.ljust, row, widths)).rstrip() for row in table)])
+
+
+def finished(
+    found: Moments,
+    /,
+    *,
+    category: str,
+    shape: tuple[int, ...],
+    nulls: int,
+    quantiles: Mapping[float, NDArray[Any]],
+) -> ColumnStatistics:
+    """Moments as they are shown: NaN where there is no number, no deviation where there is but one."""
+    some = found.count > 0
+    constant = some & (found.min == found.max)
+    dtype = found.min.dtype
+
+    def own(values: NDArray[Any]) -> NDArray[Any]:
+        # An integer has no NaN; without any number the type does not matter.
+        wide = values if some.all() else np.where(some, values, dtype.type(np.nan) if dtype.kind == "f" else np.nan)
+        return np.asarray(wide + 0).reshape(shape)  # minus zero is zero
+
+    def known(values: NDArray[np.float64], exactly: NDArray[Any] | float) -> NDArray[np.float64]:
+        exact = np.where(constant, exactly, values).astype(np.float64)
+        return np.asarray(np.where(some & np.isfinite(exact), exact, np.nan)).reshape(shape)
+
+    std = np.sqrt(found.m2 / np.maximum(found.count, 1))
+    return ColumnStatistics(
+        category=category,
+        dtype=dtype,
+        nulls=nulls,
+        count=found.count.reshape(shape),
+        min=own(found.min),
+        max=own(found.max),
+        mean=known(found.mean + found.rest, found.min),
+        std=known(std, 0.0),
+        nan=found.nan.reshape(shape),
+        inf=found.inf.reshape(shape),
+        quantiles={q: own(values) for q, values in quantiles.items()},
+    )
+
+
+def _moments(own: ColumnStatistics) -> Moments:
+    """The moments that these statistics came from."""
+    count, blank = own.count.ravel(), none_yet(own.count.size, own.dtype)
+    known = {key: np.where(count > 0, own[key].ravel(), 0.0) for key in ("mean", "std")}
+    some = replace(blank, count=count, nan=own.nan.ravel(), inf=own.inf.ravel())
+    if not count.any():
+        return some  # the type of numbers that are not there is not kept
+    return replace(
+        some,
+        mean=known["mean"],
+        m2=np.square(known["std"]) * count,
+        min=np.where(count > 0, own.min.ravel(), blank.min),
+        max=np.where(count > 0, own.max.ravel(), blank.max),
+    )
+
+
+def _merged(name: str, one: ColumnStatistics, two: ColumnStatistics) -> ColumnStatistics:
+    if (one.category, one.dtype, one.shape) != (two.category, two.dtype, two.shape):
+        raise SchemaMismatchError(
+            f"Statistics of {name!r} cannot be merged: {one.category} {one.dtype} {list(one.shape)} and "
+            f"{two.category} {two.dtype} {list(two.shape)}."
+        )
+    both = merged([_moments(one), _moments(two)])
+    return finished(both, category=one.category, shape=one.shape, nulls=one.nulls + two.nulls, quantiles={})
+
+
+def _plain(values: NDArray[Any]) -> Any:
+    """Nested lists, None for NaN."""
+    if values.dtype.kind == "f" and np.isnan(values).any():
+        held = values.astype(object)
+        held[np.isnan(values)] = None
+        return held.tolist()
+    return values.tolist()
+
+
+def _text(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

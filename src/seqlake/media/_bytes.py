@@ -1,0 +1,91 @@
+"""A source's bytes: as a file for FFmpeg's demuxers, and by range for decoders that need no container."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from seqlake.files.memory import MemoryBlob
+
+if TYPE_CHECKING:
+    from seqlake.protocols import Blob, Source
+
+_BLOCK = 4 << 20  # read at once where only ranges can be had
+_BLOCKS = 8
+
+
+def blob_of(source: Source, /) -> Blob:
+    """The bytes as a blob, also where they stand in the row."""
+    return MemoryBlob(source.blob) if isinstance(source.blob, (bytes, bytearray, memoryview)) else source.blob
+
+
+def all_of(source: Source, /) -> bytes | memoryview:
+    """All bytes at once: for pictures, which are small."""
+    blob = blob_of(source)
+    view = blob.view()
+    return blob.ranges(np.array([0]), np.array([blob.size]))[0] if view is None else view
+
+
+class BlobBytes(io.RawIOBase):
+    """A blob as the file that a demuxer reads: mapped memory, or a few large blocks of a remote one.
+
+    Attributes:
+        end: Where the file ends; may be set to less than the blob's size.
+
+    Example:
+        >>> BlobBytes(MemoryBlob(b"abc")).read(2)
+        b'ab'
+    """
+
+    def __init__(self, blob: Blob, /) -> None:
+        super().__init__()
+        self._blob = blob
+        self._view = blob.view()
+        self._blocks: dict[int, memoryview] = {}
+        self._place = 0
+        self.end = blob.size
+
+    def between(self, start: int, stop: int, /) -> bytes:
+        """Bytes `start` to `stop`, or to the end of the file."""
+        stop = min(stop, self.end)
+        if self._view is not None:
+            return bytes(self._view[start:stop])
+        first, last = start // _BLOCK, max(start, stop - 1) // _BLOCK
+        parts = [self._block(number) for number in range(first, last + 1)] if start < stop else []
+        joined = parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
+        return bytes(joined[start - first * _BLOCK : stop - first * _BLOCK])
+
+    def _block(self, number: int) -> memoryview:
+        if number not in self._blocks:
+            if len(self._blocks) >= _BLOCKS:
+                del self._blocks[next(iter(self._blocks))]
+            start = number * _BLOCK
+            stop = min(start + _BLOCK, self._blob.size)
+            self._blocks[number] = self._blob.ranges(np.array([start]), np.array([stop]))[0]
+        return self._blocks[number]
+
+    def readable(self) -> bool:
+        """Yes."""
+        return True
+
+    def seekable(self) -> bool:
+        """Yes."""
+        return True
+
+    def tell(self) -> int:
+        """The next byte."""
+        return self._place
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Go to a byte."""
+        begin = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self.end}[whence]
+        self._place = max(0, begin + offset)
+        return self._place
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes."""
+        data = self.between(self._place, self.end if size < 0 else self._place + size)
+        self._place += len(data)
+        return data

@@ -1,0 +1,147 @@
+"""Frames by number and by time, over a decoder that is opened when it is first needed."""
+
+from __future__ import annotations
+
+import os
+from fractions import Fraction
+from threading import Lock
+from typing import TYPE_CHECKING, Any, SupportsIndex
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from seqlake.protocols import Decoder, Ints
+
+_FINEST = 1_000_000  # floats are read as the fraction they mean, as in 0.7 = 7/10
+
+
+class Held:
+    """One decoder of one process behind a lock; pickles as nothing."""
+
+    __slots__ = ("_decoder", "_pid", "lock")
+
+    def __init__(self) -> None:
+        self.lock = Lock()
+        self._decoder: Decoder | None = None
+        self._pid = 0
+
+    def get(self, opened: Callable[[], Decoder], /) -> Decoder:
+        """The decoder, opened now if it is not; hold the lock."""
+        if self._decoder is None or self._pid != os.getpid():
+            self._decoder, self._pid = opened(), os.getpid()
+        return self._decoder
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Held, ())
+
+
+class Frames:
+    """What has frames: `[i]`, `[a:b]`, `[[3, 1, 2]]`, `.at(seconds=)`, `.pts`, `len`.
+
+    May be used by several threads, one at a time; give each thread a view of its own to decode in parallel.
+    """
+
+    __slots__ = ()
+
+    _held: Held
+
+    def _open(self) -> Decoder:
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        with self._held.lock:
+            return len(self._held.get(self._open))
+
+    def __bool__(self) -> bool:
+        return True  # a file is there whether or not it has frames
+
+    def __getitem__(self, which: SupportsIndex | slice | Sequence[int] | NDArray[Any], /) -> NDArray[Any]:
+        """Decode frames: one for a number, [N, ...] for a slice or a list of numbers."""
+        if isinstance(which, slice):
+            return self.decode(np.arange(len(self))[which])
+        numbers = np.asarray(which)
+        if numbers.size and numbers.dtype.kind not in "iu":
+            raise TypeError(f"Frames are chosen by number, slice or a list of numbers, found {which!r}.")
+        if numbers.ndim == 0:
+            one: NDArray[Any] = self.decode(numbers[None])[0]
+            return one
+        return self.decode(numbers)
+
+    def decode(self, indices: ArrayLike, /, *, size: tuple[int, int] | None = None) -> NDArray[Any]:
+        """Decode frames by number.
+
+        Args:
+            indices: [N] numbers in any order; negative ones count from the end.
+            size: Width and height to scale to, in the same pass.
+
+        Returns:
+            Video and pictures uint8 [N, height, width, 3]; audio float32 [N, channels].
+
+        Raises:
+            IndexError: There is no such frame.
+            CorruptFrameError: It is damaged.
+            CorruptFileError: The file is.
+        """
+        with self._held.lock:
+            decoder = self._held.get(self._open)
+            numbers = np.array(indices, np.int64, ndmin=1)
+            numbers[numbers < 0] += len(decoder)
+            return decoder.read(numbers, size=size)
+
+    def at(self, *, seconds: ArrayLike, size: tuple[int, int] | None = None) -> NDArray[Any]:
+        """Decode the frames that are shown at some times: each the latest that is shown at or before.
+
+        Args:
+            seconds: [N] or one, after the first frame is shown; compared as fractions, never as floats.
+            size: Width and height to scale to.
+
+        Returns:
+            [N, ...], or one frame for one time.
+
+        Raises:
+            IndexError: A time before the first frame.
+        """
+        times = np.asarray(seconds)
+        numbers = self.numbers_at(times.reshape(-1).tolist() if times.dtype == object else times.reshape(-1))
+        frames = self.decode(numbers, size=size)
+        return frames if times.ndim else frames[0]
+
+    def numbers_at(self, seconds: Sequence[Any] | NDArray[Any], /) -> Ints:
+        """[N] the number of the latest frame shown at or before each time."""
+        with self._held.lock:
+            decoder = self._held.get(self._open)
+            pts, base = decoder.pts, decoder.time_base
+        ticks = np.array([_exact(one) // base for one in seconds], np.int64)
+        if not len(pts) or (ticks < 0).any():
+            raise IndexError(f"The first frame is shown at 0 seconds; found {min(map(float, seconds), default=0)}.")
+        numbers: Ints = np.searchsorted(pts, pts[0] + ticks, side="right").astype(np.int64) - 1
+        return numbers
+
+    @property
+    def pts(self) -> Ints:
+        """[frames] when each is shown, in ticks of `time_base`, strictly ascending, as the file says."""
+        with self._held.lock:
+            return self._held.get(self._open).pts
+
+    @property
+    def time_base(self) -> Fraction:
+        """Seconds of one tick."""
+        with self._held.lock:
+            return self._held.get(self._open).time_base
+
+    @property
+    def seconds(self) -> NDArray[np.float64]:
+        """[frames] when each is shown, counted from the first."""
+        pts, base = self.pts, self.time_base
+        made: NDArray[np.float64] = (pts - pts[:1]) * base.numerator / base.denominator
+        return made
+
+
+def _exact(seconds: Any) -> Fraction:
+    if isinstance(seconds, (int, Fraction)):
+        return Fraction(seconds)
+    return Fraction(str(seconds)).limit_denominator(_FINEST)

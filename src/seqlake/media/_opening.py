@@ -1,0 +1,69 @@
+"""Finds the plug that opens a source; ours come first, then those that others installed."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from seqlake import plugins
+from seqlake.errors import DecodeError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from seqlake.protocols import Decoder, Media, Source
+    from seqlake.spec.column_types import ColumnType
+
+
+@cache
+def _plugs(kind: str) -> tuple[Media, ...]:
+    found: list[Any] = [plugins.load("media", name) for name in plugins.names("media")]
+    found = [plug for plug in found if kind in plug.types()]
+    return tuple(sorted(found, key=lambda plug: not getattr(plug, "__name__", "").startswith("seqlake.")))
+
+
+def opens(kind: str, /) -> bool:
+    """Whether some plug opens columns of this type."""
+    return bool(_plugs(kind))
+
+
+def open(source: Source, /, *, threads: int = 1, device: str = "cpu") -> Decoder:  # noqa: A001 - the protocol's name
+    """Open a media source by its column's type.
+
+    Args:
+        source: What the cell points to.
+        threads: How many a decoder may use.
+        device: `"cpu"`, or `"cuda:0"` where a plug serves it.
+
+    Raises:
+        DecodeError: Nothing opens this type; or the first plug's own reason why it cannot.
+    """
+    first: DecodeError | None = None
+    for plug in _plugs(source.column.type):
+        try:
+            return plug.open(source, threads=threads, device=device)
+        except DecodeError as error:
+            first = first or error
+    if first is not None:
+        raise first
+    raise DecodeError(f"Nothing here decodes columns of type {source.column.type!r}; read the file's bytes instead.")
+
+
+def index(source: Source, /) -> Mapping[int, bytes]:
+    """What makes opening this source cheap, by number of the video stream; empty where nothing does."""
+    return next((made for plug in _plugs(source.column.type) if (made := plug.index(source))), {})
+
+
+def open_steps(count: int, picture: Callable[[int], Source | None], column: ColumnType, /) -> Decoder:
+    """Encoded pictures, one for each step, as one decoder.
+
+    Args:
+        count: How many steps.
+        picture: Gives one step's picture, None where there is none; called when it is read.
+        column: May declare `fps`, which gives steps their times.
+    """
+    from seqlake.media.image import ImageDecoder
+
+    rate = column.get("fps")
+    return ImageDecoder(count, picture, rate=Fraction(str(rate)) if rate else None)

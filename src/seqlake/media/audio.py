@@ -1,0 +1,165 @@
+"""Audio: samples by number, exact for every codec, since a file is decoded once from its start and kept.
+
+Decoders of lossy codecs depend on what they decoded before, so a jump into the middle gives other values. Priming is
+cut as the file says; samples are counted by decoding, never by timestamps.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from seqlake.errors import CorruptFileError, CorruptFrameError, DecodeError
+from seqlake.media._bytes import BlobBytes, blob_of
+from seqlake.media.video.indexing import open_container
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from av.audio.frame import AudioFrame
+    from numpy.typing import NDArray
+
+    from seqlake.protocols import Ints, Source
+
+_WHOLE = {"u8": (128, 128), "s16": (0, 1 << 15), "s32": (0, 1 << 31), "s64": (0, 1 << 63)}  # zero, scale to 1.0
+
+
+def types() -> tuple[str, ...]:
+    """The column types that it opens."""
+    return ("audio",)
+
+
+def index(source: Source, /) -> Mapping[int, bytes]:  # noqa: ARG001 - the protocol's
+    """Nothing: a file is decoded from its start."""
+    return {}
+
+
+def open(source: Source, /, *, threads: int = 1, device: str = "cpu") -> AudioDecoder:  # noqa: A001, ARG001 - the protocol's
+    """Open one audio stream; nothing is read before it is asked for anything.
+
+    Args:
+        source: The file; `source.column` may name a `stream`, else it is the first.
+        threads: Not used.
+        device: Not used.
+    """
+    return AudioDecoder(source)
+
+
+class AudioDecoder:
+    """The samples of one audio stream; for one thread at a time.
+
+    They lie in a temporary file while it is open: four bytes for each sample of each channel.
+
+    Args:
+        source: The file, and which of its samples belong to this source.
+    """
+
+    def __init__(self, source: Source, /) -> None:
+        self._source = source
+        self._held: tuple[NDArray[np.float32], int] | None = None
+
+    def __len__(self) -> int:
+        return len(self._samples()[0])
+
+    @property
+    def pts(self) -> Ints:
+        """[samples] their numbers in the file."""
+        return np.arange(len(self), dtype=np.int64) + self._source.first
+
+    @property
+    def time_base(self) -> Fraction:
+        """Seconds from one sample to the next."""
+        return Fraction(1, self._samples()[1])
+
+    def read(
+        self, indices: Ints, /, *, size: tuple[int, int] | None = None, out: NDArray[Any] | None = None
+    ) -> NDArray[Any]:
+        """Samples.
+
+        Args:
+            indices: [N] sample numbers in any order, repeats allowed.
+            size: Nothing that samples have.
+            out: [N, channels] float32 to write into.
+
+        Returns:
+            float32 [N, channels], full scale is 1.
+
+        Raises:
+            CorruptFileError: It is no audio, or is damaged.
+            IndexError: There is no such sample.
+        """
+        samples = self._samples()[0]
+        wanted = np.asarray(indices, np.int64)
+        if size is not None:
+            raise ValueError("size is for pictures; samples have none.")
+        if wanted.size and (wanted.min() < 0 or wanted.max() >= len(samples)):
+            raise IndexError(f"There are samples 0 to {len(samples) - 1}, found {wanted.min()} to {wanted.max()}.")
+        if out is None:
+            return np.asarray(samples[wanted])
+        if out.shape != (len(wanted), samples.shape[1]) or out.dtype != np.float32:
+            raise ValueError(
+                f"out: expected float32 [{len(wanted)}, {samples.shape[1]}], found {out.dtype} {list(out.shape)}."
+            )
+        out[:] = samples[wanted]
+        return out
+
+    def close(self) -> None:
+        """Let go of the samples; the next read decodes again."""
+        self._held = None
+
+    def _samples(self) -> tuple[NDArray[np.float32], int]:
+        """[samples, channels] of this source and the sample rate, decoded once."""
+        if self._held is None:
+            first, count = self._source.first, self._source.count
+            samples, rate = _decoded(self._source)
+            self._held = samples[first:][:count], rate
+        return self._held
+
+
+def _decoded(source: Source) -> tuple[NDArray[np.float32], int]:
+    import av
+
+    blob = blob_of(source)
+    with open_container(BlobBytes(blob), blob.location) as container, tempfile.TemporaryFile() as kept:
+        number = int(source.column.get("stream", 0))
+        if number >= len(container.streams.audio):
+            raise DecodeError(
+                f"{blob.location} has {len(container.streams.audio)} audio streams, found stream={number}."
+            )
+        stream = container.streams.audio[number]
+        rate, channels, total = stream.rate, stream.channels, 0
+        stream.codec_context.thread_type = "NONE"
+        try:
+            for frame in container.decode(stream):
+                if (frame.sample_rate, len(frame.layout.channels)) != (rate, channels):
+                    raise CorruptFileError(
+                        f"{blob.location} changes in the middle: expected {channels} channels at {rate} Hz, found "
+                        f"{len(frame.layout.channels)} at {frame.sample_rate} Hz. Encode it anew.",
+                        path=blob.location,
+                    )
+                block = _floats(frame, channels)
+                kept.write(block.tobytes())
+                total += len(block)
+        except av.FFmpegError as error:
+            raise CorruptFrameError(
+                f"{blob.location} is damaged after sample {total}: {error.strerror}. Copy it from where it came from.",
+                path=blob.location,
+            ) from error
+        kept.flush()
+        shape = (total, channels)
+        samples = np.memmap(kept, np.float32, "r", shape=shape) if total else np.empty(shape, np.float32)
+        return samples, rate
+
+
+def _floats(frame: AudioFrame, channels: int) -> NDArray[np.float32]:
+    """[samples, channels] float32, full scale is 1."""
+    values: NDArray[Any] = frame.to_ndarray()
+    values = values.T if frame.format.is_planar else values.reshape(-1, channels)
+    kind = frame.format.name.removesuffix("p")
+    if kind in _WHOLE:
+        zero, scale = _WHOLE[kind]
+        values = (values.astype(np.float64) - zero) / scale
+    return np.ascontiguousarray(values, np.float32)

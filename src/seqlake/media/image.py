@@ -1,0 +1,240 @@
+"""Pictures: JPEG and PNG, one or a list of them, as arrays with channels last.
+
+JPEG is decoded by simplejpeg where that is installed (extra `images`; libjpeg's own pixels), else by PyAV, whose pixels
+differ a little. Orientation tags are not applied: an array has the rows that the file has.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from fractions import Fraction
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from seqlake import plugins
+from seqlake.errors import CorruptFrameError, DecodeError
+from seqlake.media._bytes import all_of
+from seqlake.media.video.pixels import rows_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from av.video.frame import VideoFrame
+    from numpy.typing import NDArray
+
+    from seqlake.protocols import Ints, Source
+
+_MAGIC = {b"\xff\xd8\xff": "mjpeg", b"\x89PNG\r\n\x1a\n": "png"}
+
+
+def types() -> tuple[str, ...]:
+    """The column types that it opens."""
+    return ("image",)
+
+
+def index(source: Source, /) -> Mapping[int, bytes]:  # noqa: ARG001 - the protocol's
+    """Nothing: a picture is read whole."""
+    return {}
+
+
+def open(source: Source, /, *, threads: int = 1, device: str = "cpu") -> ImageDecoder:  # noqa: A001, ARG001 - the protocol's
+    """Open one picture as a decoder of one frame; its bytes are read with the first `read`."""
+    return ImageDecoder(1, lambda _: source)
+
+
+class ImageDecoder:
+    """Pictures by number, each a source of its own; for one thread at a time.
+
+    Args:
+        count: How many.
+        picture: Gives the source of one; None where a step has no picture.
+        rate: Pictures per second, for times; step numbers by default.
+    """
+
+    def __init__(self, count: int, picture: Callable[[int], Source | None], /, *, rate: Fraction | None = None) -> None:
+        self._count = count
+        self._picture = picture
+        self._rate = rate or Fraction(1)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def pts(self) -> Ints:
+        """[steps] their numbers."""
+        return np.arange(self._count, dtype=np.int64)
+
+    @property
+    def time_base(self) -> Fraction:
+        """Seconds from one step to the next."""
+        return 1 / self._rate
+
+    def read(
+        self, indices: Ints, /, *, size: tuple[int, int] | None = None, out: NDArray[Any] | None = None
+    ) -> NDArray[Any]:
+        """Decode pictures.
+
+        Args:
+            indices: [N] numbers in any order; repeats are decoded once.
+            size: Width and height to scale to.
+            out: [N, height, width, channels] to write into.
+
+        Returns:
+            uint8 [N, height, width, 3]; uint16 [N, height, width, 1 or 3] for pictures of 16 bits.
+
+        Raises:
+            CorruptFrameError: A picture is damaged.
+            DecodeError: Neither JPEG nor PNG, a step without a picture, or pictures of different sizes.
+            IndexError: There is no such step.
+        """
+        wanted = np.asarray(indices, np.int64).tolist()
+        for step in wanted:
+            if not 0 <= step < self._count:
+                raise IndexError(f"There are pictures 0 to {self._count - 1}, found {step}.")
+        if not wanted:
+            return self._nothing(size)
+        places: dict[int, int] = {}
+        for place, step in enumerate(wanted):
+            if step in places:
+                assert out is not None
+                out[place] = out[places[step]]
+                continue
+            made = self._one(step, size)
+            if out is None:
+                out = np.empty((len(wanted), *made.shape), made.dtype)
+            _same(made, out, len(wanted), step)
+            out[place] = made
+            places[step] = place
+        assert out is not None
+        return out
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _one(self, step: int, size: tuple[int, int] | None) -> NDArray[Any]:
+        source = self._picture(step)
+        if source is None:
+            raise DecodeError(f"Step {step} has no picture. Leave it out, or ask for others.")
+        return decode(all_of(source), size=size, name=f"picture {step}")
+
+    def _nothing(self, size: tuple[int, int] | None) -> NDArray[Any]:
+        first = next((step for step in range(self._count) if self._picture(step) is not None), None)
+        if first is None:
+            return np.empty((0, *(size or (0, 0))[::-1], 3), np.uint8)
+        made = self._one(first, size)
+        return np.empty((0, *made.shape), made.dtype)
+
+
+def _same(made: NDArray[Any], out: NDArray[Any], count: int, step: int) -> None:
+    if out.shape == (count, *made.shape) and out.dtype == made.dtype:
+        return
+    raise DecodeError(
+        f"out has another shape than the pictures: expected {count} in {out.dtype} {list(out.shape)}, found "
+        f"{made.dtype} {list(made.shape)} at picture {step}. Pictures of different sizes are read one by one, or with "
+        "size=(width, height)."
+    )
+
+
+def decode(
+    data: bytes | memoryview, /, *, size: tuple[int, int] | None = None, name: str = "the picture"
+) -> NDArray[Any]:
+    """One JPEG or PNG.
+
+    Args:
+        data: The encoded bytes.
+        size: Width and height to scale to: averaged down, bicubic up.
+        name: What errors call it.
+
+    Returns:
+        uint8 [height, width, 3]; uint16 [height, width, 1 or 3] where the file has 16 bits.
+
+    Raises:
+        CorruptFrameError: It is damaged.
+        DecodeError: It is neither JPEG nor PNG.
+    """
+    codec = next((codec for magic, codec in _MAGIC.items() if bytes(data[: len(magic)]) == magic), None)
+    if codec is None:
+        raise DecodeError(f"{name}: expected JPEG or PNG, found bytes that begin with {bytes(data[:8])!r}.")
+    if codec == "mjpeg" and _has_simplejpeg():
+        made = _by_simplejpeg(data, name)
+        return made if size is None or size == made.shape[1::-1] else _scaled(made, size)
+    return _array(_by_av(data, codec, name), size)
+
+
+@cache
+def _has_simplejpeg() -> bool:
+    return importlib.util.find_spec("simplejpeg") is not None
+
+
+def _by_simplejpeg(data: bytes | memoryview, name: str) -> NDArray[Any]:
+    simplejpeg = plugins.require("simplejpeg", extra="images")
+    try:
+        made: NDArray[Any] = simplejpeg.decode_jpeg(data, colorspace="RGB", strict=True)
+    except ValueError as error:
+        raise _damaged(name, error) from error
+    return made
+
+
+def _by_av(data: bytes | memoryview, codec: str, name: str) -> VideoFrame:
+    import av
+
+    context: Any = av.CodecContext.create(codec, "r")  # a fresh one each time: a reused PNG decoder gives wrong pixels
+    context.thread_type, context.thread_count = "NONE", 1
+    context.options = {"err_detect": "crccheck+explode"}
+    packet: av.Packet[Any] = av.Packet(len(data))
+    memoryview(packet)[:] = data
+    try:
+        frames: list[Any] = [*context.decode(packet), *context.decode(None)]
+    except av.FFmpegError as error:
+        raise _damaged(name, error) from error
+    if not frames or frames[0].is_corrupt:
+        raise _damaged(name, "no whole picture")
+    frame: VideoFrame = frames[0]
+    return frame
+
+
+def _damaged(name: str, why: object) -> CorruptFrameError:
+    return CorruptFrameError(f"{name} is damaged: {why}. Copy it from where it came from, or leave it out.")
+
+
+def _array(frame: VideoFrame, size: tuple[int, int] | None) -> NDArray[Any]:
+    """A decoded picture as an array: grey of 8 bits becomes RGB, 16 bits stay 16 bits."""
+    kind = frame.format.name
+    if max(part.bits for part in frame.format.components) > 8:
+        kind = "gray16le" if len(frame.format.components) < 3 else "rgb48le"
+    elif kind in {"gray", "ya8"}:
+        kind = "gray"
+    else:
+        kind = "rgb24"
+    frame = _converted(frame, kind, size)
+    if kind == "rgb24":
+        return rows_of(frame).copy()
+    made: NDArray[Any] = frame.to_ndarray()
+    if kind == "gray":
+        return np.repeat(made[..., None], 3, axis=-1)
+    return made if made.ndim == 3 else made[..., None]
+
+
+def _converted(frame: VideoFrame, kind: str, size: tuple[int, int] | None) -> VideoFrame:
+    from av.video.reformatter import Interpolation, VideoReformatter
+
+    width, height = size or (frame.width, frame.height)
+    if (frame.format.name, frame.width, frame.height) == (kind, width, height):
+        return frame
+    smaller = width * height < frame.width * frame.height
+    return VideoReformatter().reformat(
+        frame,
+        width=width,
+        height=height,
+        format=kind,
+        interpolation=Interpolation.AREA if smaller else Interpolation.BICUBIC,
+        threads=1,
+    )
+
+
+def _scaled(picture: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
+    import av
+
+    return rows_of(_converted(av.VideoFrame.from_ndarray(picture, format="rgb24"), "rgb24", size)).copy()

@@ -1,0 +1,93 @@
+"""Bare codec contexts, fed with packets from an index and never with a container."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from seqlake.errors import DecodeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import av
+    from av.video.codeccontext import VideoCodecContext
+
+    from seqlake.media.video.packets import Stream
+
+_SOFTWARE = {"av1": "libdav1d"}  # the decoder that carries the codec's own name needs hardware
+
+
+def codec_name(context: VideoCodecContext, /) -> str:
+    """FFmpeg's name of the codec, whichever of its decoders a container would open."""
+    return str(context.codec.canonical_name)
+
+
+def bare_codec(stream: Stream, /, *, strict: bool = True) -> VideoCodecContext:
+    """A decoder of its own for one stream, in this thread.
+
+    Args:
+        stream: What it must know.
+        strict: Damage raises instead of being concealed.
+
+    Raises:
+        DecodeError: This FFmpeg has no decoder for the codec.
+    """
+    import av
+    from av.codec.codec import UnknownCodecError
+
+    try:
+        made = av.CodecContext.create(_SOFTWARE.get(stream.codec, stream.codec), "r")
+    except UnknownCodecError as error:
+        raise DecodeError(f"The FFmpeg inside this PyAV ({av.__version__}) cannot decode {stream.codec!r}.") from error
+    codec = cast("VideoCodecContext", made)
+    codec.extradata = stream.extradata or None
+    codec.width, codec.height = stream.width, stream.height
+    if stream.pix_fmt:
+        codec.pix_fmt = stream.pix_fmt
+    codec.color_range, codec.colorspace, codec.color_primaries, codec.color_trc = stream.tags
+    codec.thread_type, codec.thread_count = "NONE", 1
+    codec.options = {"has_b_frames": str(stream.reorder)} | ({"err_detect": "crccheck+explode"} if strict else {})
+    return codec
+
+
+def refreshes(data: bytes, codec: str, extradata: bytes, /) -> bool:
+    """Whether a key packet lets go of everything before it; True for all codecs but H.264.
+
+    Other pictures of H.264 may be marked as key packets (a recovery point); what follows one refers to the past in its
+    reference marking, if not in its pixels, and a strict decoder that begins there takes that for damage.
+    """
+    if codec != "h264":
+        return True
+    return 5 in (_prefixed(data, (extradata[4] & 3) + 1) if extradata[:1] == b"\x01" else _delimited(data))
+
+
+def _prefixed(data: bytes, width: int) -> Iterator[int]:
+    """Types of the units in a packet, each behind its length, up to the first slice."""
+    place = 0
+    while place + width < len(data):
+        kind = data[place + width] & 31
+        yield kind
+        if kind in {1, 5}:
+            return
+        place += width + int.from_bytes(data[place : place + width], "big")
+
+
+def _delimited(data: bytes) -> Iterator[int]:
+    """Types of the units in a packet, each behind a start code, up to the first slice."""
+    place = data.find(b"\0\0\1")
+    while 0 <= place < len(data) - 3:
+        kind = data[place + 3] & 31
+        yield kind
+        if kind in {1, 5}:
+            return
+        place = data.find(b"\0\0\1", place + 3)
+
+
+def packet_of(data: bytes | memoryview, number: int, /) -> av.Packet[Any]:
+    """A packet that carries its number as its time, so that its frame gives the number back."""
+    import av
+
+    packet: av.Packet[Any] = av.Packet(len(data))  # padded by FFmpeg, which reads past the end
+    memoryview(packet)[:] = data
+    packet.pts = number
+    return packet

@@ -1,0 +1,231 @@
+"""Exact frames of one stream by packet number: which packets a decoder is fed, and when it must begin anew.
+
+A frame is known by the number of its packet. A run begins at the newest key packet at or before it that is also shown
+no later than it; that condition makes open groups of pictures right. Nothing is delivered that the run did not decode
+from a key packet, and after damage nothing until the next one.
+"""
+
+from __future__ import annotations
+
+import zlib
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from seqlake.errors import CorruptFileError, CorruptFrameError
+from seqlake.media.video.codec import bare_codec, packet_of
+from seqlake.media.video.packets import DAMAGED, OPEN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from av.video.codeccontext import VideoCodecContext
+    from av.video.frame import VideoFrame
+
+    from seqlake.media.video.packets import PacketIndex
+    from seqlake.protocols import Blob
+
+_TOGETHER = 32 << 20  # bytes of packets that are fetched by one request
+
+
+class FrameReader:
+    """Decodes the frames of one stream; for one thread at a time.
+
+    Args:
+        index: The stream's packets.
+        blob: The bytes that the index's offsets mean.
+        location: What errors call the file.
+
+    Attributes:
+        fed: Packets given to the decoder so far.
+    """
+
+    def __init__(self, index: PacketIndex, blob: Blob, /, *, location: str) -> None:
+        self.fed = 0
+        self._index = index
+        self._blob = blob
+        self._location = location
+        self._strict = self._codec = bare_codec(index.stream)
+        self._lenient: VideoCodecContext | None = None
+        self._order: list[int] = index.order.tolist()
+        self._pts: list[int] = index.pts.tolist()
+        self._starts: list[int] = index.starts.tolist()
+        self._data: dict[int, memoryview] = {}  # fetched, not fed
+        self._last = -1  # newest frame of the last read
+        self._wanted: set[int] = set()
+        self._keep_from = self._stop = 0
+        self._bad: list[int] = np.flatnonzero(index.flags & DAMAGED).tolist()
+        self._base = self._at = 0  # the run's key packet; the next packet to feed
+        self._inside: set[int] = set()  # fed, not out
+        self._out: dict[int, VideoFrame] = {}  # out, not asked for yet
+        self._damaged: set[int] = set()  # packets of this run that the decoder refused
+        self._jump(0)
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def frames(self, wanted: Iterable[int], /) -> Iterator[tuple[int, VideoFrame]]:
+        """The frames with these numbers, each once, as they come out of the decoder.
+
+        Args:
+            wanted: Numbers in the order of presentation, 0 to len - 1.
+
+        Raises:
+            CorruptFrameError: A packet is damaged, or the decoder gives a frame no picture.
+            CorruptFileError: Pictures change their size or pixel format in the middle of the file.
+        """
+        need = {self._order[frame]: frame for frame in wanted}
+        if not need:
+            return
+        ahead = min(need.values()) == self._last + 1  # goes on: the next read probably will too
+        self._last = max(need.values())
+        runs: dict[int, set[int]] = {}
+        for packet in need:
+            runs.setdefault(self._first(packet), set()).add(packet)
+        try:
+            for start in sorted(runs):
+                for packet, frame in self._run(start, runs[start], ahead=ahead):
+                    yield need[packet], frame
+        except BaseException:
+            self._jump(0)  # whatever state it was left in
+            raise
+
+    def _run(self, start: int, run: set[int], *, ahead: bool) -> Iterator[tuple[int, VideoFrame]]:
+        """The frames of one group of pictures, decoded once."""
+        for packet in sorted(run) if self._bad else ():
+            if any(start <= bad <= packet for bad in self._bad):
+                raise self._damage(packet)
+        if self._must_jump(start, run):
+            self._jump(start)
+        self._keep_from = max(self._pts[packet] for packet in run)
+        self._wanted = run
+        self._stop = max(run) + 1
+        if ahead:  # feeding on in place of draining keeps the decoder's state for the next read
+            self._stop = min(len(self._pts), max(self._stop, self._at) + self._index.stream.reorder)
+        missing = set(run)
+        while True:
+            yield from self._take(missing)
+            while missing and self._at < self._stop:
+                self._feed(self._at)
+                yield from self._take(missing)
+            if missing:
+                self._drain()
+                yield from self._take(missing)
+            if not missing:
+                break
+            earlier = [one for one in self._starts if one < start]
+            if self._damaged or not earlier:
+                raise self._damage(min(missing))
+            start = earlier[-1]  # a key packet in name only (intra refresh): one further back
+            self._jump(start)
+        self._out = {one: frame for one, frame in self._out.items() if self._pts[one] > self._keep_from}
+
+    def _first(self, packet: int) -> int:
+        """The newest key packet at or before it that is shown no later than it."""
+        place = bisect_right(self._starts, packet) - 1
+        while place > 0 and self._pts[self._starts[place]] > self._pts[packet]:
+            place -= 1
+        return self._starts[place] if place >= 0 else 0
+
+    def _must_jump(self, start: int, run: set[int]) -> bool:
+        if any(one < start for one in self._damaged):
+            return True  # what damage left in the decoder must not reach frames behind the next key packet
+        if run <= self._out.keys():
+            return False
+        gone = any(one < self._at and one not in self._inside and one not in self._out for one in run)
+        return gone or not self._base <= start <= self._at
+
+    def _jump(self, start: int) -> None:
+        if self._damaged:  # what damage leaves behind survives a flush
+            self._strict, self._lenient = bare_codec(self._index.stream), None
+        else:
+            self._codec.flush_buffers()
+        self._codec = self._strict
+        if start < len(self._pts) and self._index.flags[start] & OPEN:
+            self._lenient = self._lenient or bare_codec(self._index.stream, strict=False)
+            self._codec = self._lenient
+        self._base = self._at = start
+        self._inside.clear()
+        self._out.clear()
+        self._damaged.clear()
+
+    def _take(self, missing: set[int]) -> Iterator[tuple[int, VideoFrame]]:
+        for packet in sorted(missing & self._out.keys()):
+            frame = self._out.pop(packet)
+            if frame.is_corrupt or any(one <= packet for one in self._damaged):
+                raise self._damage(packet)
+            missing.discard(packet)
+            yield packet, frame
+
+    def _feed(self, packet: int) -> None:
+        import av
+
+        data = self._packet(packet)
+        self._inside.add(packet)
+        self._at = packet + 1
+        self.fed += 1
+        try:
+            self._came_out(self._codec.decode(packet_of(data, packet)))
+        except av.FFmpegError:
+            # Leading pictures of a cut open group refer to what the cut took away; nobody asks for them.
+            if self._pts[packet] >= self._pts[self._base]:
+                self._damaged.add(packet)
+
+    def _drain(self) -> None:
+        """Get out what is still inside; nothing can be fed afterwards but from a key packet."""
+        import av
+
+        try:
+            self._came_out(self._codec.decode(None))
+        except av.FFmpegError:
+            self._damaged.add(self._at)
+        self._codec.flush_buffers()
+        self._inside.clear()
+        self._base = self._at = len(self._pts)
+
+    def _came_out(self, frames: Iterable[VideoFrame]) -> None:
+        stream = self._index.stream
+        for frame in frames:
+            packet = int(frame.pts or 0)
+            self._inside.discard(packet)
+            if (frame.width, frame.height, frame.format.name) != (stream.width, stream.height, stream.pix_fmt):
+                raise CorruptFileError(
+                    f"{self._location} changes its pictures: expected {stream.width}x{stream.height} "
+                    f"{stream.pix_fmt}, found {frame.width}x{frame.height} {frame.format.name} at packet {packet}. "
+                    "Encode it anew.",
+                    path=self._location,
+                )
+            if packet in self._wanted or self._pts[packet] > self._keep_from:
+                self._out[packet] = frame
+
+    def _packet(self, number: int) -> memoryview:
+        """A packet's bytes, unless they are not those of the index; what will be fed next is fetched with it."""
+        if number not in self._data:
+            offset, length = self._index.offset, self._index.length
+            bytes_to = np.cumsum(length[number : self._stop])
+            stop = number + max(1, int(np.searchsorted(bytes_to, _TOGETHER, side="right")))
+            starts, stops = offset[number:stop], offset[number:stop] + length[number:stop]
+            view = self._blob.view()
+            if view is None:
+                parts = self._blob.ranges(starts, stops)
+            else:
+                parts = [view[a:b] for a, b in zip(starts.tolist(), stops.tolist(), strict=True)]
+            self._data = dict(zip(range(number, stop), parts, strict=True))
+        data = self._data.pop(number)
+        if zlib.crc32(data) != self._index.crc[number]:
+            raise CorruptFrameError(
+                f"{self._location}: the bytes of packet {number} are not those that were indexed. The file is "
+                "damaged; copy it from where it came from.",
+                path=self._location,
+            )
+        return data
+
+    def _damage(self, packet: int) -> CorruptFrameError:
+        shown = int(np.searchsorted(self._index.pts[self._index.order], self._pts[packet]))
+        where = f" (at packet {min(self._damaged)})" if self._damaged else ""
+        return CorruptFrameError(
+            f"{self._location}: frame {shown} cannot be decoded from what the file holds{where}. The file is damaged; "
+            "frames in other groups of pictures can still be read.",
+            path=self._location,
+        )

@@ -1,0 +1,252 @@
+"""Makes the packet indexes of a video file: by demuxing, and by decoding once where timestamps prove no order."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import IO, TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from seqlake.errors import CorruptFileError
+from seqlake.media._bytes import BlobBytes
+from seqlake.media.video.codec import bare_codec, codec_name, packet_of, refreshes
+from seqlake.media.video.packets import DAMAGED, HIDDEN, KEY, OPEN, PacketIndex, Stream
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+
+    import av
+    from av.container import InputContainer
+    from av.video.stream import VideoStream
+
+    from seqlake.protocols import Blob, Ints
+
+_NEAR = 32  # in Matroska a payload starts a few bytes after the place that is named
+_DECODED_ONCE = frozenset({"vp8", "mpeg1video", "mpeg2video", "vc1", "wmv3"})  # hidden frames, fields
+_NO_TIMES = frozenset({"avi", "h264", "hevc", "m4v", "mpegvideo", "mjpeg", "obu"})  # containers that do not tell them
+
+
+def open_container(file: BlobBytes, location: str, /) -> AbstractContextManager[InputContainer]:
+    """FFmpeg's view of a file.
+
+    Raises:
+        CorruptFileError: It is of no kind that FFmpeg knows, or its head is gone (an MP4 cut before its `moov`).
+    """
+    import av
+
+    def opened() -> InputContainer:
+        file.seek(0)
+        return av.open(cast("IO[bytes]", file), "r", buffer_size=1 << 16)
+
+    try:
+        try:
+            return opened()
+        except av.EOFError:
+            file.end = _whole_boxes(file)  # cut inside the head of a fragment: those before it are whole
+            return opened()
+    except av.FFmpegError as error:
+        raise CorruptFileError(
+            f"{location} cannot be opened as media: {error.strerror}. An MP4 whose end is missing is lost unless its "
+            "head (moov) came first; record or copy it again.",
+            path=location,
+        ) from error
+
+
+def _whole_boxes(file: BlobBytes) -> int:
+    """Where the last whole top-level box of an MP4 ends; the end of the file where nothing is cut."""
+    place = 0
+    while place < file.end:
+        head = file.between(place, place + 16)
+        size = int.from_bytes(head[:4], "big")
+        if size == 1:
+            size = int.from_bytes(head[8:16], "big")
+        if len(head) < 8 or size < 8 or place + size > file.end:
+            break
+        place += size
+    return place or file.end
+
+
+@dataclass(slots=True)
+class _Packets:
+    """One stream's packets as they are met."""
+
+    stream: VideoStream
+    rows: list[tuple[int, int, int, int, int]] = field(default_factory=list)
+    timed: bool = True  # every packet has a pts
+    placed: bool = True
+    turn: tuple[int, int, int, int] | None = None
+
+    def add(self, packet: av.Packet[Any], file: BlobBytes, size: int) -> None:
+        data = bytes(packet)
+        offset = -1 if packet.pos is None else packet.pos
+        if offset >= 0:
+            near = file.between(offset, offset + _NEAR + len(data)).find(data)
+            offset = -1 if near < 0 else offset + near
+        cut = packet.is_corrupt or offset + len(data) > size
+        self.placed &= offset >= 0 or cut
+        time = packet.dts if packet.pts is None else packet.pts
+        self.timed &= packet.pts is not None or cut
+        flags = HIDDEN if packet.is_discard or cut else 0
+        if packet.is_keyframe and not cut:
+            codec = self.stream.codec_context
+            flags |= KEY if refreshes(data, codec.name, bytes(codec.extradata or b"")) else KEY | OPEN
+        self.rows.append((max(offset, 0), len(data), time or 0, flags, zlib.crc32(data)))
+
+
+def index(blob: Blob, /) -> dict[int, PacketIndex]:
+    """The packet index of every video stream of a file; reads the file once.
+
+    Raises:
+        CorruptFileError: The container is damaged.
+    """
+    file = BlobBytes(blob)
+    with open_container(file, blob.location) as container:
+        streams = _picture_streams(container)
+        if not streams:
+            return {}
+        found = {stream.index: _Packets(stream) for stream in streams}
+        container_name = container.format.name
+        for packet in container.demux(streams):
+            if packet.size:
+                _turned(found[packet.stream_index], packet)
+                found[packet.stream_index].add(packet, file, blob.size)
+        met = {number: found[stream.index] for number, stream in enumerate(streams) if found[stream.index].rows}
+        made = {number: _made(number, packets, blob.size) for number, packets in met.items()}
+    for number, one in made.items():
+        if not _proven(one, met[number], container_name):
+            made[number] = _decoded_once(one, file, blob.location, timed=met[number].timed)
+        elif (one.flags & OPEN).any():
+            made[number] = _damage_marked(one, file, blob.location)
+    return made
+
+
+def _picture_streams(container: InputContainer) -> list[VideoStream]:
+    """Video streams that are no cover art."""
+    import av
+
+    return [one for one in container.streams.video if not one.disposition & av.stream.Disposition.attached_pic]
+
+
+def _turned(packets: _Packets, packet: av.Packet[Any]) -> None:
+    """Learn the display matrix: FFmpeg puts it on decoded frames only, so one is decoded."""
+    import av
+
+    if packets.turn is not None or not packet.is_keyframe:
+        return
+    packets.turn = (1, 0, 0, 1)
+    try:
+        frames = [*packet.decode(), *packets.stream.codec_context.decode(None)]
+    except av.FFmpegError:
+        return
+    finally:
+        packets.stream.codec_context.flush_buffers()
+    matrix = frames[0].side_data.get("DISPLAYMATRIX") if frames else None
+    if matrix is not None:
+        a, b, _, c, d, *_ = np.frombuffer(bytes(cast("memoryview", matrix)), "=i4").tolist()
+        signs = tuple(int(np.sign(round(one / 65536))) for one in (a, b, c, d))
+        if signs.count(0) == 2 and signs[0] * signs[3] + signs[1] * signs[2]:
+            packets.turn = cast("tuple[int, int, int, int]", signs)
+
+
+def _made(number: int, packets: _Packets, size: int) -> PacketIndex:
+    stream, codec = packets.stream, packets.stream.codec_context
+    offset, length, pts, flags, crc = (np.array(column) for column in zip(*packets.rows, strict=True))
+    return PacketIndex(
+        stream=Stream(
+            number=number,
+            codec=codec_name(codec),
+            extradata=bytes(codec.extradata or b""),
+            width=codec.width,
+            height=codec.height,
+            pix_fmt=codec.pix_fmt or "",
+            reorder=codec.reorder_depth,
+            time_base=Fraction(stream.time_base or 1),
+            rate=Fraction(stream.average_rate or stream.base_rate or 0),
+            tags=(int(codec.color_range), int(codec.colorspace), int(codec.color_primaries), int(codec.color_trc)),
+            turn=packets.turn or (1, 0, 0, 1),
+            size=size,
+            placed=packets.placed,
+        ),
+        offset=offset,
+        length=length,
+        pts=pts,
+        flags=flags.astype(np.uint8),
+        crc=crc.astype(np.uint32),
+    )
+
+
+def _proven(one: PacketIndex, packets: _Packets, container: str) -> bool:
+    """Whether timestamps alone say which packet is which frame."""
+    untimed = bool(_NO_TIMES & set(container.split(","))) and one.stream.reorder > 0
+    if not packets.timed or untimed or one.stream.codec in _DECODED_ONCE:
+        return False
+    if len(np.unique(one.pts)) < len(one.pts) or not one.flags[0] & KEY:
+        return False
+    leading = (one.pts < one.pts[0]) & ((one.flags & HIDDEN) == 0)
+    return not leading.any()
+
+
+def packet_reader(index: PacketIndex, file: BlobBytes, location: str, /) -> Iterator[bytes]:
+    """The bytes of every packet in decoding order; by demuxing where they do not lie in the file as they are."""
+    if index.stream.placed:
+        for start, length in zip(index.offset.tolist(), index.length.tolist(), strict=True):
+            yield file.between(start, start + length)
+        return
+    with open_container(file, location) as container:
+        stream = _picture_streams(container)[index.stream.number]
+        for packet in container.demux(stream):
+            if packet.size:
+                yield bytes(packet)
+
+
+def _damage_marked(one: PacketIndex, file: BlobBytes, location: str) -> PacketIndex:
+    """Open groups of H.264 cannot be begun strictly, so their damage is found in sequence, once."""
+    import av
+
+    closed = np.flatnonzero((one.flags & (KEY | OPEN)) == KEY)
+    if not len(closed):
+        return one
+    codec = bare_codec(one.stream)
+    flags = one.flags.copy()
+    for number, data in enumerate(packet_reader(one, file, location)):
+        if number < closed[0]:
+            continue
+        try:
+            codec.decode(packet_of(data, number))
+        except av.FFmpegError:
+            flags[number] |= DAMAGED
+    return replace(one, flags=flags)
+
+
+def _decoded_once(one: PacketIndex, file: BlobBytes, location: str, *, timed: bool) -> PacketIndex:
+    """The index with the order in which the decoder really gives the frames out."""
+    import av
+
+    codec = bare_codec(one.stream, strict=False)
+    order: list[int] = []
+    hidden = one.flags & HIDDEN
+    for number, data in enumerate(packet_reader(one, file, location)):
+        try:
+            order += [int(frame.pts or 0) for frame in codec.decode(packet_of(data, number))]
+        except av.FFmpegError:
+            continue  # damaged, or leading pictures of a cut file: no frame, as in every player
+    order += [int(frame.pts or 0) for frame in codec.decode(None)]
+    kept = np.array([number for number in dict.fromkeys(order) if not hidden[number]], np.int64)
+    times = _times(one, kept, timed=timed)
+    if times is not None:
+        return one.shown(kept, times, time_base=one.stream.time_base)
+    rate = one.stream.rate or Fraction(25)
+    return one.shown(kept, np.arange(len(kept)), time_base=1 / rate)
+
+
+def _times(one: PacketIndex, order: Ints, *, timed: bool) -> Ints | None:
+    """Ascending times for frames whose order is known; None where the file has none."""
+    times = one.pts[order] if timed else np.sort(one.pts)[: len(order)]
+    ascending = len(times) < 2 or bool((np.diff(times) > 0).all())
+    if not ascending:
+        times = np.sort(times)
+        ascending = bool((np.diff(times) > 0).all())
+    return times if ascending else None

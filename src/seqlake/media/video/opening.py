@@ -1,0 +1,235 @@
+"""Opens a video source as a `Decoder`: finds or makes its packet index, then reads frames by number."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import threading
+import weakref
+from collections import OrderedDict
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from seqlake.errors import CorruptFileError, DecodeError
+from seqlake.files.blobs import LocalBlob
+from seqlake.media._bytes import BlobBytes, blob_of
+from seqlake.media.video import indexing
+from seqlake.media.video.decoder import FrameReader
+from seqlake.media.video.packets import PacketIndex
+from seqlake.media.video.pixels import Converter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from fractions import Fraction
+
+    from av.video.frame import VideoFrame
+    from numpy.typing import NDArray
+
+    from seqlake.protocols import Blob, Ints, Source
+
+_REMEMBERED = 256  # files whose indexes this process keeps at hand
+_INDEXES: OrderedDict[tuple[str, str], Mapping[int, PacketIndex]] = OrderedDict()
+_LOCK = threading.Lock()
+
+
+def index(source: Source, /) -> Mapping[int, bytes]:
+    """The packet index of every video stream, made by reading the whole file once.
+
+    Returns:
+        By number of the video stream, as `Source.index` takes it.
+
+    Raises:
+        CorruptFileError: The container is damaged.
+    """
+    return {number: one.to_bytes() for number, one in indexing.index(blob_of(source)).items()}
+
+
+def open_video(source: Source, /, *, threads: int = 1, device: str = "cpu") -> VideoDecoder:  # noqa: ARG001 - the protocol's
+    """Open one stream of a video.
+
+    Args:
+        source: The file; `source.column` may name a `stream`, else it is the one with the largest pictures.
+        threads: Not used: one decoder serves one thread, and several decoders do better than one with several.
+        device: `"cpu"`.
+
+    Raises:
+        CorruptFileError: The container is damaged, or the kept index belongs to other bytes.
+        DecodeError: No such stream, no decoder for its codec, or a device that PyAV does not serve.
+
+    Example:
+        ```python
+        decoder = video.open(Source(blob=open_blob("cam.mp4"), column=Video(fps=30)))
+        decoder.read(np.array([0, 10, 11])).shape                    # (3, 480, 640, 3)
+        ```
+    """
+    if device != "cpu":
+        raise DecodeError(f"PyAV decodes on the CPU; expected device='cpu', found {device!r}.")
+    blob = blob_of(source)
+    found = _kept(source.index, blob) if source.index is not None else _choose(source, _indexes(blob), blob)
+    return VideoDecoder(found, blob, first=source.first, count=source.count)
+
+
+def _kept(data: bytes, blob: Blob) -> PacketIndex:
+    found = PacketIndex.from_bytes(data)
+    if found.stream.size != blob.size:
+        raise CorruptFileError(
+            f"{blob.location} is not the file that was indexed: expected {found.stream.size} bytes, found {blob.size}. "
+            "Put the file back as it was.",
+            path=blob.location,
+        )
+    return found
+
+
+def _indexes(blob: Blob) -> Mapping[int, PacketIndex]:
+    """All streams' indexes, remembered by location and token."""
+    key = (blob.location, blob.token)
+    with _LOCK:
+        found = _INDEXES.get(key)
+        if found is not None:
+            _INDEXES.move_to_end(key)
+            return found
+    made = indexing.index(blob)
+    with _LOCK:
+        _INDEXES[key] = made
+        while len(_INDEXES) > _REMEMBERED:
+            _INDEXES.popitem(last=False)
+    return made
+
+
+def _choose(source: Source, found: Mapping[int, PacketIndex], blob: Blob) -> PacketIndex:
+    asked = source.column.get("stream")
+    if not found:
+        raise CorruptFileError(f"{blob.location} holds no video: expected at least one stream of pictures.")
+    if asked is None:
+        return max(found.values(), key=lambda one: (one.stream.width * one.stream.height, -one.stream.number))
+    if asked not in found:
+        raise DecodeError(f"{blob.location} has no video stream {asked!r}; it has {', '.join(map(str, found))}.")
+    return found[asked]
+
+
+class VideoDecoder:
+    """The frames of one video stream by number; for one thread at a time.
+
+    Args:
+        packets: The stream's packet index.
+        blob: The file.
+        first: The first frame that belongs to this source, in a file that several rows share.
+        count: How many frames belong to it; all the rest by default.
+
+    Attributes:
+        packets: The stream's packet index.
+    """
+
+    def __init__(self, packets: PacketIndex, blob: Blob, /, *, first: int = 0, count: int | None = None) -> None:
+        self.packets = packets
+        self._blob = blob
+        self._first = first
+        self._count = count
+        self._reader: FrameReader | None = None
+        self._tidy: Callable[[], object] | None = None
+        self._converter = Converter(packets.stream)
+
+    def __len__(self) -> int:
+        there = max(0, len(self.packets.order) - self._first)
+        return there if self._count is None else min(there, self._count)
+
+    @property
+    def pts(self) -> Ints:
+        """[frames] when each frame is shown, in ticks of `time_base`, strictly ascending."""
+        pts = self.packets.pts[self.packets.order]
+        return pts[self._first : self._first + len(self)]
+
+    @property
+    def time_base(self) -> Fraction:
+        """Seconds of one tick."""
+        return self.packets.stream.time_base
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height as shown, rotation applied."""
+        return self._converter.size
+
+    @property
+    def fed(self) -> int:
+        """Packets given to FFmpeg so far: what reading really cost."""
+        return 0 if self._reader is None else self._reader.fed
+
+    def planes(self, indices: Ints, /) -> Iterator[tuple[int, VideoFrame]]:
+        """Frames as FFmpeg decodes them (YUV, not rotated), each wanted one once, in the order they come out.
+
+        Raises:
+            CorruptFrameError: A packet is damaged, or the decoder gives no picture for it.
+            IndexError: There is no such frame.
+        """
+        wanted = np.asarray(indices, np.int64)
+        wrong = wanted[(wanted < 0) | (wanted >= len(self))]
+        if wrong.size:
+            raise IndexError(f"{self._blob.location} has frames 0 to {len(self) - 1}, found {int(wrong[0])}.")
+        for number, frame in self._open().frames((np.unique(wanted) + self._first).tolist()):
+            yield number - self._first, frame
+
+    def read(
+        self, indices: Ints, /, *, size: tuple[int, int] | None = None, out: NDArray[Any] | None = None
+    ) -> NDArray[Any]:
+        """Frames as RGB.
+
+        Args:
+            indices: [N] frame numbers, in any order, repeats allowed.
+            size: Width and height to scale to, in the same pass.
+            out: [N, height, width, 3] uint8 to write into.
+
+        Returns:
+            uint8 [N, height, width, 3].
+
+        Raises:
+            CorruptFrameError: A packet is damaged, or the decoder gives no picture for it.
+            CorruptFileError: Pictures change their size in the middle of the file.
+            IndexError: There is no such frame.
+        """
+        wanted = np.asarray(indices, np.int64)
+        width, height = size or self.size
+        if out is None:
+            out = np.empty((len(wanted), height, width, 3), np.uint8)
+        if out.shape != (len(wanted), height, width, 3) or out.dtype != np.uint8:
+            raise ValueError(
+                f"out: expected uint8 [{len(wanted)}, {height}, {width}, 3], found {out.dtype} {list(out.shape)}."
+            )
+        places: dict[int, list[int]] = {}
+        for place, number in enumerate(wanted.tolist()):
+            places.setdefault(number, []).append(place)
+        for number, frame in self.planes(wanted):
+            place, *others = places[number]
+            self._converter.convert(frame, out[place])
+            for other in others:
+                out[other] = out[place]
+        return out
+
+    def close(self) -> None:
+        """Let go of the decoder; the next read makes a new one."""
+        self._reader = None
+        if self._tidy is not None:
+            self._tidy()
+            self._tidy = None
+
+    def _open(self) -> FrameReader:
+        if self._reader is None:
+            packets, blob = self.packets, self._blob
+            if not packets.stream.placed:
+                packets, blob = self._demuxed()
+            self._reader = FrameReader(packets, blob, location=self._blob.location)
+        return self._reader
+
+    def _demuxed(self) -> tuple[PacketIndex, Blob]:
+        """Packets that do not lie in the file as they are (MPEG-TS): written one after another to a temporary file."""
+        folder = tempfile.mkdtemp(prefix="seqlake-")
+        self._tidy = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        path = Path(folder) / "packets"
+        lengths: Sequence[int] = self.packets.length.tolist()
+        with path.open("wb") as file:
+            for data in indexing.packet_reader(self.packets, BlobBytes(self._blob), self._blob.location):
+                file.write(data)
+        offset = np.cumsum([0, *lengths[:-1]]).astype(np.int64)
+        return replace(self.packets, offset=offset), LocalBlob(path)

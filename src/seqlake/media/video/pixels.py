@@ -1,0 +1,75 @@
+"""Decoded pictures as RGB arrays: one converter per decoder, the file's own colour tags, rotation applied."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from av.video.frame import VideoFrame
+    from av.video.reformatter import VideoReformatter
+    from numpy.typing import NDArray
+
+    from seqlake.media.video.packets import Stream
+
+
+class Converter:
+    """Turns pictures into uint8 RGB, channels last; for one thread at a time.
+
+    Args:
+        stream: Says how large pictures are and how they are turned.
+    """
+
+    def __init__(self, stream: Stream, /) -> None:
+        self._turn = stream.turn
+        self._coded = (stream.width, stream.height)
+        self._reformatter: VideoReformatter | None = None
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height as shown."""
+        width, height = self._coded
+        return (width, height) if self._turn[0] else (height, width)
+
+    def convert(self, frame: VideoFrame, out: NDArray[np.uint8], /) -> None:
+        """Write one picture into `out` [height, width, 3], scaled to it.
+
+        Scaling down averages areas, scaling up is bicubic, both in the same pass as the conversion.
+        """
+        from av.video.reformatter import Interpolation, VideoReformatter
+
+        if self._reformatter is None:
+            self._reformatter = VideoReformatter()
+        height, width = out.shape[:2] if self._turn[0] else out.shape[1::-1]
+        smaller = width * height < frame.width * frame.height
+        picture = self._reformatter.reformat(
+            frame,
+            width=width,
+            height=height,
+            format="rgb24",
+            interpolation=Interpolation.AREA if smaller else Interpolation.BICUBIC,
+            threads=1,
+        )
+        out[:] = turned(rows_of(picture), self._turn)
+
+
+def rows_of(picture: VideoFrame, /) -> NDArray[np.uint8]:
+    """[height, width, 3] view of a packed RGB picture, whose rows may be padded."""
+    plane = picture.planes[0]
+    rows = np.frombuffer(plane, np.uint8).reshape(picture.height, plane.line_size)  # type: ignore[call-overload]
+    made: NDArray[np.uint8] = rows[:, : 3 * picture.width].reshape(picture.height, picture.width, 3)
+    return made
+
+
+def turned(picture: NDArray[Any], turn: tuple[int, int, int, int], /) -> NDArray[Any]:
+    """A picture as its display matrix shows it: transposed and mirrored.
+
+    Example:
+        >>> turned(np.array([[1, 2], [3, 4]]), (0, 1, -1, 0)).tolist()  # a quarter to the right
+        [[3, 1], [4, 2]]
+    """
+    a, b, c, d = turn
+    if a:
+        return picture[:: d or 1, ::a]
+    return picture.swapaxes(0, 1)[:: b or 1, :: c or 1]

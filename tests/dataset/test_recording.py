@@ -1,0 +1,588 @@
+"""Recording: a take is there whole or not at all, whatever ends it, and leaves no file and no thread behind."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import select
+import signal
+import threading
+import time
+from contextlib import suppress
+from datetime import timedelta
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from seqlake.dataset import opening
+from seqlake.dataset.ingest import File
+from seqlake.errors import (
+    CommitConflictError,
+    DuplicateSequenceError,
+    SchemaMismatchError,
+    SeqlakeError,
+    ValidationError,
+)
+from seqlake.media._encoding import VideoEncoder
+from seqlake.spec.column_types import Image, Trajectory, Video
+from seqlake.spec.schema import Column, Schema
+
+SCHEMA = Schema(
+    {
+        "task": pa.string(),
+        "success": pa.bool_(),
+        "length": pa.int64(),
+        "action": Trajectory(dim=3, fps=30),
+        "gripper": Column("gripper", pa.list_(pa.float32()), Trajectory()),
+        "cam": Video(fps=30),
+        "wrist": Video(fps=15),
+        "stills": Image(format="png", frames="bytes"),
+    }
+)
+WAITING = 18  # sixteen in the queue, one in the encoder, one at the door
+
+
+def picture(number: int, *, height: int = 48, width: int = 64) -> np.ndarray:
+    y, x = np.mgrid[:height, :width]
+    waves = np.stack([x + 5 * number, y + 3 * number, x - y + number], axis=-1)
+    return (128 + 100 * np.sin(waves / 47)).astype(np.uint8)
+
+
+def step(number: int) -> dict[str, object]:
+    return {"action": np.full(3, number), "gripper": number / 2, "cam": picture(number)}
+
+
+def video(path: Path) -> tuple[np.ndarray, list[Fraction]]:
+    with av.open(str(path)) as container:
+        frames = list(container.decode(video=0))
+    rgb = [f.reformat(format="rgb24", src_colorspace="ITU709", threads=1).to_ndarray() for f in frames]
+    return np.stack(rgb), [f.pts * f.time_base for f in frames]
+
+
+def near(found: np.ndarray, expected: np.ndarray) -> bool:
+    return float(np.mean((found.astype(float) - expected) ** 2)) < 20  # 35 dB
+
+
+def files_in(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def encoders() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("seqlake")]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    opening.create(tmp_path / "ds", SCHEMA)
+    return tmp_path / "ds"
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left():
+    yield
+    assert not encoders()
+
+
+# ---- a take
+
+
+def test_a_take_is_a_row_like_any_other(root: Path) -> None:
+    ds = opening.open(root)
+    buffers = {"action": np.empty(3), "cam": np.empty((48, 64, 3), np.uint8)}
+    with ds.writer() as writer:
+        writer.add("before", task="added, not committed")
+        with writer.record("ep", task="pick") as take:
+            for k in range(40):
+                buffers["action"][:] = k
+                buffers["cam"][:] = picture(k)
+                take.add(gripper=k / 2, **buffers)  # the same memory at each step
+                if k % 2 == 0:
+                    take.add(wrist=picture(100 + k))
+            take.set(success=True)
+            assert take.steps == 40
+            assert len(opening.open(root)) == 0
+        assert [row.id for row in opening.open(root)] == ["ep"]
+        assert take.version == ds.version
+        assert "committed, 40 steps" in repr(take)
+    row = next(r for r in pq.read_table(root / "data").to_pylist() if r["sequence_id"] == "ep")
+    assert (row["task"], row["success"], row["length"]) == ("pick", True, 40)
+    assert row["action"] == [[k, k, k] for k in range(40)]
+    assert row["gripper"] == [k / 2 for k in range(40)]
+    assert row["stills"] is None
+    cam, times = video(root / row["cam"])
+    assert times == [Fraction(k, 30) for k in range(40)]
+    assert near(cam, np.stack([picture(k) for k in range(40)]))
+    wrist, times = video(root / row["wrist"])
+    assert times == [Fraction(k, 15) for k in range(20)]
+    assert near(wrist, np.stack([picture(100 + k) for k in range(0, 40, 2)]))
+    assert [row.id for row in opening.open(root)] == ["ep", "before"]
+    assert ds.validate(depth="files").ok
+    assert not list((root / "_seqlake" / "staged").iterdir())
+
+
+def test_files_of_a_take_are_kept_by_collection(root: Path) -> None:
+    ds = opening.open(root)
+    with ds.writer() as writer, writer.record("ep") as take:
+        take.add(**step(0))
+    before = files_in(root)
+    ds.collect(older_than=timedelta(0))
+    assert {n for n in before if n.startswith("files/")} == {n for n in files_in(root) if n.startswith("files/")}
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_long_takes_of_every_kind_of_signal(raw: bool, tmp_path: Path) -> None:
+    schema = Schema(
+        {
+            "pose": Trajectory(dim=9, shape=(3, 3), dtype=pa.float64(), encoding="raw" if raw else None),
+            "free": Trajectory(dtype=pa.int16()),
+        }
+    )
+    poses = np.random.default_rng(0).normal(size=(2500, 3, 3))
+    ds = opening.create(tmp_path / "ds", schema)
+    with ds.writer() as writer, writer.record("ep") as take:
+        for k, pose in enumerate(poses):
+            take.add(pose=pose, free=[k, -k])
+    assert np.array_equal(ds["ep"]["pose"], poses)
+    assert np.array_equal(ds["ep"]["free"], np.stack([np.arange(2500), -np.arange(2500)], axis=1))
+
+
+def test_images_of_a_take(tmp_path: Path) -> None:
+    schema = Schema({"inline": Image(frames="bytes"), "stills": Image(frames="files"), "x": Trajectory(dim=1)})
+    ds = opening.create(tmp_path / "ds", schema)
+    (tmp_path / "given.png").write_bytes(b"given")
+    with ds.writer() as writer, writer.record("ep") as take:
+        for k in range(5):
+            take.add(inline=picture(k), stills=picture(k), x=[k])
+        take.add(inline=b"encoded", stills=File(tmp_path / "given.png"), x=[5])
+    row = ds.to_arrow().to_pylist()[0]
+    for k in range(5):
+        for data in (row["inline"][k], (tmp_path / "ds" / row["stills"][k]).read_bytes()):
+            (tmp_path / "one.png").write_bytes(data)
+            with av.open(str(tmp_path / "one.png")) as container:
+                assert np.array_equal(next(container.decode(video=0)).to_ndarray(format="rgb24"), picture(k))
+    assert row["inline"][5] == b"encoded"
+    assert (tmp_path / "ds" / row["stills"][5]).read_bytes() == b"given"
+
+
+def test_two_takes_at_once(root: Path) -> None:
+    ds = opening.open(root)
+    with ds.writer() as writer, writer.record("one") as one, writer.record("two") as two:
+        for k in range(3):
+            one.add(**step(k))
+            two.add(**step(10 + k))
+    assert {row.id: row["action"][0, 0] for row in opening.open(root)} == {"one": 0, "two": 10}
+
+
+def test_columns_with_times_of_their_own(tmp_path: Path) -> None:
+    times = Column("t", pa.list_(pa.int64()), Trajectory())
+    schema = Schema({"x": Trajectory(dim=1, fps=10), "force": Trajectory(dim=2, timestamps="t"), "t": times,
+                     "length": pa.int64()})  # fmt: skip
+    ds = opening.create(tmp_path / "ds", schema)
+    with ds.writer() as writer, writer.record("ep") as take:
+        take.add(force=[1, 2], t=5)
+        take.add(x=[0.0])
+        with pytest.raises(SchemaMismatchError, match="expected the columns force, t, found force"):
+            take.add(force=[1, 2])
+        take.add(force=[3, 4], t=6, x=[1.0])
+        take.add(force=[5, 6], t=7)
+    row = ds.to_arrow().to_pylist()[0]
+    assert (row["t"], row["length"], len(row["x"]), row["force"][2]) == ([5, 6, 7], 2, 2, [5, 6])
+
+
+def test_a_take_on_a_bucket(s3_bucket) -> None:
+    ds = opening.create(f"{s3_bucket.uri}/ds", SCHEMA, storage=s3_bucket.storage)
+    with ds.writer() as writer:
+        with writer.record("ep") as take:
+            for k in range(5):
+                take.add(**step(k))
+        with pytest.raises(ZeroDivisionError), writer.record("lost") as take:
+            take.add(**step(0))
+            1 / 0
+    again = opening.open(f"{s3_bucket.uri}/ds", storage=s3_bucket.storage)
+    names = [name for name, _ in again.table.store.list("")]
+    cam = again.select("cam").to_arrow().column(0).to_pylist()
+    assert [name for name in names if name.startswith("files/")] == cam
+    data = bytes(again.table.store.blob(cam[0]).view() or again.table.store.blob(cam[0]).ranges(
+        np.array([0]), np.array([again.table.store.blob(cam[0]).size]))[0])  # fmt: skip
+    assert data.index(b"moov") < data.index(b"mdat")
+
+
+# ---- steps that do not fit
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"action": [0, 0, 0]}, "step 3: expected the columns action, gripper, cam, found action"),
+        ({**step(3), "stills": picture(3)}, "expected the columns action, gripper, cam, found .*cam, stills"),
+        ({**step(3), "actoin": 1}, "actoin: is not in the schema.*did you mean 'action'"),
+        ({}, "expected the columns of a step, found none"),
+        ({**step(3), "action": [0, 0]}, r"step 3, column 'action': expected one step of shape \[3\], found \[2\]"),
+        ({**step(3), "action": np.zeros((4, 3))}, r"expected one step of shape \[3\], found \[4, 3\]"),
+        ({**step(3), "action": [[1], 2, 3]}, r"expected numbers of shape \[3\], found list"),
+        ({**step(3), "action": None}, r"expected numbers of shape \[3\], found NoneType"),
+        ({**step(3), "action": "abc"}, "column 'action'"),
+        ({**step(3), "gripper": [1.0]}, r"expected one step of shape \[\], found \[1\]"),
+        (
+            {**step(3), "cam": picture(3, width=66)},
+            "step 3, column 'cam': expected frames of 64x48 pixels, found 66x48",
+        ),
+        ({**step(3), "cam": None}, "expected a frame as uint8"),
+        ({**step(3), "task": "pick"}, r"column 'task' \(scalar\) has no steps|expected the columns"),
+    ],
+)
+def test_a_step_that_does_not_fit_is_refused_and_the_take_goes_on(columns: dict, message: str, root: Path) -> None:
+    with opening.open(root).writer() as writer, writer.record("ep") as take:
+        for k in range(3):
+            take.add(**step(k))
+        with pytest.raises((SchemaMismatchError, ValidationError), match=f"(?s){message}"):
+            take.add(**columns)
+        take.add(**step(3))
+    row = pq.read_table(root / "data").to_pylist()[0]
+    assert row["action"] == [[k] * 3 for k in range(4)]
+    assert len(video(root / row["cam"])[0]) == row["length"] == 4
+
+
+def test_a_first_step_that_does_not_fit(root: Path) -> None:
+    with opening.open(root).writer() as writer, writer.record("ep") as take:
+        with pytest.raises(SchemaMismatchError, match="found float64"):
+            take.add(cam=np.zeros((4, 4, 3)), stills=picture(0))
+        with pytest.raises(SchemaMismatchError, match=r"'task' \(scalar\) has no steps.*writer.record\(..., task="):
+            take.add(task="pick")
+        take.add(action=[1, 2, 3])
+    row = pq.read_table(root / "data").to_pylist()[0]
+    assert (row["action"], row["cam"], row["stills"]) == ([[1, 2, 3]], None, None)
+
+
+def test_columns_that_may_not_be_null_are_asked_for_at_the_first_step(tmp_path: Path) -> None:
+    needed = Column("y", pa.list_(pa.list_(pa.float32())), Trajectory(dim=1), nullable=False)
+    ds = opening.create(tmp_path / "ds", Schema({"x": Trajectory(dim=1), "y": needed}))
+    with ds.writer() as writer, writer.record("ep") as take:
+        with pytest.raises(SchemaMismatchError, match="expected the columns x, y, found x"):
+            take.add(x=[0])
+        take.add(x=[0], y=[1])
+
+
+def test_steps_without_a_declared_width_are_equally_long(tmp_path: Path) -> None:
+    ds = opening.create(tmp_path / "ds", Schema({"x": Trajectory()}))
+    with ds.writer() as writer, writer.record("ep") as take:
+        take.add(x=[1, 2])
+        with pytest.raises(SchemaMismatchError, match="expected 2 numbers as before, found 3"):
+            take.add(x=[1, 2, 3])
+    assert ds["ep"]["x"].tolist() == [[1, 2]]
+
+
+def test_cells_of_the_whole_take_are_checked_at_once(root: Path) -> None:
+    before = files_in(root)
+    with opening.open(root).writer() as writer:
+        with pytest.raises(SchemaMismatchError, match="expected bool"), writer.record("ep", success="yes"):
+            raise AssertionError("never recorded")
+        with pytest.raises(SchemaMismatchError, match="taks: is not in the schema"), writer.record("ep", taks="x"):
+            raise AssertionError("never recorded")
+        assert files_in(root) == before
+        with writer.record("ep", task="pick") as take:
+            take.add(**step(0))
+            with pytest.raises(SchemaMismatchError, match="expected bool"):
+                take.set(success="yes")
+            with pytest.raises(SchemaMismatchError, match="cam comes step by step already"):
+                take.set(cam="s3://b/cam.mp4")
+            take.set(task="place", success=False)
+    row = pq.read_table(root / "data").to_pylist()[0]
+    assert (row["task"], row["success"]) == ("place", False)
+
+
+def test_ids(root: Path) -> None:
+    ds = opening.open(root)
+    with ds.writer() as writer:
+        writer.add("added", task="x")
+        for one in ("added", "", 3):
+            with pytest.raises((ValidationError, SchemaMismatchError), match="sequence_id"):
+                writer.record(one)
+        writer.commit()
+    already = pytest.raises(DuplicateSequenceError, match="'added' is in the dataset already")
+    with ds.writer() as writer, already, writer.record("added"):
+        raise AssertionError("never recorded")
+    before = files_in(root)
+    lost = pytest.raises((CommitConflictError, DuplicateSequenceError), match="'raced'")
+    with ds.writer() as writer, lost, writer.record("raced") as take:
+        take.add(**step(0))
+        opening.open(root).append([{"sequence_id": "raced"}])
+    left = {n for n in files_in(root) if n.startswith(("files/", "_seqlake/staged/"))}
+    assert left == {n for n in before if n.startswith(("files/", "_seqlake/staged/"))}
+
+
+# ---- takes that end badly
+
+
+class Mishap(Exception):
+    pass
+
+
+def test_an_exception_discards_the_take_and_nothing_else(root: Path) -> None:
+    ds = opening.open(root)
+    before = files_in(root)
+    with ds.writer() as writer:
+        with pytest.raises(Mishap), writer.record("ep") as take:
+            for k in range(30):
+                take.add(**step(k), stills=picture(k))
+            raise Mishap
+        assert files_in(root) == before
+        assert take.version is None
+        with pytest.raises(SeqlakeError, match="is discarded"):
+            take.add(**step(0))
+        with writer.record("ep") as take:  # the id is free again
+            take.add(**step(0))
+    assert [row.id for row in opening.open(root)] == ["ep"]
+
+
+def test_a_take_can_be_given_up(root: Path) -> None:
+    before = files_in(root)
+    with opening.open(root).writer() as writer:
+        with writer.record("ep") as take:
+            take.add(**step(0))
+            take.discard()
+        assert take.version is None
+        with writer.record("kept") as take:
+            take.add(**step(0))
+        with pytest.raises(SeqlakeError, match="committed already"):
+            take.discard()
+    assert [row.id for row in opening.open(root)] == ["kept"]
+    assert {n for n in before if n.startswith("data/")} < set(files_in(root))
+
+
+def test_a_take_without_steps_is_none(root: Path) -> None:
+    before = files_in(root)
+    empty = pytest.raises(ValidationError, match="at least one step")
+    with opening.open(root).writer() as writer, empty, writer.record("ep", task="pick"):
+        pass
+    assert files_in(root) == before
+
+
+def test_takes_are_used_once_and_in_a_with_block(root: Path) -> None:
+    with opening.open(root).writer() as writer:
+        take = writer.record("ep")
+        with pytest.raises(SeqlakeError, match="begins with `with`"):
+            take.add(**step(0))
+        with take:
+            take.add(**step(0))
+        with pytest.raises(SeqlakeError, match="used already"), take:
+            raise AssertionError("never recorded")
+
+
+@pytest.mark.parametrize("bad", [0, 5, 29])
+def test_an_encoders_error_is_raised_where_the_steps_are_added(
+    bad: int, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At one of the next steps, or at the end of the take."""
+    real = VideoEncoder.write
+
+    def failing(self, frame) -> None:
+        if self.frames == bad:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(self, frame)
+
+    monkeypatch.setattr(VideoEncoder, "write", failing)
+    before = files_in(root)
+    full = pytest.raises(OSError, match="No space is left in .*free some")
+    with full, opening.open(root).writer() as writer, writer.record("ep") as take:
+        for k in range(30):
+            take.add(**step(k))
+    assert files_in(root) == before
+
+
+def test_an_encoders_error_that_was_caught_still_loses_the_take(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(self, frame) -> None:
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(VideoEncoder, "write", failing)
+    before = files_in(root)
+    with pytest.raises(OSError, match="broken"), opening.open(root).writer() as writer, writer.record("ep") as take:
+        for k in range(30):
+            with suppress(OSError):
+                take.add(**step(k))
+    assert files_in(root) == before
+
+
+def test_frames_are_checked_against_those_that_still_wait(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, release = VideoEncoder.write, threading.Event()
+
+    def waiting(self, frame) -> None:
+        release.wait()
+        real(self, frame)
+
+    monkeypatch.setattr(VideoEncoder, "write", waiting)
+    with opening.open(root).writer() as writer, writer.record("ep") as take:
+        take.add(cam=picture(0))
+        with pytest.raises(SchemaMismatchError, match="expected frames of 64x48 pixels, found 66x48"):
+            take.add(cam=picture(1, width=66))
+        release.set()
+    assert len(video(root / pq.read_table(root / "data").to_pylist()[0]["cam"])[0]) == 1
+
+
+def test_a_slow_encoder_holds_the_steps_back(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, added, ahead = VideoEncoder.write, [], []
+
+    def slow(self, frame) -> None:
+        time.sleep(0.001)
+        ahead.append(len(added) - self.frames)
+        real(self, frame)
+
+    monkeypatch.setattr(VideoEncoder, "write", slow)
+    buffer = np.empty((48, 64, 3), np.uint8)
+    with opening.open(root).writer() as writer, writer.record("ep") as take:
+        for k in range(100):
+            buffer[:] = picture(k)  # the same memory, while frames before it still wait
+            take.add(cam=buffer)
+            added.append(k)
+    assert len(ahead) == 100
+    assert max(ahead) <= WAITING
+    found, _ = video(root / pq.read_table(root / "data").to_pylist()[0]["cam"])
+    assert near(found, np.stack([picture(k) for k in range(100)]))
+
+
+@pytest.fixture
+def stuck(monkeypatch: pytest.MonkeyPatch):
+    """Every encoder stands still; Ctrl-C comes when the queue is full, and only then they go on."""
+    real, release, added = VideoEncoder.write, threading.Event(), []
+
+    def wait(self, frame) -> None:
+        release.wait()
+        real(self, frame)
+
+    def press() -> None:
+        while len(added) < WAITING - 1:
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGINT)
+        release.set()
+
+    def record(take) -> None:
+        finger.start()
+        while True:
+            take.add(cam=picture(0))
+            added.append(1)
+
+    monkeypatch.setattr(VideoEncoder, "write", wait)
+    finger = threading.Thread(target=press)
+    yield record
+    finger.join()
+
+
+def test_ctrl_c_while_waiting_for_the_encoder(root: Path, stuck) -> None:
+    before = files_in(root)
+    with pytest.raises(KeyboardInterrupt), opening.open(root).writer() as writer, writer.record("ep") as take:
+        stuck(take)
+    assert not encoders()
+    assert files_in(root) == before
+
+
+def test_a_step_that_was_interrupted_loses_the_take(root: Path, stuck) -> None:
+    """Whoever catches Ctrl-C in the block must not commit half a step."""
+    before = files_in(root)
+    broken = pytest.raises(SeqlakeError, match="is broken")
+    with broken, opening.open(root).writer() as writer, writer.record("ep") as take, suppress(KeyboardInterrupt):
+        stuck(take)
+    assert files_in(root) == before
+
+
+def test_a_commit_that_fails_discards_the_take(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ds = opening.open(root)
+    before = files_in(root)
+
+    def fail(*args: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(type(ds.table), "commit", fail)
+    with pytest.raises(KeyboardInterrupt), ds.writer() as writer, writer.record("ep") as take:
+        take.add(**step(0))
+    assert files_in(root) == before
+
+
+def test_a_long_take_says_hourly_that_it_is_alive(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ds = opening.open(root)
+    renewed, real = [], type(ds.table).renew
+    monkeypatch.setattr(type(ds.table), "renew", lambda table, t: (renewed.append(t.id), real(table, t))[1])
+    with ds.writer() as writer, writer.record("ep") as take:
+        take.add(**step(0))
+        assert not renewed
+        monkeypatch.setattr("seqlake.dataset.staging._HOUR", 0.0)
+        take.add(**step(1))
+        take.add(**step(2))
+        assert len(renewed) == 2
+        ds.collect(older_than=timedelta(hours=1))  # does not take it for dead
+    assert [row.id for row in opening.open(root)] == ["ep"]
+
+
+# ---- kill -9
+
+
+def record_for_ever(root: Path, first: int, say: int) -> None:
+    """Take after take; the number of each that is committed goes down the pipe."""
+    ds = opening.open(root)
+    with ds.writer() as writer:
+        for number in range(first, first + 1000):
+            with writer.record(f"ep_{number:05}", task="pick") as take:
+                for k in range(20):
+                    take.add(**step(k))
+            os.write(say, number.to_bytes(4, "little"))
+
+
+def killed(root: Path, first: int, after: float) -> list[int]:
+    """Record in a child, kill it so long after its first commit, and say what it said was committed."""
+    hear, say = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(hear)
+            record_for_ever(root, first, say)
+        finally:
+            os._exit(1)
+    os.close(say)
+    select.select([hear], [], [], 60)
+    time.sleep(after)
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    with os.fdopen(hear, "rb") as pipe:
+        said = np.frombuffer(pipe.read(), "<u4").tolist()
+    assert os.WIFSIGNALED(status), "it was still recording"
+    return said
+
+
+def check_kills(root: Path, kills: int, seed: int) -> None:
+    rng = random.Random(seed)
+    acknowledged: set[str] = set()
+    for kill in range(kills):
+        said = killed(root, 1000 * kill, rng.uniform(0, 0.15))
+        assert said
+        acknowledged |= {f"ep_{number:05}" for number in said}
+        rows = {row["sequence_id"]: row for row in opening.open(root).to_arrow().to_pylist()}
+        assert acknowledged <= set(rows)
+        unsaid = set(rows) - acknowledged
+        assert unsaid <= {f"ep_{said[-1] + 1:05}"}, "committed, and killed before it could say so"
+        acknowledged |= unsaid
+        for number in [*said, *(int(one[3:]) for one in unsaid)]:
+            row = rows[f"ep_{number:05}"]
+            assert row["length"] == len(row["action"]) == 20
+            assert len(video(root / row["cam"])[0]) == 20
+    ds = opening.open(root)
+    ds.collect(older_than=timedelta(0))
+    files = {name for name in files_in(root) if name.startswith("files/")}
+    assert files == {row["cam"] for row in ds.to_arrow().to_pylist()}
+    assert not list((root / "_seqlake" / "staged").iterdir())
+    assert ds.validate(depth="files").ok
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a forked child")
+def test_kill_in_mid_take_loses_that_take_alone(root: Path) -> None:
+    check_kills(root, 20, seed=0)
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a forked child")
+def test_many_kills_in_mid_take(root: Path) -> None:
+    check_kills(root, 200, seed=1)
