@@ -7,10 +7,10 @@ shards. Prints a table and writes `benchmarks/results/windows.json` and `windows
     python benchmarks/windows.py --write-gb 10        also the memory used while writing so much
     benchmarks/peers/setup                            once, before: environments for Lance and LeRobot
 
-How it is measured. Every rate is windows per second over both columns. Ratios are of bytes per second, to two kinds of
-memcpy with as many threads in the same round: *batches*, the same work as a gather but of consecutive bytes (as many bytes
-as a batch has, into memory as fresh as a gather's), which the targets refer to; and *stream*, the whole data set from one
-array to another that exists already. Rounds alternate between all measurements, and the median of the rounds counts.
+How it is measured. Every rate is windows per second over both columns. Ratios are of bytes per second, to two kinds
+of memcpy with as many threads in the same round: *batches*, the same work as a gather but of consecutive bytes (as many
+as a batch has, into memory as fresh as a gather's), which the targets refer to; and *stream*, the whole data set from
+one array to another that exists already. Rounds alternate between all measurements, and the median counts.
 """
 
 from __future__ import annotations
@@ -396,7 +396,7 @@ def table(report: dict[str, Any]) -> str:
     lines = [
         "# Random windows",
         "",
-        f"{report['when']}, {report['machine']}, {report['python']}, torch {report['torch']}. Thousand windows per second;",
+        f"{report['when']}, {report['machine']}, {report['python']}, torch {report['torch']}. 1 000 windows/s;",
         "in brackets bytes per second through memcpy of batches and through memcpy as a stream, with as many threads.",
         "`benchmarks/windows.py` writes this page and says how it measures.",
         "",
