@@ -6,6 +6,7 @@ import io
 import os
 import tempfile
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -161,14 +162,20 @@ CLIPS: dict[str, Callable[[], bytes]] = {
     "head first": lambda: encode(muxer={"movflags": "+faststart"}, bf="2", g="10"),
     "edit list": lambda: remux(encode(bf="2", g="10"), shift=7),
     "edit list, open groups": lambda: remux(encode(**{"x264-params": OPEN}), shift=17),
-    "edit list, hevc": lambda: remux(CLIPS["hevc open groups"](), shift=17),
-    "hevc cut at an open group": lambda: remux(CLIPS["hevc open groups"](), skip=10),
-    "h264 cut at an open group": lambda: remux(CLIPS["h264 open groups"](), skip=10),
+    "edit list, hevc": lambda: remux(clip("hevc open groups"), shift=17),
+    "hevc cut at an open group": lambda: remux(clip("hevc open groups"), skip=10),
+    "h264 cut at an open group": lambda: remux(clip("h264 open groups"), skip=10),
     "raw h264": lambda: encode(container="h264", bf="2", g="10"),
     "two parameter sets": parameter_sets,
     "rotated": lambda: encode(bf="2", g="10", prepare=lambda stream: stream.set_display_rotation(90)),
     "several streams": several,
 }
+
+
+@cache
+def clip(name: str) -> bytes:
+    """One of `CLIPS`, encoded once in a process: every reader is given the same bytes."""
+    return CLIPS[name]()
 
 
 def planes(frame: av.VideoFrame) -> list[np.ndarray]:

@@ -111,7 +111,7 @@ def test_a_shared_file_has_parts() -> None:
 
 
 def test_sound_beside_video_is_found_and_what_is_not_there_is_said() -> None:
-    data = clips.CLIPS["several streams"]()
+    data = clips.clip("several streams")
     decoder = media.open(Source(blob=data, column=Audio()))
     assert decoder.time_base == Fraction(1, 16_000)
     assert 16_000 <= len(decoder) < 18_100

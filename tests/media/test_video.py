@@ -32,9 +32,8 @@ REAL = Path(__file__).parents[3] / "shared" / "data" / "nasa_13013.mp4"
 real = pytest.mark.skipif(not REAL.exists(), reason="needs ../shared/data beside the checkout")
 
 
-@cache
 def clip(name: str) -> bytes:
-    return REAL.read_bytes() if name == "real" else clips.CLIPS[name]()
+    return REAL.read_bytes() if name == "real" else clips.clip(name)
 
 
 @cache

@@ -35,7 +35,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     root = tmp_path_factory.mktemp("media")
     for name in ("uneven times, mp4", "several streams"):
-        (root / f"{name}.mp4").write_bytes(clips.CLIPS[name]())
+        (root / f"{name}.mp4").write_bytes(clips.clip(name))
     for number, depth in enumerate(DEPTHS):
         (root / f"{number}.png").write_bytes(depth)
     table = pa.table(
@@ -72,7 +72,7 @@ def rows(root: Path) -> sl.Selection:
 
 def expected(name: str, column: sl.ColumnType | None = None) -> np.ndarray:
     """All frames as the decoder gives them, whose truth is another test's."""
-    decoder = media.open(Source(blob=clips.CLIPS[name](), column=column or sl.Video()))
+    decoder = media.open(Source(blob=clips.clip(name), column=column or sl.Video()))
     return decoder.read(np.arange(len(decoder)))
 
 
@@ -110,7 +110,7 @@ def test_time_finds_the_latest_frame_that_is_shown(rows: sl.Selection) -> None:
 
 
 def test_late_files_begin_at_their_own_first_frame(tmp_path: Path) -> None:
-    (tmp_path / "late.mkv").write_bytes(clips.CLIPS["late start, mkv"]())
+    (tmp_path / "late.mkv").write_bytes(clips.clip("late start, mkv"))
     cam = MediaView("late.mkv", root=str(tmp_path), column=sl.Video())
     np.testing.assert_array_equal(cam.at(seconds=0), cam[0])
     assert cam.seconds[0] == 0
@@ -199,7 +199,7 @@ def test_references_that_leave_the_root_are_not_opened(tmp_path: Path, root: Pat
 
 def test_a_replaced_file_is_indexed_anew(tmp_path: Path) -> None:
     for name in ("uneven times, mp4", "h264 training profile"):
-        (tmp_path / "new.mp4").write_bytes(clips.CLIPS[name]())
+        (tmp_path / "new.mp4").write_bytes(clips.clip(name))
         (tmp_path / "new.mp4").replace(tmp_path / "cam.mp4")
         np.testing.assert_array_equal(MediaView("cam.mp4", root=str(tmp_path), column=sl.Video())[:], expected(name))
     (tmp_path / "cam.mp4").write_bytes(b"no video" * 99)
@@ -209,7 +209,7 @@ def test_a_replaced_file_is_indexed_anew(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["h264 with B-frames", "late start, ts"])
 def test_by_range_from_s3(s3_bucket, name: str) -> None:
-    open_store(s3_bucket.uri, storage=s3_bucket.storage).put("cam/1", clips.CLIPS[name]())
+    open_store(s3_bucket.uri, storage=s3_bucket.storage).put("cam/1", clips.clip(name))
     cam = MediaView("cam/1", root=s3_bucket.uri, column=sl.Video(), storage=s3_bucket.storage)
     every = expected(name)
     assert len(cam) == len(every)

@@ -97,9 +97,12 @@ def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(
         *, output_format: str, as_json: bool, quiet: bool, no_truncate: bool, no_progress: bool, **others: Any
     ) -> Any:
+        from seqlake.dataset.progress import shown as showing
+
         kind = "json" if as_json else output_format
         output = Output(format=kind, quiet=quiet, truncate=not no_truncate, no_progress=no_progress)
-        return command(output=output, **others)
+        with showing(output.progress):
+            return command(output=output, **others)
 
     wrapped.__name__ = command.__name__
     wrapped.__doc__ = command.__doc__

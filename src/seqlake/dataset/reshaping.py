@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from seqlake.dataset import conforming, opening, streaming
+from seqlake.dataset import conforming, opening, progress, streaming
 from seqlake.dataset.references import Carrier, FilesMode
 from seqlake.dataset.selection import Selection
 from seqlake.dataset.staging import SHARD_BYTES, ShardShape, Staging
@@ -214,7 +214,7 @@ def _write(
 def _copy(part: Readable, schema: Schema, staging: Staging, files: FilesMode) -> None:
     storage = getattr(part, "storage", None)
     carrier = Carrier(schema, root=part.root, staging=staging, mode=files, storage=storage)
-    for shard in part.shards():
+    for shard in progress.over(part.shards(), "write"):
         for batch in streaming.one_shard(shard, schema.names):
             for rows in staging.parts(batch):
                 staging.write(carrier.carry(rows))

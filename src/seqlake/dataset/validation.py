@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from seqlake.dataset import opening, plain
+from seqlake.dataset import opening, plain, progress
 from seqlake.dataset.references import refers
 from seqlake.dataset.streaming import one_shard
 from seqlake.errors import CorruptFileError, InvalidMetadataError, SchemaMismatchError, SeqlakeError
@@ -118,7 +118,7 @@ def _findings(selection: Selection, depth: Depth) -> Iterator[Finding]:
     if depth == "metadata":
         return
     walk = _Walk(schema=schema, root=selection.root, clock=_clock(selection), told=told, files=depth != "rows")
-    for shard in selection.shards():
+    for shard in progress.over(selection.shards(), "validate"):
         yield from walk.shard(shard, _place(shard, selection.access.source))
     if depth == "decode":
         yield Finding(

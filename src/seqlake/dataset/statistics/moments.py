@@ -83,7 +83,7 @@ def moments(values: NDArray[Any], /) -> Moments:
 def _of_block(block: NDArray[Any], beside: int, room: NDArray[np.float64]) -> Moments:
     """Of one block; `beside` divides its steps, of which so many are laid side by side in the room given."""
     count, dim = block.shape
-    wide = np.ascontiguousarray(block).reshape(count // beside, beside * dim)
+    wide = aligned(block).reshape(count // beside, beside * dim)
     low = np.minimum.reduce(wide, axis=0).reshape(beside, dim).min(axis=0)
     high = np.maximum.reduce(wide, axis=0).reshape(beside, dim).max(axis=0)
     if block.dtype.kind == "f" and not (np.isfinite(low).all() and np.isfinite(high).all()):
@@ -105,6 +105,11 @@ def _of_block(block: NDArray[Any], beside: int, room: NDArray[np.float64]) -> Mo
         nan=np.zeros(dim, np.int64),
         inf=np.zeros(dim, np.int64),
     )
+
+
+def aligned(block: NDArray[Any], /) -> NDArray[Any]:
+    """The same numbers, contiguous and where the processor likes them: steps in a file begin at any byte."""
+    return np.ascontiguousarray(block) if block.flags.aligned else block.copy()
 
 
 def _sum(wide: NDArray[np.float64], dim: int) -> NDArray[np.float64]:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from seqlake.dataset.statistics.moments import aligned
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -82,7 +84,7 @@ class Ranks:
         digits = np.empty(keys.shape[1], np.intp)
         for dim, column in zip(self._dims, keys, strict=True):
             if self._level == 0:
-                found = {prefix: column for prefix in self._targets[dim]}
+                found = dict.fromkeys(self._targets[dim], column)
             else:
                 upper = column >> column.dtype.type(self._bits - self._level * _DIGIT)
                 found = {prefix: column[upper == prefix] for prefix in self._targets[dim]}
@@ -97,9 +99,9 @@ class Ranks:
         columns = np.empty((len(self._dims), sum(map(len, parts))), _unsigned(self._dtype))
         at = 0
         for part in parts:
-            own = part[:, self._dims.start : self._dims.stop]
-            for start in range(0, len(own), _TURNED):
-                some = np.ascontiguousarray(own[start : start + _TURNED].T)
+            for start in range(0, len(part), _TURNED):
+                own = aligned(part[start : start + _TURNED])[:, self._dims.start : self._dims.stop]
+                some = np.ascontiguousarray(own.T)
                 columns[:, at : at + some.shape[1]] = _to_keys(some)
                 at += some.shape[1]
         return columns

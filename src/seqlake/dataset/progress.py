@@ -1,0 +1,33 @@
+"""Long work over shards shows how far it is, on stderr."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+Item = TypeVar("Item")
+
+_SHOWN: ContextVar[bool | None] = ContextVar("seqlake_progress", default=None)
+
+
+@contextmanager
+def shown(wanted: bool | None, /) -> Iterator[None]:  # noqa: FBT001 - what the block is about
+    """Within the block, progress is shown or not; None: where stderr is a terminal."""
+    before = _SHOWN.set(wanted)
+    try:
+        yield
+    finally:
+        _SHOWN.reset(before)
+
+
+def over(items: Sequence[Item], what: str, /, *, unit: str = "shards") -> Iterator[Item]:
+    """The items one by one; work of more than a second shows a bar."""
+    from tqdm import tqdm
+
+    wanted = _SHOWN.get()
+    hidden = None if wanted is None else not wanted
+    yield from tqdm(items, desc=what, unit=f" {unit}", delay=1, leave=False, disable=hidden)
