@@ -91,3 +91,26 @@ def test_demo_does_what_it_says(run, tmp_path) -> None:
     assert (tmp_path / "demo" / "episodes.svg").read_text().startswith("<svg")
     assert (tmp_path / "demo" / "episodes.png").read_bytes().startswith(b"\x89PNG")
     assert run("validate", tmp_path / "demo" / "dataset", "--depth", "rows").code == 0
+
+
+def completed(*words: str) -> list[str]:
+    env = {**os.environ, "COMP_WORDS": " ".join(["seqlake", *words]), "COMP_CWORD": str(len(words))}
+    env["_SEQLAKE_COMPLETE"] = "bash_complete"
+    told = run_as_process(env=env)
+    return [line.partition(",")[2] for line in told.out.splitlines()]
+
+
+def test_ids_and_columns_are_completed(dataset, monkeypatch) -> None:
+    from seqlake.cli import _options
+
+    # A busy machine may need longer than a shell should wait; what is found is the point here.
+    context = type("Context", (), {"params": {"source": str(dataset)}})()
+    monkeypatch.setattr(_options, "_within", lambda _, work: work())
+    assert _options.complete_ids(context, None, "ep_1") == ["ep_10", "ep_11"]
+    assert _options.complete_columns(context, None, "task,re") == ["task,reward"]
+    context.params["source"] = str(dataset / "nowhere")
+    assert _options.complete_ids(context, None, "") == []
+
+
+def test_commands_are_completed() -> None:
+    assert completed("val") == ["validate"]

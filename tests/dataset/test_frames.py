@@ -90,9 +90,9 @@ def test_frames_become_what_the_column_is(root: Path) -> None:
 @pytest.mark.parametrize(
     "given",
     [
-        lambda frames: iter(frames),
-        lambda frames: list(frames),
-        lambda frames: torch.from_numpy(frames),
+        iter,
+        list,
+        torch.from_numpy,
         lambda frames: (torch.from_numpy(frame) for frame in frames),
     ],
     ids=["iterator", "list", "tensor", "tensors"],

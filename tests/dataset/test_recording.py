@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import random
-import select
 import signal
 import threading
 import time
@@ -74,7 +73,7 @@ def files_in(root: Path) -> dict[str, bytes]:
 
 
 def encoders() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("seqlake")]
+    return [thread for thread in threading.enumerate() if thread.name.startswith("seqlake-encode")]
 
 
 @pytest.fixture
@@ -276,6 +275,34 @@ def test_steps_without_a_declared_width_are_equally_long(tmp_path: Path) -> None
         with pytest.raises(SchemaMismatchError, match="expected 2 numbers as before, found 3"):
             take.add(x=[1, 2, 3])
     assert ds["ep"]["x"].tolist() == [[1, 2]]
+
+
+def test_cells_that_grow_too_large_are_told_before_the_take_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("seqlake.dataset.tracks.LARGEST_CELL", 40)
+    monkeypatch.setattr("seqlake.dataset.encoding.LARGEST_CELL", 4000)
+    ds = opening.create(tmp_path / "ds", Schema({"x": Trajectory(dim=2), "stills": Image(frames="bytes")}))
+    with ds.writer() as writer:
+        with writer.record("signal") as take:
+            for k in range(5):
+                take.add(x=[k, k])
+            with pytest.raises(ValidationError, match="column 'x': a cell may have 1 GiB.*segments"):
+                take.add(x=[5, 5])
+        with pytest.raises(ValidationError, match="'stills': a cell may have 1 GiB"), writer.record("images") as take:
+            for k in range(100):
+                take.add(stills=picture(k))
+    assert [row.id for row in opening.open(tmp_path / "ds")] == ["signal"]
+
+
+def test_frames_of_the_whole_take(root: Path) -> None:
+    with opening.open(root).writer() as writer, writer.record("ep", cam=[picture(k) for k in range(3)]) as take:
+        with pytest.raises(SchemaMismatchError, match="cam was set for the whole take already"):
+            take.add(action=[1, 2, 3], cam=picture(0))
+        take.add(action=[1, 2, 3])
+    row = pq.read_table(root / "data").to_pylist()[0]
+    assert (row["length"], len(video(root / row["cam"])[0])) == (1, 3)
+    assert not list((root / "_seqlake" / "staged").iterdir())
 
 
 def test_cells_of_the_whole_take_are_checked_at_once(root: Path) -> None:
@@ -521,59 +548,73 @@ def test_a_long_take_says_hourly_that_it_is_alive(root: Path, monkeypatch: pytes
 # ---- kill -9
 
 
-def record_for_ever(root: Path, first: int, say: int) -> None:
-    """Take after take; the number of each that is committed goes down the pipe."""
+TAKE = 20  # steps
+
+
+def record_for_ever(root: Path, first: int, say: int, *, last_step: int) -> None:
+    """Take after take; the number of each that is committed goes down the pipe, and before that a dot for each step."""
     ds = opening.open(root)
+    steps = 0
     with ds.writer() as writer:
         for number in range(first, first + 1000):
             with writer.record(f"ep_{number:05}", task="pick") as take:
-                for k in range(20):
+                for k in range(TAKE):
                     take.add(**step(k))
-            os.write(say, number.to_bytes(4, "little"))
+                    os.write(say, b".")
+                    steps += 1
+                    if steps == last_step:
+                        os.kill(os.getpid(), signal.SIGKILL)
+            os.write(say, b"%d\n" % number)
 
 
-def killed(root: Path, first: int, after: float) -> list[int]:
-    """Record in a child, kill it so long after its first commit, and say what it said was committed."""
+def killed(root: Path, first: int, *, steps: int, after: float | None) -> list[int]:
+    """Record in a child, kill it at this step or so long after it, and say what it said was committed."""
     hear, say = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             os.close(hear)
-            record_for_ever(root, first, say)
+            record_for_ever(root, first, say, last_step=steps if after is None else -1)
         finally:
             os._exit(1)
     os.close(say)
-    select.select([hear], [], [], 60)
-    time.sleep(after)
-    os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
     with os.fdopen(hear, "rb") as pipe:
-        said = np.frombuffer(pipe.read(), "<u4").tolist()
+        said = b""
+        while said.count(b".") < steps:
+            said += pipe.read(1)
+        if after is not None:
+            time.sleep(after)
+            os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        said += pipe.read()
     assert os.WIFSIGNALED(status), "it was still recording"
-    return said
+    return [int(line.strip(b".")) for line in said.splitlines(keepends=True) if line.endswith(b"\n")]
 
 
 def check_kills(root: Path, kills: int, seed: int) -> None:
     rng = random.Random(seed)
     acknowledged: set[str] = set()
     for kill in range(kills):
-        said = killed(root, 1000 * kill, rng.uniform(0, 0.15))
-        assert said
+        steps, after = rng.randint(1, 3 * TAKE), rng.choice([None, rng.uniform(0, 0.03)])
+        said = killed(root, 1000 * kill, steps=steps, after=after)
+        assert len(said) >= (steps - 1) // TAKE
         acknowledged |= {f"ep_{number:05}" for number in said}
         rows = {row["sequence_id"]: row for row in opening.open(root).to_arrow().to_pylist()}
         assert acknowledged <= set(rows)
         unsaid = set(rows) - acknowledged
-        assert unsaid <= {f"ep_{said[-1] + 1:05}"}, "committed, and killed before it could say so"
+        assert unsaid <= {f"ep_{1000 * kill + len(said):05}"}, "committed, and killed before it could say so"
         acknowledged |= unsaid
         for number in [*said, *(int(one[3:]) for one in unsaid)]:
             row = rows[f"ep_{number:05}"]
-            assert row["length"] == len(row["action"]) == 20
-            assert len(video(root / row["cam"])[0]) == 20
+            assert row["length"] == len(row["action"]) == TAKE
+            assert len(video(root / row["cam"])[0]) == TAKE
+    staged = root / "_seqlake" / "staged"
+    assert len(list(staged.glob("*.tmp"))) > kills / 4, "killed while videos were in the making"
     ds = opening.open(root)
     ds.collect(older_than=timedelta(0))
     files = {name for name in files_in(root) if name.startswith("files/")}
     assert files == {row["cam"] for row in ds.to_arrow().to_pylist()}
-    assert not list((root / "_seqlake" / "staged").iterdir())
+    assert not list(staged.iterdir())
     assert ds.validate(depth="files").ok
 
 

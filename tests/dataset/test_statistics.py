@@ -247,6 +247,7 @@ def test_any_numbers_in_any_parts(kept, values, cuts, quantile) -> None:
     """Both ways to a quantile: keeping the numbers, and counting 16 bits at a time to the very end."""
     parts = np.split(values, sorted(min(cut, len(values)) for cut in cuts))
     found = merged([moments(part) for part in parts])
+    assert moments(*parts).count.tolist() == found.count.tolist()
     points = (quantile, 0.5)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(ranks, "_KEPT", kept)
@@ -287,10 +288,14 @@ def test_moments_keep_their_digits_far_from_zero() -> None:
     assert np.allclose(np.sqrt(found.m2 / found.count), truth.std(axis=0).astype("f8"), rtol=1e-12)
 
 
+@pytest.mark.parametrize("cuts", [[], [1, 40, 41, 60]])
 @pytest.mark.parametrize("dim", [1, 7, 64, 3000])
-def test_blocks_of_any_width(dim) -> None:
-    values = np.random.default_rng(dim).normal(3, 2, size=(200_000 // dim + 13, dim)).astype("f4")
-    found = moments(values)
+def test_blocks_of_any_width_in_parts_that_begin_anywhere(dim, cuts) -> None:
+    count = 900_000 // dim + 13
+    room = np.empty(4 * count * dim + 1, "u1")
+    values = room[1:].view("f4").reshape(count, dim)  # at no multiple of four bytes, as in files
+    values[:] = np.random.default_rng(dim).normal(3, 2, size=(count, dim))
+    found = moments(*np.split(values, cuts))
     assert np.allclose(found.mean + found.rest, values.mean(axis=0, dtype="f8"), rtol=1e-12)
     assert np.allclose(np.sqrt(found.m2 / found.count), values.std(axis=0, dtype="f8"), rtol=1e-12)
     assert np.array_equal(found.min, values.min(axis=0))
@@ -518,6 +523,15 @@ def test_ranking_is_of_all_sequences_worst_first(tmp_path) -> None:
     assert ranked[-1].reason.startswith("nothing unusual")
     assert outliers(ds, statistics(ds), top=2) == ranked[:2]
     assert outliers(ds, statistics(ds), top=0) == []
+
+
+def test_a_few_still_steps_are_no_oddity(tmp_path) -> None:
+    cells = walks()
+    cells[8][30:33] = cells[8][30]
+    ds = dataset(tmp_path / "ds", cells)
+    (one,) = (one for one in outliers(ds, statistics(ds), top=40) if one.row == 8)
+    assert one.static == pytest.approx(2 / (len(cells[8]) - 1))
+    assert "stands still" not in one.reason or one.reason.startswith("nothing unusual")
 
 
 def test_constant_dimensions_and_like_sequences_have_no_outliers(tmp_path) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import av
 import numpy as np
+from av.bitstream import BitStreamFilterContext
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -101,21 +102,40 @@ def several() -> bytes:
     return file.getvalue()
 
 
-def parameter_sets() -> bytes:
-    """Two H.264 encodings with different parameter sets in one stream, the second's in the stream itself."""
-    joined = encode(container="h264", bf="0", g="10") + encode(container="h264", preset="ultrafast", g="7")
+def parameter_sets(*, apart: bool) -> bytes:
+    """Two H.264 encodings with different parameter sets in one stream: the second's in the packets, or apart."""
+    joined = encode(container="h264", bf="2", g="10") + encode(container="h264", preset="ultrafast", g="7")
     file = io.BytesIO()
     with av.open(io.BytesIO(joined), format="h264") as source, av.open(file, "w", format="mp4") as out:
         stream = source.streams.video[0]
         copy = out.add_stream_from_template(stream)
+        taken = BitStreamFilterContext("extract_extradata=remove=1" if apart else "null", stream)
         number = 0
+        shown = [packet for packet, _ in sorted(enumerate(_raw_order(joined)), key=lambda pair: pair[1])]
+        rank = {packet: place for place, packet in enumerate(shown)}
         for packet in source.demux(stream):
-            if packet.size:
-                packet.pts = packet.dts = int(number / (30 * stream.time_base))
-                packet.stream = copy
-                out.mux(packet)
+            for one in taken.filter(packet if packet.size else None):
+                tick = int(1 / (30 * stream.time_base))
+                one.pts, one.dts = (rank[number] + 2) * tick, number * tick
+                one.stream = copy
+                out.mux(one)
                 number += 1
     return file.getvalue()
+
+
+def _raw_order(data: bytes) -> list[int]:
+    """The place in which each packet of a raw stream is shown."""
+    with av.open(io.BytesIO(data), format="h264") as source:
+        codec = source.streams.video[0].codec_context
+        codec.thread_type = "NONE"
+        packets = [packet for packet in source.demux(video=0) if packet.size]
+        frames = []
+        for number, packet in enumerate(packets):
+            packet.pts = packet.dts = number
+            frames += codec.decode(packet)
+        frames += codec.decode(None)
+    places = {int(frame.pts): place for place, frame in enumerate(frames)}
+    return [places[number] for number in range(len(packets))]
 
 
 UNEVEN = [0, 1, 2, 5, 6, 10, 11, 13, 20, 21, 22, 23, 24, 31, 32, 33, 40, 44, 45, 46, 50, 51, 53, 59, 60]
@@ -166,7 +186,8 @@ CLIPS: dict[str, Callable[[], bytes]] = {
     "hevc cut at an open group": lambda: remux(clip("hevc open groups"), skip=10),
     "h264 cut at an open group": lambda: remux(clip("h264 open groups"), skip=10),
     "raw h264": lambda: encode(container="h264", bf="2", g="10"),
-    "two parameter sets": parameter_sets,
+    "two parameter sets": lambda: parameter_sets(apart=False),
+    "two parameter sets, apart": lambda: parameter_sets(apart=True),
     "rotated": lambda: encode(bf="2", g="10", prepare=lambda stream: stream.set_display_rotation(90)),
     "several streams": several,
 }

@@ -165,6 +165,8 @@ def test_the_awkward_clips_are_what_they_are_called() -> None:
     index = opened(clip("hevc open groups")).packets
     assert any((index.pts[key:] < index.pts[key]).any() for key in index.starts[1:])
     assert opened(clip("ffv1, odd size")).size == (95, 63)
+    assert [packet for packet, _ in opened(clip("two parameter sets, apart")).packets.stream.changes] == [clips.COUNT]
+    assert not opened(clip("two parameter sets")).packets.stream.changes
 
 
 # ---- pixels

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
@@ -189,6 +190,26 @@ def test_a_view_is_true_travels_and_serves_threads(rows: sl.Selection) -> None:
     with ThreadPoolExecutor(2) as pool:
         for number, frame in zip(numbers, pool.map(cam.__getitem__, numbers), strict=True):
             np.testing.assert_array_equal(frame, every[number])
+
+
+def _pictures_in_a_child(cam: MediaView) -> np.ndarray:
+    return cam[2:4]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_child_process_has_a_decoder_of_its_own(rows: sl.Selection, method: str) -> None:
+    cam = rows["a"]["cam"]
+    mine = cam[2:4]
+    with multiprocessing.get_context(method).Pool(1) as pool:
+        np.testing.assert_array_equal(pool.apply(_pictures_in_a_child, (cam,)), mine)
+
+
+def test_views_are_equal_when_they_show_the_same(rows: sl.Selection) -> None:
+    cam = rows["b"]["cam"]
+    assert cam == rows["b"]["cam"]
+    assert hash(cam) == hash(rows["b"]["cam"])
+    assert cam != cam.stream(0)
+    assert rows["a"]["cam"] != rows["a"]["part"]
 
 
 def test_references_that_leave_the_root_are_not_opened(tmp_path: Path, root: Path) -> None:

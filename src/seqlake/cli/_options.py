@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+import threading
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 source = click.argument("source", metavar="DATASET")
 out = click.argument("out", metavar="OUT")
@@ -26,6 +30,39 @@ version = click.option(
     callback=lambda _c, _p, v: version_of(v),
     help="Look at this version instead of the newest.",
 )
+
+
+def _within(seconds: float, work: Callable[[], list[str]]) -> list[str]:
+    """What `work` finds in so much time, else nothing: a shell that waits is worse than one that does not know."""
+    found: list[str] = []
+    thread = threading.Thread(target=lambda: found.extend(work()), daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return list(found)
+
+
+def _complete(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    def names(location: str) -> list[str]:
+        try:
+            selection = opened(location)
+            if kind == "columns":
+                return list(selection.schema)
+            column: list[str] = selection.select(selection.schema.id).to_arrow().column(0).to_pylist()
+        except Exception:  # noqa: BLE001 - whatever is wrong, completion is silent
+            return []
+        return column
+
+    def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+        location = ctx.params.get("source")
+        before, comma, last = incomplete.rpartition(",") if kind == "columns" else ("", "", incomplete)
+        found = _within(0.3, lambda: names(location)) if location else []
+        return [f"{before}{comma}{name}" for name in found if name.startswith(last)][:200]
+
+    return complete
+
+
+complete_ids = _complete("ids")
+complete_columns = _complete("columns")
 
 
 def opened(location: str, **options: Any) -> Any:

@@ -13,7 +13,12 @@ from seqlake.cli._output import Output, output_options, size
 
 @click.command()
 @_options.source
-@click.option("--columns", metavar="A,B", help="Which signals (default: all temporal columns).")
+@click.option(
+    "--columns",
+    metavar="A,B",
+    shell_complete=_options.complete_columns,
+    help="Which signals (default: all temporal columns).",
+)
 @click.option("--window", "steps", type=click.IntRange(min=1), default=16, show_default=True, help="Steps a window.")
 @click.option("--stride", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option("--batch-size", type=click.IntRange(min=1), default=256, show_default=True)

@@ -12,7 +12,12 @@ from seqlake.cli._output import Output, output_options
 @_options.source
 @_options.where
 @_options.version
-@click.option("--columns", metavar="A,B", help="Which columns to show (default: all scalars).")
+@click.option(
+    "--columns",
+    metavar="A,B",
+    shell_complete=_options.complete_columns,
+    help="Which columns to show (default: all scalars).",
+)
 @click.option("--sort", metavar="COLUMN", help="Order by this column; -COLUMN for descending.")
 @click.option(
     "-n", "--limit", type=click.IntRange(min=0), default=50, show_default=True, help="At most so many; 0: all."

@@ -14,7 +14,7 @@ BARS = "▁▂▃▄▅▆▇█"
 
 @click.command()
 @_options.source
-@click.argument("sequence_id", metavar="ID")
+@click.argument("sequence_id", metavar="ID", shell_complete=_options.complete_ids)
 @_options.version
 @output_options
 def command(source: str, sequence_id: str, *, version: int | str | None, output: Output) -> None:

@@ -15,7 +15,7 @@ from seqlake.cli._output import Output, output_options
 @_options.out
 @_options.where
 @click.option("--ids", type=click.File(), help="A file with one sequence_id a line; - for stdin.")
-@click.option("--columns", metavar="A,B", help="Only these columns.")
+@click.option("--columns", metavar="A,B", shell_complete=_options.complete_columns, help="Only these columns.")
 @click.option("--drop", is_flag=True, help="Leave the chosen sequences out instead.")
 @click.option(
     "--files",

@@ -40,9 +40,7 @@ class Dataset(Selection):
     Example:
         ```python
         ds = sl.open("data/pick-n-place")
-        ds.update([{"sequence_id": "ep_001", "reward": 1.0}])
         ds.delete("reward < 0")
-        ds.add_column("peak", pa.float32(), sql="list_max(list_transform(action, lambda s: s[1]))")
         ```
     """
 

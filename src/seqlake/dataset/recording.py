@@ -161,8 +161,9 @@ class Recording:
         part = self._schema.select([n for n in self._schema.names if n == self._schema.id or n in columns])
         staging = self._staging
         # A mistake is told now, not when the take has been made.
-        with encoded(part, self._key, columns, encoding=self._encoding, scratch=staging.scratch) as cells:
-            self._row.update(prepare(part, self._key, cells, copy=staging.take_in))
+        with encoded(self._schema, self._key, columns, encoding=self._encoding, scratch=staging.scratch) as cells:
+            given = {name: cells[name] for name in columns}
+            self._row.update(prepare(part, self._key, given, copy=staging.take_in))
 
     def discard(self) -> None:
         """Drop the take; the rest of the `with` block must not add to it."""

@@ -279,6 +279,15 @@ class MediaView(media.Frames, FileView):
     def _open(self) -> Decoder:
         return media.open(self.source())
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MediaView) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> tuple[object, ...]:
+        return (self.location, self.column, self.first, self.count)
+
 
 class StepsView(media.Frames):
     """Encoded images, one for each time step: decoded when asked for, their bytes within reach.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager
 from fractions import Fraction
 from threading import Lock
 from typing import TYPE_CHECKING, Any, SupportsIndex
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -20,20 +21,24 @@ _FINEST = 1_000_000  # floats are read as the fraction they mean, as in 0.7 = 7/
 
 
 class Held:
-    """One decoder of one process behind a lock; pickles as nothing."""
+    """One decoder, opened at first use, for one thread at a time; pickles as nothing, and a fork begins anew."""
 
-    __slots__ = ("_decoder", "_pid", "lock")
+    __slots__ = ("_decoder", "_lock", "_pid")
 
     def __init__(self) -> None:
-        self.lock = Lock()
+        self._lock = Lock()
         self._decoder: Decoder | None = None
-        self._pid = 0
+        self._pid = os.getpid()
 
-    def get(self, opened: Callable[[], Decoder], /) -> Decoder:
-        """The decoder, opened now if it is not; hold the lock."""
-        if self._decoder is None or self._pid != os.getpid():
-            self._decoder, self._pid = opened(), os.getpid()
-        return self._decoder
+    @contextmanager
+    def use(self, opened: Callable[[], Decoder], /) -> Iterator[Decoder]:
+        """The decoder, for as long as nobody else may use it."""
+        if self._pid != os.getpid():
+            Held.__init__(self)  # a parent's thread may have held the lock
+        with self._lock:
+            if self._decoder is None:
+                self._decoder = opened()
+            yield self._decoder
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (Held, ())
@@ -53,8 +58,8 @@ class Frames:
         raise NotImplementedError
 
     def __len__(self) -> int:
-        with self._held.lock:
-            return len(self._held.get(self._open))
+        with self._held.use(self._open) as decoder:
+            return len(decoder)
 
     def __bool__(self) -> bool:
         return True  # a file is there whether or not it has frames
@@ -86,8 +91,7 @@ class Frames:
             CorruptFrameError: It is damaged.
             CorruptFileError: The file is.
         """
-        with self._held.lock:
-            decoder = self._held.get(self._open)
+        with self._held.use(self._open) as decoder:
             numbers = np.array(indices, np.int64, ndmin=1)
             numbers[numbers < 0] += len(decoder)
             return decoder.read(numbers, size=size)
@@ -112,8 +116,7 @@ class Frames:
 
     def numbers_at(self, seconds: Sequence[Any] | NDArray[Any], /) -> Ints:
         """[N] the number of the latest frame shown at or before each time."""
-        with self._held.lock:
-            decoder = self._held.get(self._open)
+        with self._held.use(self._open) as decoder:
             pts, base = decoder.pts, decoder.time_base
         ticks = np.array([_exact(one) // base for one in seconds], np.int64)
         if not len(pts) or (ticks < 0).any():
@@ -124,14 +127,14 @@ class Frames:
     @property
     def pts(self) -> Ints:
         """[frames] when each is shown, in ticks of `time_base`, strictly ascending, as the file says."""
-        with self._held.lock:
-            return self._held.get(self._open).pts
+        with self._held.use(self._open) as decoder:
+            return decoder.pts
 
     @property
     def time_base(self) -> Fraction:
         """Seconds of one tick."""
-        with self._held.lock:
-            return self._held.get(self._open).time_base
+        with self._held.use(self._open) as decoder:
+            return decoder.time_base
 
     @property
     def seconds(self) -> NDArray[np.float64]:

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
 _WIDTH = 2048  # numbers side by side: short steps are laid next to each other, so that additions are vectorised
-_BLOCK = 1 << 17  # numbers of a block, as float64 one MiB
+_BLOCK = 1 << 18  # numbers of a block, as float64 two MiB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -61,29 +61,48 @@ def none_yet(dim: int, dtype: np.dtype[Any], /) -> Moments:
     )
 
 
-def moments(values: NDArray[Any], /) -> Moments:
-    """The moments of [n, D] numbers, read at about the speed of memory."""
-    count, dim = values.shape
+def moments(*parts: NDArray[Any]) -> Moments:
+    """The moments of [n, D] numbers in one or more parts of one type, read at about the speed of memory."""
+    dim, dtype = parts[0].shape[1], parts[0].dtype
+    count = sum(map(len, parts))
     if not count or not dim:
-        return none_yet(dim, values.dtype)
+        return none_yet(dim, dtype)
     beside = max(1, _WIDTH // dim)
-    rows = max(1, _BLOCK // (beside * dim)) * beside
-    found: list[Moments] = []
-    room = np.empty(min(rows, count) * dim)
+    rows = min(max(1, _BLOCK // (beside * dim)) * beside, count)
+    held = np.empty((rows, dim), dtype)
+    room = np.empty(held.size)
     with np.errstate(over="ignore", invalid="ignore"):
-        whole = count - count % beside
-        for at in range(0, whole, rows):
-            block = values[at : min(at + rows, whole)]
-            found.append(_of_block(block, beside, room))
-        if whole < count:
-            found.append(_of_block(values[whole:], 1, room))
-    return merged(found)
+        return merged([_of_block(block, beside, room) for block in _blocks(parts, held, beside)])
+
+
+def _blocks(parts: Sequence[NDArray[Any]], held: NDArray[Any], beside: int) -> Iterator[NDArray[Any]]:
+    """The numbers in blocks like `held`, in place where that is possible: steps in a file may begin at any byte.
+
+    What is left in the end comes in two blocks, the first with a multiple of `beside` steps.
+    """
+    rows, filled = len(held), 0
+    for part in parts:
+        at = 0
+        while at < len(part):
+            some = part[at : at + rows - filled]
+            at += len(some)
+            if len(some) == rows and some.flags.aligned and some.flags.c_contiguous:
+                yield some
+                continue
+            held[filled : filled + len(some)] = some
+            filled += len(some)
+            if filled == rows:
+                yield held
+                filled = 0
+    whole = filled - filled % beside
+    yield from (block for block in (held[:whole], held[whole:filled]) if len(block))
 
 
 def _of_block(block: NDArray[Any], beside: int, room: NDArray[np.float64]) -> Moments:
-    """Of one block; `beside` divides its steps, of which so many are laid side by side in the room given."""
+    """Of one block, of which `beside` steps are laid side by side if they divide it, in the room given."""
     count, dim = block.shape
-    wide = aligned(block).reshape(count // beside, beside * dim)
+    beside = 1 if count % beside else beside
+    wide = block.reshape(count // beside, beside * dim)
     low = np.minimum.reduce(wide, axis=0).reshape(beside, dim).min(axis=0)
     high = np.maximum.reduce(wide, axis=0).reshape(beside, dim).max(axis=0)
     if block.dtype.kind == "f" and not (np.isfinite(low).all() and np.isfinite(high).all()):
@@ -105,11 +124,6 @@ def _of_block(block: NDArray[Any], beside: int, room: NDArray[np.float64]) -> Mo
         nan=np.zeros(dim, np.int64),
         inf=np.zeros(dim, np.int64),
     )
-
-
-def aligned(block: NDArray[Any], /) -> NDArray[Any]:
-    """The same numbers, contiguous and where the processor likes them: steps in a file begin at any byte."""
-    return np.ascontiguousarray(block) if block.flags.aligned else block.copy()
 
 
 def _sum(wide: NDArray[np.float64], dim: int) -> NDArray[np.float64]:

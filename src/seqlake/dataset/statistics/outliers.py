@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _UNUSUAL = 3.5  # robust deviations from which a reason is worth telling (Iglewicz and Hoaglin)
 _MEASURES = ("peak", "jerk", "static")
+_LEAST = (0.0, 0.0, 0.05)  # deviation of each measure that is too small to matter: a few still steps are no oddity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +156,9 @@ def _ranked(source: Readable, whole: Mapping[str, NDArray[np.float64]], top: int
     names = list(whole)
     measures = np.nan_to_num(np.stack([whole[name] for name in names]))  # [columns, rows, 6]; a null cell is nothing
     steps = measures[:, :, 3].max(axis=0)
-    deviation = np.stack([_robust(measures[:, :, place], up=True) for place in range(3)])  # [measures, columns, rows]
+    deviation = np.stack(
+        [_robust(measures[:, :, place], up=True, least=_LEAST[place]) for place in range(3)]
+    )  # [measures, columns, rows]
     length = _robust(steps[None], up=False)[0]
     score = np.maximum(deviation.max(axis=(0, 1)), np.abs(length))
     spread = steps.std() if len(steps) else 0.0
@@ -188,7 +191,7 @@ def _ranked(source: Readable, whole: Mapping[str, NDArray[np.float64]], top: int
     return found
 
 
-def _robust(values: NDArray[np.float64], *, up: bool) -> NDArray[np.float64]:
+def _robust(values: NDArray[np.float64], *, up: bool, least: float = 0.0) -> NDArray[np.float64]:
     """[n, rows] distance from the median in robust standard deviations."""
     if not values.shape[1]:
         return values
@@ -196,6 +199,7 @@ def _robust(values: NDArray[np.float64], *, up: bool) -> NDArray[np.float64]:
     spread = 1.4826 * np.median(np.abs(off), axis=1, keepdims=True)
     # Where more than half are alike, the mean deviation stands in for the median one.
     spread = np.where(spread > 0, spread, 1.2533 * np.abs(off).mean(axis=1, keepdims=True))
+    spread = np.maximum(spread, least)
     far = np.divide(off, spread, out=np.zeros_like(off), where=spread > 0)
     return np.maximum(far, 0) if up else far
 

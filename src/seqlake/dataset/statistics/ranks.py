@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqlake.dataset.statistics.moments import aligned
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
 
 _DIGIT = 16  # bits that one pass decides
 _KEPT = 1 << 22  # numbers that are kept and sorted instead of counted
-_HISTOGRAMS = 128  # of 512 KiB each, at a time
+_HISTOGRAMS = 256  # of 512 KiB each, at a time
 _TURNED = 1024  # steps that are turned into columns at a time, within the cache
 
 
@@ -100,8 +98,9 @@ class Ranks:
         at = 0
         for part in parts:
             for start in range(0, len(part), _TURNED):
-                own = aligned(part[start : start + _TURNED])[:, self._dims.start : self._dims.stop]
-                some = np.ascontiguousarray(own.T)
+                own = part[start : start + _TURNED]
+                own = own if own.flags.aligned else own.copy()  # steps in a file may begin at any byte
+                some = np.ascontiguousarray(own[:, self._dims.start : self._dims.stop].T)
                 columns[:, at : at + some.shape[1]] = _to_keys(some)
                 at += some.shape[1]
         return columns

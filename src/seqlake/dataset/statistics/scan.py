@@ -153,8 +153,8 @@ class _Scan:
         def look(chunk: Chunk) -> tuple[str, int, tuple[int, ...] | None, Moments | None]:
             if not chunk.parts:
                 return chunk.column, chunk.nulls, None, None
-            some = [moments(part) for part in _flat(chunk, kept_dtype(schema[chunk.column]))]
-            return chunk.column, chunk.nulls, chunk.parts[0].shape[1:], merged(some)
+            some = moments(*_flat(chunk, kept_dtype(schema[chunk.column])))
+            return chunk.column, chunk.nulls, chunk.parts[0].shape[1:], some
 
         for name, without, shape, some in self._over(self.names, look, "moments"):
             nulls[name] += without

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, cast
 from seqlake.errors import DecodeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     import av
     from av.video.codeccontext import VideoCodecContext
+    from av.video.frame import VideoFrame
 
     from seqlake.media.video.packets import Stream
 
@@ -22,11 +23,12 @@ def codec_name(context: VideoCodecContext, /) -> str:
     return str(context.codec.canonical_name)
 
 
-def bare_codec(stream: Stream, /, *, strict: bool = True) -> VideoCodecContext:
+def bare_codec(stream: Stream, /, *, packet: int = 0, strict: bool = True) -> VideoCodecContext:
     """A decoder of its own for one stream, in this thread.
 
     Args:
         stream: What it must know.
+        packet: The first that it will be fed: it gets the parameter sets that hold from there.
         strict: Damage raises instead of being concealed.
 
     Raises:
@@ -40,7 +42,8 @@ def bare_codec(stream: Stream, /, *, strict: bool = True) -> VideoCodecContext:
     except UnknownCodecError as error:
         raise DecodeError(f"The FFmpeg inside this PyAV ({av.__version__}) cannot decode {stream.codec!r}.") from error
     codec = cast("VideoCodecContext", made)
-    codec.extradata = stream.extradata or None
+    held = [data for first, data in stream.changes if first <= packet]
+    codec.extradata = (held[-1] if held else stream.extradata) or None
     codec.width, codec.height = stream.width, stream.height
     if stream.pix_fmt:
         codec.pix_fmt = stream.pix_fmt
@@ -48,6 +51,32 @@ def bare_codec(stream: Stream, /, *, strict: bool = True) -> VideoCodecContext:
     codec.thread_type, codec.thread_count = "NONE", 1
     codec.options = {"has_b_frames": str(stream.reorder)} | ({"err_detect": "crccheck+explode"} if strict else {})
     return codec
+
+
+def in_sequence(
+    stream: Stream, packets: Iterable[bytes], /, *, first: int = 0, strict: bool = True
+) -> Iterator[tuple[int, list[VideoFrame] | None]]:
+    """Decode all packets from `first` on.
+
+    Yields:
+        The packet's number and the frames that came out with it, whose `pts` are packet numbers; None where it raised.
+    """
+    import av
+
+    changes = {packet for packet, _ in stream.changes}
+    codec = bare_codec(stream, packet=first, strict=strict)
+    number = first
+    for number, data in enumerate(packets):
+        if number < first:
+            continue
+        if number in changes and number > first:
+            yield number - 1, codec.decode(None)
+            codec = bare_codec(stream, packet=number, strict=strict)
+        try:
+            yield number, codec.decode(packet_of(data, number))
+        except av.FFmpegError:
+            yield number, None
+    yield number, codec.decode(None)
 
 
 def refreshes(data: bytes, codec: str, extradata: bytes, /) -> bool:

@@ -46,8 +46,8 @@ class FrameReader:
         self._index = index
         self._blob = blob
         self._location = location
-        self._strict = self._codec = bare_codec(index.stream)
-        self._lenient: VideoCodecContext | None = None
+        self._changes = [packet for packet, _ in index.stream.changes]
+        self._codecs: dict[tuple[int, bool], VideoCodecContext] = {}  # by parameter sets and strictness
         self._order: list[int] = index.order.tolist()
         self._pts: list[int] = index.pts.tolist()
         self._starts: list[int] = index.starts.tolist()
@@ -137,18 +137,21 @@ class FrameReader:
         return gone or not self._base <= start <= self._at
 
     def _jump(self, start: int) -> None:
-        if self._damaged:  # what damage leaves behind survives a flush
-            self._strict, self._lenient = bare_codec(self._index.stream), None
-        else:
-            self._codec.flush_buffers()
-        self._codec = self._strict
-        if start < len(self._pts) and self._index.flags[start] & OPEN:
-            self._lenient = self._lenient or bare_codec(self._index.stream, strict=False)
-            self._codec = self._lenient
+        if self._damaged:
+            self._codecs.clear()  # what damage leaves behind survives a flush
+        strict = start >= len(self._pts) or not self._index.flags[start] & OPEN
+        self._codec = self._codec_for(start, strict=strict)
+        self._codec.flush_buffers()
         self._base = self._at = start
         self._inside.clear()
         self._out.clear()
         self._damaged.clear()
+
+    def _codec_for(self, packet: int, *, strict: bool) -> VideoCodecContext:
+        key = (bisect_right(self._changes, packet), strict)
+        if key not in self._codecs:
+            self._codecs[key] = bare_codec(self._index.stream, packet=packet, strict=strict)
+        return self._codecs[key]
 
     def _take(self, missing: set[int]) -> Iterator[tuple[int, VideoFrame]]:
         for packet in sorted(missing & self._out.keys()):
@@ -162,6 +165,10 @@ class FrameReader:
         import av
 
         data = self._packet(packet)
+        if packet in self._changes and packet > self._base:  # other parameter sets: another decoder goes on
+            self._came_out(self._codec.decode(None))
+            self._codec = self._codec_for(packet, strict=True)
+            self._codec.flush_buffers()
         self._inside.add(packet)
         self._at = packet + 1
         self.fed += 1

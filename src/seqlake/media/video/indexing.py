@@ -11,7 +11,7 @@ import numpy as np
 
 from seqlake.errors import CorruptFileError
 from seqlake.media._bytes import BlobBytes
-from seqlake.media.video.codec import bare_codec, codec_name, packet_of, refreshes
+from seqlake.media.video.codec import codec_name, in_sequence, refreshes
 from seqlake.media.video.packets import DAMAGED, HIDDEN, KEY, OPEN, PacketIndex, Stream
 
 if TYPE_CHECKING:
@@ -78,9 +78,12 @@ class _Packets:
     timed: bool = True  # every packet has a pts
     placed: bool = True
     turn: tuple[int, int, int, int] | None = None
+    changes: list[tuple[int, bytes]] = field(default_factory=list)
 
     def add(self, packet: av.Packet[Any], file: BlobBytes, size: int) -> None:
         data = bytes(packet)
+        if packet.has_sidedata("new_extradata"):
+            self.changes.append((len(self.rows), bytes(packet.get_sidedata("new_extradata"))))
         offset = -1 if packet.pos is None else packet.pos
         if offset >= 0:
             near = file.between(offset, offset + _NEAR + len(data)).find(data)
@@ -169,6 +172,7 @@ def _made(number: int, packets: _Packets, size: int) -> PacketIndex:
             turn=packets.turn or (1, 0, 0, 1),
             size=size,
             placed=packets.placed,
+            changes=tuple(packets.changes),
         ),
         offset=offset,
         length=length,
@@ -204,37 +208,23 @@ def packet_reader(index: PacketIndex, file: BlobBytes, location: str, /) -> Iter
 
 def _damage_marked(one: PacketIndex, file: BlobBytes, location: str) -> PacketIndex:
     """Open groups of H.264 cannot be begun strictly, so their damage is found in sequence, once."""
-    import av
-
     closed = np.flatnonzero((one.flags & (KEY | OPEN)) == KEY)
     if not len(closed):
         return one
-    codec = bare_codec(one.stream)
     flags = one.flags.copy()
-    for number, data in enumerate(packet_reader(one, file, location)):
-        if number < closed[0]:
-            continue
-        try:
-            codec.decode(packet_of(data, number))
-        except av.FFmpegError:
+    for number, frames in in_sequence(one.stream, packet_reader(one, file, location), first=int(closed[0])):
+        if frames is None:
             flags[number] |= DAMAGED
     return replace(one, flags=flags)
 
 
 def _decoded_once(one: PacketIndex, file: BlobBytes, location: str, *, timed: bool) -> PacketIndex:
     """The index with the order in which the decoder really gives the frames out."""
-    import av
-
-    codec = bare_codec(one.stream, strict=False)
-    order: list[int] = []
-    hidden = one.flags & HIDDEN
-    for number, data in enumerate(packet_reader(one, file, location)):
-        try:
-            order += [int(frame.pts or 0) for frame in codec.decode(packet_of(data, number))]
-        except av.FFmpegError:
-            continue  # damaged, or leading pictures of a cut file: no frame, as in every player
-    order += [int(frame.pts or 0) for frame in codec.decode(None)]
-    kept = np.array([number for number in dict.fromkeys(order) if not hidden[number]], np.int64)
+    order: dict[int, None] = {}
+    for _, frames in in_sequence(one.stream, packet_reader(one, file, location), strict=False):
+        # Damage, or leading pictures of a cut file: no frame, as in every player.
+        order |= dict.fromkeys(int(frame.pts or 0) for frame in frames or ())
+    kept = np.array([number for number in order if not one.flags[number] & HIDDEN], np.int64)
     times = _times(one, kept, timed=timed)
     if times is not None:
         return one.shown(kept, times, time_base=one.stream.time_base)

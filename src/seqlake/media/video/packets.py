@@ -49,6 +49,7 @@ class Stream:
         turn: The display matrix as (a, b, c, d), each -1, 0 or 1: x' = a x + c y, y' = b x + d y.
         size: Bytes of the whole file.
         placed: Whether packets lie in the file as they are; if not they are demuxed again when it is opened.
+        changes: Where other parameter sets begin: (packet, extradata), ascending; not those inside packets.
     """
 
     number: int
@@ -64,6 +65,7 @@ class Stream:
     turn: tuple[int, int, int, int]
     size: int
     placed: bool
+    changes: tuple[tuple[int, bytes], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -125,6 +127,7 @@ class PacketIndex:
         header = asdict(self.stream) | {
             "version": _VERSION,
             "extradata": base64.b64encode(self.stream.extradata).decode(),
+            "changes": [(packet, base64.b64encode(data).decode()) for packet, data in self.stream.changes],
             "time_base": str(self.stream.time_base),
             "rate": str(self.stream.rate),
         }
@@ -148,6 +151,7 @@ class PacketIndex:
             version = header.pop("version")
             header |= {
                 "extradata": base64.b64decode(header["extradata"]),
+                "changes": tuple((packet, base64.b64decode(data)) for packet, data in header["changes"]),
                 "time_base": Fraction(header["time_base"]),
                 "rate": Fraction(header["rate"]),
                 "tags": tuple(header["tags"]),
