@@ -389,7 +389,21 @@ def test_a_kept_index_of_another_file_is_refused() -> None:
         opened(clip("h264 with B-frames"), index=b"something else")
 
 
-@pytest.mark.parametrize("name", ["h264 with B-frames", "h264 training profile", "h264 open groups", "hevc 10 bit"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "h264 with B-frames",
+        "h264 training profile",
+        "h264 open groups",
+        "hevc 10 bit",
+        "ffv1, odd size",
+        "mpeg4 with B-frames",
+        "av1",
+        "vp9, odd size",
+        "h264 intra refresh",
+        "mjpeg",
+    ],
+)
 @pytest.mark.parametrize("seed", range(4))
 def test_damage_raises_or_gives_the_same_pixels_by_every_way(name: str, seed: int) -> None:
     """Bytes that were wrong before anybody indexed them."""

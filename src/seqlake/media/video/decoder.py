@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from seqlake.media.video.packets import PacketIndex
     from seqlake.protocols import Blob
 
+_REMEMBERS = frozenset({"ffv1", "mpeg4"})  # damage goes unnoticed, and a key packet does not end it
 _TOGETHER = 32 << 20  # bytes of packets that are fetched by one request
 
 
@@ -129,6 +130,8 @@ class FrameReader:
         return self._starts[place] if place >= 0 else 0
 
     def _must_jump(self, start: int, run: set[int]) -> bool:
+        if self._index.stream.codec in _REMEMBERS and start != self._base:
+            return True
         if any(one < start for one in self._damaged):
             return True  # what damage left in the decoder must not reach frames behind the next key packet
         if run <= self._out.keys():
@@ -137,7 +140,7 @@ class FrameReader:
         return gone or not self._base <= start <= self._at
 
     def _jump(self, start: int) -> None:
-        if self._damaged:
+        if self._damaged or self._index.stream.codec in _REMEMBERS:
             self._codecs.clear()  # what damage leaves behind survives a flush
         strict = start >= len(self._pts) or not self._index.flags[start] & OPEN
         self._codec = self._codec_for(start, strict=strict)
