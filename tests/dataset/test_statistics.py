@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import seqlake as sl
-from seqlake.dataset.statistics import Statistics, chunks, outliers, ranks, statistics
+from seqlake.dataset.statistics import Statistics, chunks, outliers, ranks, scan, statistics
 from seqlake.dataset.statistics.moments import merged, moments
 from seqlake.dataset.statistics.ranks import Ranks
 from seqlake.errors import SchemaMismatchError, ValidationError
@@ -305,7 +305,7 @@ def test_blocks_of_any_width_in_parts_that_begin_anywhere(dim, cuts) -> None:
 def test_histograms_are_few_at_a_time(monkeypatch) -> None:
     """Many dimensions take turns, also where some of them have no numbers."""
     monkeypatch.setattr(ranks, "_KEPT", 0)
-    monkeypatch.setattr(ranks, "_HISTOGRAMS", 6)
+    monkeypatch.setattr(ranks, "HISTOGRAMS", 6)
     values = np.random.default_rng(0).normal(size=(500, 11)).astype("f4")
     values[:, 2:5] = np.nan
     selector = Ranks(values.dtype, np.isfinite(values).sum(axis=0), [0.1, 0.5, 0.9])
@@ -316,6 +316,22 @@ def test_histograms_are_few_at_a_time(monkeypatch) -> None:
     good = [0, 1, *range(5, 11)]
     truth = np.quantile(values[:, good].astype("f8"), [0.1, 0.5, 0.9], axis=0, method="inverted_cdf")
     assert np.array_equal(selector.values[:, good], truth.astype("f4"))
+
+
+def test_columns_take_turns_where_memory_is_short(tmp_path, monkeypatch) -> None:
+    ds = arms(tmp_path / "arm", rows_per_shard=12)
+    monkeypatch.setattr(ranks, "_KEPT", 0)
+    monkeypatch.setattr("seqlake.dataset.statistics.scan.HISTOGRAMS", 1)
+    alive = []
+    monkeypatch.setattr("seqlake.dataset.statistics.scan.Ranks", lambda *given: alive.append(given) or Ranks(*given))
+    turns = []
+    over = scan._Scan._over
+    monkeypatch.setattr(scan._Scan, "_over", lambda self, names, *rest: turns.append(names) or over(self, names, *rest))
+    stats = statistics(ds, ["action", "reward", "obs_state"], quantiles=QUANTILES)
+    assert len(alive) == 3
+    assert {len(names) for names in turns[1:]} == {1}
+    for name in ("action", "obs_state"):
+        check(stats[name], concatenated(samples.arm_episodes(30), name))
 
 
 def test_long_columns_are_counted_block_by_block(tmp_path, monkeypatch) -> None:

@@ -124,6 +124,16 @@ def test_going_on_feeds_each_packet_once(name: str) -> None:
     assert decoder.fed <= len(decoder.packets.pts)
 
 
+@pytest.mark.parametrize("name", [name for name in clips.CLIPS if name not in {"h264 intra refresh", "ffv1, odd size"}])
+def test_a_long_slice_feeds_each_packet_once(name: str) -> None:
+    decoder = opened(clip(name))
+    index, last = decoder.packets, len(decoder) - 4
+    assert wrong(decoder, range(3, last), truth(name)) == []
+    packets = index.order[3:last]
+    first = int(packets.max()) + 1 - max(int(packet) + 1 - needed(index, 3 + n) for n, packet in enumerate(packets[:1]))
+    assert decoder.fed <= first + index.stream.reorder
+
+
 def times(data: bytes) -> list[tuple[int, Fraction]]:
     with av.open(io.BytesIO(data)) as container:
         return [(int(frame.pts or 0), Fraction(frame.time_base or 0)) for frame in container.decode(video=0)]

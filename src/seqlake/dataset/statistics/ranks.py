@@ -20,13 +20,21 @@ if TYPE_CHECKING:
 
 _DIGIT = 16  # bits that one pass decides
 _KEPT = 1 << 22  # numbers that are kept and sorted instead of counted
-_HISTOGRAMS = 256  # of 512 KiB each, at a time
+HISTOGRAMS = 256  # of 512 KiB each, at a time
 _TURNED = 1024  # steps that are turned into columns at a time, within the cache
 
 
 def rank_of(quantile: float, count: int, /) -> int:
     """The place among `count` sorted numbers, from 0, as `numpy.quantile(..., method="inverted_cdf")` has it."""
     return min(max(0, int(np.ceil(count * quantile - 1))), count - 1)
+
+
+def histograms(counts: NDArray[np.int64], quantiles: int, /) -> int:
+    """The memory that `Ranks` takes, in histograms of 512 KiB, for [D] counts and so many quantiles."""
+    numbers = int(counts.sum())
+    if numbers <= _KEPT:
+        return -(-numbers >> _DIGIT)
+    return min(HISTOGRAMS, len(counts) * quantiles)
 
 
 class Ranks:
@@ -157,7 +165,7 @@ class Ranks:
         """Turn to the next dimensions: so many that their histograms fit, without those that have no numbers."""
         while True:
             start = self._next
-            stop = self._next = min(len(self._counts), start + max(1, _HISTOGRAMS // max(1, len(self._quantiles))))
+            stop = self._next = min(len(self._counts), start + max(1, HISTOGRAMS // max(1, len(self._quantiles))))
             self._dims = range(start, stop) if self._quantiles else range(0)
             if not self._dims or self._counts[start:stop].any():
                 break

@@ -12,7 +12,7 @@ import numpy as np
 
 from seqlake.dataset.statistics.chunks import each, kept_dtype, pieces
 from seqlake.dataset.statistics.moments import merged, moments, none_yet
-from seqlake.dataset.statistics.ranks import Ranks
+from seqlake.dataset.statistics.ranks import HISTOGRAMS, Ranks, histograms
 from seqlake.dataset.statistics.summary import Statistics, finished
 from seqlake.errors import SchemaMismatchError, ValidationError
 from seqlake.spec.schema import is_number
@@ -121,27 +121,47 @@ class _Scan:
     def run(self) -> dict[str, ColumnStatistics]:
         """The statistics of each column."""
         found, nulls, shapes = self._moments()
-        ranks = {name: Ranks(own.min.dtype, own.count, self.points) for name, own in found.items()}
-        while wanted := [name for name in self.names if ranks[name].wanted]:
-
-            def add(chunk: Chunk) -> None:
-                if chunk.parts:
-                    ranks[chunk.column].add(*_flat(chunk, found[chunk.column].min.dtype))
-
-            for _ in self._over(wanted, add, "quantiles"):
-                pass
-            for name in wanted:
-                ranks[name].end_pass()
+        ordered: dict[str, NDArray[Any]] = {}
+        for names in self._turns(found):
+            ordered.update(self._quantiles(names, found))
         return {
             name: finished(
                 found[name],
                 category=self.source.schema[name].category,
                 shape=shapes[name],
                 nulls=nulls[name],
-                quantiles=dict(zip(self.points, ranks[name].values, strict=True)),
+                quantiles=dict(zip(self.points, ordered[name], strict=True)),
             )
             for name in self.names
         }
+
+    def _turns(self, found: Mapping[str, Moments]) -> Iterator[list[str]]:
+        """Columns whose quantiles are found at a time: as many as memory is meant for, at least one."""
+        turn: list[str] = []
+        room = HISTOGRAMS
+        for name in self.names:
+            needed = histograms(found[name].count, len(self.points))
+            if turn and needed > room:
+                yield turn
+                turn, room = [], HISTOGRAMS
+            turn.append(name)
+            room -= needed
+        yield turn
+
+    def _quantiles(self, names: Sequence[str], found: Mapping[str, Moments]) -> dict[str, NDArray[Any]]:
+        """Of each column [quantiles, D]."""
+        ranks = {name: Ranks(found[name].min.dtype, found[name].count, self.points) for name in names}
+
+        def add(chunk: Chunk) -> None:
+            if chunk.parts:
+                ranks[chunk.column].add(*_flat(chunk, found[chunk.column].min.dtype))
+
+        while wanted := [name for name in names if ranks[name].wanted]:
+            for _ in self._over(wanted, add, "quantiles"):
+                pass
+            for name in wanted:
+                ranks[name].end_pass()
+        return {name: own.values for name, own in ranks.items()}
 
     def _moments(self) -> tuple[dict[str, Moments], dict[str, int], dict[str, tuple[int, ...]]]:
         """Of each column its moments, its null cells and the shape of a step."""

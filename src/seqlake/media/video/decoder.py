@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from seqlake.media.video.packets import PacketIndex
     from seqlake.protocols import Blob
 
-_REMEMBERS = frozenset({"ffv1", "mpeg4"})  # damage goes unnoticed, and a key packet does not end it
+_REMEMBERS = frozenset({"ffv1", "mpeg4"})  # what they conceal damage with survives a flush
 _TOGETHER = 32 << 20  # bytes of packets that are fetched by one request
 
 
@@ -85,8 +85,11 @@ class FrameReader:
         for packet in need:
             runs.setdefault(self._first(packet), set()).add(packet)
         try:
+            following = sorted(runs)
             for start in sorted(runs):
-                for packet, frame in self._run(start, runs[start], ahead=ahead):
+                following.pop(0)
+                goes_on = following[0] <= max(runs[start]) + 1 if following else ahead
+                for packet, frame in self._run(start, runs[start], ahead=goes_on):
                     yield need[packet], frame
         except BaseException:
             self._jump(0)  # whatever state it was left in
@@ -130,8 +133,8 @@ class FrameReader:
         return self._starts[place] if place >= 0 else 0
 
     def _must_jump(self, start: int, run: set[int]) -> bool:
-        if self._index.stream.codec in _REMEMBERS and start != self._base:
-            return True
+        if self._index.stream.codec == "ffv1" and start != self._base:
+            return True  # it conceals in silence, and a key packet does not end that
         if any(one < start for one in self._damaged):
             return True  # what damage left in the decoder must not reach frames behind the next key packet
         if run <= self._out.keys():
