@@ -483,8 +483,11 @@ def stuck(monkeypatch: pytest.MonkeyPatch):
         real(self, frame)
 
     def press() -> None:
-        while len(added) < WAITING - 1:
-            time.sleep(0.001)
+        before = -1
+        # Full, and nothing has moved for a while: the caller waits inside a step, and not between two.
+        while len(added) < WAITING - 1 or before != len(added):
+            before = len(added)
+            time.sleep(0.3)
         os.kill(os.getpid(), signal.SIGINT)
         release.set()
 
