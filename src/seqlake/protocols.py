@@ -333,7 +333,7 @@ class Source:
     column: ColumnType
     first: int = 0
     count: int | None = None
-    index: bytes | None = None  # packet index, where the table keeps one
+    index: Mapping[int, bytes] | bytes | None = None  # what `Media.index` made of it; bytes: of the stream asked for
 
 
 class Decoder(Protocol):
