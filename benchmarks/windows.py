@@ -115,7 +115,7 @@ def gather(dataset: Any, width: int) -> Callable[[], int]:
     prepared = loader._prepared  # noqa: SLF001 - the gather alone has no public name
     planner = Planner(prepared.survey, prepared.steps, shuffle=prepared.shuffle, seed=0)
     assembler = Assembler(prepared.survey, prepared.opened)
-    chunk = assembler.prepare(planner.samples(0, 0, np.arange(min(512, len(loader)))), size=BATCH)
+    chunk = assembler.prepare(planner.samples(0, 0, np.arange(len(loader))), size=BATCH)  # more than a cache holds
     steps = len(chunk.samples.rows) // BATCH
     at = 0
 

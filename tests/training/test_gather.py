@@ -40,7 +40,7 @@ def test_ranges_of_several_pieces_in_one_call(library, width):
     got = memory.gather(addresses, width)
     np.testing.assert_array_equal(got, expected)
     out = np.zeros((50, width), np.uint8)
-    part = memory.ranges(addresses, width).copy(100, 150, out=out)
+    part = memory.ranges(addresses, width, size=50).copy(2, out=out)
     np.testing.assert_array_equal(part, expected[100:150])
     assert np.shares_memory(part, out)
     assert memory.gather(addresses[:0], width).shape == (0, width)
@@ -64,9 +64,9 @@ def test_what_was_prepared_stays_right_when_more_is_held():
     memory, prepared = Memory(), []
     for array in arrays:
         low, _ = memory.hold(array.data)
-        prepared.append((array[0], memory.ranges(np.array([low, low + 100]), 50)))
+        prepared.append((array[0], memory.ranges(np.array([low, low + 100]), 50, size=2)))
     for value, ranges in prepared:
-        assert (ranges.copy(0, 2) == value).all()
+        assert (ranges.copy(0) == value).all()
 
 
 def test_clear_sets_whole_steps_to_zero():

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seqlake.training.feistel import permute
+from seqlake.training.feistel import Domain, permute
 from seqlake.training.order import ORDER_VERSION, Axis, Order, Shuffle
 from seqlake.training.steps import Steps
 
@@ -44,9 +44,9 @@ def test_every_window_comes_once_and_the_inverse_finds_it(windows, lanes, block,
 def test_permute_is_one_to_one_on_any_length(m, key, many):
     values = np.arange(m)
     keys = np.full(m, key, np.uint32) if many else np.uint32(key)
-    result = permute(values, m, keys)
+    result = permute(values, Domain.of(m), keys)
     assert sorted(result.tolist()) == values.tolist()
-    assert permute(result, m, keys, backwards=True).tolist() == values.tolist()
+    assert permute(result, Domain.of(m), keys, backwards=True).tolist() == values.tolist()
 
 
 def test_any_part_of_the_order_is_found_without_the_rest():

@@ -123,7 +123,7 @@ class Assembler:
         batch: Batch = {}
         for track in self._survey.tracks:
             found = chunk.columns[track.column]
-            values = self._windows(track, found, chunk.samples.rows, start, stop)
+            values = self._windows(track, found, chunk, number)
             if found.missing and len(missing := found.missing[number]):
                 clear(values, missing)
             dtype = self._opened.cells[track.column].dtype
@@ -178,7 +178,7 @@ class Assembler:
             inside = np.ones(len(address), dtype=np.bool_)
             inside[apart] = False
             address[apart] = address[np.argmax(inside)]  # any readable one
-            runs = self._opened.memory.ranges(address, width * stride)
+            runs = self._opened.memory.ranges(address, width * stride, size=size)
         alone = slice(None) if runs is None else apart
         return Found(
             mask=mask,
@@ -211,14 +211,16 @@ class Assembler:
         mask = track.exists(anchors, numbers, steps=steps, counts=counts)
         return nearest(numbers, track.available(steps=steps, counts=counts)), mask
 
-    def _windows(self, track: Track, found: Found, rows: Ints, start: int, stop: int) -> NDArray[Any]:
-        """[stop - start, W, ...] in the type they are stored in; what missing steps hold is not yet decided."""
-        cells = self._opened.cells[track.column]
+    def _windows(self, track: Track, found: Found, chunk: Chunk, number: int) -> NDArray[Any]:
+        """[B, W, ...] in the type they are stored in; what missing steps hold is not yet decided."""
+        cells, rows = self._opened.cells[track.column], chunk.samples.rows
+        start = number * chunk.size
+        stop = min(start + chunk.size, len(rows))
         if found.runs is None:
             return self._picks(cells, rows[start:stop], found.numbers[start:stop])
         layout = cells.layouts[0]
         out = None if self._buffers is None else self._buffer(track.column, stop - start, track.width * layout.stride)
-        data = found.runs.copy(start, stop, out=out)
+        data = found.runs.copy(number, out=out)
         values = np.ndarray((stop - start, track.width, *(cells.shape or ())), layout.stored, data)
         if len(found.apart):
             low, high = found.apart.searchsorted(start), found.apart.searchsorted(stop)

@@ -6,28 +6,69 @@ another order, and a saved loader state would resume somewhere else.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import isqrt
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from seqlake.protocols import Ints
+
 Words: TypeAlias = "NDArray[np.uint32]"
 Key: TypeAlias = "NDArray[np.uint32] | np.uint32"
+Size: TypeAlias = "NDArray[np.uint32] | np.uint32"
 
 ROUNDS = 4
 _MASK = 0xFFFFFFFF
 _FIRST, _SECOND = np.uint32(0x9E3779B1), np.uint32(0x85EBCA77)
 _STEP = 0x61C88647  # the key of round r is key + r * _STEP
 _LEAST = 4  # values of a digit: four rounds over smaller ones would not mix
+_HALF = 1 << 16
 
 
-def digits_of(m: int) -> tuple[int, int]:
-    """Values of the high and of the low digit, near the root of m, so that hardly a number is outside 0 .. m-1."""
-    high = max(_LEAST, isqrt(m - 1) + 1)
-    return high, max(_LEAST, -(-m // high))
+@dataclass(frozen=True, slots=True)
+class Domain:
+    """The numbers 0 .. m-1 as pairs of digits; m is one number, or one for each value.
+
+    Attributes:
+        m: Length of the domain, at most 2**62.
+        high: Values of the high digit, near the root of m, so that hardly a pair stands for a number outside.
+        low: Values of the low digit.
+    """
+
+    m: Ints | int
+    high: Size
+    low: Size
+
+    @classmethod
+    def of(cls, m: Ints | int) -> Domain:
+        """The domain of one length, or of each of some."""
+        if isinstance(m, int):
+            high = max(_LEAST, isqrt(max(m, 1) - 1) + 1)
+            return cls(m, np.uint32(high), np.uint32(max(_LEAST, -(-m // high))))
+        lengths, which = np.unique(m, return_inverse=True)
+        each = [cls.of(length) for length in lengths.tolist()]
+        if len(each) == 1:
+            return each[0]
+        highs, lows = (np.array(sizes, dtype=np.uint32) for sizes in ([d.high for d in each], [d.low for d in each]))
+        return cls(m, highs[which], lows[which])
+
+    def __getitem__(self, which: Ints) -> Domain:
+        """The domains of some of the values."""
+        if isinstance(self.m, int):
+            return self
+        assert isinstance(self.high, np.ndarray)
+        assert isinstance(self.low, np.ndarray)
+        return Domain(self.m[which], self.high[which], self.low[which])
+
+    @property
+    def dtype(self) -> type[np.unsignedinteger[Any]]:
+        """Wide enough for the number that any pair stands for; half the width is more than twice as fast."""
+        most = int(np.max(self.high)) * int(np.max(self.low))
+        return np.uint32 if most <= _MASK else np.uint64
 
 
 def mix(words: Words, key: Key) -> Words:
@@ -46,28 +87,32 @@ def _round_key(key: Key, number: int) -> Key:
     return np.uint32((int(key) + number * _STEP) & _MASK)
 
 
-def _below(words: Words, key: Key, size: int) -> Words:
+def _below(words: Words, key: Key, size: Size) -> Words:
     """A number below `size` for each word, from the well-mixed upper bits of a hash under the key."""
     mixed = words * _FIRST
     mixed += key
     mixed ^= mixed >> np.uint32(16)
     mixed *= _SECOND
-    if size > 1 << 16:
-        return ((mixed.astype(np.uint64) * np.uint64(size)) >> np.uint64(32)).astype(np.uint32)
+    if np.max(size) > _HALF:
+        wide = ((mixed.astype(np.uint64) * size) >> np.uint64(32)).astype(np.uint32)
+        if np.min(size) > _HALF:
+            return wide
+        narrow: Words = (mixed >> np.uint32(16)) * size >> np.uint32(16)
+        return np.where(size > _HALF, wide, narrow)
     mixed >>= np.uint32(16)
-    mixed *= np.uint32(size)
+    mixed *= size
     mixed >>= np.uint32(16)
     return mixed
 
 
-def _rounds(values: NDArray[np.int64], sizes: tuple[int, int], key: Key, *, backwards: bool) -> NDArray[np.int64]:
+def _rounds(values: NDArray[Any], domain: Domain, key: Key, *, backwards: bool) -> NDArray[Any]:
     """One pass of the rounds over all pairs of digits, or of their inverse."""
-    tall, wide = (np.uint32(size) for size in sizes)
-    high = values // sizes[1]
-    digits = [high.astype(np.uint32), (values - high * sizes[1]).astype(np.uint32)]
+    sizes = domain.high, domain.low
+    high = values // domain.low
+    digits = [high.astype(np.uint32), (values - high * domain.low).astype(np.uint32)]
     for number in range(ROUNDS - 1, -1, -1) if backwards else range(ROUNDS):
-        own, size = number % 2, (tall, wide)[number % 2]
-        offset = _below(digits[1 - own], _round_key(key, number), int(size))
+        own, size = number % 2, sizes[number % 2]
+        offset = _below(digits[1 - own], _round_key(key, number), size)
         # Addition modulo the digit's size: of the two candidates, the one that wrapped around is the larger.
         if backwards:
             digits[own] -= offset
@@ -75,13 +120,13 @@ def _rounds(values: NDArray[np.int64], sizes: tuple[int, int], key: Key, *, back
         else:
             digits[own] += offset
             digits[own] = np.minimum(digits[own], digits[own] - size)
-    result = digits[0].astype(np.int64)
-    result *= sizes[1]
+    result: NDArray[Any] = digits[0].astype(values.dtype, copy=False)
+    result *= domain.low
     result += digits[1]
     return result
 
 
-def permute(values: NDArray[np.int64], m: int, key: Key, *, backwards: bool = False) -> NDArray[np.int64]:
+def permute(values: Ints, domain: Domain, key: Key, *, backwards: bool = False) -> Ints:
     """A permutation of 0 .. m-1, chosen by the key, applied to each value.
 
     The rounds permute all pairs of digits, a few more than m; a value that lands at or above m is sent through them
@@ -89,18 +134,18 @@ def permute(values: NDArray[np.int64], m: int, key: Key, *, backwards: bool = Fa
 
     Args:
         values: [n], each in 0 .. m-1.
-        m: Length of the domain, at most 2**62.
-        key: One key, or one for each value.
+        domain: One, or one for each value.
+        key: One, or one for each value.
         backwards: The inverse map.
     """
-    if m <= 1:
+    if isinstance(domain.m, int) and domain.m <= 1:
         return values.copy()
-    sizes = digits_of(m)
-    result = _rounds(values, sizes, key, backwards=backwards)
-    outside = np.flatnonzero(result >= m)
+    result = _rounds(values.astype(domain.dtype), domain, key, backwards=backwards)
+    outside = np.flatnonzero(result >= domain.m)
     while len(outside):
         keys = key[outside] if isinstance(key, np.ndarray) else key
-        again = _rounds(result[outside], sizes, keys, backwards=backwards)
+        again = _rounds(result[outside], domain[outside], keys, backwards=backwards)
         result[outside] = again
-        outside = outside[again >= m]
-    return result
+        outside = outside[again >= domain[outside].m]
+    permuted: Ints = result.astype(np.int64)
+    return permuted

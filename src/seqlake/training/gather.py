@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from seqlake.protocols import Ints
 
+_KEPT = 24 << 20  # bytes of freed memory that stay with the process
 _BLOCK = 1 << 20  # bytes gathered at a time without torch: what is read is still in the cache when it is written
 
 
@@ -34,6 +35,9 @@ class Memory:
     """Pieces of memory that stay alive together, seen as one range of addresses."""
 
     def __init__(self) -> None:
+        # glibc hands freed memory back to the system, and every batch would be paged in anew, until a large piece was
+        # freed for the first time: then it keeps twice as much. This one is never written to.
+        np.empty(_KEPT, dtype=np.uint8)
         self._held: list[memoryview] = []
         self._low = 0
         self._high = 0
@@ -48,8 +52,8 @@ class Memory:
             self._held.append(view)
         return low, high
 
-    def ranges(self, addresses: Ints, width: int) -> Ranges:
-        """Byte ranges that can be copied, now or later.
+    def ranges(self, addresses: Ints, width: int, *, size: int) -> Ranges:
+        """Byte ranges that can be copied batch by batch, now or later.
 
         The caller has checked each address against the piece it belongs to; what is checked again here is that
         all lie within the whole.
@@ -57,6 +61,7 @@ class Memory:
         Args:
             addresses: [n] absolute addresses.
             width: Bytes of each range, above 0.
+            size: Ranges of a batch.
 
         Raises:
             IndexError: An address outside everything held.
@@ -64,47 +69,46 @@ class Memory:
         low, high = self._low, self._high  # another thread may open a shard meanwhile: the span only grows
         if len(addresses) and (addresses.min() < low or addresses.max() + width > high):
             raise IndexError("A window's bytes lie outside the shards that are open; nothing was read.")
-        return Ranges(self, addresses - low, width, low=low, span=high - low)
+        return Ranges(self, addresses - low, width, size=size, low=low, span=high - low)
 
     def gather(self, addresses: Ints, width: int) -> NDArray[np.uint8]:
         """Copy `width` bytes from each address into fresh memory: [n, width]."""
-        return self.ranges(addresses, width).copy(0, len(addresses))
+        return self.ranges(addresses, width, size=len(addresses)).copy(0)
 
 
 class Ranges:
     """Byte ranges of one width, checked and ready: what remains for a batch is to copy them."""
 
-    def __init__(self, memory: Memory, offsets: Ints, width: int, *, low: int, span: int) -> None:
+    def __init__(self, memory: Memory, offsets: Ints, width: int, *, size: int, low: int, span: int) -> None:
         self._memory = memory  # keeps the pieces alive
         self._offsets = offsets
         self._width = width
+        self._size = size
         self._whole = _bytes_at(low, span)
-        self._torch = torch()
-        if self._torch is not None and span:
+        self._torch = torch() if len(offsets) else None
+        if self._torch is not None:
             everything = self._torch.from_numpy(np.frombuffer(self._whole, dtype=np.uint8))
             self._rows = everything.as_strided((span - width + 1, width), (1, 1))
-            self._index = self._torch.from_numpy(offsets)
+            # Cut once: a view of the index for each batch costs more to make than to use.
+            self._index = self._torch.from_numpy(offsets).split(size)
 
-    def copy(self, start: int, stop: int, *, out: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
-        """Copy the ranges `start` to `stop`.
+    def copy(self, number: int, *, out: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
+        """Copy the ranges of a batch.
 
         Args:
-            start: The first range.
-            stop: The one after the last.
-            out: [stop - start, width] to write to; fresh memory otherwise.
+            number: Which batch, from 0; the last may have fewer ranges than the others.
+            out: [size, width] to write to; fresh memory otherwise.
 
         Returns:
-            [stop - start, width] bytes.
+            [size, width] bytes.
         """
-        if start >= stop:
-            return np.empty((0, self._width), np.uint8) if out is None else out
         if self._torch is None:
-            return _copy_with_numpy(self._whole, self._offsets[start:stop], self._width, out)
-        index = self._index.narrow(0, start, stop - start)
+            offsets = self._offsets[number * self._size : (number + 1) * self._size]
+            return _copy_with_numpy(self._whole, offsets, self._width, out)
         if out is None:
-            fresh: NDArray[np.uint8] = self._torch.index_select(self._rows, 0, index).numpy()
+            fresh: NDArray[np.uint8] = self._torch.index_select(self._rows, 0, self._index[number]).numpy()
             return fresh
-        self._torch.index_select(self._rows, 0, index, out=self._torch.from_numpy(out))
+        self._torch.index_select(self._rows, 0, self._index[number], out=self._torch.from_numpy(out))
         return out
 
 

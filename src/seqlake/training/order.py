@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from seqlake.training.feistel import mix, permute
+from seqlake.training.feistel import Domain, mix, permute
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from seqlake.protocols import Ints
-    from seqlake.training.feistel import Key
+    from seqlake.training.feistel import Key, Words
 
 ORDER_VERSION = 1
 """Changes whenever any sample of any order would move; part of every saved loader state."""
 
 _FEW_SHARDS = 192  # below this a global shuffle keeps at most 24 GiB of default shards in use
-_AT_ONCE = 1 << 14  # samples computed at a time, so that the arrays stay in the processor's cache
+_AT_ONCE = 1 << 15  # samples computed at a time, so that the arrays stay in the processor's cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,11 +172,15 @@ class Order:
         return shards[np.argsort(rank, kind="stable")]
 
     @cached_property
-    def _starts(self) -> tuple[Ints, Ints]:
-        """Where each of `_shards` begins: on this epoch's axis, and among the window numbers."""
+    def _sources(self) -> Ints:
+        """Where each of `_shards` begins among the window numbers."""
+        return (np.cumsum(self.shard_windows) - self.shard_windows)[self._shards]
+
+    @cached_property
+    def _moved(self) -> Ints:
+        """How far each of `_shards` lies among the window numbers from where it lies on this epoch's axis."""
         sizes = self.shard_windows[self._shards]
-        before = np.cumsum(self.shard_windows) - self.shard_windows
-        return np.cumsum(sizes) - sizes, before[self._shards]
+        return self._sources - (np.cumsum(sizes) - sizes)
 
     @cached_property
     def _finder(self) -> Finder:
@@ -199,18 +203,16 @@ class Order:
 
     def _window(self, samples: Ints) -> Ints:
         lane, place = self._lane(samples)
-        length, start = self._lane_span(lane)
         for shifted in self._passes():
-            place = self._mix_blocks(place, lane, length, shifted=shifted, backwards=False)
-        position = start + place
-        axis, source = self._starts
-        return position + (source - axis)[self._finder(position)]
+            place = self._mix_blocks(place, lane, shifted=shifted, backwards=False)
+        position = place + self._lane_spans[1][lane]
+        position += self._moved[self._finder(position)]
+        return position
 
     def _sample(self, windows: Ints) -> Ints:
-        axis, source = self._starts
-        by_source = np.argsort(source)
-        shard = by_source[np.searchsorted(source[by_source], windows, side="right") - 1]
-        position = windows - (source - axis)[shard]
+        by_source = np.argsort(self._sources)
+        shard = by_source[np.searchsorted(self._sources[by_source], windows, side="right") - 1]
+        position = windows - self._moved[shard]
         lanes, short, extra = self._lanes, *divmod(len(self), self._lanes)
         border = extra * (short + 1)  # the first `extra` lanes are one longer
         lane = (
@@ -218,11 +220,11 @@ class Order:
             if lanes > 1
             else np.zeros_like(position)
         )
-        length, start = self._lane_span(lane)
-        place = position - start
+        place = position - self._lane_spans[1][lane]
         for shifted in reversed(self._passes()):
-            place = self._mix_blocks(place, lane, length, shifted=shifted, backwards=True)
-        return place * lanes + lane
+            place = self._mix_blocks(place, lane, shifted=shifted, backwards=True)
+        samples: Ints = place * lanes + lane
+        return samples
 
     @property
     def _lanes(self) -> int:
@@ -238,48 +240,43 @@ class Order:
     def _lane(self, samples: Ints) -> tuple[Ints, Ints]:
         if self._lanes == 1:
             return np.zeros(1, np.int64), samples
-        place, lane = np.divmod(samples, self._lanes)
-        return lane, place
+        place = samples // self._lanes
+        return samples - place * self._lanes, place
 
-    def _lane_span(self, lane: Ints) -> tuple[Ints, Ints]:
+    @cached_property
+    def _lane_spans(self) -> tuple[Ints, Ints]:
         """Length of each lane and its place on the axis."""
         short, extra = divmod(len(self), self._lanes)
+        lane = np.arange(self._lanes)
         return short + (lane < extra), lane * short + np.minimum(lane, extra)
 
-    def _mix_blocks(self, place: Ints, lane: Ints, length: Ints, *, shifted: bool, backwards: bool) -> Ints:
+    def _mix_blocks(self, place: Ints, lane: Ints, *, shifted: bool, backwards: bool) -> Ints:
         """Permute inside blocks of B, or inside blocks of B that begin B/2 earlier."""
         assert self.shuffle is not None
         size = self.shuffle.block
-        longest = -(-len(self) // self._lanes)
-        if self._lanes == 1 and not shifted and size >= longest:
-            return permute(place, longest, self._block_key(0, 0, shifted=False), backwards=backwards)
+        if self._lanes == 1 and size >= len(self):
+            return permute(place, Domain.of(len(self)), self._block_key(0, 0, shifted=shifted), backwards=backwards)
         shift = size - size // 2 if shifted else 0
         block = (place + shift) // size
-        first = np.maximum(block * size - shift, 0)
-        span = np.minimum((block + 1) * size - shift, length) - first
-        keys = self._keys(lane, block, shifted=shifted)
-        result = place - first
-        full = span == size
-        if full.all():
-            return first + permute(result, size, keys, backwards=backwards)
-        for m in np.unique(span[~full]):
-            which = np.flatnonzero(span == m)
-            result[which] = permute(result[which], int(m), keys[which], backwards=backwards)
-        which = np.flatnonzero(full)
-        if len(which):
-            result[which] = permute(result[which], size, keys[which], backwards=backwards)
-        return first + result
-
-    def _keys(self, lane: Ints, block: Ints, *, shifted: bool) -> NDArray[np.uint32]:
-        """[n] the key of each window's block; neighbours share blocks, so each key is made once."""
         low = int(block.min())
         wide = int(block.max()) - low + 1
-        if wide * self._lanes > len(block):
-            return np.broadcast_to(self._block_key(lane, block, shifted=shifted), block.shape)
-        lanes, blocks = np.divmod(np.arange(wide * self._lanes), wide)
-        table = np.atleast_1d(self._block_key(lanes, low + blocks, shifted=shifted))
-        keys: NDArray[np.uint32] = table[lane * wide + (block - low)]
-        return keys
+        if wide * self._lanes > len(place):
+            first, domain, keys = self._blocks(lane, block, shift, shifted=shifted)
+        else:
+            # Neighbours share blocks: what is to be known of a block is found once.
+            lanes, blocks = np.divmod(np.arange(wide * self._lanes), wide)
+            first, domain, keys = self._blocks(lanes, low + blocks, shift, shifted=shifted)
+            which = block + (np.arange(self._lanes) * wide - low)[lane]
+            first, domain, keys = first[which], domain[which], keys[which]
+        return first + permute(place - first, domain, keys, backwards=backwards)
+
+    def _blocks(self, lane: Ints, block: Ints, shift: int, *, shifted: bool) -> tuple[Ints, Domain, Words]:
+        """Of each block: its first place in its lane, its length, and its key."""
+        assert self.shuffle is not None
+        size = self.shuffle.block
+        first = np.maximum(block * size - shift, 0)
+        span = np.minimum((block + 1) * size - shift, self._lane_spans[0][lane]) - first
+        return first, Domain.of(np.maximum(span, 1)), np.atleast_1d(self._block_key(lane, block, shifted=shifted))
 
     def _block_key(self, lane: Ints | int, block: Ints | int, *, shifted: bool) -> Key:
         number = np.asarray(lane, dtype=np.uint64) << np.uint64(40) | np.asarray(block, dtype=np.uint64)
