@@ -16,7 +16,7 @@ from typing import Any
 
 from seqlake.errors import MissingDependencyError, UnknownPluginError
 
-GROUPS = ("tables", "formats", "shards", "media", "cli")
+GROUPS = ("tables", "formats", "media", "cli")
 
 
 @cache

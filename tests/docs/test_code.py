@@ -6,9 +6,18 @@ import doctest
 import importlib
 import pkgutil
 import re
+import shutil
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+
+import seqlake as sl
+from seqlake.files.stores import open_blob
+from seqlake.shards import parquet
+from seqlake.testing import samples
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -33,17 +42,60 @@ def test_page_runs_top_to_bottom(page: Path, tmp_path: Path, monkeypatch: pytest
         exec(compile("\n" * line + code, str(page), "exec"), names)
 
 
-# Rooms whose `>>>` examples need nothing but what they import; longer ones stand in fences.
-EXAMPLES = ("spec", "files", "formats", "dataset", "conversion")
+ROOMS = ("spec", "files", "shards", "media", "tables", "formats", "windows", "dataset", "training", "conversion")
 
 
-@pytest.mark.parametrize("room", EXAMPLES)
-def test_examples_of_docstrings_give_what_they_say(room: str) -> None:
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the examples of docstrings open."""
+    folder = tmp_path_factory.mktemp("sample")
+    samples.arm_dataset(folder / "data" / "arm", count=64)
+    shard = next((folder / "data" / "arm" / "data").glob("*.parquet"))
+    shutil.copy(shard, folder / "part-0.parquet")
+    pq.write_table(pq.read_table(shard), folder / "theirs.parquet", compression="none", use_dictionary=False)
+    return folder
+
+
+@pytest.fixture
+def names(sample: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+    """What the examples of docstrings take as given, besides what their module knows."""
+    monkeypatch.chdir(sample)
+    dataset = sl.open("data/arm")
+    batch = dataset.to_arrow().combine_chunks().to_batches()[0]
+    writer = parquet.create(sample / "written.parquet", dataset.schema)
+    writer.write(batch)
+    window = {"obs_state": range(-1, 1), "action": range(16)}
+    return {
+        "np": np,
+        "pa": pa,
+        "Path": Path,
+        "Schema": sl.Schema,
+        "Trajectory": sl.Trajectory,
+        "Window": sl.Window,
+        "open_blob": open_blob,
+        "dataset": dataset,
+        "table": dataset.table,
+        "schema": dataset.schema,
+        "batch": batch,
+        "written": writer.close(),
+        "shard": dataset.shards()[0],
+        "rewards": dataset.to_arrow()["reward"].to_numpy(),
+        "loader": sl.Loader(dataset, window=window, batch_size=64),
+    }
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_examples_of_docstrings_give_what_they_say(room: str, names: dict[str, object]) -> None:
     package = importlib.import_module(f"seqlake.{room}")
-    names = [found.name for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
-    told = [doctest.testmod(importlib.import_module(name)) for name in names]
+    found = [one.name for one in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
+    modules = [importlib.import_module(name) for name in found]
+    flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+    told = [
+        doctest.testmod(m, extraglobs={k: v for k, v in names.items() if not hasattr(m, k)}, optionflags=flags)
+        for m in modules
+    ]
     assert sum(one.failed for one in told) == 0
-    if room in {"spec", "files"}:
+    if room in {"spec", "files", "shards"}:
         assert sum(one.attempted for one in told) > 10
 
 

@@ -20,6 +20,7 @@ import pytest
 
 from seqlake.files.stores import LocalStore
 from seqlake.protocols import Change, Copied, Side
+from seqlake.shards.parquet import writer
 from seqlake.spec.metadata import Metadata
 from seqlake.spec.schema import Schema
 from seqlake.tables.standalone import StandaloneTable, checkpoints
@@ -48,7 +49,7 @@ def append(table):
     table.store.put(path, b"copied in", temporary=table.temporary(transaction, "f"))
     written = tables.write(table, transaction, [{**tables.episode("e"), "label": path}, tables.episode("f")])
     digest = hashlib.sha256(b"copied in").hexdigest()
-    written = replace(written, files=[Copied(path=path, size=9, sha256=digest)])
+    written = replace(written, files=[Copied(path=path, size=9, sha256=digest, packets={0: b"index"})])
     return _commit(table, Change(operation="append", add=[written]), transaction)
 
 
@@ -196,6 +197,7 @@ class Prepared:
 
         def act(report):
             calls = crashes.Killing(at)
+            writer.new_file = calls.new_shard  # this process ends with the test
             report.commit(*self.scenario.act(opened(self.folder / "crashed", calls)))
             report.steps(calls.steps)
 

@@ -58,7 +58,7 @@ class Columns:
         mapping: Column -> where it comes from; `Stored` under its own name where it says nothing.
 
     Example:
-        >>> shown = Columns(shard, schema, {"action": Stored("act"), "split": Constant("train")})
+        >>> shown = Columns(shard, schema, {"obs_state": Stored("obs"), "task": Constant("pick")})
         >>> shown.open().flat("action") is not None
         True
     """

@@ -48,7 +48,7 @@ def parquet_shard(blob: Blob, /, *, index: bytes | None = None) -> ParquetShard:
         CorruptFileError: It is not Parquet, or is damaged.
 
     Example:
-        >>> parquet_shard(open_blob("data/part-0.parquet")).rows
+        >>> parquet_shard(open_blob("part-0.parquet")).rows
         64
     """
     name = blob.location.replace("\\", "/").rpartition("/")[2]

@@ -28,8 +28,8 @@ def lengths_of(reader: ShardReader, column: str, /) -> Ints:
         SchemaMismatchError: The column has no steps.
 
     Example:
-        >>> lengths_of(shard.open(), "action")
-        array([300, 250, 411])
+        >>> lengths_of(shard.open(), "action")[:3]
+        array([54, 40, 59])
     """
     known = getattr(reader, "lengths", None)
     found: Ints | None = None if known is None else known(column)

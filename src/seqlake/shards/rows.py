@@ -27,7 +27,7 @@ class Rows:
     Example:
         >>> kept = Rows(shard, np.flatnonzero(rewards > 40))
         >>> kept.rows
-        12
+        4
     """
 
     shard: Shard

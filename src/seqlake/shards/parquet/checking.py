@@ -34,7 +34,7 @@ def check(blob: Blob, /) -> Iterator[Finding]:
         blob: A Parquet file.
 
     Example:
-        >>> [finding.code for finding in check(open_blob("data/part-0.parquet"))]
+        >>> [finding.code for finding in check(open_blob("part-0.parquet"))]
         []
     """
     try:
@@ -47,7 +47,7 @@ def check(blob: Blob, /) -> Iterator[Finding]:
     sound = True
     for group in chunks:
         for chunk in group:
-            for finding in _check_chunk(footer, own, chunk):
+            for finding in check_chunk(footer, own, chunk):
                 sound = False
                 yield finding
     if own is not None and sound:  # damaged pages say nothing of the index
@@ -59,11 +59,21 @@ def _finding(blob: Blob, code: str, message: str, *, column: str = "") -> Findin
     return Finding(code=code, severity="error", message=message, location=blob.location, column=column)
 
 
-def _check_chunk(footer: Footer, own: OffsetIndex | None, chunk: Chunk) -> Iterator[Finding]:
-    """Page headers and checksums of one column chunk."""
+def check_chunk(
+    footer: Footer, own: OffsetIndex | None, chunk: Chunk, /, *, data: memoryview | None = None
+) -> Iterator[Finding]:
+    """Page headers and checksums of one column chunk.
+
+    Args:
+        footer: Of the file.
+        own: The file's own offset index.
+        chunk: One of the footer's.
+        data: Its bytes, where they are at hand; else they are read.
+    """
     blob, column = footer.blob, _column(footer, chunk)
     place = f"row group {chunk.row_group}"
-    (data,) = blob.ranges(np.array([chunk.start]), np.array([chunk.stop]))
+    if data is None:
+        (data,) = blob.ranges(np.array([chunk.start]), np.array([chunk.stop]))
     try:
         pages = list(walk(data, values=chunk.values))
     except CorruptFileError as error:

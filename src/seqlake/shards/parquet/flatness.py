@@ -88,7 +88,9 @@ def physical(dtype: np.dtype[Any]) -> tuple[str, np.dtype[Any]]:
     return "INT32", np.dtype(f"<{dtype.kind}4")
 
 
-def flat_of(footer: Footer, column: str, entry: ColumnIndex, /, *, levels: bytes | None = None) -> Flat | None:
+def flat_of(
+    footer: Footer, column: str, entry: ColumnIndex, /, *, levels: bytes | None = None, headers: bool = True
+) -> Flat | None:
     """The column as `Flat`, where the file bears out what the index says.
 
     Args:
@@ -96,6 +98,8 @@ def flat_of(footer: Footer, column: str, entry: ColumnIndex, /, *, levels: bytes
         column: Column name.
         entry: What the index says of it.
         levels: The digest of headers and levels that must be found, where the index is not the file's own.
+        headers: Whether to read and compare every page header. Without, only footer and index are compared: for a
+            remote file of our own, whose store vouches that it is as it was written, a request for each page is much.
 
     Returns:
         None where the column is not flat, or where index and file do not agree.
@@ -111,7 +115,7 @@ def flat_of(footer: Footer, column: str, entry: ColumnIndex, /, *, levels: bytes
     if int(entry.steps.max(initial=0)) * entry.dim * leaf.stored.itemsize > footer.blob.size:
         return None  # also keeps the sums below far from 2^63
     try:
-        if not _agrees(footer, entry, leaf, footer.leaves[column][0]):
+        if not _agrees(footer, entry, leaf, footer.leaves[column][0], headers=headers):
             return None
         if levels is not None and level_digest(footer, column, entry, leaf) != levels:
             return None
@@ -139,14 +143,14 @@ class _Claims:
     entries: Ints
 
 
-def _agrees(footer: Footer, entry: ColumnIndex, leaf: Leaf, number: int) -> bool:
+def _agrees(footer: Footer, entry: ColumnIndex, leaf: Leaf, number: int, *, headers: bool) -> bool:
     chunks = _filled(footer, number)
     if not chunks or entry.page_start.size == 0:
         return not chunks or not (entry.steps > 0).any()
     if any(chunk.codec != "UNCOMPRESSED" or chunk.dictionary for chunk in chunks):
         return False
     claims = _claims(entry, leaf, chunks)
-    return claims is not None and _headers_agree(footer.blob, claims, leaf)
+    return claims is not None and (not headers or _headers_agree(footer.blob, claims, leaf))
 
 
 def _filled(footer: Footer, number: int) -> list[Chunk]:

@@ -144,8 +144,8 @@ def decode(data: bytes | memoryview, /) -> OffsetIndex:
 
     Example:
         >>> index = decode(written.index)
-        >>> index.lengths("action")
-        array([300, 250])
+        >>> index.lengths("action")[:3]
+        array([54, 40, 59])
     """
     try:
         table = pa.ipc.open_stream(pa.py_buffer(data)).read_all()
@@ -250,6 +250,7 @@ def build(blob: Blob, /, *, schema: Schema | None = None) -> bytes | None:
         CorruptFileError: The file is damaged.
 
     Example:
+        >>> from seqlake.shards.parquet import open
         >>> found = build(open_blob("theirs.parquet"))
         >>> open(open_blob("theirs.parquet"), index=found).flat("action") is not None
         True

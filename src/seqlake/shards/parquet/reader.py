@@ -36,9 +36,10 @@ class ParquetReader:
         blob: The file.
     """
 
-    def __init__(self, blob: Blob, /, *, index: bytes | None = None) -> None:
+    def __init__(self, blob: Blob, /, *, index: bytes | None = None, headers: bool = True) -> None:
         self.blob = blob
         self._outside = index
+        self._headers = headers
         self._flats: dict[str, Flat | None] = {}
         self._proved: set[tuple[int, int]] = set()
         self._decoded: dict[tuple[int, tuple[str, ...]], list[pa.RecordBatch]] = {}
@@ -94,7 +95,7 @@ class ParquetReader:
         self.blob.view()  # maps a local file, so that its ranges are slices
         # Only the file's own index lies under its seal; any other must be tied to these very rows.
         levels = None if self.footer.has_index else self.index.levels.get(column, b"")
-        return flat_of(self.footer, column, entry, levels=levels)
+        return flat_of(self.footer, column, entry, levels=levels, headers=self._headers or levels is not None)
 
     def batches(self, columns: Sequence[str], /, *, rows: Ints | None = None) -> Iterator[pa.RecordBatch]:
         """Record batches of these columns, in this order, as the file stores them.
@@ -334,6 +335,6 @@ def open(blob: Blob, /, *, index: bytes | None = None) -> ParquetReader:  # noqa
         >>> reader = open(open_blob("part-0.parquet"))
         >>> flat = reader.flat("action")
         >>> flat.steps[:3], flat.shape
-        (array([300, 250, 411]), (12,))
+        (array([54, 40, 59]), (12,))
     """
     return ParquetReader(blob, index=index)

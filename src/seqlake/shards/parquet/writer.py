@@ -164,7 +164,7 @@ class ParquetWriter:
         media = {f.name: "media" for f in self._stored if f.name not in steps and _holds_bytes(f.type)}
         bloom = [self._schema.id] if self._schema.id is not None and rows else []
         options = layout.settings(self._stored, layout=self._layout, roles={**steps, **media}, bloom=bloom, rows=rows)
-        self._sink = pa.OSFile(str(self._path), "wb")
+        self._sink = new_file(self._path)
         self._file = pq.ParquetWriter(self._sink, self._stored, **options)
         parquet = layout.parquet_schema(self._stored)
         self._optional = [parquet.column(i).max_definition_level > 0 for i in range(len(parquet))]
@@ -289,6 +289,11 @@ def _page_bytes(column: pa.Array) -> int:
     while is_list(column.type):
         column = column.flatten()
     return len(column) * np.dtype(stored).itemsize
+
+
+def new_file(path: Path, /) -> pa.NativeFile:
+    """A file for a shard's bytes; what was there is replaced. A kill test puts files here that die half way."""
+    return pa.OSFile(str(path), "wb")
 
 
 def _seal(path: Path) -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import signal
 import sys
 import traceback
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from seqlake.files.system_calls import SystemCalls
 
@@ -84,6 +87,36 @@ class Killing(Unsynced):
         """Die, or unlink."""
         self._step()
         super().unlink(path)
+
+    def new_shard(self, path: Path, /) -> pa.NativeFile:
+        """A file for a Parquet writer, every write to which is a `write` of this object."""
+        return pa.PythonFile(_Shard(path, self), mode="w")
+
+
+class _Shard(io.RawIOBase):
+    def __init__(self, path: Path, calls: Killing) -> None:
+        path.unlink(missing_ok=True)
+        self._fd = calls.create(path)
+        self._calls = calls
+        self._at = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def write(self, data: Any, /) -> int:
+        view = memoryview(data).cast("B")
+        written = self._calls.write(self._fd, view)
+        assert written == len(view)
+        self._at += written
+        return written
+
+    def close(self) -> None:
+        if not self.closed:
+            os.close(self._fd)
+        super().close()
 
 
 @dataclass(slots=True, kw_only=True)
