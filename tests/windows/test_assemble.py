@@ -103,8 +103,8 @@ def test_seconds_need_a_clock_and_names_need_to_be_right():
         assemble({"a": np.zeros((3, 1))}.get, bare, Window({"a": seconds(0, 1, every=0.5)}), 0)
     given = assemble({"a": np.arange(9.0)[:, None]}.get, bare, Window({"a": seconds(0, 1, every=0.5)}, clock=4), 1)
     assert given["a"][:, 0].tolist() == [1, 3]
-    with pytest.raises(SchemaMismatchError, match="'cam'"):
-        assemble(ROW.get, SCHEMA, Window({"cam": range(2)}), 0)
+    with pytest.raises(SchemaMismatchError, match="'task'"):
+        assemble(ROW.get, SCHEMA, Window({"task": range(2)}), 0)
     with pytest.raises(SchemaMismatchError, match="Did you mean 'action'"):
         assemble(ROW.get, SCHEMA, Window({"acton": range(2)}), 0)
 

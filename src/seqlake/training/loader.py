@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-import copy
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from seqlake.training import state
 from seqlake.training.batches import Assembler
+from seqlake.training.frames import FrameStream
 from seqlake.training.passes import Pass, Planner
 from seqlake.training.plan import Plan, plan
 from seqlake.training.prepared import Prepared
 from seqlake.training.settings import Settings
-from seqlake.training.steps import TAILS
-from seqlake.training.transforms import MapBatch, MapSamples, Normalise
+from seqlake.training.verbs import Verbs
 from seqlake.windows.spec import as_window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from seqlake.protocols import Readable
     from seqlake.training.batches import Batch
     from seqlake.training.cache import Cache
     from seqlake.training.order import Shuffle
     from seqlake.training.samples import WindowDataset
-    from seqlake.training.steps import Steps, Tail
+    from seqlake.training.steps import Steps
     from seqlake.training.torch import LoaderDataset
     from seqlake.windows.spec import Whole, Window
 
 
-class Loader:
+class Loader(Verbs):
     """Batches of windows, or of whole sequences, from any readable dataset.
 
     The order is a function of the dataset, the window, the seed and the epoch. It depends on no batch size, rank or
@@ -37,8 +35,8 @@ class Loader:
     every rank takes equally many steps, and a position in the epoch is one number.
 
     A batch is a dict of numpy arrays: for each temporal column `[B, W, ...]` and `<column>_mask` `[B, W]`, for each
-    column asked for with None `[B]` and `<column>_mask` `[B]`, `sequence_id` `[B]`, `start` `[B]`, and with
-    `.tail("pad")` `valid` `[B]`.
+    video and column of images uint8 `[B, W, height, width, 3]` and its mask, for each column asked for with None `[B]`
+    and `<column>_mask` `[B]`, `sequence_id` `[B]`, `start` `[B]`, and with `.tail("pad")` `valid` `[B]`.
 
     Args:
         source: A dataset, a selection, or anything else that follows the `Readable` protocol.
@@ -87,83 +85,8 @@ class Loader:
         # A dataset moves on with its commits, and rows without a name would count as samples: a selection can pin both.
         self._prepared = Prepared(source.with_id() if hasattr(source, "with_id") else source, settings)
         self._began = (0, 0)  # (epoch, sample) at which this pass began or the next one will
-        self._position = (0, 0)  # where the next batch comes from
+        self._delivered = 0  # batches of this pass that were handed out
         self._live: LoaderIterator | None = None
-
-    # ---- verbs: each returns a new loader, at the same position
-
-    def map(self, function: Callable[..., Batch], /, *, random: bool = False) -> Loader:
-        """Apply a function to each sample (a dict without the batch axis) and stack the results.
-
-        Convenient and slow: `map_batch` does the same for all samples at once.
-
-        Args:
-            function: `sample -> sample`, or with `random` `(sample, numpy generator) -> sample`.
-            random: Hand over a generator that belongs to the sample: seed, epoch and sample number decide it.
-        """
-        return self._with(transforms=(*self._settings.transforms, MapSamples(function, random)))
-
-    def map_batch(self, function: Callable[..., Batch], /, *, random: bool = False) -> Loader:
-        """Apply a function to each batch.
-
-        Args:
-            function: `batch -> batch`, or with `random` `(batch, Random) -> batch`.
-            random: Hand over a `Random`, whose numbers belong to the samples and not to the batch.
-        """
-        return self._with(transforms=(*self._settings.transforms, MapBatch(function, random)))
-
-    def normalise(self, stats: Mapping[str, Mapping[str, Any]], /) -> Loader:
-        """Give `(x - mean) / std` of some columns; missing steps stay zero.
-
-        Args:
-            stats: `{column: {"mean": [D], "std": [D]}}`, or what `statistics` found: then columns that the window does
-                not ask for and scalar ones, which are labels, stay as they are. A std of 0 counts as 1.
-        """
-        schema, window = self._prepared.source.schema, self._settings.window
-        wanted = {
-            name: own
-            for name, own in stats.items()
-            if (name in window.columns or name not in schema) and own.get("category") != "scalar"
-        }
-        return self._with(transforms=(*self._settings.transforms, Normalise.of(wanted)))
-
-    def tail(self, rule: Tail, /) -> Loader:
-        """What becomes of the last samples of an epoch that do not fill a step.
-
-        Args:
-            rule: `"drop"` leaves them out (the default when shuffling), `"pad"` fills the step with repetitions whose
-                `valid` is False (the default otherwise), `"carry"` takes them into the next epoch's first step.
-        """
-        if rule not in TAILS:
-            raise ValueError(f"Loader tail: expected one of {', '.join(TAILS)}, found {rule!r}.")
-        return self._with(tail=rule)
-
-    def global_batch(self, samples: int, /) -> Loader:
-        """Fix the samples of a step over all ranks; ranks then differ by at most one sample.
-
-        Args:
-            samples: At least `world_size`.
-        """
-        if not isinstance(samples, int) or samples < self._settings.world_size:
-            raise ValueError(
-                f"Loader global_batch: expected at least one sample for each of {self._settings.world_size} ranks, "
-                f"found {samples!r}."
-            )
-        return self._with(global_batch=samples)
-
-    def reuse_buffers(self) -> Loader:
-        """Write each batch's windows where the last ones were: a batch is valid until the next `next()`."""
-        return self._with(reuse=True)
-
-    def _with(self, **changes: Any) -> Loader:
-        loader = copy.copy(self)
-        prepared = self._prepared.changed(replace(self._settings, **changes))
-        loader.__dict__.update(_prepared=prepared, _began=self._position, _live=None)
-        return loader
-
-    @property
-    def _settings(self) -> Settings:
-        return self._prepared.settings
 
     @property
     def _steps(self) -> Steps:
@@ -197,7 +120,7 @@ class Loader:
             ValueError: The dataset has fewer windows than a step.
         """
         self._end_live()
-        self._began = self._position = self._entry()
+        self._began = self._entry()
         if not len(self) and self._steps.samples and self._steps.tail == "drop":
             raise ValueError(
                 f"{self._steps.samples} windows do not fill one step of {self._steps.global_batch}, and the tail is "
@@ -206,11 +129,12 @@ class Loader:
         self._live = LoaderIterator(self, self.batches(range(len(self))))
         return self._live
 
-    def batches(self, steps: range, /) -> Pass:
+    def batches(self, steps: range, /, *, sharers: int = 1) -> Pass:
         """Some steps of the pass that begins at the loader's position, which does not move.
 
         Args:
             steps: Step numbers, as in `range(worker, len(loader), workers)`.
+            sharers: Processes of this machine that decode frames at the same time.
         """
         prepared, settings = self._prepared, self._settings
         assembler = Assembler(prepared.survey, prepared.opened)
@@ -221,11 +145,16 @@ class Loader:
             assembler,
             position=self._entry(),
             steps=steps,
-            local_batch=self._steps.local_batch,
             transforms=settings.transforms,
             seed=settings.seed,
             show_valid=settings.tail == "pad",
+            frames=FrameStream(prepared, sharers=sharers, reuse=settings.reuse) if prepared.survey.framed else None,
         )
+
+    @property
+    def _position(self) -> tuple[int, int]:
+        """(epoch, sample) of the next batch."""
+        return self._moved(self._delivered) if self._delivered else self._began
 
     def _entry(self) -> tuple[int, int]:
         """Where a pass begins: a state at the end of an epoch means the next one."""
@@ -243,14 +172,17 @@ class Loader:
 
     def finish(self) -> None:
         """Go to where the pass ends, as if all its batches had been delivered here."""
-        self._position = self._moved(len(self))
+        self._delivered = len(self)
         self._end_live()
 
     def _end_live(self) -> None:
         if self._live is not None:
             self._live.supersede()
             self._live = None
-        self._began = self._position
+        self._go(self._position)
+
+    def _go(self, position: tuple[int, int]) -> None:
+        self._began, self._delivered = position, 0
 
     # ---- state
 
@@ -258,8 +190,8 @@ class Loader:
         """Go to the beginning of an epoch."""
         if not isinstance(epoch, int) or epoch < 0:
             raise ValueError(f"set_epoch: expected a whole number from 0 on, found {epoch!r}.")
-        self._position = (epoch, 0)
         self._end_live()
+        self._go((epoch, 0))
 
     def state_dict(self, *, steps: int | None = None) -> dict[str, Any]:
         """Where the loader is, in under 1 kB of JSON values, equal on every rank.
@@ -286,8 +218,9 @@ class Loader:
         Raises:
             LoaderStateError: The state belongs to another dataset, window or order; says what changed.
         """
-        self._position = state.position(saved, self._prepared.identity)
+        position = state.position(saved, self._prepared.identity)
         self._end_live()
+        self._go(position)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_live": None}
@@ -299,7 +232,7 @@ class Loader:
 
         Example:
             >>> from torch.utils.data import DataLoader
-            >>> DataLoader(loader.torch(), batch_size=None, num_workers=2)  # batches in the same order
+            >>> batches = DataLoader(loader.torch(), batch_size=None, num_workers=2)  # in the same order
         """
         from seqlake.training.torch import LoaderDataset
 
@@ -318,7 +251,6 @@ class LoaderIterator:
     def __init__(self, loader: Loader, batches: Pass) -> None:
         self._loader: Loader | None = loader
         self._batches = batches
-        self._delivered = 0
 
     def __iter__(self) -> Iterator[Batch]:
         return self
@@ -332,12 +264,16 @@ class LoaderIterator:
         try:
             batch = next(self._batches)
         except StopIteration:
-            self._loader._began = self._loader._position  # noqa: SLF001 - the two are one thing
+            self._loader._go(self._loader._position)  # noqa: SLF001 - the two are one thing
             raise
-        self._delivered += 1
-        self._loader._position = self._loader._moved(self._delivered)  # noqa: SLF001 - the two are one thing
+        self._loader._delivered += 1  # noqa: SLF001 - the two are one thing
         return batch
+
+    def close(self) -> None:
+        """End what decodes ahead. The loader stays where it is: `iter(loader)` goes on from there."""
+        self._batches.close()
 
     def supersede(self) -> None:
         """The loader has moved elsewhere."""
         self._loader = None
+        self.close()

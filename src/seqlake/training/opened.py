@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ from seqlake.training.gather import Memory
 from seqlake.windows.assemble import step_dtype
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from seqlake.protocols import Blob, Ints, ShardReader
@@ -33,6 +36,7 @@ class Opened:
         memory: What the addresses in `cells` point into.
         cells: Temporal columns, time stamps among them.
         values: Columns with one value a row, the id among them.
+        files: The cells of videos that windows take frames of: what they point to.
         decoded: Bytes held for shards that are not flat.
     """
 
@@ -48,19 +52,35 @@ class Opened:
         self.decoded = 0
         rows, shards = survey.rows, len(survey.shards)
         names = [track.column for track in survey.tracks] + list(survey.cells)
-        names += [track.timestamps for track in survey.tracks if track.timestamps and track.timestamps not in names]
+        stepped = (*survey.tracks, *survey.framed)
+        names += sorted({track.timestamps for track in stepped if track.timestamps} - {*names})
         self.cells = {
             name: Cells(name, rows=rows, shards=shards, dtype=step_dtype(schema[name]), shape=schema[name].shape)
             for name in names
         }
         singles = [*survey.singles, *([schema.id] if schema.id is not None else [])]
         self.values = {name: Values(name, rows=rows) for name in singles}
+        videos = (track.column for track in survey.framed if schema[track.column].category == "file")
+        self.files = {name: Values(name, rows=rows) for name in videos}
         self._vectors = {name for name in singles if schema[name].category == "vector"}
 
     def shard_of(self, rows: Ints) -> Ints:
         """[n] rows -> the shard of each."""
         shards: Ints = self._shard_of[rows]
         return shards
+
+    def rows_by_shard(self) -> Iterator[Ints]:
+        """The rows of each shard that has any."""
+        edges = self._survey.first_rows.tolist()
+        yield from (np.arange(start, stop) for start, stop in pairwise(edges) if stop > start)
+
+    def take_room(self, nbytes: int) -> bool:
+        """Count these bytes among those held in memory, if the cache allows that many."""
+        with self._lock:
+            if self.decoded + nbytes > self._limit:
+                return False
+            self.decoded += nbytes
+            return True
 
     def visit(self, rows: Ints) -> None:
         """Open the shards of these rows, and see that those open already are still the same files.
@@ -102,7 +122,7 @@ class Opened:
         reader = self._survey.shards[shard].open()
         try:
             blobs: dict[int, Blob] = {}
-            left = list(self.values)
+            left = [*self.values, *self.files.keys() - self.values.keys()]
             for name, cells in self.cells.items():
                 flat = reader.flat(name)
                 if flat is None or flat.blob.view() is None:
@@ -122,8 +142,9 @@ class Opened:
         found = pa.Table.from_batches(reader.batches(names))
         for name in names:
             column = found.column(name)
-            if name in self.values:
-                self.values[name].keep(rows, column.combine_chunks(), vector=name in self._vectors)
+            if name in self.values or name in self.files:
+                single = self.values[name] if name in self.values else self.files[name]
+                single.keep(rows, column.combine_chunks(), vector=name in self._vectors)
                 continue
             parts = [flatten(chunk, name=name) for chunk in column.chunks]
             values = np.concatenate([part for part, _ in parts])

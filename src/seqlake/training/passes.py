@@ -6,6 +6,7 @@ numpy call cost more than a second core gave.
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from seqlake.protocols import Ints
     from seqlake.training.batches import Assembler, Batch, Chunk
+    from seqlake.training.frames import FrameBatch, FrameStream
     from seqlake.training.order import Shuffle
     from seqlake.training.steps import Steps
     from seqlake.training.survey import Survey
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 _AHEAD = 1 << 15  # windows whose places are computed at a time
 _FIRST = 1 << 10  # fewer at first, so that the first batch comes soon
+_DECODED_AHEAD = 1  # batches whose frames are decoded while one is in use
 
 
 class Planner:
@@ -37,6 +40,11 @@ class Planner:
         self._shuffle = shuffle
         self._seed = seed
         self._orders: dict[int, Order] = {}
+
+    @property
+    def local_batch(self) -> int:
+        """Samples of a step on this rank."""
+        return self._steps.local_batch
 
     def samples(self, epoch: int, position: int, steps: Ints) -> Samples:
         """The samples of some steps of the pass that begins at a sample of an epoch."""
@@ -77,10 +85,10 @@ class Pass:
         assembler: Makes batches of them.
         position: (epoch, sample) where the pass begins.
         steps: The step numbers to deliver.
-        local_batch: Samples of a step on this rank.
         transforms: Applied to each batch in turn.
         seed: For the transforms' random numbers.
         show_valid: Whether batches say which samples are repetitions.
+        frames: Decodes frames, the next batch's while one is in use; None where the window asks for none.
     """
 
     def __init__(
@@ -90,35 +98,48 @@ class Pass:
         *,
         position: tuple[int, int],
         steps: range,
-        local_batch: int,
         transforms: Sequence[Transform],
         seed: int,
         show_valid: bool,
+        frames: FrameStream | None = None,
     ) -> None:
         self._assembler = assembler
-        self._local = local_batch
+        self._local = local_batch = planner.local_batch
         self._transforms = transforms
         self._seed = seed
         self._show_valid = show_valid
+        self._frames = frames
         epoch, sample = position
-        self._chunks = (
+        chunks = (
             assembler.prepare(planner.samples(epoch, sample, part), size=local_batch)
             for part in _parts(steps, local_batch)
         )
-        self._chunk: Chunk | None = None
-        self._at = 0
+        self._batches = ((chunk, at) for chunk in chunks for at in range(len(chunk.samples.rows) // local_batch))
+        self._next: deque[tuple[Chunk, int, FrameBatch | None]] = deque()
 
     def __iter__(self) -> Pass:
         return self
 
     def __next__(self) -> Batch:
-        if self._chunk is None or self._at * self._local >= len(self._chunk.samples.rows):
-            self._chunk, self._at = next(self._chunks, None), 0
-            if self._chunk is None:
-                raise StopIteration
-        samples, own = self._chunk.samples, slice(self._at * self._local, (self._at + 1) * self._local)
-        batch = self._assembler.batch(self._chunk, self._at)
-        self._at += 1
+        try:
+            return self._delivered()
+        except StopIteration:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End what decodes ahead; nothing more is delivered."""
+        self._batches.close()
+        self._next.clear()
+        if self._frames is not None:
+            self._frames.close()
+
+    def _delivered(self) -> Batch:
+        chunk, at, under_way = self._come_to()
+        samples, own = chunk.samples, slice(at * self._local, (at + 1) * self._local)
+        batch = self._assembler.batch(chunk, at)
+        if self._frames is not None and under_way is not None:
+            batch.update(self._frames.take(under_way))
         if self._show_valid:
             batch["valid"] = samples.valid[own]
         if self._transforms:
@@ -126,6 +147,23 @@ class Pass:
             for transform in self._transforms:
                 batch = transform(batch, random)
         return batch
+
+    def _come_to(self) -> tuple[Chunk, int, FrameBatch | None]:
+        """The chunk of the next batch, its number in it and its frames; those of the batch after it are begun too."""
+        while len(self._next) < (1 if self._frames is None else 1 + _DECODED_AHEAD):
+            coming = next(self._batches, None)
+            if coming is None:
+                break
+            self._next.append((*coming, self._begun(*coming)))
+        if not self._next:
+            raise StopIteration
+        return self._next.popleft()
+
+    def _begun(self, chunk: Chunk, at: int) -> FrameBatch | None:
+        if self._frames is None:
+            return None
+        own = slice(at * self._local, (at + 1) * self._local)
+        return self._frames.begin(chunk.samples.rows[own], chunk.samples.anchors[own])
 
 
 def _parts(steps: range, local_batch: int) -> Iterator[Ints]:

@@ -6,6 +6,7 @@ import os
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from seqlake.training.frames import FrameColumns
 from seqlake.training.opened import Opened
 from seqlake.training.order import Shuffle
 from seqlake.training.state import describe
@@ -29,11 +30,14 @@ class Prepared:
         self.source = source
         self.settings = settings
         self._opened: tuple[int, Opened] | None = None
+        self._frame_columns: tuple[int, FrameColumns] | None = None
 
     def changed(self, settings: Settings) -> Prepared:
         """The same source with other settings; what does not depend on them is shared."""
         other = Prepared(self.source, settings)
         other._opened = self._opened
+        if settings.frames == self.settings.frames:
+            other._frame_columns = self._frame_columns
         if "survey" in self.__dict__:
             other.__dict__["survey"] = self.survey
         return other
@@ -75,6 +79,13 @@ class Prepared:
         return self._opened[1]
 
     @property
+    def frame_columns(self) -> FrameColumns:
+        """The columns of frames, in this process."""
+        if self._frame_columns is None or self._frame_columns[0] != os.getpid():
+            self._frame_columns = (os.getpid(), FrameColumns(self))
+        return self._frame_columns[1]
+
+    @property
     def identity(self) -> dict[str, Any]:
         """Everything that decides which sample comes when."""
         return describe(
@@ -87,4 +98,4 @@ class Prepared:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"source": self.source, "settings": self.settings, "_opened": None}
+        return {"source": self.source, "settings": self.settings, "_opened": None, "_frame_columns": None}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from seqlake.training.batches import Assembler, Samples
+from seqlake.training.frames import FrameStream
 from seqlake.training.randomness import Random
 
 if TYPE_CHECKING:
@@ -76,6 +77,12 @@ class WindowDataset:
         )
         assembler = Assembler(self._survey, self._prepared.opened)
         batch = assembler.batch(assembler.prepare(samples, size=len(numbers)), 0)
+        if self._survey.framed:
+            frames = FrameStream(self._prepared)
+            try:
+                batch.update(frames.take(frames.begin(samples.rows, samples.anchors)))
+            finally:
+                frames.close()
         random = Random(seed=self._prepared.settings.seed, epochs=samples.epochs, numbers=numbers)
         for transform in self._prepared.settings.transforms:
             batch = transform(batch, random)

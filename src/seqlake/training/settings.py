@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from seqlake.training.frames import FrameOptions
 from seqlake.training.order import Shuffle
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class Settings:
     global_batch: int | None = None
     transforms: tuple[Transform, ...] = ()
     reuse: bool = False
+    frames: FrameOptions = field(default_factory=FrameOptions)
 
     def check(self) -> None:
         """Raise ValueError or TypeError, naming the argument that cannot be meant."""

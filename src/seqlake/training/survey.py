@@ -12,8 +12,11 @@ from seqlake.errors import SchemaMismatchError
 from seqlake.spec.alignment import Clock
 from seqlake.training.order import Axis
 from seqlake.windows.assemble import step_dtype
-from seqlake.windows.clock import check_columns, dataset_clock, singles, tracks
+from seqlake.windows.clock import check_columns, dataset_clock, frame_tracks, singles, tracks
+from seqlake.windows.counting import count_frames
 from seqlake.windows.edges import anchors, sequence_steps
+from seqlake.windows.frames import Shown, by_time, steps_shown
+from seqlake.windows.sources import Files
 from seqlake.windows.spec import Whole, Window
 
 if TYPE_CHECKING:
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from seqlake.protocols import Ints, Readable, Shard
+    from seqlake.spec.schema import Column
     from seqlake.windows.tracks import Track
 
 _WHOLE = ("temporal", "scalar", "vector", "file")
@@ -37,13 +41,14 @@ class Survey:
         window: The window or `Whole`.
         clock: The dataset's clock.
         tracks: The temporal columns of the window; none for `Whole`.
+        framed: Its videos and columns of images.
         cells: Temporal columns wanted whole.
         singles: Columns with one value a sample.
         steps: [rows] N of each sequence; None for samples, whose lengths are never asked for.
         first: The first anchor of every sequence.
         axis: All windows.
-        counts: For each track's column, [rows] T; empty for samples.
-        step_bytes: Bytes of one step of each track's column, where its shape is declared.
+        counts: For each temporal column and each column of images, [rows] T; empty for samples.
+        step_bytes: Bytes of one step of each column, where its shape (of frames: the resolution) is declared.
     """
 
     shards: Sequence[Shard]
@@ -51,6 +56,7 @@ class Survey:
     window: Window | Whole
     clock: Clock
     tracks: Sequence[Track]
+    framed: Sequence[Track]
     cells: Sequence[str]
     singles: Sequence[str]
     steps: Ints | None
@@ -67,16 +73,17 @@ class Survey:
     @property
     def sample_bytes(self) -> int:
         """Bytes of one sample's windows, as far as shapes are declared."""
-        sizes = (self.step_bytes.get(track.column, 0) * track.width for track in self.tracks)
+        sizes = (self.step_bytes.get(track.column, 0) * track.width for track in (*self.tracks, *self.framed))
         return sum(sizes)
 
     def describe(self) -> tuple[str, ...]:
-        """One line for each temporal column: how many steps a window holds, and at which rate."""
+        """One line for each column with steps or frames: how many of them a window holds, and at which rate."""
         lines = []
-        for track in self.tracks:
+        for track in (*self.tracks, *self.framed):
             rate = "the clock's rate" if track.ratio == 1 else f"{track.ratio} samples a clock step"
             rate = f"time stamps in {track.timestamps!r}" if track.timestamps else rate
-            lines.append(f"{track.column}: {track.width} steps, {rate}")
+            what = "steps" if track in self.tracks else "frames"
+            lines.append(f"{track.column}: {track.width} {what}, {rate}")
         return tuple(lines)
 
     @property
@@ -88,54 +95,115 @@ class Survey:
 def survey(source: Readable, window: Window | Whole, /) -> Survey:
     """Look at a dataset through a window; opens a data file only where no index holds the lengths.
 
+    Videos are opened where nothing else says how long a sequence is, and with edges="drop".
+
     Raises:
         SchemaMismatchError: The window asks for columns that are not there or cannot be delivered, or for several
             columns of unlike lengths where no clock relates them.
         ValueError: Offsets in seconds without a clock.
+        DecodeError: A video that must be counted cannot be.
     """
     shards = source.shards()
     shard_rows = np.array([shard.rows for shard in shards], dtype=np.int64)
     first_rows = np.concatenate([np.zeros(1, np.int64), np.cumsum(shard_rows)])
     rows = int(first_rows[-1])
     schema = source.schema
+    wanted: list[Track] = []
+    framed: list[Track] = []
     if isinstance(window, Whole):
         check_columns(window.columns, schema, categories=_WHOLE)
         cells = [name for name in window.columns if schema[name].category == "temporal"]
         clock = Clock(rate=None, rule="whole sequences need no clock")
-        wanted: list[Track] = []
         values = [name for name in window.columns if name not in cells and name != schema.id]
     else:
         cells, values = [], singles(window, schema)
-        clock = dataset_clock(source, given=window.clock)
-        wanted = tracks(window, schema, clock)
-    counts: dict[str, Ints] = {}
+        clock = dataset_clock(source, given=window.clock, window=window)
+        wanted, framed = tracks(window, schema, clock), frame_tracks(window, schema, clock)
+    lengths = Lengths(source, wanted, framed, rows)
     steps, first, windows = None, 0, np.ones(rows, dtype=np.int64)
-    if wanted and schema.id is not None:
+    if (wanted or framed) and schema.id is not None:
         assert isinstance(window, Window)
-        counts = {track.column: source.lengths(track.column) for track in wanted}
-        if clock.rate is None:
-            _check_alike(counts)
-        declared = _declared(source) if _needs_length(source, wanted, counts) else None
-        steps = sequence_steps(wanted, counts=counts, declared=declared)
-        first, windows = anchors(wanted, steps=steps, counts=counts, stride=window.stride, edges=window.edges)
+        if clock.rate is None and lengths.counts:
+            _check_alike(lengths.counts)
+        declared = _declared(source) if _needs_length(source, wanted, lengths.counts) else None
+        steps = sequence_steps(
+            wanted, counts=lengths.counts, declared=declared, framed=framed, shown=lengths.shown, rows=rows
+        )
+        first, windows = lengths.anchors(window, steps)
     return Survey(
         shards=shards,
         first_rows=first_rows,
         window=window,
         clock=clock,
         tracks=wanted,
+        framed=framed,
         cells=cells,
         singles=values,
         steps=steps,
         first=first,
         axis=Axis.of(windows, shard_rows=shard_rows),
-        counts=counts,
-        step_bytes={
-            track.column: prod(shape) * step_dtype(schema[track.column]).itemsize
-            for track in wanted
-            if (shape := schema[track.column].shape) is not None
-        },
+        counts=lengths.counts,
+        step_bytes={track.column: _step_bytes(schema[track.column]) for track in (*wanted, *framed)},
     )
+
+
+def _step_bytes(column: Column) -> int:
+    """Bytes of one step as batches hold it; 0 where nothing declares its shape."""
+    if column.category == "temporal":
+        return 0 if column.shape is None else prod(column.shape) * step_dtype(column).itemsize
+    declared = column.type.get("resolution") if column.type is not None else None
+    if isinstance(declared, (list, tuple)) and len(declared) == 2 and all(isinstance(one, int) for one in declared):
+        return 3 * prod(declared)
+    return 0
+
+
+class Lengths:
+    """How many steps and frames each row has; asked of an index, or counted when that is needed.
+
+    Attributes:
+        counts: Column -> [rows] T; -1 null.
+        ends: Video column whose own times decide -> [rows] how many moments have a frame, in 1/denominator clock steps.
+    """
+
+    def __init__(self, source: Readable, tracks: Sequence[Track], framed: Sequence[Track], rows: int) -> None:
+        self._source = source
+        self._rows = rows
+        self._all = [*tracks, *framed]
+        self._videos = [track for track in framed if source.schema[track.column].category == "file"]
+        lists = [track for track in framed if track not in self._videos]
+        wanted = (*tracks, *lists) if source.schema.id is not None else ()
+        self.counts: dict[str, Ints] = {track.column: source.lengths(track.column) for track in wanted}
+        self.ends: dict[str, Ints] = {}
+
+    def shown(self, track: Track, rows: Ints) -> Ints:
+        """[n] clock steps of some rows that have a frame of this column; -1 where it has none."""
+        found: list[Shown | None]
+        if track in self._videos:
+            found = count_frames(self._source, Files.of(self._source), track, rows)
+        else:
+            found = [None if count < 0 else Shown(count=count) for count in self.counts[track.column][rows].tolist()]
+        return np.array([-1 if one is None else steps_shown(track, one) for one in found], dtype=np.int64)
+
+    def anchors(self, window: Window, steps: Ints) -> tuple[int, Ints]:
+        """The first anchor of every sequence, and [rows] how many anchors each sequence has.
+
+        Args:
+            window: With its stride and edges.
+            steps: [rows] N.
+        """
+        if window.edges == "drop":
+            self._count_all()
+        counts, ends = self.counts, self.ends
+        return anchors(self._all, steps=steps, counts=counts, stride=window.stride, edges=window.edges, ends=ends)
+
+    def _count_all(self) -> None:
+        """Count the frames of every video."""
+        for track in self._videos:
+            found = count_frames(self._source, Files.of(self._source), track, np.arange(self._rows))
+            self.counts[track.column] = np.array([-1 if one is None else one.count for one in found], dtype=np.int64)
+            if by_time(track, self._source.schema[track.column]):
+                ends = [0 if one is None else one.moments(track.denominator) for one in found]
+                self.ends[track.column] = np.array(ends, dtype=np.int64)
 
 
 def _check_alike(counts: Mapping[str, Ints]) -> None:

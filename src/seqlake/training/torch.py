@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -51,10 +52,12 @@ class LoaderDataset:
         """Batches of tensors; in a worker process, that worker's steps."""
         worker = require("torch.utils.data", extra="torch").get_worker_info()
         if worker is None:
-            yield from map(tensors, self.loader)
+            with closing(iter(self.loader)) as batches:
+                yield from map(tensors, batches)
             return
         steps = range(worker.id, len(self.loader), worker.num_workers)
-        yield from map(tensors, self.loader.batches(steps))
+        with closing(self.loader.batches(steps, sharers=worker.num_workers)) as own:
+            yield from map(tensors, own)
         self.loader.finish()
 
     def __len__(self) -> int:

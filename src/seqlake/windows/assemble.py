@@ -1,4 +1,4 @@
-"""One window of one sequence from its cells: what training delivers, for a single anchor."""
+"""One window of one sequence from its cells and frames: what training delivers, for a single anchor."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqlake.windows.clock import declared_clock, singles, tracks
+from seqlake.windows.clock import declared_clock, frame_tracks, singles, tracks
 from seqlake.windows.edges import nearest, sequence_steps
+from seqlake.windows.frames import find, shown_of, steps_shown
 from seqlake.windows.timestamps import samples_at
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from seqlake.spec.alignment import Clock
     from seqlake.spec.schema import Column, Schema
+    from seqlake.windows.frames import Decoded
     from seqlake.windows.spec import Window
     from seqlake.windows.tracks import Track
 
@@ -28,6 +30,7 @@ def assemble(
     start: int,
     *,
     clock: Clock | None = None,
+    frames_of: Callable[[str], Decoded] | None = None,
 ) -> dict[str, Any]:
     """The window anchored at one clock step of one sequence.
 
@@ -38,55 +41,86 @@ def assemble(
         window: Which steps of which columns.
         start: The anchor, in clock steps; it need not be a multiple of the window's stride.
         clock: The dataset's clock; by default what the schema declares.
+        frames_of: Gives the row's pictures of a video or a column of images.
 
     Returns:
         For each temporal column an array [W, ...] and `<column>_mask` [W], True where the step exists; for each
-        column asked for with None its value and `<column>_mask`; and `start`. A column whose cell is null gives
-        zeros.
+        column of frames uint8 [W, height, width, 3] and its mask; for each column asked for with None its value and
+        `<column>_mask`; and `start`. A column whose cell is null gives zeros.
 
     Raises:
         SchemaMismatchError: The window names a column that is not there or cannot be windowed.
         ValueError: `edges="drop"` and a step of this window does not exist, or no clock is known.
 
     Example:
-        >>> assemble({"action": np.ones((3, 2))}.get, schema, Window({"action": range(4)}), 0)["action_mask"]
+        >>> assemble({"action": np.ones((3, 12))}.get, schema, Window({"action": range(4)}), 0)["action_mask"]
         array([ True,  True,  True, False])
     """
     clock = clock or declared_clock(schema, window)
-    wanted = tracks(window, schema, clock)
+    wanted, framed = tracks(window, schema, clock), frame_tracks(window, schema, clock)
     cells = {track.column: cell_of(track.column) for track in wanted}
     counts = {name: np.array([-1 if cell is None else len(_array(cell))]) for name, cell in cells.items()}
+    if framed and frames_of is None:
+        raise ValueError(f"Column {framed[0].column!r} has frames, and nothing was given that decodes them.")
+    films = {track.column: frames_of(track.column) for track in framed if frames_of is not None}
+    shown = {track.column: shown_of(track, schema[track.column], films[track.column]) for track in framed}
     anchor = np.array([start], dtype=np.int64)
     sample: dict[str, Any] = {}
-    if wanted:
+    if wanted or framed:
         length = cell_of("length") if "length" in schema and schema["length"].category == "scalar" else None
-        declared = None if length is None else np.array([int(str(length))])
-        steps = sequence_steps(wanted, counts=counts, declared=declared)
-    for track in wanted:
-        own = counts[track.column]
-        if track.timestamps is None:
-            numbers = track.samples(anchor)
-        else:
-            stamps = cell_of(track.timestamps)
-            numbers = samples_at(None if stamps is None else _array(stamps), track.nanoseconds(anchor)[0])[None]
-        mask = track.exists(anchor, numbers, steps=steps, counts=own)[0]
-        if window.edges == "drop" and not mask.all():
-            raise ValueError(
-                f"Column {track.column!r} has no step {_missing(track, anchor, mask)} clock steps from the sequence's "
-                f"start (it has {int(steps[0])}), and the window's edges are 'drop'; use edges='pad' or 'clamp'."
-            )
-        sample[track.column] = _steps(
-            cells[track.column], schema[track.column], nearest(numbers, track.available(steps=steps, counts=own))[0]
+        steps = sequence_steps(
+            wanted,
+            counts=counts,
+            declared=None if length is None else np.array([int(str(length))]),
+            framed=framed,
+            shown=lambda track, _: np.array([steps_shown(track, shown[track.column])]),
+            rows=1,
         )
+    for track in wanted:
+        numbers, mask, available = _steps_at(track, anchor, steps, counts[track.column], cell_of)
+        _check_edges(window, track, anchor, mask, int(steps[0]))
+        values = _steps(cells[track.column], schema[track.column], nearest(numbers, available)[0])
         if window.edges != "clamp":
-            sample[track.column][~mask] = 0
-        sample[f"{track.column}_mask"] = mask
+            values[~mask] = 0
+        sample |= {track.column: values, f"{track.column}_mask": mask}
+    for track in framed:
+        own, stamps = shown[track.column], None if track.timestamps is None else cell_of(track.timestamps)
+        found = find(track, anchor, steps=steps, shown=own, stamps=None if stamps is None else _array(stamps))
+        numbers, mask = found[0][0], found[1][0]
+        _check_edges(window, track, anchor, mask, int(steps[0]))
+        values = _decoded(films[track.column], numbers, own.there(numbers) if window.edges == "clamp" else mask)
+        sample |= {track.column: values, f"{track.column}_mask": mask}
     for name in singles(window, schema):
         value = cell_of(name)
         sample[name] = _single(value, schema[name])
         sample[f"{name}_mask"] = np.bool_(value is not None)
     sample["start"] = np.int64(start)
     return sample
+
+
+def _steps_at(
+    track: Track,
+    anchor: NDArray[np.int64],
+    steps: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    cell_of: Callable[[str], Any],
+) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
+    """[1, W] which sample stands at each moment, [W] whether it exists, and [1] how many there are to choose from."""
+    if track.timestamps is None:
+        numbers = track.samples(anchor)
+    else:
+        stamps = cell_of(track.timestamps)
+        numbers = samples_at(None if stamps is None else _array(stamps), track.nanoseconds(anchor)[0])[None]
+    mask = track.exists(anchor, numbers, steps=steps, counts=counts)[0]
+    return numbers, mask, track.available(steps=steps, counts=counts)
+
+
+def _check_edges(window: Window, track: Track, anchor: NDArray[np.int64], mask: NDArray[np.bool_], steps: int) -> None:
+    if window.edges == "drop" and not mask.all():
+        raise ValueError(
+            f"Column {track.column!r} has no step {_missing(track, anchor, mask)} clock steps from the sequence's "
+            f"start (it has {steps}), and the window's edges are 'drop'; use edges='pad' or 'clamp'."
+        )
 
 
 def _missing(track: Track, anchor: NDArray[np.int64], mask: NDArray[np.bool_]) -> str:
@@ -111,6 +145,15 @@ def _steps(cell: object, column: Column, numbers: NDArray[np.int64]) -> NDArray[
         return np.zeros((len(numbers), *(column.shape or ())), dtype=dtype)
     shape = column.shape if column.shape is not None else values.shape[1:]
     return values[numbers].astype(dtype, copy=False).reshape(len(numbers), *shape)
+
+
+def _decoded(frames: Decoded, numbers: NDArray[np.int64], wanted: NDArray[np.bool_]) -> NDArray[Any]:
+    """[W, height, width, channels] the frames that are wanted, each decoded once; zeros in place of the others."""
+    unique, places = np.unique(numbers[wanted], return_inverse=True)
+    found = frames.decode(unique)
+    values = np.zeros((len(numbers), *found.shape[1:]), found.dtype)
+    values[wanted] = found[places]
+    return values
 
 
 def _single(value: object, column: Column) -> Any:

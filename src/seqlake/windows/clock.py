@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,9 @@ import numpy as np
 
 from seqlake.errors import SchemaMismatchError
 from seqlake.spec.alignment import LOOKED_AT, Clock, Observed, clock_of, exact, own_rate
+from seqlake.windows.counting import count_first_rows
+from seqlake.windows.frames import framed
+from seqlake.windows.sources import Files
 from seqlake.windows.spec import Seconds
 from seqlake.windows.tracks import Track
 
@@ -24,7 +28,7 @@ _TELL_DURATION = ("length", "duration_seconds")
 
 
 def windowed(window: Window, schema: Schema) -> list[str]:
-    """The temporal columns that a window has offsets for, in schema order.
+    """The columns that a window has offsets for, in schema order: temporal ones, and those that have frames.
 
     Raises:
         SchemaMismatchError: A column is not in the schema, or not one whose steps can be windowed.
@@ -33,10 +37,11 @@ def windowed(window: Window, schema: Schema) -> list[str]:
     names = [name for name in schema if window.columns.get(name) is not None]
     for name in names:
         column = schema[name]
-        if column.category != "temporal":
+        if column.category != "temporal" and not framed(column):
             raise SchemaMismatchError(
                 f"Column {name!r} ({_kind(column)}) has no steps that a window can take.",
-                hint="Offsets are for temporal columns; ask for one value a sample with None.",
+                hint="Offsets are for temporal columns, videos and columns of images; ask for one value a sample with "
+                "None.",
             )
     return names
 
@@ -85,26 +90,52 @@ def declared_clock(schema: Schema, window: Window, /) -> Clock:
     return clock_of(schema, given=given)
 
 
-def dataset_clock(source: Readable, /, *, given: Rate | None = None) -> Clock:
+def dataset_clock(
+    source: Readable, /, *, given: Rate | None = None, window: Window | None = None, files: Files | None = None
+) -> Clock:
     """The clock of a dataset.
 
-    Where the schema declares no rate of a signal, the first rows are asked for `length` and `duration_seconds`.
-    Frames of videos are not counted for this: it would mean opening them.
+    Where the schema declares no rate of a signal, the first rows are asked: for the frames of videos, which are opened
+    only where the window depends on the clock and the answer is not clear without; then for `length` and
+    `duration_seconds`.
 
     Args:
         source: The dataset.
         given: Steps per second that the caller insists on, as `Window(..., clock=)` does.
+        window: What the clock is for; without it no video is opened.
+        files: How videos are opened; by default as the dataset says.
     """
     schema = source.schema
     signals = (name for name in schema if schema[name].category in {"temporal", "frames"})
     if given is not None or any(own_rate(schema[name]) is not None for name in signals):
         return clock_of(schema, given=given)
-    return clock_of(schema, observed=_first_rows(source))
+    told = all(name in schema and schema[name].category == "scalar" for name in _TELL_DURATION)
+    counted: list[Observed] = []
+    failed = ""
+    if window is not None and depends(window, schema) and _unclear(schema, told=told):
+        counted, failed = count_first_rows(source, files or Files.of(source))
+    found = clock_of(schema, observed=[*counted, *(_first_rows(source) if told else ())])
+    return replace(found, rule=f"{found.rule}; {failed}") if failed else found
+
+
+def depends(window: Window, schema: Schema) -> bool:
+    """Whether it depends on the clock which samples a window takes."""
+    for name in windowed(window, schema):
+        column = schema[name]
+        rated = own_rate(column) is not None or (column.type is not None and column.type.get("timestamps"))
+        if rated or isinstance(window.columns[name], Seconds):
+            return True
+    return False
+
+
+def _unclear(schema: Schema, *, told: bool) -> bool:
+    """Whether counting the frames of videos could find another rate than the highest that is declared."""
+    rates = {own_rate(column) for column in schema.values() if framed(column)} - {None}
+    signals = any(column.category == "temporal" for column in schema.values())
+    return signals and (len(rates) > 1 or (told and bool(rates)))
 
 
 def _first_rows(source: Readable) -> list[Observed]:
-    if not all(name in source.schema and source.schema[name].category == "scalar" for name in _TELL_DURATION):
-        return []
     found: list[Observed] = []
     for shard in source.shards():
         wanted = min(shard.rows, LOOKED_AT - len(found))
@@ -129,20 +160,37 @@ def tracks(window: Window, schema: Schema, clock: Clock) -> list[Track]:
         SchemaMismatchError: A column cannot be windowed.
         ValueError: Offsets in seconds, or time stamps, without a clock.
     """
-    found = []
-    for name in windowed(window, schema):
-        offsets = window.columns[name]
-        assert offsets is not None
-        column = schema[name]
-        stamps = column.type.get("timestamps") if column.type is not None else None
-        rate = own_rate(column)
-        found.append(
-            Track.of(
-                name,
-                offsets if isinstance(offsets, Seconds) else list(offsets),
-                ratio=Fraction(1) if rate is None or clock.rate is None or stamps else rate / clock.rate,
-                timestamps=stamps if isinstance(stamps, str) else None,
-                clock=clock.rate,
-            )
+    names = windowed(window, schema)
+    return [_track(name, window, schema, clock) for name in names if schema[name].category == "temporal"]
+
+
+def frame_tracks(window: Window, schema: Schema, clock: Clock) -> list[Track]:
+    """The window's videos and columns of images on the clock, in schema order.
+
+    Raises:
+        SchemaMismatchError: A column cannot be windowed, or a video stands beside others and nothing says a rate.
+        ValueError: Offsets in seconds, or time stamps, without a clock.
+    """
+    names = windowed(window, schema)
+    videos = [name for name in names if schema[name].category == "file"]
+    if clock.rate is None and videos and len(names) > 1:
+        raise SchemaMismatchError(
+            f"Video {videos[0]!r} is asked for together with {', '.join(n for n in names if n != videos[0])}, but no "
+            "clock relates their steps.",
+            hint="Declare fps on the columns, give Window(..., clock=steps_per_second), or window them one at a time.",
         )
-    return found
+    return [_track(name, window, schema, clock) for name in names if schema[name].category != "temporal"]
+
+
+def _track(name: str, window: Window, schema: Schema, clock: Clock) -> Track:
+    offsets, column = window.columns[name], schema[name]
+    assert offsets is not None
+    stamps = column.type.get("timestamps") if column.type is not None else None
+    rate = own_rate(column)
+    return Track.of(
+        name,
+        offsets if isinstance(offsets, Seconds) else list(offsets),
+        ratio=Fraction(1) if rate is None or clock.rate is None or stamps else rate / clock.rate,
+        timestamps=stamps if isinstance(stamps, str) else None,
+        clock=clock.rate,
+    )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from seqlake.protocols import Ints
     from seqlake.windows.spec import Edges
@@ -15,7 +15,13 @@ if TYPE_CHECKING:
 
 
 def anchors(
-    tracks: Sequence[Track], *, steps: Ints, counts: Mapping[str, Ints], stride: int, edges: Edges
+    tracks: Sequence[Track],
+    *,
+    steps: Ints,
+    counts: Mapping[str, Ints],
+    stride: int,
+    edges: Edges,
+    ends: Mapping[str, Ints] | None = None,
 ) -> tuple[int, Ints]:
     """The first anchor of every sequence, and how many anchors each sequence has.
 
@@ -27,6 +33,7 @@ def anchors(
         counts: For each track's column, [rows] T.
         stride: Clock steps between anchors.
         edges: The edge rule.
+        ends: For columns whose frames' own times decide, [rows] how many moments have a frame, in 1/denominator steps.
 
     Returns:
         (first anchor, [rows] number of anchors).
@@ -35,7 +42,7 @@ def anchors(
         return 0, np.maximum(-(-steps // stride), 0)
     first, last = 0, steps - 1
     for track in tracks:
-        earliest, latest = track.bounds(steps=steps, counts=counts[track.column])
+        earliest, latest = track.bounds(steps=steps, counts=counts[track.column], ends=(ends or {}).get(track.column))
         first, last = max(first, earliest), np.minimum(last, latest)
     first = -(-first // stride) * stride
     return first, np.maximum((last - first) // stride + 1, 0)
@@ -51,37 +58,53 @@ def nearest(samples: Ints, counts: Ints) -> Ints:
     return np.maximum(np.minimum(samples, counts[:, None] - 1), 0)
 
 
-def sequence_steps(tracks: Sequence[Track], *, counts: Mapping[str, Ints], declared: Ints | None = None) -> Ints:
+def sequence_steps(
+    tracks: Sequence[Track],
+    *,
+    counts: Mapping[str, Ints],
+    declared: Ints | None = None,
+    framed: Sequence[Track] = (),
+    shown: Callable[[Track, Ints], Ints] | None = None,
+    rows: int | None = None,
+) -> Ints:
     """N, the clock steps of each sequence.
 
-    The first column at the clock's rate decides; where it is null the next one does, then the `length` column,
-    then a column at another rate by `floor(T * clock / rate)`.
+    The first column at the clock's rate decides; where it is null the next one does, then the `length` column, then
+    the frames of the first column of frames, then a column at another rate by `floor(T * clock / rate)`.
 
     Args:
         tracks: The temporal columns of the window, in schema order.
         counts: For each track's column, [rows] T; -1 null.
         declared: [rows] the `length` column; -1 null.
+        framed: The columns of frames, in schema order.
+        shown: Counts the clock steps that have a frame, of one of them in some rows; -1 where it has none.
+        rows: How many sequences; by default as many as the first track has counts.
 
     Raises:
         ValueError: No column says how long a sequence is.
     """
-    if not tracks:
-        raise ValueError("Without a temporal column a sequence has no steps.")
-    rows = len(counts[tracks[0].column])
-    found = np.full(rows, -1, dtype=np.int64)
-    sources = [counts[track.column] for track in tracks if track.ratio == 1 and track.timestamps is None]
+    if not tracks and not framed:
+        raise ValueError("Without a column of steps or frames a sequence has no steps.")
+    found = np.full(len(counts[tracks[0].column]) if rows is None else rows, -1, dtype=np.int64)
+    direct = [counts[track.column] for track in tracks if track.ratio == 1 and track.timestamps is None]
     if declared is not None:
-        sources.append(declared)
-    for track in tracks:
-        if track.ratio != 1 and track.timestamps is None:
-            own = counts[track.column]
-            scaled = own * track.ratio.denominator // track.ratio.numerator
-            sources.append(np.where(own < 0, -1, scaled))
-    if not sources:
+        direct.append(declared)
+    counted = [track for track in framed if track.timestamps is None] if shown is not None else []
+    scaled = [track for track in tracks if track.ratio != 1 and track.timestamps is None]
+    if not direct and not counted and not scaled:
         raise ValueError(
-            f"Column {tracks[0].column!r} has time stamps and no rate, so nothing says how many clock steps a sequence "
-            "has: add a column at the clock's rate to the window, or a `length` column to the dataset."
+            f"Column {(*tracks, *framed)[0].column!r} has time stamps and no rate, so nothing says how many clock "
+            "steps a sequence has: add a column at the clock's rate to the window, or a `length` column to the dataset."
         )
-    for source in sources:
+    for source in direct:
         found = np.where(found < 0, source, found)
+    for track in counted:
+        left = np.flatnonzero(found < 0)
+        if len(left):
+            assert shown is not None
+            found[left] = shown(track, left)
+    for track in scaled:
+        own = counts[track.column]
+        steps = own * track.ratio.denominator // track.ratio.numerator
+        found = np.where(found < 0, np.where(own < 0, -1, steps), found)
     return np.maximum(found, 0)

@@ -139,19 +139,21 @@ class Track:
         ends = -(-steps * self.ratio.numerator // self.ratio.denominator)
         return np.minimum(counts, ends)
 
-    def bounds(self, *, steps: Ints, counts: Ints) -> tuple[int, Ints]:
+    def bounds(self, *, steps: Ints, counts: Ints, ends: Ints | None = None) -> tuple[int, Ints]:
         """The first anchor, and for each sequence the last, at which every sample of this track exists.
 
         Args:
             steps: [rows] N of each sequence.
             counts: [rows] T of this column; -1 null.
+            ends: [rows] how many moments have a sample, in 1/denominator clock steps, where its rate does not say it.
         """
         low, high = min(self.offsets), max(self.offsets)
         earliest = max(0, -(low // self.denominator))
         last = (steps * self.denominator - 1 - high) // self.denominator
         if self.timestamps is None:
-            # floor(moment * ratio) < T is moment < T / ratio, counted in 1 / denominator steps.
-            scale = self.denominator * self.ratio.denominator
-            ends = -(-np.maximum(counts, 0) * scale // self.ratio.numerator)
+            if ends is None:
+                # floor(moment * ratio) < T is moment < T / ratio, counted in 1 / denominator steps.
+                scale = self.denominator * self.ratio.denominator
+                ends = -(-np.maximum(counts, 0) * scale // self.ratio.numerator)
             last = np.minimum(last, (ends - 1 - high) // self.denominator)
         return earliest, np.where(counts > 0, last, -1)

@@ -1,0 +1,176 @@
+"""Windows of remote flat shards: only their bytes are read, many windows in few requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from seqlake.files.ranges import GAP
+from seqlake.shards.files import ParquetShard
+from seqlake.shards.parquet.reader import ParquetReader
+from seqlake.training.shard_cache.sources import beneath, over
+from seqlake.training.transfers import MeteredBlob, read_ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from seqlake.protocols import Blob, Flat, Ints, Shard
+    from seqlake.training.transfers import Transfers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """Steps of one column of one shard.
+
+    Attributes:
+        flat: Where the column lies.
+        rows: [n] rows of the shard.
+        numbers: [n, W] step numbers, each one that its row has; rows without steps give zeros.
+    """
+
+    flat: Flat
+    rows: Ints
+    numbers: Ints
+
+
+def flats(shard: Shard, columns: Sequence[str], transfers: Transfers, /) -> dict[str, Flat] | None:
+    """Where columns of a remote shard lie, if all of them can be read by range.
+
+    Args:
+        shard: The shard.
+        columns: Its temporal columns that windows take.
+        transfers: What reads the footer and the index, in a few requests.
+
+    Returns:
+        None where the shard is no remote Parquet, or a column is not flat: then fetch it whole.
+    """
+    base = beneath(shard)
+    if base is None or base.blob.view() is not None:
+        return None
+    reader = over(shard, MeteredBlob(base.blob, transfers), kind=_Remote).open()
+    try:
+        found = {name: reader.flat(name) for name in columns}
+    finally:
+        reader.close()
+    return {name: flat for name, flat in found.items() if flat is not None} if None not in found.values() else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Remote(ParquetShard):
+    """A file whose pages are not looked at: its own index is sealed, and the ETag says that it is the same file."""
+
+    def open(self) -> ParquetReader:
+        return ParquetReader(self.blob, index=self.index, headers=False)
+
+
+def read_steps(wanted: Sequence[Steps], transfers: Transfers, /) -> list[NDArray[Any]]:
+    """Steps of any number of columns and shards, all fetched side by side.
+
+    Neighbouring ranges become one request, so bytes between them may be read along: `transfers.traffic` counts what
+    was read, and `asked_bytes` what had to be.
+
+    Args:
+        wanted: Steps, column by column and shard by shard.
+        transfers: What fetches them.
+
+    Returns:
+        For each of `wanted` an array [n, W, ...] of `flat.dtype`, in the order asked for.
+
+    Raises:
+        ShardChangedError: A file changed.
+        OSError: A range cannot be fetched; names the file and the cause.
+        IndexError: A step that its row does not have.
+    """
+    spans = [_Spans.of(steps) for steps in wanted]
+    blobs: dict[int, tuple[Blob, list[int]]] = {}
+    for number, steps in enumerate(wanted):
+        blob = steps.flat.blob
+        blob = blob.inner if isinstance(blob, MeteredBlob) else blob
+        blobs.setdefault(id(blob), (blob, []))[1].append(number)
+    asked = [
+        (blob, np.concatenate([spans[n].starts for n in numbers]), np.concatenate([spans[n].stops for n in numbers]))
+        for blob, numbers in blobs.values()
+    ]
+    found: list[NDArray[Any]] = [np.zeros(0)] * len(wanted)
+    for (_, numbers), parts in zip(blobs.values(), read_ranges(asked, transfers), strict=True):
+        left: Iterator[memoryview] = iter(parts)
+        for number in numbers:
+            own = [next(left) for _ in range(len(spans[number].starts))]
+            found[number] = spans[number].assembled(wanted[number], own)
+    return found
+
+
+def asked_bytes(wanted: Sequence[Steps], /) -> int:
+    """Bytes of all these steps, each counted once: the least that can be read."""
+    total = 0
+    for steps in wanted:
+        has = steps.flat.steps[steps.rows] > 0
+        places = steps.flat.start[steps.rows[has], None] + steps.numbers[has] * steps.flat.stride
+        total += len(np.unique(places)) * _width(steps.flat)
+    return total
+
+
+def _width(flat: Flat) -> int:
+    """Bytes of one step."""
+    return prod(flat.shape) * flat.stored.itemsize
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Spans:
+    """The byte ranges behind steps: one for each window, or for each step where they lie far apart.
+
+    Attributes:
+        has: Which of the rows have steps.
+        starts, stops: [ranges] what to read.
+        range_of: [rows that have, W] the range that a step lies in.
+        offset: [rows that have, W] its first byte there.
+    """
+
+    has: NDArray[np.bool_]
+    starts: Ints
+    stops: Ints
+    range_of: Ints
+    offset: Ints
+
+    @classmethod
+    def of(cls, steps: Steps) -> _Spans:
+        flat = steps.flat
+        counts = flat.steps[steps.rows]
+        has = counts > 0
+        if steps.numbers.shape[1] == 0:
+            has = np.zeros_like(has)
+        numbers = steps.numbers[has]
+        if (numbers < 0).any() or (numbers >= counts[has, None]).any():
+            raise IndexError("Expected steps that the rows have; move the numbers to the nearest that exists first.")
+        places = flat.start[steps.rows[has], None] + numbers * flat.stride
+        width = _width(flat)
+        first, last = places.min(axis=1, initial=np.iinfo(np.int64).max), places.max(axis=1, initial=0)
+        if len(places) and (last - first).max() > GAP:
+            starts, where = np.unique(places, return_inverse=True)
+            range_of = where.reshape(places.shape)
+            return cls(has=has, starts=starts, stops=starts + width, range_of=range_of, offset=np.zeros_like(range_of))
+        range_of = np.broadcast_to(np.arange(len(places))[:, None], places.shape)
+        return cls(has=has, starts=first, stops=last + width, range_of=range_of, offset=places - first[:, None])
+
+    def assembled(self, steps: Steps, parts: Sequence[memoryview]) -> NDArray[Any]:
+        """[n, W, ...] the steps, out of the ranges that were read."""
+        flat, (rows, window) = steps.flat, steps.numbers.shape
+        values = np.zeros((rows, window, *flat.shape), flat.dtype)
+        if not len(parts):
+            return values
+        width = _width(flat)
+        data = np.concatenate([np.frombuffer(part, np.uint8) for part in parts])
+        sizes = self.stops - self.starts
+        places = (np.cumsum(sizes) - sizes)[self.range_of] + self.offset
+        if flat.stride == width and window > 1 and bool((np.diff(places, axis=1) == width).all()):
+            whole = data[places[:, :1] + np.arange(window * width)]
+        else:
+            whole = data[places[:, :, None] + np.arange(width)]
+        found = np.ascontiguousarray(whole).reshape(-1).view(flat.stored)
+        values[self.has] = found.reshape(-1, window, *flat.shape)
+        return values

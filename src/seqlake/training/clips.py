@@ -1,0 +1,351 @@
+"""Columns of frames as one process sees them: which file or row a frame is in, what is known of it, its pixels."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from seqlake import media
+from seqlake.errors import SchemaMismatchError, SeqlakeError
+from seqlake.protocols import Source
+from seqlake.windows.frames import Shown, by_time
+from seqlake.windows.sources import place_of, told
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Sequence
+    from contextlib import AbstractContextManager
+    from fractions import Fraction
+
+    from numpy.typing import NDArray
+
+    from seqlake.protocols import Decoder, Ints
+    from seqlake.spec.schema import Column
+    from seqlake.training.decoding import DecoderPool
+    from seqlake.training.opened import Opened
+    from seqlake.training.pictures import EncodedCells
+    from seqlake.windows.sources import Files, Place
+    from seqlake.windows.tracks import Track
+
+_KNOWN = 4096  # files whose counts and times are kept at hand
+_TRIES = 16  # files that may fail before the search for the frames' shape gives up
+
+Shape = tuple[tuple[int, ...], np.dtype[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Clip:
+    """What is decoded as one: a video file, or the images of one row.
+
+    Attributes:
+        count: Its frames.
+        shape: Of one frame, with its type; None where frames may differ.
+        pts: [count] when each is shown, and the seconds of a tick; None where count alone decides.
+        starts: First frames of its groups of pictures, ascending; None where every frame stands alone.
+        cells: [count] the encoded images of a row.
+        source: The open file.
+    """
+
+    count: int
+    shape: Shape | None = None
+    pts: tuple[Ints, Fraction] | None = None
+    starts: Ints | None = None
+    cells: Any = None
+    source: Source | None = None
+
+
+class FrameColumn(Protocol):
+    """One column of frames."""
+
+    track: Track
+    column: Column
+
+    def shape(self) -> Shape:
+        """Of a frame, with its type: that of the first row which has any."""
+
+    def key(self, row: int) -> Hashable | None:
+        """The clip that a row's frames are on; None where its cell is null."""
+
+    def chores(self, rows: Ints) -> list[list[int]]:
+        """Rows with clips that must be looked at first, those together that are best done together."""
+
+    def look(self, rows: Sequence[int]) -> dict[Hashable, Clip]:
+        """Open clips."""
+
+    def known(self, key: Hashable) -> Clip | None:
+        """A clip that was looked at not long ago."""
+
+    def shown(self, row: int, clip: Clip) -> tuple[int, Shown]:
+        """Where a row's frames begin on the clip, and which they are."""
+
+    def read(self, key: Hashable, clip: Clip, frames: Ints, out: NDArray[Any] | None) -> NDArray[Any]:
+        """[n, ...] decode frames, ascending and each once, into `out` if it is given."""
+
+    def where(self, key: Hashable) -> str:
+        """What messages call a clip."""
+
+
+class Videos:
+    """A column of video files, or of parts of them.
+
+    Args:
+        track: The column on the clock.
+        column: The column.
+        opened: Holds its cells.
+        files: Opens files.
+        pool: Keeps decoders.
+        size: Height and width to scale to.
+        device: Where to decode.
+    """
+
+    def __init__(
+        self,
+        track: Track,
+        column: Column,
+        opened: Opened,
+        *,
+        files: Files,
+        pool: DecoderPool,
+        size: tuple[int, int] | None,
+        device: str,
+    ) -> None:
+        self.track = track
+        self.column = column
+        self._opened = opened
+        self._files = files
+        self._pool = pool
+        self._size = None if size is None else (size[1], size[0])
+        self._device = device
+        self._timed = by_time(track, column)
+        self._lock = Lock()
+        self._known: OrderedDict[Hashable, Clip] = OrderedDict()
+        self._shape: Shape | None = None if size is None else ((*size, 3), np.dtype(np.uint8))
+
+    def shape(self) -> Shape:
+        """[height, width, 3] of the first video that can be opened."""
+        with self._lock:
+            found = self._shape
+        if found is None:
+            found = _first_shape(self, self._opened)
+            with self._lock:
+                self._shape = found
+        return found
+
+    def key(self, row: int) -> Hashable | None:
+        """The reference."""
+        place = self._place(row)
+        return None if place is None else place.reference
+
+    def chores(self, rows: Ints) -> list[list[int]]:
+        """One file at a time."""
+        named: dict[Hashable, int] = {}
+        for row in rows.tolist():
+            named.setdefault(self.key(row), row)
+        return [[row] for key, row in named.items() if key is not None and self.known(key) is None]
+
+    def known(self, key: Hashable) -> Clip | None:
+        """Counts and times, kept for the files used last."""
+        with self._lock:
+            found = self._known.get(key)
+            if found is not None:
+                self._known.move_to_end(key)
+            return found
+
+    def look(self, rows: Sequence[int]) -> dict[Hashable, Clip]:
+        """Open files."""
+        found: dict[Hashable, Clip] = {}
+        for row in rows:
+            place = self._place(row)
+            assert place is not None
+            assert self.column.type is not None
+            source = self._files.source(place.reference, self.column.type)
+            with self._decoder(place.reference, source) as decoder:
+                nothing = decoder.read(np.zeros(0, np.int64), size=self._size)
+                found[place.reference] = Clip(
+                    count=len(decoder),
+                    shape=(nothing.shape[1:], nothing.dtype),
+                    pts=(decoder.pts, decoder.time_base) if self._timed else None,
+                    starts=getattr(decoder, "starts", np.zeros(1, np.int64)),
+                    source=source,
+                )
+        with self._lock:
+            self._known.update(found)
+            while len(self._known) > _KNOWN:
+                self._known.popitem(last=False)
+        return found
+
+    def shown(self, row: int, clip: Clip) -> tuple[int, Shown]:
+        """A part of a shared file begins at its first frame, and its times with it."""
+        place = self._place(row)
+        assert place is not None
+        if clip.pts is not None:
+            pts, time_base = clip.pts
+            return place.first, Shown.timed(pts[place.first :][: place.count], time_base, self.track)
+        left = max(0, clip.count - place.first)
+        return place.first, Shown(count=left if place.count is None else min(left, place.count))
+
+    def read(self, key: Hashable, clip: Clip, frames: Ints, out: NDArray[Any] | None) -> NDArray[Any]:
+        """Decode, by a decoder that nobody else uses meanwhile."""
+        assert clip.source is not None
+        with self._decoder(key, clip.source) as decoder:
+            return decoder.read(frames, size=self._size, out=out)
+
+    def where(self, key: Hashable) -> str:
+        """The reference."""
+        return str(key)
+
+    def _place(self, row: int) -> Place | None:
+        values = self._opened.files[self.column.name].values
+        return None if values is None else place_of(values[row])
+
+    def _decoder(self, key: Hashable, source: Source) -> AbstractContextManager[Decoder]:
+        return self._pool.use((self.column.name, key), lambda: media.open(source, device=self._device))
+
+
+class Pictures:
+    """A column of encoded images, in the rows or in files of their own.
+
+    Args:
+        track: The column on the clock.
+        column: The column.
+        opened: Knows where rows are.
+        cells: Reads the rows' images.
+        files: Opens images that are files.
+        size: Height and width to scale to.
+    """
+
+    def __init__(
+        self,
+        track: Track,
+        column: Column,
+        opened: Opened,
+        *,
+        cells: EncodedCells,
+        files: Files,
+        size: tuple[int, int] | None,
+    ) -> None:
+        self.track = track
+        self.column = column
+        self._opened = opened
+        self._cells = cells
+        self._files = files
+        self._size = None if size is None else (size[1], size[0])
+        self._lock = Lock()
+        self._shape: Shape | None = None
+
+    def shape(self) -> Shape:
+        """[height, width, 3] of the first image that can be decoded."""
+        with self._lock:
+            found = self._shape
+        if found is None:
+            found = _first_shape(self, self._opened, whole=self._size)
+            with self._lock:
+                self._shape = found
+        return found
+
+    def key(self, row: int) -> Hashable | None:
+        """The row."""
+        return row
+
+    def chores(self, rows: Ints) -> list[list[int]]:
+        """The rows of one shard together."""
+        rows = np.unique(rows)
+        shards = self._opened.shard_of(rows)
+        return [rows[shards == shard].tolist() for shard in np.unique(shards)]
+
+    def known(self, key: Hashable) -> Clip | None:  # noqa: ARG002 - videos need it
+        """Nothing: the images themselves are what is kept."""
+        return None
+
+    def look(self, rows: Sequence[int]) -> dict[Hashable, Clip]:
+        """Read the encoded images of some rows of one shard."""
+        read = self._cells.read(np.asarray(rows, np.int64))
+        return {row: Clip(count=0 if cell is None else len(cell), cells=cell) for row, cell in read.items()}
+
+    def shown(self, row: int, clip: Clip) -> tuple[int, Shown]:  # noqa: ARG002 - videos need it
+        """A step without an image is not there."""
+        if clip.cells is None:
+            return 0, Shown(count=0)
+        present: NDArray[np.bool_] = clip.cells.is_valid().to_numpy(zero_copy_only=False)
+        return 0, Shown(count=clip.count, present=None if present.all() else present)
+
+    def read(self, key: Hashable, clip: Clip, frames: Ints, out: NDArray[Any] | None) -> NDArray[Any]:  # noqa: ARG002 - videos need it
+        """Decode images one by one.
+
+        Raises:
+            SchemaMismatchError: They differ in size or depth.
+        """
+        shape, dtype = self.shape()
+        if out is None:
+            out = np.empty((len(frames), *shape), dtype)
+        decoder = self._decoder(clip)
+        for place, frame in enumerate(frames.tolist()):
+            made = decoder.read(np.array([frame]), size=self._size)[0]
+            check_shape((made.shape, made.dtype), (shape, dtype))
+            out[place] = made
+        return out
+
+    def where(self, key: Hashable) -> str:  # noqa: ARG002 - videos need it
+        """Nothing: the sequence says it."""
+        return "its images"
+
+    def first_of(self, clip: Clip) -> Shape | None:
+        """Shape of a row's first image, None where it has none."""
+        if clip.cells is None or clip.cells.null_count == len(clip.cells):
+            return None
+        made = self._decoder(clip).read(np.zeros(0, np.int64), size=self._size)
+        return made.shape[1:], made.dtype
+
+    def _decoder(self, clip: Clip) -> Decoder:
+        kind = self.column.type
+        assert kind is not None
+
+        def picture(step: int) -> Source | None:
+            cell = clip.cells[step]
+            if not cell.is_valid:
+                return None
+            found = cell.as_py()
+            return self._files.source(found, kind) if isinstance(found, str) else Source(blob=found, column=kind)
+
+        return media.open_steps(clip.count, picture, kind)
+
+
+def check_shape(found: Shape, expected: Shape, /) -> None:
+    """Raise `SchemaMismatchError` unless frames of these shapes can stand in one array."""
+    if found != expected:
+        raise SchemaMismatchError(
+            f"frames are {_shape(found)}, those of the first sequence are {_shape(expected)}; a batch holds frames of "
+            "one size.",
+            hint="Have them scaled to one: loader.frames(size=(height, width)).",
+        )
+
+
+def _shape(shape: Shape) -> str:
+    (height, width, *_), dtype = shape
+    return f"{height} high and {width} wide ({dtype})"
+
+
+def _first_shape(frames: Videos | Pictures, opened: Opened, *, whole: tuple[int, int] | None = None) -> Shape:
+    """The shape of the first frames of the dataset that can be had; whatever the order, it is the same one."""
+    failed: list[Exception] = []
+    for rows in opened.rows_by_shard():
+        opened.visit(rows[:1])
+        for row in rows.tolist():
+            try:
+                key = frames.key(row)
+                clip = None if key is None else frames.look([row])[key]
+                found = frames.first_of(clip) if isinstance(frames, Pictures) and clip is not None else None
+            except (SeqlakeError, OSError) as error:
+                failed.append(error)
+                if len(failed) >= _TRIES:
+                    raise told(failed[0], f"Column {frames.column.name!r}") from error
+                continue
+            found = found or (None if clip is None else clip.shape)
+            if found is not None:
+                return found
+    if failed:
+        raise told(failed[0], f"Column {frames.column.name!r}")
+    return (*(whole or (0, 0))[::-1], 3), np.dtype(np.uint8)

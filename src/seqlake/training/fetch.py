@@ -1,0 +1,236 @@
+"""Fetches shards ahead of their use: the order is known, so nothing is guessed."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections import deque
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as WaitTimeoutError
+from dataclasses import dataclass
+from time import monotonic
+from typing import TYPE_CHECKING, Self
+
+from seqlake.training.shard_cache import NoRoomError, Source
+from seqlake.training.transfers import Transfers, passes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from seqlake.protocols import Shard
+    from seqlake.spec.schema import Schema
+    from seqlake.training.shard_cache import LocalShard, ShardCache
+
+_LOOK = 0.5  # seconds between two looks at whether a shard gets on
+_MAKERS = 2  # shards made ahead at a time; their requests are far more
+
+
+@dataclass(slots=True, kw_only=True)
+class Fetched:
+    """What became of the shards that were asked for.
+
+    Attributes:
+        hits: Shards that were there, or came in time.
+        misses: Shards that were made while the consumer waited.
+        waited: Seconds that the consumer waited.
+    """
+
+    hits: int = 0
+    misses: int = 0
+    waited: float = 0.0
+
+
+class Fetcher:
+    """Local copies of the shards of one dataset, for one consumer; the next ones are made while it works.
+
+    It belongs to one process. Nothing runs and nothing is made before the first `schedule` or `take`.
+
+    Args:
+        shards: The dataset's shards.
+        schema: The columns wanted, with the types that the shards show.
+        cache: Where local copies lie.
+        transfers: What reads remote files; it is closed with the fetcher.
+        ahead: Shards that are made before they are asked for, at most.
+
+    Attributes:
+        fetched: Hits, misses and waiting so far.
+        transfers: What reads remote files; `transfers.traffic` counts requests and bytes.
+
+    Example:
+        ```python
+        cache = ShardCache("/nvme/cache", limit=200 * 10**9)
+        with Fetcher(shards, schema.select(columns), cache=cache) as fetcher:
+            fetcher.schedule([3, 0, 2, 1])       # in order of first use, again for each later visit
+            with fetcher.take(3) as shard:       # a local shard with the same rows
+                flat = shard.open().flat("action")
+        ```
+    """
+
+    def __init__(
+        self,
+        shards: Sequence[Shard],
+        schema: Schema,
+        /,
+        *,
+        cache: ShardCache,
+        transfers: Transfers | None = None,
+        ahead: int = 8,
+    ) -> None:
+        self.fetched = Fetched()
+        self._shards = shards
+        self._schema = schema
+        self._cache = cache
+        self.transfers = Transfers() if transfers is None else transfers
+        self._ahead = ahead
+        self._lock = threading.Lock()
+        self._sources: dict[int, Source] = {}
+        self._keys: dict[int, str] = {}
+        self._upcoming: deque[int] = deque()
+        self._making: dict[int, Future[None]] = {}
+        self._there: set[int] = set()  # made ahead and not taken yet
+        self._full = False  # nothing ahead fits until the next shard is taken
+        self._makers: ThreadPoolExecutor | None = None
+
+    def schedule(self, order: Iterable[int], /) -> None:
+        """Say in which order shards will be taken from now on.
+
+        Args:
+            order: Shard numbers; a shard that is taken, released and taken again stands there twice.
+        """
+        self.transfers.check()
+        with self._lock:
+            self._upcoming = deque(order)
+        self._tell()
+        self._begin()
+
+    def take(self, number: int, /) -> LocalShard:
+        """A local copy of a shard, which stays until it is released; waits while it is made.
+
+        Raises:
+            OSError: It cannot be fetched; names the file and the cause.
+            CorruptFileError: Its bytes do not match their checksums.
+            CacheTooSmallError: It does not fit beside the shards that are in use; says the least limit that works.
+            TimeoutError: Nothing came for too long; says what was waited for.
+            ForkedProcessError: In a forked child.
+        """
+        self.transfers.check()
+        source, began = self._source(number), monotonic()
+        with self._lock:
+            if number in self._upcoming:
+                self._upcoming.remove(number)
+        try:
+            held = self._cache.find(source.key)
+            while held is None and self._await(number):
+                held = self._cache.find(source.key)
+            self.fetched.hits += held is not None
+            if held is None:
+                self.fetched.misses += 1
+                held = self._cache.make(source.key, source.fill, name=source.name)
+                assert held is not None
+        except Exception as error:
+            if passes(error) and not isinstance(error, TimeoutError):
+                raise OSError(errno.EIO, f"{source.name} could not be fetched: {error}") from error
+            error.add_note(f"while {source.name} was fetched")
+            raise
+        self.fetched.waited += monotonic() - began
+        with self._lock:
+            self._there.discard(number)
+            self._full = False
+        self._tell()
+        self._begin()
+        return source.local(held)
+
+    def close(self) -> None:
+        """End all threads and whatever they were making; shards that were made stay in the cache."""
+        makers, self._makers = self._makers, None
+        with self._lock:
+            self._upcoming.clear()
+        self.transfers.close()
+        if makers is not None:
+            makers.shutdown(wait=True, cancel_futures=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ---- ahead
+
+    def _source(self, number: int) -> Source:
+        with self._lock:
+            if number not in self._sources:
+                self._sources[number] = Source(self._shards[number], self._schema, self.transfers)
+            return self._sources[number]
+
+    def _key(self, number: int) -> str:
+        if number not in self._keys:
+            self._keys[number] = self._source(number).key
+        return self._keys[number]
+
+    def _tell(self) -> None:
+        """Tell the cache what is needed next, the soonest first."""
+        with self._lock:
+            soon = list(dict.fromkeys(self._upcoming))
+        self._cache.expect([self._key(number) for number in soon])
+
+    def _begin(self) -> None:
+        """Begin to make the next shards that are not there."""
+        with self._lock:
+            soon = list(dict.fromkeys(self._upcoming))[: self._ahead]
+        for number in soon:
+            source = self._source(number)
+            with self._lock:
+                if self._full or number in self._making or number in self._there:
+                    continue
+                if self._makers is None:
+                    self._makers = ThreadPoolExecutor(_MAKERS, thread_name_prefix="seqlake-ahead")
+                self._making[number] = self._makers.submit(self._make, number, source)
+
+    def _make(self, number: int, source: Source) -> None:
+        try:
+            if not self._full:
+                self._cache.make(source.key, source.fill, name=source.name, ahead=True)
+        except NoRoomError:
+            self._full = True
+        if self._full:
+            with self._lock:
+                self._making.pop(number, None)
+        else:
+            with self._lock:
+                self._making.pop(number, None)
+                self._there.add(number)
+
+    def _await(self, number: int) -> bool:
+        """Wait for a shard that is being made ahead; False where none is."""
+        with self._lock:
+            future = self._making.get(number)
+            if future is not None and future.cancel():
+                self._making.pop(number)
+                future = None
+        if future is None:
+            return False
+        source, seen, since = self._source(number), -1, monotonic()
+        while True:
+            try:
+                future.result(timeout=_LOOK)
+            except WaitTimeoutError as error:
+                if future.done():
+                    if future.exception() is error:
+                        raise  # the maker's own
+                    continue  # it came at the last moment
+                if source.progress != seen:
+                    seen, since = source.progress, monotonic()
+                if monotonic() - since > self.transfers.patience:
+                    raise TimeoutError(
+                        f"{source.name}: it is being fetched ahead and has not got on for "
+                        f"{self.transfers.patience:g} s. The server hangs, or the line is too slow."
+                    ) from None
+            except CancelledError:
+                return False
+            else:
+                return True
+            finally:
+                if future.done():
+                    with self._lock:
+                        self._making.pop(number, None)

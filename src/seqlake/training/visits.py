@@ -1,0 +1,96 @@
+"""When each shard is needed, from the order's arithmetic alone: nothing is enumerated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from seqlake.protocols import Ints
+    from seqlake.training.order import Order
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Visits:
+    """Stretches of an epoch in which shards are needed, the one that begins first being first.
+
+    A shard that lies in two lanes has one for each; in no other sample than these is it needed.
+
+    Attributes:
+        shards: [visits] shard numbers.
+        begins: [visits] the first sample that may need the shard.
+        ends: [visits] the sample from which on it is not needed any more.
+    """
+
+    shards: Ints
+    begins: Ints
+    ends: Ints
+
+    def after(self, sample: int, /) -> Visits:
+        """Those that are not over at a sample."""
+        left = self.ends > sample
+        return Visits(shards=self.shards[left], begins=self.begins[left], ends=self.ends[left])
+
+    def needed(self, first: int, stop: int, /) -> Ints:
+        """Shards that some of the samples may need."""
+        found: Ints = np.unique(self.shards[(self.begins < stop) & (self.ends > first)])
+        return found
+
+    def most(self) -> int:
+        """Shards that are needed at the same time, at most."""
+        moments = np.concatenate([self.begins, self.ends])
+        change = np.concatenate([np.ones(len(self.begins), np.int64), np.full(len(self.ends), -1)])
+        order = np.lexsort((change, moments))  # one that ends makes room for one that begins
+        return int(np.cumsum(change[order]).max(initial=0))
+
+
+def visits(order: Order, /, *, lanes: Iterable[int] | None = None) -> Visits:
+    """When each shard is needed in an epoch.
+
+    Windows travel at most to the border of the blocks they are mixed in, so the samples that can hold a shard's windows
+    lie between two borders.
+
+    Args:
+        order: Of the epoch.
+        lanes: Only these: a rank of several takes few.
+    """
+    total = len(order)
+    sizes = order.shard_windows
+    if order.shuffle is None:
+        ends = np.cumsum(sizes)
+        has = np.flatnonzero(sizes)
+        return Visits(shards=has, begins=(ends - sizes)[has], ends=ends[has])
+    shards = order._shards  # noqa: SLF001 - this and the next few: the order's own stages, told in other words
+    count = order._lanes  # noqa: SLF001 - see above
+    lengths, places = order._lane_spans  # noqa: SLF001 - see above
+    mixed_twice = len(order._passes()) > 1  # noqa: SLF001 - see above
+    stops = np.cumsum(sizes[shards])
+    starts = stops - sizes[shards]
+    found: list[tuple[Ints, Ints, Ints]] = []
+    for lane in range(count) if lanes is None else sorted(set(lanes)):
+        low, high = int(places[lane]), int(places[lane] + lengths[lane])
+        inside = np.flatnonzero((starts < high) & (stops > low))
+        first = np.maximum(starts[inside], low) - low
+        last = np.minimum(stops[inside], high) - low - 1
+        first, last = _travelled(first, last, order.shuffle.block, twice=mixed_twice)
+        last = np.minimum(last, high - low - 1)
+        found.append((shards[inside], first * count + lane, np.minimum(last * count + lane + 1, total)))
+    if not found:
+        nothing = np.zeros(0, np.int64)
+        return Visits(shards=nothing, begins=nothing, ends=nothing)
+    which, begins, ends = (np.concatenate(part) for part in zip(*found, strict=True))
+    by_begin = np.lexsort((which, begins))
+    return Visits(shards=which[by_begin], begins=begins[by_begin], ends=ends[by_begin])
+
+
+def _travelled(first: Ints, last: Ints, block: int, *, twice: bool) -> tuple[Ints, Ints]:
+    """The first and last place in a lane that windows from `first` to `last` can have after mixing."""
+    if twice:  # blocks that begin half a block earlier are mixed last, so undone first
+        shift = block - block // 2
+        first = np.maximum((first + shift) // block * block - shift, 0)
+        last = ((last + shift) // block + 1) * block - shift - 1
+    return first // block * block, (last // block + 1) * block - 1

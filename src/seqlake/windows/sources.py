@@ -1,0 +1,130 @@
+"""The media that rows point to: a cell as a place in a file, and a file as what a decoder opens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from seqlake.errors import DamagedTableError, SeqlakeError
+from seqlake.files.references import open_reference
+from seqlake.protocols import Source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from seqlake.protocols import Ints, Readable
+    from seqlake.spec.column_types import ColumnType
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The frames of one row: all of a file, or part of one that several rows share.
+
+    Attributes:
+        reference: The file, as the row names it.
+        first: The row's first frame in it.
+        count: How many are the row's own; None means all that follow.
+    """
+
+    reference: str
+    first: int = 0
+    count: int | None = None
+
+
+def place_of(cell: object, /) -> Place | None:
+    """What a file cell says: a reference, or `{url, first_frame, num_frames}`; None where it names no file.
+
+    Example:
+        >>> place_of({"url": "all.mp4", "first_frame": 40, "num_frames": 20})
+        Place(reference='all.mp4', first=40, count=20)
+    """
+    if cell is None or isinstance(cell, str):
+        return None if cell is None else Place(cell)
+    assert isinstance(cell, Mapping)
+    if cell.get("url") is None:
+        return None
+    count = cell.get("num_frames")
+    return Place(str(cell["url"]), int(cell.get("first_frame") or 0), None if count is None else int(count))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """How the files that a dataset's rows point to are opened; picklable as far as its dataset is.
+
+    Attributes:
+        root: What relative references resolve against.
+        storage: Options of the store; never printed.
+        allow_outside: References may lead out of the root.
+        kept: Finds the packet indexes that a table keeps of a file; None where nothing keeps any.
+    """
+
+    root: str
+    storage: Mapping[str, str] | None = field(default=None, repr=False)
+    allow_outside: bool = False
+    kept: Callable[[str], Mapping[int, bytes]] | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, source: Readable, /) -> Files:
+        """Of a dataset or selection, which know their storage and indexes, or of anything readable, which need not."""
+        table = getattr(source, "access", source)  # selections leave single cells and files to it
+        return cls(
+            root=source.root,
+            storage=getattr(source, "storage", None),
+            allow_outside=bool(getattr(source, "allow_outside", False)),
+            kept=getattr(table, "kept_packets", None),
+        )
+
+    def source(self, reference: str, column: ColumnType, /) -> Source:
+        """What a decoder opens: the whole file, whichever of its frames a row has.
+
+        Raises:
+            UnsafeReferenceError: It leads out of the dataset.
+            FileNotFoundError: It is not there.
+        """
+        blob = open_reference(self.root, reference, storage=self.storage, allow_outside=self.allow_outside)
+        return Source(blob=blob, column=column, index=(self.kept(reference) or None) if self.kept else None)
+
+
+def told(error: Exception, where: str, /) -> Exception:
+    """The same error with the place it belongs to; a file that is not there as damage of the dataset.
+
+    Args:
+        error: What went wrong with a file.
+        where: The sequence and the column, for the message.
+    """
+    if isinstance(error, SeqlakeError):
+        return type(error)(f"{where}: {error.message}", path=error.path, hint=error.hint)
+    if isinstance(error, FileNotFoundError):
+        return DamagedTableError(
+            f"{where}: the file that the row names is not there: {error.filename or error}.",
+            path=None if error.filename is None else str(error.filename),
+            hint="`seqlake validate` lists all of them.",
+        )
+    return error
+
+
+def cells_of(source: Readable, name: str, rows: Ints, /) -> list[Any]:
+    """The cells of one column in some rows, as Python values.
+
+    Args:
+        source: The dataset.
+        name: The column.
+        rows: [n] row numbers, ascending.
+    """
+    found: list[Any] = []
+    first = 0
+    for shard in source.shards():
+        own = rows[(rows >= first) & (rows < first + shard.rows)] - first
+        first += shard.rows
+        if not len(own):
+            continue
+        reader = shard.open()
+        try:
+            for batch in reader.batches([name], rows=own.astype(np.int64)):
+                found += batch.column(0).to_pylist()
+        finally:
+            reader.close()
+    return found
