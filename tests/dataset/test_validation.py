@@ -20,7 +20,7 @@ from seqlake.dataset.validation import validate
 from seqlake.errors import DatasetNotFoundError, ValidationError
 from seqlake.shards.columns import Columns
 from seqlake.shards.memory import ArrowShard
-from seqlake.spec.column_types import Trajectory, Video
+from seqlake.spec.column_types import Spatial4D, Trajectory, Video
 from seqlake.spec.schema import Schema
 from seqlake.testing import samples
 
@@ -79,7 +79,8 @@ DEFECTS = {
     "dim is negative": Defect(
         "M105", X_META, x(FINE, None, []), {"x": {"type": "trajectory", "dim": -2}}, arrow=FLOATS),
     "fps is zero": Defect(
-        "M106", {**META, "column": "cam"}, {"cam": ["s3://b/a", None, None]}, {"cam": {"type": "video", "fps": 0}}),
+        "M106", {**META, "column": "cam"}, {"cam": [None, None, None]}, {"cam": {"type": "video", "fps": 0}},
+        arrow={"cam": pa.string()}),
     "dim differs from the type": Defect(
         "M107", X_META, x(FINE, None, []), {"x": {"type": "trajectory", "dim": 3}},
         arrow={"x": pa.list_(pa.list_(pa.float32(), 2))}),
@@ -144,12 +145,12 @@ DEFECTS = {
     "an absolute reference": Defect(
         "F403", {"location": ONE, "sequence_id": "b", "column": "cam"}, {"cam": [None, "/x.mp4", None]}, CAM),
     "a file of two rows": Defect(
-        "F405", {"location": ONE, "sequence_id": "b", "column": "cam"}, {"cam": ["x.mp4", "x.mp4", None]}, CAM,
-        files={"x.mp4": b"clip"}),
+        "F405", {"location": ONE, "sequence_id": "b", "column": "log"}, {"log": ["x.log", "x.log", None]},
+        {"log": {"type": "4d"}}, files={"x.log": b"log"}),
     "a missing file": Defect(
-        "V703", {"location": ONE, "sequence_id": "a", "column": "cam"}, {"cam": ["x.mp4", None, None]}, CAM),
+        "F404", {"location": ONE, "sequence_id": "a", "column": "cam"}, {"cam": ["x.mp4", None, None]}, CAM),
     "an empty file": Defect(
-        "V704", {"location": ONE, "sequence_id": "a", "column": "cam"}, {"cam": ["x.mp4", None, None]}, CAM,
+        "F406", {"location": ONE, "sequence_id": "a", "column": "cam"}, {"cam": ["x.mp4", None, None]}, CAM,
         files={"x.mp4": b""}),
 }  # fmt: skip
 
@@ -184,7 +185,7 @@ def test_depths_include_each_other(tmp_path: Path) -> None:
     DEFECTS["a missing file"].build(tmp_path / "ds")
     ds = opening.open(tmp_path / "ds")
     assert [[f.code for f in ds.validate(depth=depth)] for depth in ("metadata", "rows", "files", "decode")] == [
-        [], [], ["V703"], ["V703", "V705"]
+        [], [], ["F404"], ["F404"]
     ]  # fmt: skip
     with pytest.raises(ValueError, match="A depth is one of metadata, rows, files, decode; found 'deep'"):
         ds.validate(depth="deep")
@@ -304,12 +305,11 @@ def test_a_shard_whose_column_is_of_another_type(tmp_path: Path) -> None:
 # ---- clean datasets
 
 
-def filmed(root: Path) -> object:
-    ds = opening.create(root / "ds", Schema({"cam": Video(fps=30), "x": Trajectory(dim=1)}))
-    (root / "c.mp4").write_bytes(b"clip")
+def carried(root: Path) -> object:
+    ds = opening.create(root / "ds", Schema({"cloud": Spatial4D(), "x": Trajectory(dim=1)}))
+    (root / "c.bag").write_bytes(b"cloud")
     with ds.writer() as writer:
-        writer.add("a/../b", cam=File(root / "c.mp4"), x=[[1.0]])
-        writer.add("A", cam="s3://bucket/x.mp4")
+        writer.add("a/../b", cloud=File(root / "c.bag"), x=[[1.0]])
         writer.add("a")
     return ds
 
@@ -342,7 +342,7 @@ def rated(root: Path) -> object:
         }
     )
     ds = opening.create(root / "ds", schema)
-    ds.append([{"sequence_id": "a", "x": FINE, "fast": np.ones((20, 1)), "duration_seconds": 0.2,
+    ds.append([{"sequence_id": "a", "x": FINE, "fast": np.arange(20)[:, None], "duration_seconds": 0.2,
                 "t": [0, 10**8, 10**9], "slow": [[1.0], [2.0], [3.0]]}])  # fmt: skip
     return ds
 
@@ -357,7 +357,7 @@ CLEAN: dict[str, Callable[[Path], object]] = {
     "many versions": lambda root: samples.arm_dataset(root / "ds", count=5, commit_every=1),
     "empty": lambda root: samples.arm_dataset(root / "ds", count=0),
     "nulls everywhere": lambda root: _appended(samples.arm_dataset(root / "ds", count=0), [{"sequence_id": "a"}]),
-    "files": filmed,
+    "files": carried,
     "changed": changed,
     "plain": plain,
     "own rates": rated,

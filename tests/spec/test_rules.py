@@ -29,6 +29,8 @@ from seqlake.spec.rules import (
 )
 from seqlake.spec.schema import Column, Schema
 
+from . import test_file_rules
+
 F = pa.float32()
 LL = pa.list_(pa.list_(F))
 
@@ -357,7 +359,7 @@ def test_a_shared_file_may_be_declared() -> None:
 
 
 def test_every_rule_has_a_case() -> None:
-    assert set(RULES) == {*BAD_TEXTS, *BAD_SCHEMAS, *BAD_FILES, *BAD_ROWS, "M117", "R310"}
+    assert set(RULES) == {*BAD_TEXTS, *BAD_SCHEMAS, *BAD_FILES, *BAD_ROWS, "M117", "R310", *test_file_rules.CODES}
 
 
 def test_a_report_raises_only_when_asked() -> None:

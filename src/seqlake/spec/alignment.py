@@ -75,8 +75,9 @@ def _simplest(rate: Fraction, *, tolerance: Fraction) -> Fraction:
     for broadcast in _BROADCAST:
         if abs(rate - broadcast) < tolerance:
             return broadcast
-    near = rate.limit_denominator(_LARGEST_DENOMINATOR)
-    return near or 1 / (1 / rate).limit_denominator(_LARGEST_DENOMINATOR)
+    if rate < 1:  # a slow rate is told by its period
+        return 1 / (1 / rate).limit_denominator(_LARGEST_DENOMINATOR)
+    return rate.limit_denominator(_LARGEST_DENOMINATOR)
 
 
 def own_rate(column: Column, /) -> Fraction | None:

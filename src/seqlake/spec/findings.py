@@ -94,6 +94,11 @@ class Report:
         return tuple(f for f in self.findings if f.severity == "warning")
 
     @property
+    def notes(self) -> tuple[Finding, ...]:
+        """The findings that are worth knowing."""
+        return tuple(f for f in self.findings if f.severity == "note")
+
+    @property
     def ok(self) -> bool:
         """Whether there is no error."""
         return not self.errors
@@ -116,6 +121,7 @@ class Report:
             "depth": self.depth,
             "errors": len(self.errors),
             "warnings": len(self.warnings),
+            "notes": len(self.notes),
             "findings": [finding.to_json() for finding in self.findings],
         }
 

@@ -1,4 +1,4 @@
-"""Rules of file references (F4..), as far as the references themselves say."""
+"""Rules of file references (F401 to F403, F405), as far as the references themselves say."""
 
 from __future__ import annotations
 
@@ -63,6 +63,11 @@ def is_relative(path: str, /) -> bool:
     return not (_URI.match(path) or _ABSOLUTE.match(path))
 
 
+def leaves_root(path: str, /) -> bool:
+    """Whether a relative reference leads out of the dataset by its own words, links aside."""
+    return is_relative(path) and posixpath.normpath(path.replace("\\", "/")).split("/")[0] == ".."
+
+
 @rule("F401", "error", "A reference is not empty.", section=SECTION)
 def f401_empty(path: str, place: dict[str, Any], /) -> Iterator[dict[str, Any]]:
     """Null says that there is no file."""
@@ -73,7 +78,7 @@ def f401_empty(path: str, place: dict[str, Any], /) -> Iterator[dict[str, Any]]:
 @rule("F402", "error", "A relative reference stays below the dataset's root.", section=SECTION)
 def f402_leaves_root(path: str, place: dict[str, Any], /) -> Iterator[dict[str, Any]]:
     """`..` may not lead out."""
-    if is_relative(path) and posixpath.normpath(path.replace("\\", "/")).split("/")[0] == "..":
+    if leaves_root(path):
         yield {**place, "message": f"{path!r} leaves the dataset's root; it is opened only with allow_outside=True"}
 
 

@@ -1,4 +1,4 @@
-"""Rules of signals, vectors and frames (R304 to R306, R309 to R312, R315, R316): what one cell holds."""
+"""Rules of signals, vectors and frames (R304 to R306, R309 to R312, R315 to R317): what one cell holds."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from seqlake.spec.findings import Finding
     from seqlake.spec.rules.batch import Batch, Ids
+    from seqlake.spec.rules.facts import Gathered
     from seqlake.spec.schema import Column
 
 TEMPORAL = "Temporal Sequence Columns"
@@ -218,6 +219,46 @@ def r316_vector(batch: Batch, name: str, /) -> Iterator[dict[str, Any]]:
     for row, size in enumerate(pc.list_value_length(batch.rows.column(name)).to_pylist()):
         if dim is not None and size is not None and size != dim:
             yield {**batch.place(row, name), "message": f"{size} numbers, {dim} declared"}
+
+
+@rule("R317", "note", "A signal changes.", section=TEMPORAL)
+def r317_moves(notes: Gathered, /) -> Iterator[dict[str, Any]]:
+    """All steps of a sequence are equal, as when a sensor is not plugged in."""
+    yield from notes.told("R317")
+
+
+def gather_constant(batch: Batch, notes: Gathered, /) -> None:
+    """Look for signals whose steps are all equal; `r317_moves` tells them."""
+    for name in batch.columns("temporal"):
+        for row, constant in _constant(batch, name):
+            notes.note("R317", batch.place(row, name), "all steps are equal", holds=constant)
+
+
+def _constant(batch: Batch, name: str) -> Iterator[tuple[int, bool]]:
+    """Each cell of at least two steps, and whether they are all equal."""
+    import numpy as np
+
+    column, cells = batch.held(name), batch.rows.column(name)
+    steps = np.array(batch.steps(name), np.int64)
+    if column.raw:
+        for row in np.flatnonzero(steps > 1).tolist():
+            data = cells[row].as_buffer()
+            one = step_width(column)
+            whole = memoryview(data)[: int(steps[row]) * one]
+            yield row, whole[one:] == whole[:-one]
+        return
+    values = _numbers(cells).to_numpy(zero_copy_only=False)
+    ends = np.cumsum(np.maximum(steps, 0))
+    total = int(ends[-1]) if len(ends) else 0
+    if not total or (column.nested and _one_dim(cells) in {None, -1}) or len(values) % total:
+        return
+    table = values.reshape(total, -1)
+    rows = np.flatnonzero(steps > 1)
+    alike = (table[ends[rows] - steps[rows]] == table[ends[rows] - 1]).all(1)
+    for row, same in zip(rows.tolist(), alike.tolist(), strict=True):
+        # First and last differ in nearly all signals, so that few are looked at whole.
+        part = table[ends[row] - steps[row] : ends[row]] if same else None
+        yield row, part is not None and bool((part == part[:1]).all())
 
 
 SIGNAL_RULES = (r305_dimension, r311_raw, r312_timestamps, r315_empty)

@@ -1,0 +1,153 @@
+"""Checks a dataset against the format and says everything there is to say, as findings.
+
+What the metadata, the schema, the rows and the files must hold is `seqlake.spec.rules`; what only a table knows it
+checks itself. Here everything is read that the rules are shown.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, get_args
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from seqlake.dataset import opening, plain, progress
+from seqlake.dataset.validation.files import FileWalk
+from seqlake.dataset.validation.looking import Place
+from seqlake.dataset.validation.rows import RowWalk, unreadable
+from seqlake.errors import CorruptFileError, InvalidMetadataError, SchemaMismatchError, SeqlakeError
+from seqlake.files.reading import BlobFile
+from seqlake.files.stores import exists, open_store, read_all
+from seqlake.protocols import Depth
+from seqlake.spec.alignment import clock_of
+from seqlake.spec.findings import Finding, Report
+from seqlake.spec.rules import Gathered, check_arrow, check_metadata, check_notes, check_schema
+from seqlake.windows.clock import dataset_clock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from seqlake.dataset.selection import Selection
+    from seqlake.protocols import Copied, Readable, Shard, Version
+    from seqlake.spec.alignment import Clock
+
+DEPTHS: tuple[Depth, ...] = get_args(Depth)
+
+
+def validate(
+    source: Selection | str | os.PathLike[str],
+    /,
+    *,
+    depth: Depth = "files",
+    version: Version | int | str | None = None,
+    storage: Mapping[str, str] | None = None,
+) -> Report:
+    """Check a dataset, or the rows of a selection, against the format.
+
+    Args:
+        source: A dataset, a selection, a scanned folder; or a location, whose metadata may be too damaged to open.
+        depth: `metadata`: what `mixtrain.json`, the schema and the table's log say. `rows`: also every cell, and the
+            checksum of every page. `files`: also every file that a row names: whether it is there and can be opened,
+            is what its column declares, and has a frame for every step; copied-in files are compared with their
+            SHA-256. `decode`: also every frame, picture and sample is decoded.
+        version: Of a location: this version instead of the newest.
+        storage: Of a location: options of its store.
+
+    Returns:
+        Every finding; nothing is raised for what is wrong with the data.
+
+    Raises:
+        ValueError: No such depth.
+        DatasetNotFoundError: No Mixtrain dataset is at the location.
+
+    Example:
+        ```python
+        report = validate("data/pick-n-place", depth="rows")
+        report.raise_for_errors()
+        ```
+    """
+    if depth not in DEPTHS:
+        raise ValueError(f"A depth is one of {', '.join(DEPTHS)}; found {depth!r}.")
+    if not isinstance(source, str | os.PathLike):
+        return Report(_findings(source, depth), subject=source.root, depth=depth)
+    try:
+        return validate(opening.open(source, version=version, storage=storage), depth=depth)
+    except (InvalidMetadataError, SchemaMismatchError, CorruptFileError) as error:
+        location = opening.place_of(source)
+        found = list(_why_not(location, error, storage))
+        return Report(found, subject=location, depth=depth)
+
+
+def _why_not(location: str, error: SeqlakeError, storage: Mapping[str, str] | None) -> Iterator[Finding]:
+    """Why a dataset cannot be opened: what its metadata and the columns of each file say, else the error itself."""
+    store = open_store(location, storage=storage)
+    found = list(check_metadata(read_all(store.blob(opening.METADATA)))) if exists(store, opening.METADATA) else []
+    if not isinstance(error, InvalidMetadataError):
+        for path in plain.parquet_paths(location, storage=storage)[1]:
+            try:
+                found += check_arrow(pq.read_schema(BlobFile(store.blob(path))), location=path)
+            except (OSError, pa.ArrowException) as broken:
+                found.append(unreadable(broken, path))
+    yield from found
+    if all(finding.severity != "error" for finding in found):
+        yield Finding(code="V701", severity="error", message=str(error), location=location)
+
+
+def _findings(selection: Selection, depth: Depth) -> Iterator[Finding]:
+    schema = selection.schema
+    yield from check_metadata(schema.metadata.to_json())
+    yield from check_schema(schema)
+    told: set[str] = set()
+    for finding in selection.check(depth):
+        if finding.severity == "error":
+            told.add(finding.location)
+        yield finding
+    if depth != "metadata":
+        yield from _rows(selection, depth, told)
+
+
+def _rows(selection: Selection, depth: Depth, told: set[str]) -> Iterator[Finding]:
+    schema, notes, source = selection.schema, Gathered(), selection.access.source
+    place = Place(
+        root=selection.root,
+        storage=selection.storage,
+        allow_outside=selection.allow_outside,
+        packets=selection.access.kept_packets,
+        copied={},
+        told=frozenset(told),
+    )
+    with ExitStack() as stack:
+        clock, files, shards = _clock(selection), None, selection.shards()
+        if depth != "rows":
+            done = stack.enter_context(progress.counting(sum(one.rows for one in shards), "validate", unit="sequences"))
+            files = stack.enter_context(FileWalk(schema, clock=clock, deep=depth == "decode", notes=notes, done=done))
+        known = partial(_copied, source)
+        walk = RowWalk(schema=schema, clock=clock, told=told, notes=notes, place=place, copied=known, files=files)
+        for shard in progress.over(shards, "validate") if files is None else shards:
+            yield from walk.shard(shard, _location(shard, source))
+        if files is not None:
+            yield from files.finish()
+    yield from check_notes(notes)
+
+
+def _copied(source: Readable, shard: str) -> Mapping[str, Copied]:
+    find = getattr(getattr(source, "access", source), "copied", None)
+    found: Mapping[str, Copied] = {} if find is None else find(shard)
+    return found
+
+
+def _clock(source: Readable) -> Clock:
+    try:
+        return dataset_clock(source)
+    except (SeqlakeError, OSError, ValueError):
+        # A shard that cannot be read is a finding of its own.
+        return clock_of(source.schema)
+
+
+def _location(shard: Shard, source: Readable) -> str:
+    """The shard's path where it belongs to a table, else its name."""
+    name = shard.key.rpartition("#")[0] or shard.key
+    return name if "/" in name or not hasattr(source, "version") else f"data/{name}"

@@ -1,0 +1,179 @@
+"""The files that rows name, looked at by a few threads; what they show is judged row by row, in the rows' order."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import chain
+from threading import Event
+from typing import TYPE_CHECKING, Any, Self
+
+from seqlake.dataset.validation.cells import CellReader
+from seqlake.files.locations import is_local
+from seqlake.spec.alignment import LOOKED_AT, Clock, Observed, clock_of, own_rate
+from seqlake.spec.column_types import ColumnType
+from seqlake.spec.rules import Gathered, Pictures, check_cell, check_decoded, check_row
+from seqlake.spec.rules.facts import RowFacts
+from seqlake.spec.schema import is_list
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import pyarrow as pa
+
+    from seqlake.dataset.validation.looking import Place
+    from seqlake.spec.findings import Finding
+    from seqlake.spec.rules import Batch
+    from seqlake.spec.rules.facts import CellFacts
+    from seqlake.spec.schema import Schema
+
+_REMOTE_THREADS = 16  # they wait, most of the time
+_AHEAD = 4  # cells for each thread
+_ROWS = 4096  # that wait for one whose files take long
+_UNDECIDED = 1000  # rows without videos or signals after which the clock is what the schema says
+
+
+@dataclass(slots=True)
+class _Row:
+    """A row whose files are being looked at."""
+
+    places: dict[str, dict[str, Any]]
+    cells: dict[str, Future[CellFacts]]
+    observed: Observed
+
+
+class FileWalk:
+    """Looks at the files of rows; a context manager, which ends its threads.
+
+    Args:
+        schema: Of the rows.
+        clock: Of the dataset, as far as it is known without counting frames.
+        deep: Whether everything is decoded.
+        notes: What is worth a note is gathered here.
+        done: Called for each row whose files were looked at, or that names none.
+    """
+
+    def __init__(
+        self, schema: Schema, *, clock: Clock, deep: bool, notes: Gathered, done: Callable[[], object] = lambda: None
+    ) -> None:
+        self._schema = schema
+        self._clock = clock
+        self._deep = deep
+        self._notes = notes
+        self._done = done
+        self._seen = Pictures()
+        self._stop = Event()
+        self._reader = CellReader(deep=deep, stop=self._stop)
+        self._pool: ThreadPoolExecutor | None = None
+        self._threads = 1
+        self._rows: deque[_Row] = deque()
+        self._waiting = 0  # cells of these rows
+        self._undecided: list[RowFacts] | None = [] if self._frames_tell() else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def _frames_tell(self) -> bool:
+        """Whether the clock depends on how many frames the videos have."""
+        columns = [self._schema[name] for name in self._schema]
+        own = any(own_rate(one) is not None for one in columns if one.category in {"temporal", "frames"})
+        return not own and any(own_rate(one) is not None for one in columns if one.category == "file")
+
+    def look(self, batch: Batch, place: Place) -> Iterator[Finding]:
+        """Look at the files of some rows; the findings are of these rows or of rows before."""
+        names = batch.columns("file", "frames")
+        steps = {name: batch.steps(name) for name in self._listed(batch)}
+        scalars = {name: _scalars(batch, name) for name in ("length", "duration_seconds")}
+        for row in range(batch.rows.num_rows):
+            cells = {name: batch.rows.column(name)[row] for name in names}
+            there = {name: cell for name, cell in cells.items() if cell.is_valid}
+            observed = Observed(
+                steps={name: counts[row] for name, counts in steps.items()},
+                length=_whole(scalars["length"][row]),
+                duration_seconds=scalars["duration_seconds"][row],
+            )
+            self._rows.append(
+                _Row(
+                    places={name: batch.place(row, name) for name in there},
+                    cells={name: self._submit(cell, name, place) for name, cell in there.items()},
+                    observed=observed,
+                )
+            )
+            self._waiting += len(there)
+            yield from self._judged(_AHEAD * self._threads)
+
+    def finish(self) -> Iterator[Finding]:
+        """The findings of the rows that are left."""
+        yield from self._judged(0)
+        yield from self._decided()
+
+    def _listed(self, batch: Batch) -> list[str]:
+        """Signals, columns of pictures, and columns of times, which may be plain lists."""
+        types = [column.type for column in self._schema.values() if column.type is not None]
+        times = {kind.get("timestamps") for kind in types}
+        found = batch.columns("temporal", "frames")
+        rows = batch.rows.schema
+        return found + [n for n in rows.names if n in times and n not in found and is_list(rows.field(n).type)]
+
+    def _submit(self, cell: pa.Scalar, name: str, place: Place) -> Future[CellFacts]:
+        if self._pool is None:
+            self._threads = (os.cpu_count() or 1) if is_local(place.root) else _REMOTE_THREADS
+            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="seqlake-validate")
+        kind = self._schema[name].type or ColumnType("file")
+        return self._pool.submit(self._reader.facts, cell, kind, place)
+
+    def _judged(self, most: int) -> Iterator[Finding]:
+        """The findings of the oldest rows, until at most so many cells are waiting."""
+        while self._rows and (self._waiting > most or len(self._rows) > _ROWS or not most or not self._rows[0].cells):
+            row = self._rows.popleft()
+            self._waiting -= len(row.cells)
+            cells = {name: future.result() for name, future in row.cells.items()}
+            for name, cell in cells.items():
+                column, place = self._schema[name], row.places[name]
+                yield from check_cell(cell, column, place, seen=self._seen, notes=self._notes)
+                if self._deep:
+                    yield from check_decoded(cell, column, place, self._notes)
+            self._done()
+            if cells:
+                counted = {name: cell.count for name, cell in cells.items() if cell.count is not None}
+                observed = replace(row.observed, frames=counted)
+                yield from self._counted(
+                    RowFacts(places=row.places, cells=cells, observed=observed, schema=self._schema)
+                )
+
+    def _counted(self, row: RowFacts) -> Iterator[Finding]:
+        if self._undecided is None:
+            yield from check_row(row, self._clock)
+            return
+        self._undecided.append(row)
+        told = [
+            one for one in self._undecided if one.observed.frames and max(one.observed.steps.values(), default=0) > 0
+        ]
+        if len(told) >= LOOKED_AT or len(self._undecided) >= _UNDECIDED:
+            yield from self._decided()
+
+    def _decided(self) -> Iterator[Finding]:
+        """Decide the clock by the frames that were counted, and judge the rows that waited for it."""
+        waiting, self._undecided = self._undecided or [], None
+        if waiting:
+            found = clock_of(self._schema, observed=[row.observed for row in waiting])
+            self._clock = found if found.rate is not None else self._clock
+        yield from chain.from_iterable(check_row(row, self._clock) for row in waiting)
+
+
+def _scalars(batch: Batch, name: str) -> list[Any]:
+    if name not in batch.rows.schema.names:
+        return [None] * batch.rows.num_rows
+    found: list[Any] = batch.rows.column(name).to_pylist()
+    return [one if isinstance(one, (int, float)) and not isinstance(one, bool) and one >= 0 else None for one in found]
+
+
+def _whole(number: float | None) -> int | None:
+    return number if isinstance(number, int) else None

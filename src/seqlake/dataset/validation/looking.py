@@ -1,0 +1,219 @@
+"""Opens the file behind a reference and says what it shows of itself, without decoding more than a header."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from seqlake.dataset.validation import heads
+from seqlake.errors import CorruptFileError, DecodeError, SeqlakeError, UnsafeReferenceError
+from seqlake.files import locations, stores
+from seqlake.media._bytes import BlobBytes, blob_of
+from seqlake.protocols import Source
+from seqlake.spec.column_types import ColumnType
+from seqlake.spec.rules.facts import CellFacts, FileFacts, Times
+from seqlake.spec.rules.references import is_relative, leaves_root
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from seqlake.media.video import VideoDecoder
+    from seqlake.protocols import Blob, Copied
+
+_PIECE = 16 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """What references resolve against, and who may be asked about them.
+
+    Attributes:
+        root: Of the dataset.
+        storage: Options of stores.
+        allow_outside: Whether references that leave the root are opened.
+        packets: Gives the packet indexes that a table keeps of a file.
+        copied: What a table knows of copied-in files, by path.
+        told: Files that a finding was made about already.
+        hashed: Whether the bytes of each copied-in file have changed, as far as it was found out.
+    """
+
+    root: str
+    storage: Mapping[str, str] | None
+    allow_outside: bool
+    packets: Callable[[str], Mapping[int, bytes]]
+    copied: Mapping[str, Copied]
+    told: frozenset[str] = frozenset()
+    hashed: dict[str, bool] = field(default_factory=dict)
+
+
+def blob_at(reference: str, place: Place, /) -> Blob | FileFacts | None:
+    """The bytes behind a reference, or why there are none; None where other rules have said so."""
+    if not reference.strip() or reference in place.told:
+        return None
+    try:
+        location = locations.join(place.root, reference)
+        own_scheme = locations.scheme(reference) != "file"
+        if not place.allow_outside and not own_scheme and not locations.inside(place.root, location):
+            if leaves_root(reference) or not is_relative(reference):
+                return None  # not opened, and said from the reference alone
+            why = f"a link leads to {location} outside the root; it is opened only with allow_outside=True"
+            return FileFacts(name=repr(reference), trouble="outside", why=why)
+        blob: Blob = stores.open_blob(location, storage=place.storage)
+    except (FileNotFoundError, NotADirectoryError):
+        return FileFacts(name=repr(reference), trouble="missing", why="no file is there")
+    except UnsafeReferenceError as error:
+        return FileFacts(name=repr(reference), trouble="unreadable", why=error.message)
+    except (SeqlakeError, OSError, ValueError) as error:
+        why = f"it could not be looked at: {error}"
+        return FileFacts(name=repr(locations.shown(reference)), trouble="unreachable", why=why)
+    if blob.size == 0:
+        return FileFacts(name=repr(reference), trouble="empty")
+    return blob
+
+
+def said(error: SeqlakeError, location: str, /) -> str:
+    """An error's message without the place, which the finding names."""
+    return error.message.removeprefix(location).lstrip(": ")
+
+
+def source_of(reference: str, blob: Blob, column: ColumnType, place: Place, /) -> Source:
+    """What a decoder opens."""
+    return Source(blob=blob, column=column, index=place.packets(reference) or None)
+
+
+def look(reference: str, blob: Blob, column: ColumnType, place: Place, /) -> FileFacts:
+    """What the head of a file says of it, by the type of its column; not for videos.
+
+    Raises:
+        OSError: It cannot be read.
+    """
+    name = repr(locations.shown(reference))
+    facts = FileFacts(name=name, changed=is_changed(reference, blob, place))
+    if column.type == "audio":
+        return replace(facts, **_sound(blob, column))
+    if column.type == "image":
+        return replace(picture(_head(blob, heads.HEAD), name), changed=facts.changed)
+    kind = heads.format_of(_head(blob, 64))
+    return facts if kind in heads.PICTURES else replace(facts, format=kind)
+
+
+def is_changed(reference: str, blob: Blob, place: Place, /) -> bool:
+    """Whether a copied-in file on this machine has other bytes than when it was copied.
+
+    Not asked of files elsewhere, which would have to be fetched whole; their size is compared by the table.
+    """
+    record = place.copied.get(reference)
+    if record is None or not record.sha256 or not locations.is_local(blob.location) or record.size != blob.size:
+        return False
+    if reference not in place.hashed:  # several rows may share it
+        digest = hashlib.sha256()
+        for start in range(0, blob.size, _PIECE):
+            digest.update(_between(blob, start, start + _PIECE))
+        place.hashed[reference] = digest.hexdigest() != record.sha256
+    return place.hashed[reference]
+
+
+def picture(head: bytes, name: str, /) -> FileFacts:
+    """What a picture's own bytes say."""
+    kind = heads.format_of(head)
+    if kind not in heads.PICTURES:
+        why = f"expected a picture, found bytes that begin with {head[:8]!r}"
+        return FileFacts(name=name, trouble="unreadable", why=why)
+    size, bits = heads.picture(head) or (None, None)
+    return FileFacts(name=name, format=kind, size=size, bits=bits)
+
+
+def look_at_video(reference: str, source: Source, place: Place, /, *, part: tuple[int, int] | None) -> CellFacts:
+    """What a video says of itself, from its packets: rate, codec, size, and the frames that it has.
+
+    Args:
+        reference: What the cell says.
+        source: The file, or the part of it that is this row's.
+        place: The dataset.
+        part: The first frame and the number of frames that the cell declares.
+    """
+    from seqlake.media import video
+
+    blob = source.blob
+    assert not isinstance(blob, bytes)
+    name = repr(locations.shown(reference))
+    facts = FileFacts(name=name, changed=is_changed(reference, blob, place), cut=_is_cut(blob))
+    try:
+        decoder = video.open(source)
+    except DecodeError as error:
+        return CellFacts(files=((None, _unopened(facts, source, error)),))
+    facts = replace(facts, codec=decoder.packets.stream.codec, size=decoder.size, times=_times(decoder))
+    held = None if part is None else len(decoder.packets.order) - part[0]
+    return CellFacts(files=((None, facts),), count=len(decoder), part=part, held=held)
+
+
+def _times(decoder: VideoDecoder) -> Times:
+    return Times(ticks=decoder.pts, tick=decoder.time_base)
+
+
+def _unopened(facts: FileFacts, source: Source, error: DecodeError) -> FileFacts:
+    """Why a video could not be opened: its container, or the stream that was asked for."""
+    from seqlake.media import video
+
+    why = said(error, blob_of(source).location)
+    if not isinstance(error, CorruptFileError) and source.column.get("stream") is not None:
+        fields = {key: value for key, value in source.column.to_json().items() if key != "stream"}
+        try:
+            video.open(replace(source, column=ColumnType.from_json(fields)))
+        except DecodeError:
+            return replace(facts, trouble="unreadable", why=why)
+        return replace(facts, trouble="no stream", why=why)
+    return replace(facts, trouble="unreadable", why=why, cut=False)
+
+
+def _sound(blob: Blob, column: ColumnType) -> dict[str, Any]:
+    """What the head of a sound file says."""
+    from seqlake.media.video.indexing import open_container
+
+    try:
+        with open_container(BlobBytes(blob), blob.location) as container:
+            streams, number = container.streams.audio, column.get("stream", 0)
+            if column.get("stream") is not None and not (isinstance(number, int) and 0 <= number < len(streams)):
+                return {"trouble": "no stream", "why": f"it has {len(streams)} streams of sound"}
+            if not streams:
+                return {"trouble": "unreadable", "why": "expected sound, found none in the file"}
+            stream = streams[number]
+            if stream.codec_context is None:
+                return {"trouble": "unreadable", "why": "its sound is of no codec that FFmpeg knows"}
+            lasts = None if stream.duration is None else float(stream.duration * stream.time_base)
+            if lasts is None and container.duration is not None:
+                lasts = container.duration / 1_000_000
+            return {
+                "codec": stream.codec_context.codec.canonical_name,
+                "sample_rate": stream.rate,
+                "channels": stream.channels,
+                "seconds": lasts,
+                "cut": _is_cut(blob),
+            }
+    except CorruptFileError as error:
+        return {"trouble": "unreadable", "why": said(error, blob.location)}
+
+
+def whole(blob: Blob, /) -> bytes | memoryview:
+    """All bytes of a picture."""
+    view = blob.view()
+    return blob.ranges(np.array([0]), np.array([blob.size]))[0] if view is None else view
+
+
+def _is_cut(blob: Blob) -> bool:
+    return heads.is_cut(lambda start, stop: _between(blob, start, stop), blob.size)
+
+
+def _head(blob: Blob, size: int) -> bytes:
+    return _between(blob, 0, size)
+
+
+def _between(blob: Blob, start: int, stop: int) -> bytes:
+    stop = min(stop, blob.size)
+    view = blob.view()
+    if view is not None:
+        return bytes(view[start:stop])
+    return bytes(blob.ranges(np.array([start]), np.array([stop]))[0])
