@@ -19,12 +19,16 @@ from seqlake.dataset import streaming
 from seqlake.dataset.cells import arrow_cell, flat_cell
 from seqlake.errors import SequenceNotFoundError
 from seqlake.shards.rows import Rows
+from seqlake.windows.clock import dataset_clock, depends
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from seqlake.protocols import Flat, Ints, Readable, Shard, ShardReader
+    from seqlake.spec.alignment import Clock
     from seqlake.spec.schema import Column
+    from seqlake.windows.sources import Files
+    from seqlake.windows.spec import Window
 
 _OPEN_SHARDS = 256
 _BLOCK = 1024  # rows of a narrow column that are read together
@@ -41,6 +45,7 @@ class _Handles:
         self.open: OrderedDict[int, _OpenShard] = OrderedDict()
         self.shards: tuple[Sequence[Shard], list[int]] | None = None
         self.rows: dict[str, int] = {}
+        self.clocks: dict[object, Clock] = {}
 
 
 class Access:
@@ -110,6 +115,20 @@ class Access:
             else:
                 handles.open.move_to_end(number)
         return opened.cell(row - starts[number], column)
+
+    def kept_packets(self, reference: str, /) -> Mapping[int, bytes]:
+        """Video stream -> the packet index that the table keeps of a file; empty where it keeps none."""
+        source = getattr(self.source, "access", self.source)  # a selection of a selection
+        find = getattr(source, "kept_packets", None)
+        return {} if find is None else find(reference)
+
+    def clock(self, window: Window, files: Files, /) -> Clock:
+        """The dataset's clock for a window; found once, since videos may have to be opened for it."""
+        clocks, schema = self._here().clocks, self.source.schema
+        key = (window.clock, depends(window, schema))
+        if key not in clocks:
+            clocks[key] = dataset_clock(self.source, given=window.clock, window=window, files=files)
+        return clocks[key]
 
     def row_of(self, sequence_id: str, /) -> int:
         """The row number of one sequence.

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
 from seqlake.errors import UnsafeReferenceError, ValidationError
-from seqlake.files.locations import inside, join
-from seqlake.spec.rules.references import is_relative
+from seqlake.files.locations import inside, is_local, join, local_path
+from seqlake.spec.rules.references import is_relative, paths_in
 from seqlake.spec.schema import is_text
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ class Carrier:
         staging: Where the files go.
         mode: `copy`, `hardlink` (a copy where the file system cannot link) or `reference` (absolute locations).
         storage: Options of the store that the root lies in.
+        kept: Finds the packet indexes that the source keeps of a file, so that they are not made again.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class Carrier:
         staging: Staging,
         mode: FilesMode,
         storage: Mapping[str, str] | None = None,
+        kept: Callable[[str], Mapping[int, bytes]] | None = None,
     ) -> None:
         if mode not in {"copy", "hardlink", "reference"}:
             raise ValueError(f"files is 'copy', 'hardlink' or 'reference', found {mode!r}.")
@@ -50,6 +54,7 @@ class Carrier:
         self._storage = storage
         self._staging = staging
         self._mode = mode
+        self._kept = kept or (lambda _: {})
         self._columns = [name for name in schema.names if refers(schema, name)]
         # A file that several rows share is copied once per shard: each shard owns what its rows name.
         self._seen: dict[tuple[int, str, str], str] = {}
@@ -61,7 +66,7 @@ class Carrier:
             cells = batch.column(place).to_pylist()
             ids = [""] * len(cells) if self._id is None else batch.column(self._id).to_pylist()
             moved = [
-                _mapped(cell, partial(self._moved, column=name, sequence_id=one))
+                mapped(cell, partial(self._moved, column=name, sequence_id=one))
                 for cell, one in zip(cells, ids, strict=True)
             ]
             if moved != cells:
@@ -84,15 +89,46 @@ class Carrier:
         key = (len(self._staging.written), column, reference)
         if key not in self._seen:
             self._seen = {k: v for k, v in self._seen.items() if k[0] == key[0]}
-            link = self._mode == "hardlink"
             try:
-                self._seen[key] = self._staging.copy_in(column, sequence_id, location, link=link, storage=self._storage)
+                self._seen[key] = self._staging.copy_in(
+                    column,
+                    sequence_id,
+                    location,
+                    link=self._mode == "hardlink",
+                    storage=self._storage,
+                    packets=self._kept(reference),
+                )
             except FileNotFoundError as error:
                 raise ValidationError(
                     f"{where}: the file {reference!r} is not there.",
                     hint="Run validate(depth='files') to list all that are missing; leave the rows or the column out.",
                 ) from error
         return self._seen[key]
+
+
+def sizes_seen(batch: pa.RecordBatch, schema: Schema, /, *, root: str, copied: str) -> dict[str, int]:
+    """Reference -> size of the files below a local root that file cells name and that were not copied in.
+
+    What a later validation compares with. Other places are not asked: it would take a request for each file.
+
+    Args:
+        batch: Rows on their way into a shard.
+        schema: Of the rows.
+        root: The dataset's.
+        copied: The folder of copied-in files, whose sizes are known.
+    """
+    if not is_local(root):
+        return {}
+    top, found = str(local_path(root)), {}
+    for name in batch.schema.names:
+        if schema[name].category != "file":
+            continue
+        for reference in {path for cell in batch.column(name).to_pylist() for path, _ in paths_in(cell)}:
+            if reference.startswith(f"{copied}/") or not is_relative(reference) or ".." in reference.split("/"):
+                continue
+            with suppress(OSError, ValueError):  # not there, or no name: validation says so
+                found[reference] = os.stat(f"{top}/{reference}").st_size  # noqa: PTH116 - for every row
+    return found
 
 
 def refers(schema: Schema, name: str) -> bool:
@@ -103,12 +139,12 @@ def refers(schema: Schema, name: str) -> bool:
     return column.category == "frames" and is_text(column.arrow.value_type)
 
 
-def _mapped(cell: Any, move: Callable[[str], str]) -> Any:
+def mapped(cell: Any, move: Callable[[str], str]) -> Any:
     """A cell with each of its references moved: text, a list of texts, or a struct with `url`."""
     if isinstance(cell, str):
         return move(cell)
     if isinstance(cell, list):
-        return [_mapped(one, move) for one in cell]
+        return [mapped(one, move) for one in cell]
     if isinstance(cell, dict) and isinstance(cell.get("url"), str):
         return {**cell, "url": move(cell["url"])}
     return cell

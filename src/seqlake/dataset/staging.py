@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import itertools
 import os
 import re
 import secrets
 import tempfile
 import time
-import unicodedata
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from seqlake.dataset.copying import digest, on_this_machine, packets_of, slug
 from seqlake.dataset.ingest import Encoded
+from seqlake.dataset.references import sizes_seen
 from seqlake.errors import ReadOnlyError, ValidationError
-from seqlake.files.locations import is_local, local_path
-from seqlake.files.stores import open_blob
+from seqlake.files.locations import local_path
 from seqlake.protocols import Change, Copied, Side, Written
 from seqlake.shards import parquet
 
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 SHARD_BYTES = 128 << 20
 _HOUR = 3600.0
-_CHUNK = 8 << 20
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
@@ -94,6 +92,7 @@ class Staging:
         self._shard: Any = None
         self._rows = 0
         self._files: list[Copied] = []
+        self._seen: dict[str, int] = {}
         self.written: list[Written] = []
         self.sides: list[Side] = []
 
@@ -149,6 +148,8 @@ class Staging:
             )
         self._shard.write(part)
         self._rows += part.num_rows
+        copied = self._table.files(self.transaction)
+        self._seen.update(sizes_seen(part, self._schema, root=self._table.root, copied=copied))
 
     def close_shard(self) -> None:
         """Finish the shard at hand, if there is one; files copied in since the last belong to it."""
@@ -157,9 +158,11 @@ class Staging:
         with clear_errors(self._table):
             shard, self._shard = self._shard, None
             # Durable at once, and on a store out of this machine: many shards must not wait on the local disk.
-            written = self._table.stage(self.transaction, replace(shard.close(), files=tuple(self._files)))
+            seen = tuple((path, size, "") for path, size in sorted(self._seen.items()))
+            closed = replace(shard.close(), files=tuple(self._files), references=seen)
+            written = self._table.stage(self.transaction, closed)
         self.written.append(written)
-        self._files, self._rows = [], 0
+        self._files, self._seen, self._rows = [], {}, 0
         self.renew_if_due()
 
     def renew_if_due(self) -> None:
@@ -213,8 +216,11 @@ class Staging:
         link: bool = False,
         suffix: str | None = None,
         storage: Mapping[str, str] | None = None,
+        packets: Mapping[int, bytes] | None = None,
     ) -> str:
         """Copy a file into the dataset, durably, and give its reference.
+
+        The packet index of a video is made here, once, and goes into the version with the file.
 
         Args:
             column: The column that will refer to it.
@@ -223,6 +229,7 @@ class Staging:
             link: Make a hard link where the file system can.
             suffix: What its name ends in; that of the file by default.
             storage: Options of the store that the file lies in.
+            packets: Its packet indexes, where another table has made them.
 
         Raises:
             FileNotFoundError: It is not there.
@@ -230,19 +237,20 @@ class Staging:
             OSError: It cannot be read, or the copy cannot be written.
         """
         transaction = self.transaction
-        with clear_errors(self._table), _local(location, storage) as source:
+        with clear_errors(self._table), on_this_machine(location, storage) as source:
             before = source.stat()
-            size, sha256 = _digest(source)
+            size, sha256 = digest(source)
             suffix = source.suffix if suffix is None else suffix
             suffix = suffix if re.fullmatch(r"\.[A-Za-z0-9]{1,16}", suffix) else ""
             name = f"{slug(sequence_id)}-{transaction.id}-{self._number()}{suffix}"
             path = f"{self._table.files(transaction)}/{slug(column)}/{sha256[:2]}/{name}"
             self._put(path, source, link=link)
+            packets = packets or packets_of(source, self._schema[column].type if column in self._schema else None)
             after = source.stat()
             if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
                 self._table.store.delete([path])
                 raise ValidationError(f"{location} changed while it was being copied; nothing was added.")
-        self._files.append(Copied(path=path, size=size, sha256=sha256))
+        self._files.append(Copied(path=path, size=size, sha256=sha256, packets=packets))
         return path
 
     def scratch(self) -> Path:
@@ -334,40 +342,6 @@ class Staging:
             number, digit = divmod(number, 36)
             digits = _DIGITS[digit] + digits
         return digits
-
-
-def slug(text: str) -> str:
-    """A short name for people, safe on every file system; never what tells two files apart."""
-    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
-    return re.sub(r"[^A-Za-z0-9_]+", "-", plain).strip("-")[:40].lower() or "x"
-
-
-@contextmanager
-def _local(location: str, storage: Mapping[str, str] | None) -> Iterator[Path]:
-    """The file as a path of this machine; fetched in pieces where it is elsewhere."""
-    if is_local(location):
-        yield local_path(location)
-        return
-    import numpy as np
-
-    blob = open_blob(location, storage=storage)
-    with tempfile.TemporaryDirectory(prefix="seqlake-") as folder:
-        path = Path(folder) / Path(location.partition("?")[0]).name
-        with path.open("wb") as file:
-            for start in range(0, blob.size, _CHUNK):
-                stop = min(start + _CHUNK, blob.size)
-                file.write(blob.ranges(np.array([start]), np.array([stop]))[0])
-        yield path
-
-
-def _digest(path: Path) -> tuple[int, str]:
-    """Size and sha256, read in pieces."""
-    digest, size = hashlib.sha256(), 0
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            digest.update(chunk)
-            size += len(chunk)
-    return size, digest.hexdigest()
 
 
 @contextmanager

@@ -95,6 +95,11 @@ class LocalBlob:
             firsts, ends = bounded(starts, stops, self.size, self._path)
             return [_read(file.fileno(), first, end, self._path) for first, end in zip(firsts, ends, strict=True)]
 
+    def let_go(self) -> None:
+        """Keep no map of it: when it is removed, the disk gets its bytes back as soon as nobody looks at them."""
+        HELD.forget((self._device, self._state))
+        HELD.forget(self._key)
+
     def _hold(self, shared: tuple[int, tuple[int, int, int]]) -> memoryview:
         with open(self._path, "rb", buffering=0) as file:  # noqa: PTH123 - a string
             self._check(os.fstat(file.fileno()))

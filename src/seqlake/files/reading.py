@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 class BlobFile(io.RawIOBase):
     """A blob as a readable, seekable file: every read is a request, so wrap it in `io.BufferedReader` for small ones.
 
+    Attributes:
+        end: Where the file ends; may be set to less than the blob's size.
+
     Example:
         >>> from seqlake.files.memory import MemoryBlob
         >>> BlobFile(MemoryBlob(b"abc")).read(2)
@@ -26,6 +29,7 @@ class BlobFile(io.RawIOBase):
         super().__init__()
         self._blob = blob
         self._place = 0
+        self.end = blob.size
 
     def readable(self) -> bool:
         """Yes."""
@@ -41,14 +45,14 @@ class BlobFile(io.RawIOBase):
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Go to a byte; beyond the end there is nothing to read."""
-        begin = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._blob.size}[whence]
+        begin = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self.end}[whence]
         self._place = max(0, begin + offset)
         return self._place
 
     def readinto(self, buffer: Buffer, /) -> int:
         """Fill a buffer; how many bytes were left to fill it with."""
         target = memoryview(buffer).cast("B")
-        stop = min(self._place + len(target), self._blob.size)
+        stop = min(self._place + len(target), self.end)
         count = max(0, stop - self._place)
         if count:
             target[:count] = self._blob.ranges(np.array([self._place]), np.array([stop]))[0]

@@ -48,7 +48,8 @@ def open(  # noqa: A001 - the name that every table offers
 
     Example:
         >>> table = open("data/arm")
-        >>> table.snapshot().schema
+        >>> sum(shard.rows for shard in table.snapshot().shards())
+        64
     """
     return opened(open_store(location, storage=storage))
 

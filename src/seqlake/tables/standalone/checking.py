@@ -1,4 +1,4 @@
-"""What only the table can know is wrong: findings T501 to T510, and those of its shards' bytes."""
+"""What only the table can know is wrong: findings T501 to T512, and those of its shards' bytes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from seqlake.errors import DamagedTableError, SeqlakeError
 from seqlake.spec.findings import Finding
 from seqlake.tables.standalone import checkpoints, markers, names
 from seqlake.tables.standalone.adopting import strangers
+from seqlake.tables.standalone.indexes import MediaFile
 from seqlake.tables.standalone.log import Log, can_list, names_in, read
 from seqlake.tables.standalone.lookup import ShardIndex
 from seqlake.tables.standalone.publishing import metadata_is_behind, metadata_is_edited
@@ -35,6 +36,8 @@ def check(snapshot: Snapshot, depth: Depth, /) -> Iterator[Finding]:
         yield from _pages(snapshot)
     if depth in {"files", "decode"} and not snapshot.plain:
         yield from _files(snapshot)
+        if can_list(snapshot.store):
+            yield from _media(snapshot)
 
 
 def _shards(snapshot: Snapshot) -> Iterator[Finding]:
@@ -133,6 +136,17 @@ def _indexes(snapshot: Snapshot) -> Iterator[Finding]:
             )
 
 
+def _media(snapshot: Snapshot) -> Iterator[Finding]:
+    """T511: packet indexes that have to be made from the videos again."""
+    for name in names_in(snapshot.store, names.MEDIA):
+        path = f"{names.MEDIA}/{name}"
+        try:
+            MediaFile.decode(read(snapshot.store, path) or b"", path=path)
+        except DamagedTableError as error:
+            message = f"{error.message} Its videos are indexed when they are opened; remove it"
+            yield Finding(code="T511", severity="note", message=message, location=path)
+
+
 def _pages(snapshot: Snapshot) -> Iterator[Finding]:
     """P601 to P604: what the shards' own bytes say, page checksums among them."""
     from seqlake.shards.parquet import checking as parquet
@@ -155,7 +169,7 @@ def _pages(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _files(snapshot: Snapshot) -> Iterator[Finding]:
-    """T510: copied-in files that are gone or have another size."""
+    """T510: copied-in files that are gone or have another size; T512: other files that have another size."""
     for name, rows in ShardIndex(snapshot.store).find(snapshot.state).items():
         for file in rows.files(name):
             try:
@@ -165,3 +179,9 @@ def _files(snapshot: Snapshot) -> Iterator[Finding]:
                 why = "copied in, and gone"
             if why:
                 yield Finding(code="T510", severity="error", message=why, location=file.path)
+        for path, expected, _ in rows.references(name):
+            with suppress(OSError):  # not there, or no name of ours: the rows' own findings say so
+                size = snapshot.store.blob(path).size
+                if size != expected:
+                    message = f"expected {expected} bytes, as when its rows were committed, found {size}"
+                    yield Finding(code="T512", severity="warning", message=message, location=path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from seqlake.errors import VersionNotFoundError
 from seqlake.tables.standalone import markers, names
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from seqlake.tables.standalone.log import Log
     from seqlake.tables.standalone.records import Entry
     from seqlake.tables.standalone.state import State
+
+
+Need: TypeAlias = Literal["needed", "staged", "orphan", "stranger"]
 
 
 def collect(log: Log, /, *, older_than: timedelta) -> list[str]:
@@ -196,6 +199,31 @@ def _superfluous(log: Log, listing: _Listing, alive: set[str], retained: _Retain
         if dead(names.side_owner(name)) and name not in retained.sides:
             yield f"{names.SIDE}/{name}"
     yield from _derived(log, listing, alive, retained)
+
+
+def copied_files(log: Log, /) -> Iterator[tuple[str, int, Need]]:
+    """(path, size, who needs it) of every file below `files/`, by path.
+
+    `needed` by a version that is kept, `staged` by a transaction under way, `orphan` by nobody, so that a collection
+    removes it. A `stranger` has a name that is not ours, and is never touched.
+    """
+    # Lists first, then markers, then the log: as a sweep does, and for its reasons.
+    listed = list(log.store.list(names.FILES))
+    alive = {marker.transaction for marker in markers.read_all(log.store)}
+    retained = _Retained.of(log)
+    found = ShardIndex(log.store).find(retained.newest, retained.shards.values())
+    needed = {file.path for name, rows in found.items() for file in rows.files(name)}
+    unknown = not retained.shards.keys() <= found.keys()  # a shard that no index file knows may name any file
+    for path, size in listed:
+        owner = names.copied_owner(path)
+        if path in needed:
+            yield path, size, "needed"
+        elif owner is None:
+            yield path, size, "stranger"
+        elif owner in alive:
+            yield path, size, "staged"
+        else:
+            yield path, size, "needed" if unknown else "orphan"
 
 
 def _derived(log: Log, listing: _Listing, alive: set[str], retained: _Retained) -> Iterator[str]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from seqlake.errors import CommitConflictError, DuplicateSequenceError
 from seqlake.shards.ids import pack, unpack
-from seqlake.tables.standalone.lookup import IdRuns, load_ids
+from seqlake.tables.standalone.lookup import IdRuns, KeptPackets, load_ids
 from seqlake.tables.standalone.shards import bare_shard, file_columns
 from seqlake.tables.standalone.state import columns_of, physical
 
@@ -36,6 +36,7 @@ class Identity:
     def __init__(self, log: Log, index: ShardIndex) -> None:
         self._log = log
         self.index = index
+        self.packets = KeptPackets(log.store)
         self._runs = IdRuns()
         self._lock = RLock()  # threads may share a table
         self._texts: dict[str, list[str | None]] = {}

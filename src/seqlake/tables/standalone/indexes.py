@@ -85,12 +85,49 @@ def encode(rows: Iterable[IndexRow], /) -> bytes:
 
 def encode_media(files: Iterable[Copied], /) -> bytes | None:
     """The packet indexes of a transaction's videos; None where there are none."""
-    rows = [(file.path, stream, packets) for file in files for stream, packets in sorted(file.packets.items())]
+    once = {file.path: file for file in files}  # shards may share a file
+    rows = [(file.path, stream, one) for file in once.values() for stream, one in sorted(file.packets.items())]
     if not rows:
         return None
     paths, streams, packets = zip(*rows, strict=True)
     arrays = [pa.array(paths, pa.string()), pa.array(streams, pa.int32()), pa.array(packets, pa.binary())]
     return _to_file(pa.record_batch(arrays, schema=_MEDIA))
+
+
+class MediaFile:
+    """The packet indexes of one transaction's videos, in memory or mapped."""
+
+    def __init__(self, packets: pa.ChunkedArray, rows: dict[str, dict[int, int]]) -> None:
+        self._packets = packets
+        self._rows = rows
+
+    @classmethod
+    def decode(cls, data: bytes | memoryview, /, *, path: str) -> MediaFile:
+        """What `encode_media` wrote.
+
+        Raises:
+            DamagedTableError: It is something else.
+        """
+        try:
+            with pa.ipc.open_file(pa.py_buffer(data)) as reader:
+                table = reader.read_all().select(_MEDIA.names).cast(_MEDIA)
+            table.validate(full=True)
+            rows: dict[str, dict[int, int]] = {}
+            named = zip(table.column("path").to_pylist(), table.column("stream").to_pylist(), strict=True)
+            for row, (name, stream) in enumerate(named):
+                rows.setdefault(name, {})[stream] = row
+        except (pa.ArrowException, KeyError, OSError) as error:
+            raise damaged(path, f"it does not hold packet indexes ({error})") from error
+        return cls(table.column("packets"), rows)
+
+    @classmethod
+    def empty(cls) -> MediaFile:
+        """What stands for a file that is not there: a transaction without videos."""
+        return cls(pa.chunked_array([], pa.binary()), {})
+
+    def packets(self, path: str, /) -> dict[int, bytes]:
+        """The packet index of each video stream of a file; empty where none is kept."""
+        return {stream: self._packets[row].as_py() for stream, row in self._rows.get(path, {}).items()}
 
 
 def _to_file(batch: pa.RecordBatch) -> bytes:

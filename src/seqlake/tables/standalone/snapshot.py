@@ -20,11 +20,11 @@ from seqlake.tables.standalone.shards import described, logical_shard
 from seqlake.tables.standalone.state import decode_schema, fingerprint, physical
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from pyarrow.dataset import Dataset
 
-    from seqlake.protocols import Depth, Ints, Shard, Store
+    from seqlake.protocols import Copied, Depth, Ints, Shard, Store
     from seqlake.spec.findings import Finding
     from seqlake.spec.schema import Schema
     from seqlake.tables.standalone.indexes import IndexFile
@@ -112,6 +112,19 @@ class Snapshot:
         found = self._identity.find(self.state, list(ids))
         number, row = found >> 32, found & 0xFFFFFFFF
         return np.where(found < 0, -1, self._starts[np.maximum(number, 0)] + row)
+
+    def kept_packets(self, reference: str, /) -> Mapping[int, bytes]:
+        """Video stream -> packet index, made when a copied-in file was committed; empty for other references."""
+        return {} if self.plain else self._identity.packets.find(reference)
+
+    def copied(self, key: str, /) -> Mapping[str, Copied]:
+        """The copied-in files that the rows of a shard name, by path, as they were when they were committed."""
+        name = key.rpartition("#")[0]
+        entry = self.state.shards.get(name)
+        if self.plain or entry is None:
+            return {}
+        known = self._identity.index.find(self.state, [entry])
+        return {file.path: file for one in known.values() for file in one.files(name)}
 
     def arrow_dataset(self) -> Dataset | None:
         """The shards as a pyarrow dataset, for an engine to scan and prune itself.

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from seqlake.errors import DatasetNotFoundError, PublishPendingWarning, ReadOnlyError
 from seqlake.protocols import Change, Transaction, Version, Written
 from seqlake.tables.standalone import adopting, changes, derived, names, restoring, transactions
-from seqlake.tables.standalone.collecting import collect, would_remove
+from seqlake.tables.standalone.collecting import Need, collect, copied_files, would_remove
 from seqlake.tables.standalone.committing import all_or_nothing, commit_version, discard_undecided
 from seqlake.tables.standalone.conflicts import check_fence
 from seqlake.tables.standalone.identity import Identity
-from seqlake.tables.standalone.log import Log, read, root_of
+from seqlake.tables.standalone.log import Log, can_list, read, root_of
 from seqlake.tables.standalone.lookup import ShardIndex
 from seqlake.tables.standalone.plain import plain_state
 from seqlake.tables.standalone.publishing import metadata_is_edited, publish_or_warn, recover
@@ -121,6 +121,10 @@ class StandaloneTable:
         if newest.version < 0:
             return []
         return [f"{names.DATA}/{name}" for name in adopting.strangers(self._log, newest)]
+
+    def copied_files(self) -> Sequence[tuple[str, int, Need]]:
+        """(path, size, need) of the files below `files/`: `needed`, `staged`, `orphan` or `stranger`."""
+        return list(copied_files(self._log)) if self.manifest_exists and can_list(self.store) else []
 
     def metadata_edited(self) -> bool:
         """Whether `mixtrain.json` was edited by hand; it is not used until `adopt` takes it in."""

@@ -1,0 +1,57 @@
+"""`seqlake relocate`: references that lead to another place, with their files or without."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from seqlake.cli import _options
+from seqlake.cli._output import Output, output_options, size
+
+if TYPE_CHECKING:
+    from seqlake.dataset.prefixes import Mode
+
+
+@click.command()
+@_options.source
+@click.option("--from", "old", required=True, metavar="PLACE", help="What references begin with: a folder or URI.")
+@click.option("--to", "new", metavar="PLACE", help="What they begin with from now on. Without it files are taken in.")
+@click.option("--copy", "files", flag_value="copy", help="Copy the files there first.")
+@click.option("--move", "files", flag_value="move", help="The same, and remove the old files after the commit.")
+@click.option("--allow-missing", is_flag=True, help="Also write references to files that are not there.")
+@click.option("--allow-outside", is_flag=True, help="Also copy what links in the dataset's folder point at.")
+@_options.dry_run
+@output_options
+def command(
+    source: str,
+    *,
+    old: str,
+    new: str | None,
+    files: Mode | None,
+    allow_missing: bool,
+    allow_outside: bool,
+    dry_run: bool,
+    output: Output,
+) -> None:
+    """Rewrite the references of DATASET that lie below one place to the same files below another, as a new version.
+
+    Without --copy or --move the files must be at the new place already. With one of them and without --to they are
+    taken into the dataset. A folder without a scheme is taken from the dataset's root.
+    """
+    from seqlake.dataset.opening import open as open_dataset
+    from seqlake.dataset.relocating import carry_out, plan
+
+    if new is None and files is None:
+        raise click.UsageError("Say where references lead from now on (--to), or take the files in (--copy, --move).")
+    dataset = open_dataset(source, allow_outside=allow_outside)
+    if not dry_run:
+        dataset.open_for_changes()
+    found = plan(dataset, old, new, files=files or "leave")
+    much = f"{len(found.references)} references in {found.cells} cells, {size(found.nbytes)} of files"
+    if dry_run:
+        absent = "".join(f"\n  not there: {one}" for one in found.missing[:20])
+        output.document({**found.to_json(), "dry_run": True}, text=f"Would change {much}.{absent}")
+        return
+    made = carry_out(dataset, found, allow_missing=allow_missing)
+    output.document({**found.to_json(), "version": made.id}, text=f"Version {made.id}: {much}.")

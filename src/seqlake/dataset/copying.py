@@ -1,0 +1,86 @@
+"""A file on its way into a dataset: brought to this machine, hashed, its packets indexed."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import tempfile
+import unicodedata
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from seqlake import media
+from seqlake.files.blobs import LocalBlob
+from seqlake.files.locations import is_local, local_path
+from seqlake.files.stores import open_blob
+from seqlake.protocols import Source
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from seqlake.protocols import Ints
+    from seqlake.spec.column_types import ColumnType
+
+_CHUNK = 8 << 20
+
+
+def slug(text: str) -> str:
+    """A short name for people, safe on every file system; never what tells two files apart."""
+    plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode()
+    return re.sub(r"[^A-Za-z0-9_]+", "-", plain).strip("-")[:40].lower() or "x"
+
+
+@contextmanager
+def on_this_machine(location: str, storage: Mapping[str, str] | None) -> Iterator[Path]:
+    """The file as a path of this machine; fetched in pieces where it is elsewhere."""
+    if is_local(location):
+        yield local_path(location)
+        return
+    blob = open_blob(location, storage=storage)
+    with tempfile.TemporaryDirectory(prefix="seqlake-") as folder:
+        path = Path(folder) / Path(location.partition("?")[0]).name
+        with path.open("wb") as file:
+            for start in range(0, blob.size, _CHUNK):
+                stop = min(start + _CHUNK, blob.size)
+                file.write(blob.ranges(np.array([start]), np.array([stop]))[0])
+        yield path
+
+
+def digest(path: Path) -> tuple[int, str]:
+    """Size and sha256, read in pieces."""
+    found, size = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            found.update(chunk)
+            size += len(chunk)
+    return size, found.hexdigest()
+
+
+def packets_of(path: Path, column: ColumnType | None) -> Mapping[int, bytes]:
+    """What makes opening a file of this column cheap: of a video the packet index of each of its streams.
+
+    Empty where no index can be made of it: the file is taken in all the same, and `validate` says what is wrong.
+    """
+    if column is None or not media.opens(column.type):
+        return {}
+    try:
+        return media.index(Source(blob=_ByRange(path), column=column))
+    except Exception:  # noqa: BLE001 - whatever a demuxer makes of a damaged file, a take must not be lost by it
+        return {}
+
+
+class _ByRange:
+    """A file read in pieces: a map would keep the bytes of a temporary file after its end."""
+
+    def __init__(self, path: Path) -> None:
+        self._blob = LocalBlob(path)
+        self.location, self.size, self.token = self._blob.location, self._blob.size, self._blob.token
+
+    def view(self) -> None:
+        return None
+
+    def ranges(self, starts: Ints, stops: Ints, /) -> list[memoryview]:
+        return self._blob.ranges(starts, stops)
