@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 
+import seqlake as sl
 from seqlake import plugins
 
 from .conftest import run_as_process
@@ -84,13 +86,32 @@ def test_bench_compares_with_copying_memory(run, dataset) -> None:
 
 
 def test_demo_does_what_it_says(run, tmp_path) -> None:
-    facts = run("demo", tmp_path / "demo", "--episodes", 12, "--json").json
-    assert facts["episodes"] == 12
+    facts = run("demo", tmp_path / "demo", "--episodes", 8, "--json").json
+    assert facts["episodes"] == 8
     assert facts["errors"] == 0
     assert facts["kept"] >= facts["killed_after"] >= 3
     assert (tmp_path / "demo" / "episodes.svg").read_text().startswith("<svg")
-    assert (tmp_path / "demo" / "episodes.png").read_bytes().startswith(b"\x89PNG")
-    assert run("validate", tmp_path / "demo" / "dataset", "--depth", "rows").code == 0
+    for name in ("episodes.png", "contact-sheet.png"):
+        assert (tmp_path / "demo" / name).read_bytes().startswith(b"\x89PNG")
+    assert run("validate", tmp_path / "demo" / "dataset", "--depth", "decode").code == 0
+    ds = sl.open(tmp_path / "demo" / "dataset")
+    assert len(ds) == 8 + facts["kept"]
+    frames = [(len(episode["cam_front"]), len(episode["cam_wrist"]), episode["length"]) for episode in ds]
+    assert all((front, wrist) == (steps, (steps + 1) // 2) for front, wrist, steps in frames)
+    assert sum(front + wrist for front, wrist, _ in frames[:8]) == facts["frames"]
+    assert {ds.schema[name].type.get("fps") for name in ("cam_front", "cam_wrist")} == {30, 15}
+    assert len(facts["statistics"]["cam_front"]) == 3
+    assert facts["windows_with_frames_per_second"] > 0
+
+
+def test_demo_of_an_rlds_folder(run, tmp_path) -> None:
+    place = Path(__file__).parents[3] / "shared" / "data" / "bridge_rlds"
+    if not place.is_dir():
+        pytest.skip(f"the real set is not at {place}")
+    facts = run("demo", tmp_path / "demo", "--from", place, "--json").json
+    assert (facts["episodes"], facts["errors"]) == (25, 0)
+    assert (tmp_path / "demo" / "contact-sheet.png").read_bytes().startswith(b"\x89PNG")
+    assert facts["windows_with_frames_per_second"] > 0
 
 
 def completed(*words: str) -> list[str]:

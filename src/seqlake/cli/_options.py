@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Any
 
 import click
+
+from seqlake.cli import _remote
+from seqlake.cli._output import below
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-source = click.argument("source", metavar="DATASET")
+
+def source(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the argument DATASET and what may be read of it."""
+    return click.argument("source", metavar="DATASET")(_remote.option(command))
+
+
 out = click.argument("out", metavar="OUT")
 dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
+overwrite = click.option("--overwrite", is_flag=True, help="Replace what seqlake wrote there before.")
 where = click.option("--where", metavar="SQL", help="Only rows for which this holds.")
 
 
@@ -65,8 +75,14 @@ complete_ids = _complete("ids")
 complete_columns = _complete("columns")
 
 
-def opened(location: str, **options: Any) -> Any:
-    """The dataset at a location, or a foreign one as it is."""
+def opened(location: str, *, asks: bool = True, **options: Any) -> Any:
+    """The dataset at a location, or a foreign one as it is.
+
+    Args:
+        location: As given on the command line.
+        asks: All of a remote dataset is only read with leave; not for commands that are told to copy it.
+        **options: Of `open` and `scan`.
+    """
     from seqlake.dataset.opening import open as open_dataset
     from seqlake.dataset.opening import scan
     from seqlake.errors import DatasetNotFoundError
@@ -77,7 +93,51 @@ def opened(location: str, **options: Any) -> Any:
     except DatasetNotFoundError as missing:
         if version is not None:
             raise
+        if asks:
+            _remote.permit_format(location)
         try:
             return scan(location, **options)
         except DatasetNotFoundError:
             raise missing from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The rows and columns that `--where`, `--ids`, `--columns` and `--drop` name."""
+
+    where: str | None
+    ids: IO[str] | None
+    columns: str | None
+    drop: bool
+
+    @property
+    def everything(self) -> bool:
+        """Whether nothing was named."""
+        return self.where is None and self.ids is None and self.columns is None
+
+    def of(self, everything: Any, /) -> Any:
+        """The chosen part of a dataset; its ids are always in it."""
+        key = everything.schema.id
+        selection = everything.where(self.where) if self.where else everything
+        if self.ids is not None:
+            selection = selection.where(ids=[line.rstrip("\n") for line in self.ids if line.strip()])
+        if self.drop:
+            gone = set(selection.select(key).to_arrow().column(0).to_pylist())
+            kept = everything.select(key).to_arrow().column(0).to_pylist()
+            selection = everything.where(ids=[one for one in kept if one not in gone])
+        if self.columns:
+            selection = selection.select(key, *(c for c in self.columns.split(",") if c != key))
+        return selection
+
+
+def choice(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--where`, `--ids`, `--columns` and `--drop`, handed over as one `choice`."""
+
+    @where
+    @click.option("--ids", type=click.File(), help="A file with one sequence_id a line; - for stdin.")
+    @click.option("--columns", metavar="A,B", shell_complete=complete_columns, help="Only these columns.")
+    @click.option("--drop", is_flag=True, help="Leave the chosen sequences out instead.")
+    def wrapped(*, where: str | None, ids: IO[str] | None, columns: str | None, drop: bool, **others: Any) -> Any:
+        return command(choice=Choice(where=where, ids=ids, columns=columns, drop=drop), **others)
+
+    return below(command, wrapped)

@@ -104,11 +104,15 @@ def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
         with showing(output.progress):
             return command(output=output, **others)
 
+    return below(command, wrapped)
+
+
+def below(command: Callable[..., Any], wrapped: Callable[..., Any], /) -> Callable[..., Any]:
+    """A wrapper that carries a command's own options, which click collects on the function itself."""
     wrapped.__name__ = command.__name__
     wrapped.__doc__ = command.__doc__
-    # click collects options on the function itself; those below this decorator move along.
-    below = getattr(command, "__click_params__", [])
-    wrapped.__click_params__ = [*below, *wrapped.__click_params__]  # type: ignore[attr-defined]
+    own = getattr(wrapped, "__click_params__", [])
+    wrapped.__click_params__ = [*getattr(command, "__click_params__", []), *own]  # type: ignore[attr-defined]
     return wrapped
 
 

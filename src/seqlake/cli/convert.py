@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -14,6 +15,12 @@ from seqlake.cli._output import Output, output_options
 @click.argument("source", metavar="SRC")
 @click.argument("out", metavar="DST")
 @click.option("--to", metavar="FORMAT", help="What to write (default: a Mixtrain dataset).")
+@click.option(
+    "--images",
+    type=click.Choice(["bytes", "video", "files"]),
+    help="What becomes of images in rows, one a step: they stay, become H.264 videos, or a file each.",
+)
+@click.option("--fps", type=float, help="Steps per second for videos, where the source tells none.")
 @click.option("--workers", type=click.IntRange(min=1), help="Processes (default: one per core).")
 @click.option("--work", type=click.Path(path_type=Path), help="Where receipts lie, to go on after an interruption.")
 @_options.where
@@ -29,6 +36,7 @@ def command(
     where: str | None,
     dry_run: bool,
     output: Output,
+    **pictures: str | float | None,
 ) -> None:
     """Convert SRC into DST. `import` and `export` are the same command.
 
@@ -36,12 +44,15 @@ def command(
     """
     from seqlake.conversion.convert import convert
 
-    selection = _options.opened(source)
+    if pictures["fps"] is not None and pictures["images"] != "video":
+        raise click.UsageError("--fps is for --images video.")
+    selection = _options.opened(source, asks=False)
     if where:
         selection = selection.where(where)
+    options: dict[str, Any] = {name: value for name, value in pictures.items() if value is not None}
     if dry_run:
-        plan = convert(selection, out, to=to, workers=workers, work=work, dry_run=True)
+        plan = convert(selection, out, to=to, workers=workers, work=work, dry_run=True, **options)
         output.document(plan.to_json(), text=str(plan))
         return
-    convert(selection, out, to=to, workers=workers, work=work, progress=output.progress)
+    convert(selection, out, to=to, workers=workers, work=work, progress=output.progress, **options)
     output.document({"rows": len(selection), "out": out}, text=f"{len(selection)} sequences at {out}.")

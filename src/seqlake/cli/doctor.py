@@ -14,9 +14,9 @@ from seqlake.cli._output import Output, output_options, size, table
 
 CORE = ("numpy", "pyarrow", "duckdb", "av", "obstore", "click", "tqdm")
 EXTRAS = {
-    "torch": "torch", "images": "simplejpeg", "iceberg": "pyiceberg", "delta": "deltalake", "lance": "pylance",
-    "vortex": "vortex-data", "l5kit": "numcodecs", "mds": "zstandard", "mcap": "mcap", "hdf5": "h5py", "ray": "ray",
-    "viewer": "starlette", "rerun": "rerun-sdk", "torchcodec": "torchcodec",
+    "torch": "torch", "images": "simplejpeg", "spatial": "trimesh", "iceberg": "pyiceberg", "delta": "deltalake",
+    "lance": "pylance", "vortex": "vortex-data", "l5kit": "numcodecs", "mds": "zstandard", "mcap": "mcap",
+    "hdf5": "h5py", "ray": "ray", "viewer": "starlette", "rerun": "rerun-sdk", "torchcodec": "torchcodec",
 }  # fmt: skip
 
 

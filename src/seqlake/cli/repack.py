@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from seqlake.cli import _options
 from seqlake.cli._output import Output, output_options
+from seqlake.cli._overwriting import replacing
 
 
 @click.command()
@@ -15,23 +18,23 @@ from seqlake.cli._output import Output, output_options
 @click.option("--rows-per-shard", type=click.IntRange(min=1), help="Close a shard at so many sequences.")
 @click.option("--fixed-size-inner", is_flag=True, help="Store fixed-size inner lists.")
 @_options.where
+@_options.overwrite
 @_options.dry_run
 @output_options
 def command(
     source: str,
     out: str,
     *,
-    layout: str,
-    rows_per_shard: int | None,
-    fixed_size_inner: bool,
     where: str | None,
+    overwrite: bool,
     dry_run: bool,
     output: Output,
+    **shape: Any,
 ) -> None:
     """Rewrite DATASET (of any kind and layout) into shards of ours at OUT, which must be new or empty."""
     from seqlake.dataset.reshaping import repack
 
-    selection = _options.opened(source)
+    selection = _options.opened(source, asks=False)
     if where:
         selection = selection.where(where)
     if dry_run:
@@ -40,8 +43,9 @@ def command(
             text=f"Would write {len(selection)} sequences to {out}.",
         )
         return
-    made = repack(selection, out, layout=layout, rows_per_shard=rows_per_shard, fixed_size_inner=fixed_size_inner)
-    output.document(
-        {"rows": len(made), "out": out, "layout": layout},
-        text=f"{len(made)} sequences in {len(made.shards())} shards at {out}.",
-    )
+    with replacing(out, overwrite=overwrite, sources=[source]) as place:
+        made = repack(selection, place, **shape)
+        output.document(
+            {"rows": len(made), "out": out, "layout": shape["layout"]},
+            text=f"{len(made)} sequences in {len(made.shards())} shards at {out}.",
+        )

@@ -2,30 +2,69 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
-from seqlake.cli import _options
+from seqlake.cli import _files, _options
 from seqlake.cli._output import Output, output_options, plain, shown
-
-BARS = "▁▂▃▄▅▆▇█"
+from seqlake.cli._terminal import colours, film_strips, sparkline
 
 
 @click.command()
 @_options.source
 @click.argument("sequence_id", metavar="ID", shell_complete=_options.complete_ids)
 @_options.version
+@click.option("--png", type=click.Path(path_type=Path), metavar="FILE", help="Write a contact sheet as a PNG picture.")
+@click.option(
+    "--frames",
+    "count",
+    type=click.IntRange(0, 64),
+    metavar="N",
+    help="So many frames of each camera (default: 4 in the terminal, 8 in a picture); 0 for none.",
+)
+@_options.overwrite
 @output_options
-def command(source: str, sequence_id: str, *, version: int | str | None, output: Output) -> None:
-    """Show one sequence of DATASET: scalars, and for each signal its shape, range, mean and a sparkline."""
+def command(
+    source: str,
+    sequence_id: str,
+    *,
+    version: int | str | None,
+    png: Path | None,
+    count: int | None,
+    overwrite: bool,
+    output: Output,
+) -> None:
+    """Show one sequence of DATASET: scalars, and for each signal its shape, range, mean and a sparkline.
+
+    A terminal with colours shows frames of the cameras too. The contact sheet of --png has them with their times, and
+    the signals as plots.
+    """
     selection = _options.opened(source, version=version)
     view = selection.sequence(sequence_id)
+    if png is not None:
+        _files.refuse_existing([png], overwrite=overwrite)
+    document, lines = _facts(view)
+    if png is not None:
+        from seqlake.dataset.drawing import contact_sheet
+        from seqlake.media._encoding import encode_image
+
+        _files.save(png, encode_image(contact_sheet(view, frames=8 if count is None else count)), overwrite=overwrite)
+        document["png"] = str(png)
+        lines.append(f"contact sheet: {png}")
+    elif output.format == "table" and not output.quiet and colours():
+        lines += film_strips(view, count=count)
+    output.document(document, text="\n".join(lines))
+
+
+def _facts(view: Any) -> tuple[dict[str, Any], list[str]]:
+    """What there is to say, for programs and for people."""
     scalars: dict[str, Any] = {}
     signals: list[dict[str, Any]] = []
     others: dict[str, str] = {}
-    for name in selection.schema.names:
-        category = selection.schema[name].category
+    for name in view.schema.names:
+        category = view.schema[name].category
         value = view[name]
         if category in {"temporal", "vector"} and value is not None:
             signals.append({"column": name, "array": shown(value), **_statistics(value)})
@@ -33,7 +72,7 @@ def command(source: str, sequence_id: str, *, version: int | str | None, output:
             scalars[name] = getattr(value, "location", value)
         else:
             others[name] = shown(value)
-    document = {"sequence_id": sequence_id, "scalars": plain(scalars), "signals": signals, "others": others}
+    document = {"sequence_id": view.id, "scalars": plain(scalars), "signals": signals, "others": others}
     lines = [f"{name}: {shown(value)}" for name, value in {**scalars, **others}.items()]
     for signal in signals:
         lines.append(f"{signal['column']}: {signal['array']}")
@@ -42,7 +81,7 @@ def command(source: str, sequence_id: str, *, version: int | str | None, output:
             + (f"  {d['not_finite']} not finite" if d["not_finite"] else "")
             for d in signal["dims"]
         ]
-    output.document(document, text="\n".join(lines))
+    return document, lines
 
 
 def _statistics(array: Any) -> dict[str, Any]:
@@ -68,14 +107,3 @@ def _statistics(array: Any) -> dict[str, Any]:
             }
         )
     return {"dims": dims, "dims_total": int(steps.shape[1])}
-
-
-def sparkline(curve: Any, *, width: int = 32) -> str:
-    """A curve as block characters; a gap where nothing is finite."""
-    import numpy as np
-
-    parts = np.array_split(np.asarray(curve, np.float64), min(width, len(curve)))
-    means = np.array([p[np.isfinite(p)].mean() if np.isfinite(p).any() else np.nan for p in parts])
-    low, high = np.nanmin(means), np.nanmax(means)
-    scale = (len(BARS) - 1) / (high - low) if high > low else 0.0
-    return "".join(" " if np.isnan(m) else BARS[round((m - low) * scale)] for m in means)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from seqlake.cli import _options
+from seqlake.cli import _options, _remote
 from seqlake.cli._output import Output, output_options, plain, shown, table
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def _points(_context: click.Context, _parameter: click.Parameter, value: str) ->
 @_options.source
 @_options.version
 @_options.where
-@click.option("--columns", metavar="A,B", help="Which columns to look at (default: all with numbers).")
+@click.option("--columns", metavar="A,B", help="Which columns to look at (default: all with numbers or pictures).")
 @click.option(
     "--quantiles",
     metavar="Q,Q",
@@ -49,14 +49,16 @@ def command(
 ) -> None:
     """Show count, range, mean, standard deviation and quantiles of every column and dimension of DATASET.
 
-    All steps are read and the quantiles are exact; what was found is kept with the dataset until it changes. With
-    --outliers the sequences that are least like the others follow, with the reason; -q then prints their ids only.
+    All steps are read and the quantiles are exact; of images and videos at most 1024 evenly spaced frames are, by
+    channel and from 0 to 1. What was found is kept with the dataset until it changes. With --outliers the sequences
+    that are least like the others follow, with the reason; -q then prints their ids only.
     """
     from seqlake.dataset.statistics import outliers, statistics
 
     selection = _options.opened(source, version=version)
     if where:
         selection = selection.where(where)
+    _remote.permit_rows(source, selection)
     names = columns.split(",") if columns else None
     unknown = [name for name in names or () if name not in selection.schema]
     if unknown:

@@ -9,16 +9,19 @@ from __future__ import annotations
 import base64
 from collections.abc import Sized
 from html import escape
-from itertools import islice
+from itertools import islice, zip_longest
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from seqlake.dataset.drawing.plots import runs
+from seqlake.dataset.drawing.strips import is_pictures, strip
 from seqlake.errors import SeqlakeError
 from seqlake.files import locations
+from seqlake.media._encoding import encode_image
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -35,6 +38,8 @@ _CURVES = 8  # of one column
 _POINTS = 160
 _PICTURES = 6
 _PICTURE_BYTES = 16_000
+_THUMB = (96, 72)  # pixels
+_LARGEST_VIDEO = 256 << 20  # that a notebook looks into
 _PICTURE_KINDS = {b"\xff\xd8\xff": "jpeg", b"\x89PNG": "png"}
 _LIMIT = 200_000  # bytes of one notebook output
 _COLORS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#888888", "#000000")
@@ -183,30 +188,52 @@ def _drawn(name: str, category: str, view: SequenceView) -> str:
         caption = f"<div>{_text(name)} <small>{_text(brief(array))}</small></div>"
         return caption + ("" if array is None else sparkline(array))
     if category == "frames":
-        frames = view[name]
-        return "" if frames is None else _film_strip(name, frames.cells)
-    if category == "file":
-        file = view[name]
-        if file is not None and locations.is_local(file.location):
-            try:
-                file.blob()  # says so where the file is not allowed
-            except FileNotFoundError:
-                return f"<div>{_text(name)}</div>{_red(f'missing: {file.reference}')}"
-    return ""
+        return _pictures(name, view)
+    file = view[name] if category == "file" else None
+    if file is None or not locations.is_local(file.location):
+        return ""  # a notebook asks no other machine
+    try:
+        size = file.blob().size  # says so where the file is not allowed
+    except FileNotFoundError:
+        return f"<div>{_text(name)}</div>{_red(f'missing: {file.reference}')}"
+    return _pictures(name, view) if is_pictures(view.schema[name]) and size <= _LARGEST_VIDEO else ""
 
 
-def _film_strip(name: str, frames: Sequence[object]) -> str:
+def _pictures(name: str, view: SequenceView) -> str:
     """A few small pictures, inline; whatever is not one is left out."""
+    value: Any = view[name]
+    if value is None:
+        return ""
+    if stored := _film_strip(name, getattr(value, "cells", ())):
+        return stored
+    one = strip(view, name, count=_PICTURES, box=_THUMB)
+    if not one.pictures:
+        return f"<div>{_text(name)}</div>{_red(one.note)}"
+    shown = [
+        _image(encode_image(picture, format="jpeg"), "jpeg", label)
+        for picture, label in zip_longest(one.pictures, one.labels, fillvalue="")
+        if not isinstance(picture, str)
+    ]
+    return f"<div>{_text(name)} <small>{_text(one.note)}</small></div><div>{''.join(shown)}</div>"
+
+
+def _film_strip(name: str, cells: Sequence[object]) -> str:
+    """Encoded images that are small enough as they are."""
     shown = []
-    for place in np.unique(np.linspace(0, len(frames) - 1, _PICTURES).astype(int)) if frames else ():
-        frame = frames[place]
-        if not isinstance(frame, bytes) or len(frame) > _PICTURE_BYTES:
-            continue
-        kind = next((kind for magic, kind in _PICTURE_KINDS.items() if frame.startswith(magic)), "")
-        if kind:
-            data = base64.b64encode(frame).decode()
-            shown.append(f'<img alt="frame {place}" height="72" src="data:image/{kind};base64,{data}"/>')
+    for place in np.unique(np.linspace(0, len(cells) - 1, _PICTURES).astype(int)) if cells else ():
+        cell = cells[place]
+        kind = next(
+            (k for magic, k in _PICTURE_KINDS.items() if isinstance(cell, bytes) and cell.startswith(magic)), ""
+        )
+        if isinstance(cell, bytes) and kind and len(cell) <= _PICTURE_BYTES:
+            shown.append(_image(cell, kind, f"frame {place}"))
     return f"<div>{_text(name)}</div><div>{''.join(shown)}</div>" if shown else ""
+
+
+def _image(data: bytes, kind: str, label: str) -> str:
+    coded = base64.b64encode(data).decode()
+    name = escape(label)
+    return f'<img alt="{name}" title="{name}" height="{_THUMB[1]}" src="data:image/{kind};base64,{coded}"/> '
 
 
 def sparkline(array: NDArray[Any], *, width: int = 480, height: int = 60) -> str:
@@ -228,7 +255,7 @@ def sparkline(array: NDArray[Any], *, width: int = 480, height: int = 60) -> str
         places, picked = _envelope(curve)
         x = places * (width / max(1, len(curve) - 1))
         y = height - 1 - (picked / span - low / span) * (height - 2)
-        for run in _runs(np.isfinite(y)):
+        for run in runs(np.isfinite(y)):
             points = " ".join(f"{a:.0f},{b:.1f}" for a, b in zip(x[run], y[run], strict=True))
             lines.append(
                 f'<polyline points="{points}" fill="none" stroke="{_COLORS[number % len(_COLORS)]}" stroke-width="1"/>'
@@ -255,11 +282,6 @@ def _envelope(curve: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
     return np.array(places), curve[places]
 
 
-def _runs(present: NDArray[np.bool_]) -> Iterable[slice]:
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], present, [False]])))
-    return [slice(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2], strict=True)]
-
-
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     cell = 'style="text-align:left;padding:2px 8px"'
     first = "".join(f"<th {cell}>{_text(name)}</th>" for name in head)
@@ -280,12 +302,15 @@ def _red(text: str) -> str:
 
 
 def _bounded(parts: Sequence[str]) -> str:
-    """The parts that fit; the rest is counted, so that a notebook stays light."""
-    kept, size = [], 0
-    for number, part in enumerate(parts):
-        size += len(part.encode())
-        if size > _LIMIT - 200:
-            kept.append(f"<p>{len(parts) - number} parts more are not shown.</p>")
-            break
-        kept.append(part)
+    """The parts that fit; those that do not are counted, so that a notebook stays light."""
+    kept, size, left = [], 0, 0
+    for part in parts:
+        length = len(part.encode())
+        if size + length > _LIMIT - 200:
+            left += 1
+        else:
+            kept.append(part)
+            size += length
+    if left:
+        kept.append(f"<p>{left} parts more are not shown.</p>")
     return f"<div>{''.join(kept)}</div>"

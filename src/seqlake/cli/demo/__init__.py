@@ -1,4 +1,4 @@
-"""`seqlake demo`: simulate, write, survive a kill, validate, query, train, plot."""
+"""`seqlake demo`: simulate, record, survive a kill, validate, query, train, draw."""
 
 from seqlake.cli.demo._command import command
 

@@ -12,8 +12,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-RATE = 50
+RATE = 30
 """Control steps per second."""
+
+_INSIDE = 10  # steps of the simulation in one of the controller
 
 LINKS = np.array([0.35, 0.30, 0.20])
 """Lengths of the three links, in metres."""
@@ -46,7 +48,7 @@ def episodes(count: int, /, *, seed: int = 0) -> Iterator[Episode]:
     for number in range(count):
         rng = np.random.default_rng([seed, number])
         task = TASKS[number % len(TASKS)]
-        steps = int(rng.integers(100, 300))
+        steps = int(rng.integers(60, 180))
         yield _episode(f"ep_{number:04d}", task, _plan(task, steps, rng), rng)
 
 
@@ -66,15 +68,17 @@ def _plan(task: str, steps: int, rng: np.random.Generator) -> NDArray[Any]:
 def _episode(name: str, task: str, wanted: NDArray[Any], rng: np.random.Generator) -> Episode:
     angle, speed = wanted[0].copy(), np.zeros(3)
     inertia, friction = np.array([0.09, 0.05, 0.02]), np.array([0.25, 0.2, 0.1])
+    gain, damping = 90 * inertia, 9 * inertia  # a controller of so few steps a second must not pull harder
     actions, states = np.empty((len(wanted), 3), np.float32), np.empty((len(wanted), 8), np.float32)
     error = 0.0
     for step, target in enumerate(wanted):
-        torque = np.clip(14 * (target - angle) - 1.2 * speed, -4, 4) + rng.normal(0, 0.05, 3)
+        torque = np.clip(gain * (target - angle) - damping * speed, -4, 4) + rng.normal(0, 0.02, 3)
         states[step] = np.concatenate([angle, speed, hand(angle)])
         actions[step] = torque
         error += float(np.abs(target - angle).mean())
-        # Semi-implicit Euler stays stable where explicit Euler gains energy.
-        speed += (torque - friction * speed) / inertia / RATE
-        angle = angle + speed / RATE
+        for _ in range(_INSIDE):
+            # Semi-implicit Euler stays stable where explicit Euler gains energy.
+            speed += (torque - friction * speed) / inertia / (RATE * _INSIDE)
+            angle = angle + speed / (RATE * _INSIDE)
     reward = 1.0 - error / len(wanted)
     return Episode(sequence_id=name, task=task, action=actions, obs_state=states, reward=reward, success=reward > 0.9)

@@ -18,15 +18,15 @@ WINDOW = 16
 
 @click.command()
 @click.argument("out", required=False, type=click.Path(path_type=Path))
-@click.option("--episodes", type=click.IntRange(min=6), default=240, show_default=True, help="How many to simulate.")
+@click.option("--episodes", type=click.IntRange(min=6), default=24, show_default=True, help="How many to simulate.")
 @click.option("--from", "rlds", metavar="PATH", help="Take an RLDS folder instead of the simulated arm.")
 @output_options
 def command(out: Path | None, *, episodes: int, rlds: str | None, output: Output) -> None:
     """See seqlake work, in well under a minute, with no network and no extra package.
 
-    A small arm is simulated, its episodes are written (and a writer is killed on the way), validated, queried in
-    SQL, split, and streamed twice as shuffled training windows. OUT must be new or empty; the default is the
-    first free folder below ./demo-output.
+    A small arm is simulated and filmed by two cameras; its episodes are recorded step by step (and a recording is
+    killed on the way), validated, queried in SQL, split, summed up, streamed as shuffled training windows with and
+    without frames, and drawn. OUT must be new or empty; the default is the first free folder below ./demo-output.
     """
     from seqlake.cli.demo import _steps
 
@@ -47,13 +47,14 @@ def command(out: Path | None, *, episodes: int, rlds: str | None, output: Output
     if rlds:
         step("convert", lambda: _steps.convert_rlds(rlds, data))
     else:
-        step("simulate and write", lambda: _steps.write_arm(data, episodes))
-        step("kill a writer", lambda: _steps.kill_writer(data))
+        step("simulate and record", lambda: _steps.record_arm(data, episodes))
+        step("kill a recording", lambda: _steps.kill_writer(data))
     step("validate", lambda: _steps.check(data))
     step("query", lambda: _steps.query(data))
     step("split", lambda: _steps.assign(data))
+    step("statistics", lambda: _steps.summarise(data))
     step("train", lambda: _steps.train(data, WINDOW))
-    step("plot", lambda: _steps.plot(data, folder))
+    step("draw", lambda: _steps.draw(data, folder))
     nbytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     facts |= {"seconds": round(time.perf_counter() - start, 2), "nbytes": nbytes}
     output.document(

@@ -12,16 +12,21 @@ import click
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from seqlake.cli.demo._arm import Episode
+    from seqlake.dataset.selection import Selection
+    from seqlake.dataset.writer import Writer
+    from seqlake.training.loader import Loader
+
     Told = tuple[str, dict[str, Any]]
 
 
-def write_arm(path: Path, count: int) -> Told:
-    """Simulate episodes and write them with the crash-safe writer."""
+def record_arm(path: Path, count: int) -> Told:
+    """Simulate episodes, film them with two cameras, and record them step by step."""
     import pyarrow as pa
 
-    from seqlake.cli.demo import _arm
+    from seqlake.cli.demo import _arm, _camera
     from seqlake.dataset.opening import create
-    from seqlake.spec.column_types import Trajectory
+    from seqlake.spec.column_types import Trajectory, Video
     from seqlake.spec.schema import Schema
 
     schema = Schema(
@@ -30,47 +35,58 @@ def write_arm(path: Path, count: int) -> Told:
             "reward": pa.float32(),
             "success": pa.bool_(),
             "length": pa.int64(),
-            "action": Trajectory(dim=3, units="N·m", fps=_arm.RATE),
+            "action": Trajectory(dim=3, units="Nm", fps=_arm.RATE),
             "obs_state": Trajectory(dim=8, fps=_arm.RATE),
+            "cam_front": Video(fps=_arm.RATE, codec="h264", resolution=_camera.FRONT),
+            "cam_wrist": Video(fps=_arm.RATE // 2, codec="h264", resolution=_camera.WRIST),
         }
     )
     dataset = create(path, schema)
-    steps = 0
-    with dataset.writer(commit_every=max(1, count // 4)) as writer:
+    steps = frames = 0
+    with dataset.writer() as writer:
         for episode in _arm.episodes(count):
             steps += len(episode.action)
-            writer.add(
-                episode.sequence_id,
-                task=episode.task,
-                reward=episode.reward,
-                success=episode.success,
-                action=episode.action,
-                obs_state=episode.obs_state,
-            )
+            frames += record(writer, episode, episode.sequence_id)
     version = dataset.versions()[-1]
     return (
         (
             f"{count} episodes, {steps} control steps of a three-joint arm at {_arm.RATE} Hz\n"
-            f"committed as versions 1 to {version.id}; each commit is all or nothing"
+            f"{frames} frames of two cameras ({_arm.RATE} and {_arm.RATE // 2} fps), encoded to H.264 as they came\n"
+            f"committed as versions 1 to {version.id}, one for each take; each is all or nothing"
         ),
-        {"episodes": count, "steps": steps},
+        {"episodes": count, "steps": steps, "frames": frames},
     )
+
+
+def record(writer: Writer, episode: Episode, name: str) -> int:
+    """Record one episode as a robot would give it, and say how many frames it has."""
+    from seqlake.cli.demo import _camera
+
+    frames = 0
+    with writer.record(name, task=episode.task) as take:
+        for step, (action, state) in enumerate(zip(episode.action, episode.obs_state, strict=True)):
+            cameras = {"cam_front": _camera.front(state[:3])}
+            if step % 2 == 0:  # this camera is half as fast
+                cameras["cam_wrist"] = _camera.wrist(state[:3])
+            take.add(action=action, obs_state=state, **cameras)
+            frames += len(cameras)
+        take.set(reward=episode.reward, success=episode.success)
+    return frames
 
 
 _VICTIM = """
 import sys
-from seqlake.cli.demo import _arm
+from seqlake.cli.demo import _arm, _steps
 from seqlake.dataset.opening import open
-with open(sys.argv[1]).writer(commit_every=1) as writer:
-    for e in _arm.episodes(10_000, seed=1):
-        writer.add("live_" + e.sequence_id, task=e.task, reward=e.reward, success=e.success,
-                   action=e.action, obs_state=e.obs_state)
-        print(e.sequence_id, flush=True)
+with open(sys.argv[1]).writer() as writer:
+    for episode in _arm.episodes(10_000, seed=1):
+        _steps.record(writer, episode, "live_" + episode.sequence_id)
+        print(episode.sequence_id, flush=True)
 """
 
 
 def kill_writer(path: Path) -> Told:
-    """Kill a process that is writing, and look at what is left."""
+    """Kill a process in the middle of a take, and look at what is left."""
     from seqlake.dataset.opening import open as open_dataset
 
     before = len(open_dataset(path))
@@ -92,8 +108,8 @@ def kill_writer(path: Path) -> Told:
         raise click.ClickException(f"{written} episodes were acknowledged, {kept} are there: please report this.")
     return (
         (
-            f"a second process appended episodes one by one and was killed with SIGKILL after {written}\n"
-            f"all {kept} that it had committed are there, nothing half-written is visible"
+            f"a second process recorded more and was killed with SIGKILL in the middle of take {written + 1}\n"
+            f"all {kept} takes that it had committed are there, nothing half-written is visible"
         ),
         {"killed_after": written, "kept": kept},
     )
@@ -110,11 +126,11 @@ def convert_rlds(source: str, path: Path) -> Told:
 
 
 def check(path: Path) -> Told:
-    """Validate every row."""
+    """Validate every row, every file and every frame."""
     from seqlake.dataset.opening import open as open_dataset
 
-    report = open_dataset(path).validate(depth="rows")
-    lines = [f"{len(report.errors)} errors, {len(report.warnings)} warnings at depth rows"]
+    report = open_dataset(path).validate(depth="decode")
+    lines = [f"{len(report.errors)} errors, {len(report.warnings)} warnings at depth decode"]
     return "\n".join([*lines, *map(str, list(report)[:5])]), {"errors": len(report.errors)}
 
 
@@ -148,68 +164,107 @@ def assign(path: Path) -> Told:
     return f"{said}; a column added beside the shards, no signal was rewritten", {"splits": counts}
 
 
-def train(path: Path, window: int) -> Told:
-    """Stream two shuffled epochs of windows, stop in the middle of one and go on."""
-    import numpy as np
+def summarise(path: Path) -> Told:
+    """Find ranges, moments and quantiles of all signals, and of the pictures."""
+    from seqlake.dataset.statistics import statistics
 
-    from seqlake.dataset.opening import open as open_dataset
+    stats = statistics(_train_rows(path), progress=False)
+    lines = []
+    for name, own in stats.items():
+        if own.category in {"temporal", "file", "frames"} and own.count.all():
+            numbers = ", ".join(
+                f"{m:.3g} ± {s:.2g}" for m, s in zip(own.mean.ravel()[:4], own.std.ravel()[:4], strict=True)
+            )
+            sampled = f" ({own.frames} frames, by channel, 0 to 1)" if own.frames else ""
+            lines.append(f"{name}: {numbers}{', ...' if own.count.size > 4 else ''}{sampled}")
+    return "\n".join(lines), {"statistics": {name: own.mean.tolist() for name, own in stats.items()}}
+
+
+def train(path: Path, window: int) -> Told:
+    """Stream two shuffled epochs of windows of signals, then one with frames."""
+    from seqlake.dataset.statistics import statistics
+    from seqlake.dataset.statistics.pixels import is_visual
     from seqlake.training.loader import Loader
     from seqlake.windows.spec import Window
 
-    source = open_dataset(path).where("split = 'train'")
-    signals = [n for n in source.schema.names if source.schema[n].category == "temporal"]
+    source = _train_rows(path)
+    signals = {n: range(window) for n in source.schema.names if source.schema[n].category == "temporal"}
+    stats = statistics(source, progress=False).select(*signals)  # kept since they were found
 
     def loader() -> Loader:
-        spec = Window({name: range(window) for name in signals})
-        return Loader(source, window=spec, batch_size=256, shuffle=True, seed=0).tail("pad")
+        made = Loader(source, window=Window(signals), batch_size=256, shuffle=True, seed=0)
+        return made.normalise(stats).tail("pad")
 
-    began = time.perf_counter()
-    first = loader()
-    nbytes = windows = 0
-    batches: list[tuple[Any, Any]] = []
-    for _ in range(2):
-        for batch in first:
-            if not batches:
-                # Importing and opening are over with the first batch; what follows is the stream itself.
-                ready, began = time.perf_counter() - began, time.perf_counter()
-            windows += int(batch["valid"].sum()) if "valid" in batch else len(batch["start"])
-            nbytes += sum(batch[name].nbytes for name in signals)
-            batches.append((batch["sequence_id"], batch["start"]))
-    seconds = time.perf_counter() - began
-    same = all(
-        np.array_equal(new["start"], starts) and list(new["sequence_id"]) == list(ids)
-        for new, (ids, starts) in zip(loader(), batches, strict=False)
-    )
-    if not same:
+    windows, rate, order, _ = _streamed(loader(), epochs=2)
+    again = loader()
+    if any(_order(batch) != expected for batch, expected in zip(again, order, strict=False)):
         raise click.ClickException("A second loader gave another order: please report this.")
-    return (
-        (
-            f"2 epochs, {windows} windows of {window} steps over {', '.join(signals)}: "
-            f"{windows / seconds:,.0f} windows/s, {nbytes / seconds / 1e6:,.0f} MB/s "
-            f"(first batch after {ready:.1f} s)\n"
-            "a second loader with the same seed gave the same order"
-        ),
-        {"windows": windows, "windows_per_second": round(windows / seconds)},
-    )
+    said = [
+        f"2 epochs, {windows} windows of {window} steps over {', '.join(signals)}: {rate:,.0f} windows/s",
+        "a second loader with the same seed gave the same order",
+    ]
+    facts: dict[str, Any] = {"windows": windows, "windows_per_second": round(rate)}
+    cameras = [n for n in source.schema.names if is_visual(source.schema[n])]
+    if cameras:
+        spec = Window({**dict.fromkeys(cameras, range(-1, 1)), **signals}, stride=4)
+        filmed = Loader(source, window=spec, batch_size=32, shuffle=True, seed=0).normalise(stats).tail("pad")
+        windows, rate, _, shapes = _streamed(filmed, epochs=1)
+        said.append(f"with 2 frames each of {', '.join(cameras)}: {windows} windows, {rate:,.0f} windows/s")
+        said += [f"{name}: uint8 {shapes[name]}" for name in cameras[:2]]
+        facts["windows_with_frames_per_second"] = round(rate)
+    return "\n".join(said), facts
 
 
-def plot(path: Path, folder: Path) -> Told:
-    """Draw some episodes."""
+def _train_rows(path: Path) -> Selection:
+    from seqlake.dataset.opening import open as open_dataset
+
+    return open_dataset(path).where("split = 'train'")
+
+
+def _streamed(loader: Loader, *, epochs: int) -> tuple[int, float, list[Any], dict[str, list[int]]]:
+    """Windows, windows a second, the order of the samples and the shapes of a batch."""
+    windows, order, shapes = 0, list[Any](), dict[str, list[int]]()
+    began = time.perf_counter()
+    for _ in range(epochs):
+        for batch in loader:
+            if not order:
+                # Importing and opening are over with the first batch; what follows is the stream itself.
+                began = time.perf_counter()
+                shapes = {name: list(values.shape) for name, values in batch.items()}
+            windows += int(batch["valid"].sum()) if "valid" in batch else len(batch["start"])
+            order.append(_order(batch))
+    return windows, windows / (time.perf_counter() - began), order, shapes
+
+
+def _order(batch: Any) -> tuple[list[str], list[int]]:
+    return list(batch["sequence_id"]), batch["start"].tolist()
+
+
+def draw(path: Path, folder: Path) -> Told:
+    """Draw a contact sheet of one episode, and curves of some."""
     import numpy as np
 
-    from seqlake.cli.demo import _arm, _plot
+    from seqlake.cli.demo import _arm
+    from seqlake.dataset import drawing
     from seqlake.dataset.opening import open as open_dataset
 
     dataset = open_dataset(path)
+    drawing.save(drawing.contact_sheet(dataset[0]), folder / "contact-sheet.png")
     signal = next(n for n in dataset.schema.names if dataset.schema[n].category == "temporal")
     first = np.asarray(dataset[0][signal], np.float64)
     curves = [
         (f"{signal} {d}", np.stack([np.arange(len(first)), first[:, d]], -1)) for d in range(min(first.shape[1], 8))
     ]
-    panels = [_plot.Panel(title=f"{signal} of {dataset[0].id}", curves=curves)]
+    panels = [drawing.Panel(title=f"{signal} of {dataset[0].id}", curves=curves)]
     if "obs_state" in dataset.schema and dataset.schema["obs_state"].dim == 8:
-        paths = [(dataset[i]["task"], _arm.hand(np.asarray(dataset[i]["obs_state"])[:, :3])) for i in range(9)]
-        panels.append(_plot.Panel(title="Path of the hand, nine episodes", curves=paths))
-    _plot.svg(panels, folder / "episodes.svg")
-    _plot.png(panels, folder / "episodes.png")
-    return f"{folder / 'episodes.svg'} and .png", {"plot": str(folder / "episodes.svg")}
+        paths = [(episode["task"], _arm.hand(np.asarray(episode["obs_state"])[:, :3])) for episode in list(dataset)[:9]]
+        panels.append(drawing.Panel(title=f"Path of the hand, {len(paths)} episodes", curves=paths))
+    drawing.svg(panels, folder / "episodes.svg")
+    drawing.png(panels, folder / "episodes.png")
+    return (
+        (
+            f"{folder / 'contact-sheet.png'}: frames of each camera and the signals of {dataset[0].id}\n"
+            f"{folder / 'episodes.svg'} and .png: curves"
+        ),
+        {"contact_sheet": str(folder / "contact-sheet.png"), "plot": str(folder / "episodes.svg")},
+    )

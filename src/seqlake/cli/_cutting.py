@@ -1,0 +1,84 @@
+"""What `trim` and `segment` share: steps and times as arguments, and what was made."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from seqlake.cli._output import Output
+    from seqlake.dataset.trimming import Cuts
+
+Moment = int | float
+"""A step of the clock (int), or seconds (float)."""
+
+
+def _read(text: str) -> Moment:
+    try:
+        return float(text[:-1]) if text.endswith("s") else int(text)
+    except ValueError:
+        raise click.BadParameter(f"expected a step, as in 40, or seconds, as in 1.5s, found {text!r}.") from None
+
+
+def moment(_context: click.Context, _parameter: click.Parameter, text: str | None) -> Moment | None:
+    """One step or time."""
+    return None if text is None else _read(text.strip())
+
+
+def moments(_context: click.Context, _parameter: click.Parameter, text: str | None) -> list[Moment] | None:
+    """Steps or times, between commas."""
+    if text is None:
+        return None
+    found = [_read(part.strip()) for part in text.split(",") if part.strip()]
+    if not found:
+        raise click.BadParameter("expected at least one step or time.")
+    return found
+
+
+def seconds_of(one: Moment, /) -> float:
+    """A time.
+
+    Raises:
+        UsageError: It is a step.
+    """
+    if not isinstance(one, float):
+        raise click.UsageError(f"Give all in steps or all in seconds; {one} is a step, {one}s is a time.")
+    return one
+
+
+def in_seconds(one: Moment | None, /) -> float | None:
+    """A time, or none."""
+    return None if one is None else seconds_of(one)
+
+
+def tell_plan(selection: Any, out: str, output: Output, *, verb: str) -> None:
+    """What a dry run says."""
+    rows = len(selection)
+    output.document({"rows": rows, "out": out, "dry_run": True}, text=f"Would {verb} {rows} sequences to {out}.")
+
+
+def tell(made: Cuts, out: str, output: Output) -> None:
+    """What was made, how much of it was encoded again, and why."""
+    why = Counter((file.column, file.note) for file in made.files if file.note)
+    lines = [f"{len(made.dataset)} sequences at {out}."]
+    if made.left_out:
+        lines.append(f"{len(made.left_out)} sequences have no such steps and are left out: {_some(made.left_out)}")
+    if made.files:
+        lines.append(f"{len(made.files)} files of {made.frames} frames, {made.encoded} of them encoded again.")
+    lines += [f"{column}: {note} ({count} files)" for (column, note), count in sorted(why.items())]
+    document = {
+        "rows": len(made.dataset),
+        "out": out,
+        "left_out": list(made.left_out),
+        "files": len(made.files),
+        "frames": made.frames,
+        "encoded": made.encoded,
+        "notes": [{"column": column, "note": note, "files": count} for (column, note), count in sorted(why.items())],
+    }
+    output.document(document, text="\n".join(lines))
+
+
+def _some(ids: tuple[str, ...]) -> str:
+    return ", ".join(ids[:5]) + (", ..." if len(ids) > 5 else "")

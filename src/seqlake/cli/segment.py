@@ -1,0 +1,67 @@
+"""`seqlake segment`: cut sequences into pieces, as a new dataset of one row each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from seqlake.cli import _cutting, _options
+from seqlake.cli._output import Output, output_options
+from seqlake.cli._overwriting import replacing
+
+
+@click.command()
+@_options.source
+@_options.out
+@click.option(
+    "--by",
+    metavar="COLUMN",
+    shell_complete=_options.complete_columns,
+    help="Cut where this label of every step changes.",
+)
+@click.option("--length", type=click.IntRange(min=1), metavar="N", help="Cut into pieces of N steps.")
+@click.option(
+    "--at", metavar="STEP,...", callback=_cutting.moments, help="Cut before these steps, or at times: 1.5s,3s."
+)
+@click.option(
+    "--min-length", type=click.IntRange(min=1), default=1, show_default=True, help="Leave out pieces of fewer steps."
+)
+@_options.choice
+@_options.overwrite
+@_options.dry_run
+@output_options
+def command(
+    source: str,
+    out: str,
+    *,
+    at: list[_cutting.Moment] | None,
+    choice: _options.Choice,
+    overwrite: bool,
+    dry_run: bool,
+    output: Output,
+    **how: Any,
+) -> None:
+    """Write every sequence of DATASET as several at OUT: one row for each piece.
+
+    Pieces are called ID/000, ID/001, ...; the columns source_id and source_start say what each was cut from. Files are
+    cut as trim does it.
+    """
+    from seqlake.dataset.trimming import segment
+
+    if sum(one is not None for one in (how["by"], how["length"], at)) != 1:
+        raise click.UsageError("Say how to cut: --by, --length or --at.")
+    selection = choice.of(_options.opened(source, asks=False))
+    if dry_run:
+        _cutting.tell_plan(selection, out, output, verb="cut")
+        return
+    timed = any(isinstance(one, float) for one in at or [])
+    with replacing(out, overwrite=overwrite, sources=[source]) as place:
+        made = segment(
+            selection,
+            place,
+            at=None if at is None or timed else [int(one) for one in at],
+            seconds=[_cutting.seconds_of(one) for one in at or []] if timed else None,
+            **how,
+        )
+        _cutting.tell(made, out, output)

@@ -1,0 +1,110 @@
+"""Some evenly spaced pictures of a column, with their times: what contact sheets, terminals and notebooks show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from seqlake.errors import SeqlakeError
+from seqlake.spec.alignment import clock_of, on_clock, own_rate
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from fractions import Fraction
+
+    from numpy.typing import NDArray
+
+    from seqlake.dataset.sequence import SequenceView
+    from seqlake.protocols import Ints
+    from seqlake.spec.schema import Column, Schema
+
+READ_ERRORS = (SeqlakeError, OSError, ValueError, ArithmeticError, LookupError, TypeError)
+"""What reading a cell may raise; pictures of a sequence say so in place."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strip:
+    """Pictures of one column side by side.
+
+    Attributes:
+        name: The column.
+        pictures: Each uint8 [h, w, 3].
+        labels: What stands below each.
+        note: What stands behind the name; or what was wrong, in place of pictures.
+    """
+
+    name: str
+    pictures: Sequence[NDArray[np.uint8]] = ()
+    labels: Sequence[str] = ()
+    note: str = ""
+
+
+def is_pictures(column: Column, /) -> bool:
+    """Whether a column holds pictures that can be shown: videos, images, frames columns."""
+    declared = column.type.type if column.type is not None else None
+    return column.category == "frames" or (column.category == "file" and declared in {"video", "image"})
+
+
+def strip(view: SequenceView, name: str, /, *, count: int, box: tuple[int, int]) -> Strip:
+    """Evenly spaced pictures of one column; what cannot be read is said in the note.
+
+    Args:
+        view: The sequence.
+        name: A column of pictures.
+        count: How many, the first and the last among them.
+        box: Width and height that each must fit in.
+    """
+    try:
+        frames: Any = view[name]
+        if frames is None:
+            return Strip(name=name, note="null")
+        there = len(frames)
+        if not there:
+            return Strip(name=name, note="no frames")
+        places = np.unique(np.linspace(0, there - 1, count).round().astype(np.int64))
+        height, width = frames.decode(places[:1]).shape[1:3]
+        scale = min(1.0, box[0] / width, box[1] / height)
+        size = (max(1, round(width * scale)), max(1, round(height * scale)))
+        pictures = shown(frames.decode(places, size=size))
+        return Strip(
+            name=name,
+            pictures=list(pictures),
+            labels=_labels(view.schema, name, frames, places),
+            note=f"{there} frame{'s' if there > 1 else ''}, {width}x{height}",
+        )
+    except READ_ERRORS as error:
+        return Strip(name=name, note=str(error).partition("\n")[0])
+
+
+def shown(pictures: NDArray[Any], /) -> NDArray[np.uint8]:
+    """Pictures as a screen can show them: 16 bits (depth) are spread over grey, from the least to the most.
+
+    Args:
+        pictures: [N, h, w, 1 or 3], uint8 or uint16.
+
+    Returns:
+        uint8 [N, h, w, 3].
+    """
+    if pictures.dtype != np.uint8:
+        low, high = int(pictures.min()), int(pictures.max())
+        pictures = ((pictures.astype(np.float32) - low) * (255 / max(1, high - low))).astype(np.uint8)
+    return pictures if pictures.shape[-1] == 3 else np.repeat(pictures[..., :1], 3, axis=-1)
+
+
+def rate_of(schema: Schema, name: str, /) -> Fraction | None:
+    """Steps per second of a column: its own, or the clock's; None where they are not evenly spaced."""
+    own = own_rate(schema[name])
+    if own is not None:
+        return own
+    clock = clock_of(schema).rate
+    return clock if on_clock(schema, name, clock) else None
+
+
+def _labels(schema: Schema, name: str, frames: Any, places: Ints) -> list[str]:
+    """When each is shown, in seconds; its number where nothing says the rate."""
+    if schema[name].category == "frames":
+        rate = rate_of(schema, name)
+        return [f"#{place}" if rate is None else f"{place / float(rate):.2f} s" for place in places.tolist()]
+    return [f"{time:.2f} s" for time in frames.seconds[places].tolist()] if len(frames) > 1 else []

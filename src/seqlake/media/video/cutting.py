@@ -1,0 +1,353 @@
+"""Cuts a video in time: packets are copied, and only what no packet boundary allows is encoded again.
+
+A copy begins at a key packet that nothing before refers to, and ends where the packets so far show exactly the frames
+so far. Frames before and behind it, the edges, are encoded again: for H.264 into the same track, under parameter sets
+of their own; for other codecs the whole clip is. Every clip is read back before it counts: its frames must be as many
+as asked, at the right times, and where copies begin and end they must be the same pictures to the last bit.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import islice
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from seqlake.errors import CorruptFrameError, DecodeError, SeqlakeError
+from seqlake.files.blobs import LocalBlob
+from seqlake.media._bytes import BlobBytes, blob_of
+from seqlake.media._clip import Clip
+from seqlake.media.video import indexing, parameter_sets
+from seqlake.media.video.opening import VideoDecoder, open_video
+from seqlake.media.video.packets import DAMAGED, HIDDEN, KEY, OPEN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from av.video.codeccontext import VideoCodecContext
+    from av.video.frame import VideoFrame
+    from numpy.typing import NDArray
+
+    from seqlake.media.video.packets import PacketIndex
+    from seqlake.protocols import Blob, Ints, Source
+
+_GLOBAL_HEADER = 1 << 22  # FFmpeg's flag: parameter sets apart from packets
+_TOGETHER = 16  # frames that are decoded at once
+# No encoder may reorder: packets must come out in the order of frames.
+_ENCODERS: dict[str, tuple[str, dict[str, str]]] = {
+    "h264": (
+        "libx264",
+        {"preset": "veryfast", "tune": "fastdecode", "crf": "16", "bf": "0", "sc_threshold": "0", "g": "8"},
+    ),
+    "hevc": (
+        "libx265",
+        {
+            "preset": "veryfast",
+            "crf": "18",
+            "x265-params": "bframes=0:keyint=8:min-keyint=8:scenecut=0:open-gop=0:log-level=none:pools=1",
+        },
+    ),
+    "av1": ("libsvtav1", {"preset": "8", "crf": "20", "g": "8", "svtav1-params": "pred-struct=1:lp=1"}),
+    "vp9": ("libvpx-vp9", {"crf": "16", "b": "0", "g": "8", "lag-in-frames": "0", "cpu-used": "4"}),
+    "vp8": ("libvpx", {"crf": "8", "b": "4M", "g": "8", "lag-in-frames": "0", "auto-alt-ref": "0"}),
+    "mpeg4": ("mpeg4", {"flags": "+qscale", "global_quality": "236", "g": "8", "bf": "0"}),
+    "mpeg2video": ("mpeg2video", {"flags": "+qscale", "global_quality": "236", "g": "8", "bf": "0"}),
+    "ffv1": ("ffv1", {"g": "1"}),
+}
+_CONTAINERS = dict.fromkeys(("h264", "hevc", "av1", "vp9", "mpeg4", "mpeg2video", "mjpeg"), "mp4")
+_CONTAINERS |= dict.fromkeys(("prores", "mpeg1video", "dnxhd", "h263", "png"), "mov")
+_SUFFIXES = {"mp4": ".mp4", "mov": ".mov", "matroska": ".mkv"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """Frames `start` to `stop`, of which `first` to `last` are the packets `begin` to `end`."""
+
+    start: int
+    first: int
+    last: int
+    stop: int
+    begin: int
+    end: int
+
+    @property
+    def encoded(self) -> int:
+        return (self.first - self.start) + (self.stop - self.last)
+
+
+def cut(source: Source, path: Path, /, *, start: int, stop: int) -> Clip:
+    """Write some consecutive frames of one stream as a video of its own, without other streams of the file.
+
+    The first frame is shown at 0, the others as long after it as before.
+
+    Args:
+        source: The video.
+        path: Where to write; replaced if it is there. Any suffix.
+        start: First frame, by number.
+        stop: One past the last.
+
+    Raises:
+        IndexError: There are no such frames.
+        CorruptFrameError: A packet that is needed is damaged.
+        DecodeError: Frames must be encoded again and there is no encoder for the codec.
+        OSError: The file cannot be written.
+
+    Example:
+        ```python
+        cut(Source(blob=open_blob("cam.mp4"), column=Video(fps=30)), Path("clip.mp4"), start=45, stop=110).encoded
+        ```
+    """
+    decoder = open_video(replace(source, first=0, count=None))
+    there = len(open_video(source))
+    if not 0 <= start < stop <= there:
+        raise IndexError(f"{blob_of(source).location} has frames 0 to {there - 1}, found {start} to {stop - 1}.")
+    whole = _whole(start + source.first, stop + source.first)
+    plan = _planned(decoder.packets, whole)
+    codec, note = decoder.packets.stream.codec, ""
+    if plan.encoded and codec != "h264":
+        plan = whole
+        note = f"{codec} is cut without encoding only at key frames"
+    try:
+        try:
+            _write(decoder, blob_of(source), path, plan)
+            _check(decoder, path, plan)
+        except DecodeError as error:
+            if plan == whole or isinstance(error, CorruptFrameError):
+                raise
+            plan, note = whole, "its packets cannot be copied"
+            _write(decoder, blob_of(source), path, plan)
+            _check(decoder, path, plan)
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+    finally:
+        decoder.close()
+    suffix = _SUFFIXES[_container_of(codec)]
+    return Clip(frames=stop - start, encoded=plan.encoded, suffix=suffix, note=note)
+
+
+def _container_of(codec: str) -> str:
+    return _CONTAINERS.get(codec, "matroska")
+
+
+def _whole(start: int, stop: int) -> _Plan:
+    return _Plan(start=start, first=stop, last=stop, stop=stop, begin=0, end=0)
+
+
+def _planned(packets: PacketIndex, whole: _Plan) -> _Plan:
+    """The longest copy there is within these frames."""
+    frame = _frames_of(packets)
+    # Before packet p so many frames are shown, and they are the first ones: nothing on one side needs the other.
+    before = np.concatenate([[0], np.cumsum(frame >= 0)])
+    newest = np.concatenate([[-1], np.maximum.accumulate(frame)])
+    closed = newest == before - 1
+    begins = closed[:-1] & (frame == before[:-1]) & ((packets.flags & (KEY | OPEN)) == KEY)
+    found = np.flatnonzero(begins & (frame >= whole.start) & (frame < whole.stop))
+    if not len(found) or packets.stream.changes:
+        return whole
+    begin = int(found[0])
+    awkward = np.flatnonzero(packets.flags[begin:] & (HIDDEN | DAMAGED))
+    limit = begin + int(awkward[0]) if len(awkward) else len(frame)
+    ends = np.flatnonzero(closed & (before <= whole.stop))
+    end = int(ends[(ends > begin) & (ends <= limit)].max(initial=begin))
+    if end == begin:
+        return whole
+    return replace(whole, first=int(frame[begin]), last=int(before[end]), begin=begin, end=end)
+
+
+def _write(decoder: VideoDecoder, blob: Blob, path: Path, plan: _Plan) -> None:
+    """Write the file; its packets come one after another, encoded and copied ones.
+
+    Raises:
+        DecodeError: FFmpeg refuses to encode or to hold them.
+    """
+    import av
+
+    packets, stream = decoder.packets, decoder.packets.stream
+    both = plan.encoded > 0 and plan.begin < plan.end
+    numbers = parameter_sets.free_numbers(stream.extradata) if both else [0, 0]
+    head = _encoder(decoder, plan.start, numbers[0]) if plan.start < plan.first else None
+    tail = _encoder(decoder, plan.last, numbers[1]) if plan.last < plan.stop else None
+    made = [bytes(one.extradata or b"") for one in (head, tail) if one is not None]
+    held = parameter_sets.delimited(stream.extradata) if both else b""
+    extradata = held + b"".join(made) if made else stream.extradata
+    width = parameter_sets.length_bytes(stream.extradata) if both else None
+
+    def contents() -> Iterator[tuple[bytes, bool]]:
+        if head is not None:
+            yield from _encoded(decoder, head, plan.start, plan.first)
+        for data, key in _copied(packets, blob, plan):
+            yield parameter_sets.with_start_codes(data, width), key
+        if tail is not None:
+            yield from _encoded(decoder, tail, plan.last, plan.stop)
+
+    try:
+        _mux(packets, blob, path, plan, contents(), extradata=extradata)
+    except (OSError, SeqlakeError):
+        raise
+    except (av.FFmpegError, ValueError) as error:
+        raise DecodeError(f"{blob.location} cannot be cut: {error}.", path=blob.location) from error
+
+
+def _mux(
+    packets: PacketIndex,
+    blob: Blob,
+    path: Path,
+    plan: _Plan,
+    contents: Iterator[tuple[bytes, bool]],
+    *,
+    extradata: bytes,
+) -> None:
+    import av
+
+    times, lasting = _times(packets, plan)
+    frame = _frames_of(packets)
+    shown = np.concatenate(
+        [np.arange(plan.start, plan.first), frame[plan.begin : plan.end], np.arange(plan.last, plan.stop)]
+    )
+    pts = times[shown - plan.start]
+    late = int((times - pts).max())  # a packet must be there before its frame is shown
+    index, kind = packets.stream, _container_of(packets.stream.codec)
+    options = {} if kind == "matroska" else {"movflags": "+faststart"}
+    with (
+        indexing.open_container(BlobBytes(blob), blob.location) as container,
+        av.open(str(path), "w", format=kind, options=options) as out,
+    ):
+        stream: Any = out.add_stream_from_template(indexing.picture_streams(container)[index.number], opaque=True)
+        stream.codec_context.extradata = extradata or None
+        for number, (data, key) in enumerate(contents):
+            packet: Any = av.Packet(len(data))
+            memoryview(packet)[:] = data
+            packet.pts, packet.dts = int(pts[number]), int(times[number]) - late
+            packet.duration, packet.time_base = int(lasting[shown[number] - plan.start]), index.time_base
+            packet.is_keyframe, packet.stream = key, stream
+            out.mux(packet)
+
+
+def _frames_of(packets: PacketIndex) -> Ints:
+    """[packets] which frame each shows; -1 where none."""
+    frame = np.full(len(packets.pts), -1, np.int64)
+    frame[packets.order] = np.arange(len(packets.order))
+    return frame
+
+
+def _times(packets: PacketIndex, plan: _Plan) -> tuple[Ints, Ints]:
+    """[frames] ticks after the first at which each is shown, and how long."""
+    pts = packets.pts[packets.order]
+    steps = np.diff(pts)
+    usual = int(1 / (packets.stream.rate * packets.stream.time_base)) if packets.stream.rate else 1
+    lasting = np.append(steps, steps[-1] if len(steps) else max(1, usual))
+    return pts[plan.start : plan.stop] - pts[plan.start], lasting[plan.start : plan.stop]
+
+
+def _copied(packets: PacketIndex, blob: Blob, plan: _Plan) -> Iterator[tuple[bytes, bool]]:
+    """Packets as they are in the file, and whether decoding may begin at each.
+
+    Raises:
+        CorruptFrameError: They are not those of the index.
+    """
+    file = BlobBytes(blob)
+    if packets.stream.placed:
+        spans = zip(packets.offset[plan.begin : plan.end].tolist(), packets.length[plan.begin : plan.end], strict=True)
+        found: Iterator[bytes] = (file.between(start, start + int(length)) for start, length in spans)
+    else:
+        found = islice(indexing.packet_reader(packets, file, blob.location), plan.begin, plan.end)
+    for number, data in enumerate(found, plan.begin):
+        if zlib.crc32(data) != packets.crc[number]:
+            raise CorruptFrameError(
+                f"{blob.location}: the bytes of packet {number} are not those that were indexed. The file is damaged; "
+                "copy it from where it came from.",
+                path=blob.location,
+            )
+        yield data, bool(packets.flags[number] & KEY)
+
+
+def _encoder(decoder: VideoDecoder, first: int, number: int) -> VideoCodecContext:
+    """An encoder for pictures like those of the stream, open.
+
+    Args:
+        decoder: The stream.
+        first: The first frame that it will be given.
+        number: Of its parameter sets, where the codec numbers them.
+
+    Raises:
+        DecodeError: There is none in this FFmpeg.
+    """
+    import av
+
+    packets, stream = decoder.packets, decoder.packets.stream
+    ((_, frame),) = decoder.planes(np.array([first]))
+    name, options = _ENCODERS.get(stream.codec, ("", {}))
+    try:
+        codec = cast("VideoCodecContext", av.CodecContext.create(name, "w"))
+        codec.width, codec.height, codec.pix_fmt = stream.width, stream.height, stream.pix_fmt
+        codec.time_base = Fraction(1) / (stream.rate or 30)
+        codec.framerate = stream.rate or Fraction(30)
+        codec.color_range, codec.colorspace, codec.color_primaries, codec.color_trc = stream.tags
+        codec.thread_count = 1
+        codec.flags |= _GLOBAL_HEADER
+        x264 = f"open-gop=0:threads=1:sps-id={number}:interlaced={int(frame.interlaced_frame)}"
+        codec.options = options | ({"x264-params": x264} if stream.codec == "h264" else {})
+        codec.open()
+    except (av.FFmpegError, ValueError) as error:
+        keys = ", ".join(map(str, np.flatnonzero(np.isin(packets.order, packets.starts))[:5]))
+        raise DecodeError(
+            f"A cut between key frames needs an encoder for {stream.codec} ({stream.pix_fmt}), and the FFmpeg inside "
+            f"this PyAV ({av.__version__}) has none that works: {error}. Cut at key frames ({keys}, ...), or encode "
+            "the videos as H.264 first."
+        ) from error
+    return codec
+
+
+def _encoded(decoder: VideoDecoder, encoder: VideoCodecContext, first: int, last: int) -> Iterator[tuple[bytes, bool]]:
+    """Frames `first` to `last` encoded again, one packet each."""
+    for begin in range(first, last, _TOGETHER):
+        frames = dict(decoder.planes(np.arange(begin, min(begin + _TOGETHER, last))))
+        for number in sorted(frames):
+            frame = frames[number]
+            frame.pts, frame.time_base = number - first, encoder.time_base
+            frame.pict_type = cast("Any", 0)  # else the encoder copies the type that the frame had
+            for packet in encoder.encode(frame):
+                yield bytes(packet), packet.is_keyframe
+    for packet in encoder.encode(None):
+        yield bytes(packet), packet.is_keyframe
+
+
+def _check(decoder: VideoDecoder, path: Path, plan: _Plan) -> None:
+    """Read the clip back.
+
+    Raises:
+        DecodeError: It has other frames, at other times, or its copied packets do not show what they showed.
+    """
+    made = VideoDecoder(indexing.index(LocalBlob(path))[0], LocalBlob(path))
+    times, _ = _times(decoder.packets, plan)
+    base, own = decoder.time_base, made.time_base
+    expected = [Fraction(int(time)) * base for time in times]
+    found = [Fraction(int(time)) * own for time in made.pts]
+    if made.packets.stream.turn != decoder.packets.stream.turn:
+        raise DecodeError("The clip is turned another way than the video.")
+    # Matroska, which holds what no other container does, counts in milliseconds.
+    near = Fraction(1, 1000) if _container_of(decoder.packets.stream.codec) == "matroska" else Fraction(0)
+    if len(found) != len(expected) or any(abs(a - b) > near for a, b in zip(found, expected, strict=True)):
+        raise DecodeError(f"The clip has {len(found)} frames where {len(expected)} were cut, or they have other times.")
+    for number in {plan.first, plan.last - 1} if plan.first < plan.last else ():
+        before = next(frame for _, frame in decoder.planes(np.array([number])))
+        after = next(frame for _, frame in made.planes(np.array([number - plan.start])))
+        if not all(map(np.array_equal, _rows(before), _rows(after))):
+            raise DecodeError(f"The copied frame {number} shows something else in the clip.")
+
+
+def _rows(frame: VideoFrame) -> list[NDArray[np.uint8]]:
+    """Every plane without what pads its rows."""
+    wide = 2 if max(part.bits for part in frame.format.components) > 8 else 1
+    packed = len(frame.planes) == 1  # all components in one plane: its rows are compared with their padding left out
+    made = []
+    for plane in frame.planes:
+        rows = np.frombuffer(plane, np.uint8).reshape(plane.height, plane.line_size)  # type: ignore[call-overload]
+        bits = frame.format.padded_bits_per_pixel if packed else 8 * wide
+        made.append(rows[:, : plane.width * bits // 8])
+    return made
