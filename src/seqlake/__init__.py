@@ -27,6 +27,7 @@ _HOME = {
     "Shuffle": "training.order",
     "Spatial3D": "spec.column_types",
     "Spatial4D": "spec.column_types",
+    "Statistics": "dataset.statistics",
     "Trajectory": "spec.column_types",
     "Version": "protocols",
     "Video": "spec.column_types",
@@ -38,8 +39,10 @@ _HOME = {
     "init": "dataset.opening",
     "merge": "dataset.reshaping",
     "open": "dataset.opening",
+    "outliers": "dataset.statistics",
     "scan": "dataset.opening",
     "seconds": "windows.spec",
+    "statistics": "dataset.statistics",
 }
 _MODULES = ("errors", "protocols", "testing")
 

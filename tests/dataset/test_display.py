@@ -142,6 +142,27 @@ def test_pictures_are_shown_and_missing_files_are_red(tmp_path: Path) -> None:
     pictures = [base64.b64decode(img.attrib["src"].partition("base64,")[2]) for img in tree.iter("img")]
     assert pictures == [jpeg] * 5
     red = [div.text for div in tree.iter("div") if "color" in div.attrib.get("style", "")]
-    assert len(red) == 2
-    assert red[0] == "missing: gone.mp4"
-    assert "leads out of the dataset" in red[1]
+    assert len(red) == 3
+    assert "there.mp4 cannot be opened as media" in str(red[0])
+    assert red[1] == "missing: gone.mp4"
+    assert "leads out of the dataset" in str(red[2])
+
+
+def test_videos_and_large_pictures_are_shown_small(tmp_path: Path) -> None:
+    from seqlake.media import image
+
+    rng = np.random.default_rng(0)
+    ds = sl.create(
+        tmp_path / "arm", sl.Schema({"cam": sl.Video(fps=30), "big": sl.Image(frames="bytes", format="png")})
+    )
+    frames = rng.integers(0, 255, (12, 120, 160, 3), dtype=np.uint8)
+    with ds.writer() as writer:
+        writer.add("a", cam=frames, big=frames[:3])
+    html = ds["a"]._repr_html_()
+    assert len(html.encode()) < 200_000
+    pictures = list(ET.fromstring(html).iter("img"))
+    assert [one.attrib["title"] for one in pictures[:6]] == ["0.00 s", "0.07 s", "0.13 s", "0.23 s", "0.30 s", "0.37 s"]
+    assert len(pictures) == 9
+    for one in pictures:
+        data = base64.b64decode(one.attrib["src"].partition("base64,")[2])
+        assert image.decode(data).shape == (72, 96, 3)

@@ -18,6 +18,7 @@ from seqlake.errors import SchemaMismatchError, ValidationError
 from seqlake.media._encoding import Encoding
 from seqlake.spec.column_types import Image, Trajectory, Video
 from seqlake.spec.schema import Schema
+from seqlake.training.loader import Loader
 
 SCHEMA = Schema(
     {
@@ -208,3 +209,132 @@ def test_a_video_without_fps_takes_the_clocks(tmp_path: Path) -> None:
     with ds.writer() as writer:
         writer.add("a", x=np.zeros((4, 1)), cam=pictures(4))
     assert video(tmp_path / "ds" / first_cam(ds))[1] == [k / Fraction(20) for k in range(4)]
+
+
+# ---- frames with times of their own
+
+TIMED = Schema(
+    {
+        "length": pa.int64(),
+        "action": Trajectory(dim=1, fps=10),
+        "cam": Video(timestamps="cam_times"),
+        "cam_times": Trajectory(dim=1, dtype=pa.int64()),
+    }
+)
+SECONDS = [Fraction(text) for text in ("5", "5.04", "5.0700004", "8", "8.5", "90.000123")]
+
+
+def stamps(*, kind: str = "int64") -> np.ndarray:
+    """[T, 1] in nanoseconds, or seconds."""
+    whole = np.array([int(one * 10**9) for one in SECONDS])[:, None]
+    return whole if kind == "int64" else whole / 1e9
+
+
+def timed(tmp_path: Path, *, kind: str = "int64"):
+    times = Trajectory(dim=1, dtype=pa.int64() if kind == "int64" else pa.float64())
+    return opening.create(tmp_path / kind, TIMED.with_columns({"cam_times": times}))
+
+
+@pytest.mark.parametrize("kind", ["int64", "float64"])
+@pytest.mark.parametrize("given", [np.asarray, torch.from_numpy, np.ndarray.tolist], ids=["array", "tensor", "list"])
+def test_a_frame_is_shown_at_its_own_time(kind: str, given, tmp_path: Path) -> None:
+    """Its tick of 1/90000 s is the last one that is not after its time, so that it stands there at that time."""
+    ds = timed(tmp_path, kind=kind)
+    with ds.writer() as writer:
+        writer.add("a", cam=iter(pictures(6)), cam_times=given(stamps(kind=kind)), action=np.zeros((850, 1)))
+    found, shown = video(tmp_path / kind / first_cam(ds))
+    assert near(found, pictures(6))
+    since = [one - SECONDS[0] for one in SECONDS]
+    assert shown == [Fraction(int(one * 90_000), 90_000) for one in since]
+    assert ds["a"]["cam"].numbers_at(since).tolist() == list(range(6))
+    assert ds["a"]["length"] == 850
+    assert ds.validate(depth="files").ok
+
+
+@pytest.mark.parametrize(
+    ("times", "message"),
+    [
+        (stamps()[::-1], "step 1: expected a frame at least 1/90000 s after the one before, found it -81.5001"),
+        (np.arange(6)[:, None] * 5000, "step 1: expected a frame at least 1/90000 s after"),
+        (stamps()[:5], "step 5: expected the frame's time in column 'cam_times', found none"),
+        (np.arange(7)[:, None] * 10**9, "expected a frame for each of 7 times, found 6"),
+        (None, "step 0: expected the frame's time in column 'cam_times'"),
+        ([["a"]] * 6, "expected times as numbers"),
+    ],
+)
+def test_times_that_do_not_fit(times, message: str, tmp_path: Path) -> None:
+    ds = timed(tmp_path)
+    before = files_in(tmp_path)
+    with ds.writer() as writer, pytest.raises((SchemaMismatchError, ValidationError), match=message):
+        writer.add("a", cam=pictures(6), cam_times=times)
+    assert files_in(tmp_path) == before
+
+
+def test_times_that_are_not_finite(tmp_path: Path) -> None:
+    ds = timed(tmp_path, kind="float64")
+    with ds.writer() as writer, pytest.raises(ValidationError, match="expected times that are finite, found nan"):
+        writer.add("a", cam=pictures(2), cam_times=[[0.0], [np.nan]])
+
+
+# ---- frames in an upsert
+
+
+def test_frames_replace_frames(tmp_path: Path) -> None:
+    schema = Schema({"length": pa.int64(), "cam": Video(fps=10), "stills": Image(frames="files"), "n": pa.int64()})
+    root = tmp_path / "ds"
+    ds = opening.create(root, schema)
+    with ds.writer() as writer:
+        for name in "ab":
+            writer.add(name, cam=pictures(4), stills=pictures(4), n=1)
+    kept = ds["b"]["cam"].reference
+    ds.upsert(
+        [
+            {"sequence_id": "a", "cam": pictures(7)[::-1], "stills": pictures(7)},
+            {"sequence_id": "c", "cam": iter(pictures(3)), "n": 5},
+        ],
+        encoding=Encoding(keyframe_every=2),
+    )
+    assert ds.to_arrow().column("length").to_pylist() == [7, 4, 3]
+    assert ds.to_arrow().column("n").to_pylist() == [1, 1, 5]
+    assert ds["b"]["cam"].reference == kept
+    assert near(video(root / ds["a"]["cam"].reference)[0], pictures(7)[::-1])
+    assert np.array_equal(ds["a"]["stills"][:], pictures(7))
+    with av.open(str(root / ds["c"]["cam"].reference)) as container:
+        assert [frame.key_frame for frame in container.decode(video=0)] == [True, False, True]
+    assert not [name for name in files_in(root) if name.startswith("_seqlake/staged")]
+    ds.collect(older_than=timedelta(0))
+    assert ds.validate(depth="files").ok
+    assert len(ds["a"]["cam"]) == 7
+
+
+def test_frames_alone_leave_the_length_that_a_signal_told(tmp_path: Path) -> None:
+    schema = Schema({"length": pa.int64(), "x": Trajectory(dim=1, fps=10), "cam": Video(fps=10)})
+    ds = opening.create(tmp_path / "ds", schema)
+    with ds.writer() as writer:
+        writer.add("a", x=np.zeros((5, 1)), cam=pictures(5))
+    ds.upsert([{"sequence_id": "a", "cam": pictures(3)}, {"sequence_id": "b", "cam": pictures(2)}])
+    assert ds.to_arrow().column("length").to_pylist() == [5, 2]
+    ds.upsert([{"sequence_id": "a", "x": np.zeros((4, 1)), "cam": pictures(4)}, {"sequence_id": "b", "length": 9}])
+    assert ds.to_arrow().column("length").to_pylist() == [4, 9]
+
+
+def test_an_upsert_that_fails_leaves_nothing(root: Path) -> None:
+    ds = opening.open(root)
+    before = files_in(root)
+    for row in ({"cam": pictures(3, width=66)}, {"cam": pictures(3), "n": "text"}):
+        with pytest.raises((SchemaMismatchError, ValidationError)):
+            ds.upsert([{"sequence_id": "good", "cam": pictures(2)}, {"sequence_id": "bad", **row}])
+        assert files_in(root) == before
+
+
+def test_windows_show_the_frame_that_stands_at_each_step(tmp_path: Path) -> None:
+    """At 10 steps a second: frames taken at 0, 0.25, 0.3 and 0.8 s after the start."""
+    ds = timed(tmp_path)
+    levels = np.array([0, 60, 120, 180], np.uint8)
+    frames = np.broadcast_to(levels[:, None, None, None], (4, 48, 64, 3))
+    times = 7_000_000_000 + np.array([[0], [250_000_000], [300_000_000], [800_000_000]])
+    with ds.writer() as writer:
+        writer.add("a", cam=frames, cam_times=times, action=np.zeros((10, 1)))
+    [batch] = Loader(ds, window={"cam": range(1)}, batch_size=10, shuffle=False)
+    nearest = np.abs(batch["cam"][:, 0, 0, 0, :1].astype(int) - levels).argmin(axis=1)
+    assert nearest.tolist() == [0, 0, 0, 2, 2, 2, 2, 2, 3, 3]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from seqlake.dataset import progress
+from seqlake.testing import samples
 
 
 @pytest.fixture
@@ -14,7 +15,7 @@ def slow(monkeypatch):
     class Watched(tqdm.tqdm):
         def __init__(self, *args, **options):
             seen.append(options["disable"])
-            super().__init__(*args, **{**options, "delay": 0})
+            super().__init__(*args, **{**options, "delay": 0, "mininterval": 0})
 
     monkeypatch.setattr(tqdm, "tqdm", Watched)
     return seen
@@ -34,4 +35,22 @@ def test_nothing_is_shown_for_programs_and_without_a_terminal(slow, capsys) -> N
         assert list(progress.over(range(3), "validate")) == [0, 1, 2]
     assert list(progress.over(range(3), "validate")) == [0, 1, 2]
     assert slow == [True, None]
+    assert capsys.readouterr() == ("", "")
+
+
+def test_what_is_counted_is_shown_too(slow, capsys, tmp_path) -> None:
+    with progress.shown(True), progress.counting(3, "validate", unit="sequences") as done:
+        for _ in range(3):
+            done()
+    assert "3/3" in capsys.readouterr().err
+    ds = samples.arm_dataset(tmp_path / "arm", count=4)
+    capsys.readouterr()
+    with progress.shown(True):
+        assert ds.validate(depth="files").ok
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "4/4" in err
+    assert "sequences" in err
+    with progress.shown(False):
+        assert ds.validate(depth="files").ok
     assert capsys.readouterr() == ("", "")

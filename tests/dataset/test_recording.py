@@ -194,6 +194,25 @@ def test_columns_with_times_of_their_own(tmp_path: Path) -> None:
     assert (row["t"], row["length"], len(row["x"]), row["force"][2]) == ([5, 6, 7], 2, 2, [5, 6])
 
 
+def test_a_camera_with_times_of_its_own(tmp_path: Path) -> None:
+    schema = Schema({"x": Trajectory(dim=1, fps=10), "cam": Video(timestamps="t"), "length": pa.int64(),
+                     "t": Column("t", pa.list_(pa.float64()), Trajectory())})  # fmt: skip
+    ds = opening.create(tmp_path / "ds", schema)
+    seconds = [10.0, 10.05, 10.0625, 11.5]
+    with ds.writer() as writer, writer.record("ep") as take:
+        for k, at in enumerate(seconds):
+            take.add(cam=picture(k), t=at)
+            with pytest.raises(ValidationError, match="column 'cam': expected a frame at least 1/90000"):
+                take.add(cam=picture(k), t=at)
+            take.add(x=[float(k)])
+            with pytest.raises(SchemaMismatchError, match="expected the columns cam, t, found cam"):
+                take.add(cam=picture(k))
+    found, shown = video(tmp_path / "ds" / ds["ep"]["cam"].reference)
+    assert near(found, np.stack([picture(k) for k in range(4)]))
+    assert shown == [0, Fraction(1, 20), Fraction(1, 16), Fraction(3, 2)]
+    assert (ds["ep"]["t"].tolist(), ds["ep"]["length"]) == (seconds, 4)
+
+
 def test_a_take_on_a_bucket(s3_bucket) -> None:
     ds = opening.create(f"{s3_bucket.uri}/ds", SCHEMA, storage=s3_bucket.storage)
     with ds.writer() as writer:
@@ -409,10 +428,10 @@ def test_an_encoders_error_is_raised_where_the_steps_are_added(
     """At one of the next steps, or at the end of the take."""
     real = VideoEncoder.write
 
-    def failing(self, frame) -> None:
+    def failing(self, frame, **rest) -> None:
         if self.frames == bad:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(self, frame)
+        real(self, frame, **rest)
 
     monkeypatch.setattr(VideoEncoder, "write", failing)
     before = files_in(root)
@@ -424,7 +443,7 @@ def test_an_encoders_error_is_raised_where_the_steps_are_added(
 
 
 def test_an_encoders_error_that_was_caught_still_loses_the_take(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(self, frame) -> None:
+    def failing(self, frame, **rest) -> None:
         raise OSError(errno.EIO, "broken")
 
     monkeypatch.setattr(VideoEncoder, "write", failing)
@@ -439,9 +458,9 @@ def test_an_encoders_error_that_was_caught_still_loses_the_take(root: Path, monk
 def test_frames_are_checked_against_those_that_still_wait(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, release = VideoEncoder.write, threading.Event()
 
-    def waiting(self, frame) -> None:
+    def waiting(self, frame, **rest) -> None:
         release.wait()
-        real(self, frame)
+        real(self, frame, **rest)
 
     monkeypatch.setattr(VideoEncoder, "write", waiting)
     with opening.open(root).writer() as writer, writer.record("ep") as take:
@@ -455,10 +474,10 @@ def test_frames_are_checked_against_those_that_still_wait(root: Path, monkeypatc
 def test_a_slow_encoder_holds_the_steps_back(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, added, ahead = VideoEncoder.write, [], []
 
-    def slow(self, frame) -> None:
+    def slow(self, frame, **rest) -> None:
         time.sleep(0.001)
         ahead.append(len(added) - self.frames)
-        real(self, frame)
+        real(self, frame, **rest)
 
     monkeypatch.setattr(VideoEncoder, "write", slow)
     buffer = np.empty((48, 64, 3), np.uint8)
@@ -478,9 +497,9 @@ def stuck(monkeypatch: pytest.MonkeyPatch):
     """Every encoder stands still; Ctrl-C comes when the queue is full, and only then they go on."""
     real, release, added = VideoEncoder.write, threading.Event(), []
 
-    def wait(self, frame) -> None:
+    def wait(self, frame, **rest) -> None:
         release.wait()
-        real(self, frame)
+        real(self, frame, **rest)
 
     def press() -> None:
         before = -1

@@ -6,6 +6,7 @@ import errno
 import io
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 
 import av
 import numpy as np
@@ -33,6 +34,14 @@ def psnr(found: np.ndarray, expected: np.ndarray) -> float:
     return float("inf") if error == 0 else 10 * np.log10(255**2 / error)
 
 
+def encode_at(path: Path, frames, ticks) -> Path:
+    encoder = VideoEncoder(path, fps=None)
+    for frame, tick in zip(frames, ticks, strict=True):
+        encoder.write(frame, tick=tick)
+    encoder.close()
+    return path
+
+
 def encode(path: Path, frames, fps: Fraction = Fraction(30), encoding: Encoding | None = None) -> Path:
     encoder = VideoEncoder(path, fps=fps, encoding=encoding)
     for frame in frames:
@@ -41,10 +50,12 @@ def encode(path: Path, frames, fps: Fraction = Fraction(30), encoding: Encoding 
     return path
 
 
-def decoded(path: Path) -> tuple[list[av.VideoFrame], av.VideoStream]:
+def decoded(path: Path) -> tuple[list[av.VideoFrame], SimpleNamespace]:
+    """All frames, and what the stream says: a stream of PyAV may not be asked once its container is closed."""
     with av.open(str(path)) as container:
         stream = container.streams.video[0]
-        return list(container.decode(stream)), stream
+        said = {n: getattr(stream, n) for n in ("average_rate", "duration", "time_base", "codec_context")}
+        return list(container.decode(stream)), SimpleNamespace(**said)
 
 
 def as_rgb(frames: list[av.VideoFrame]) -> np.ndarray:
@@ -86,7 +97,7 @@ def test_the_training_profile(tmp_path: Path) -> None:
     assert {int(f.pict_type) for f in frames} == {1, 2}, "I and P"
     assert context.has_b_frames == 0
     with av.open(str(path)) as container:
-        packets = [p for p in container.demux(stream.index) if p.size]
+        packets = [p for p in container.demux(video=0) if p.size]
     assert [p.pts for p in packets] == sorted(p.pts for p in packets)
     data = path.read_bytes()
     assert data.index(b"moov") < data.index(b"mdat"), "a reader of the head knows every frame"
@@ -114,6 +125,35 @@ def test_buffers_may_be_reused_and_arrays_strided(tmp_path: Path) -> None:
     encoder.close()
     assert encoder.frames == 10
     assert psnr(as_rgb(decoded(tmp_path / "a.mp4")[0]), expected) > LEAST_PSNR
+
+
+@pytest.mark.parametrize(
+    "ticks", [[0], [0, 1, 2, 3], [0, 2999, 6000, 6001, 90_000, 90_000 * 7200], [7, 9, 1000]], ids=str
+)
+def test_frames_with_times_of_their_own(ticks: list[int], tmp_path: Path) -> None:
+    """The last is two hours on: ticks and their sums are counted in more than 32 bits."""
+    expected = clip(len(ticks), 240, 320)
+    frames, stream = decoded(encode_at(tmp_path / "a.mp4", expected, ticks))
+    assert stream.time_base == Fraction(1, 90_000)
+    assert [f.pts - frames[0].pts for f in frames] == [tick - ticks[0] for tick in ticks]
+    assert psnr(as_rgb(frames), expected) > LEAST_PSNR
+
+
+def test_ticks_that_do_not_ascend(tmp_path: Path) -> None:
+    frame = np.zeros((32, 48, 3), np.uint8)
+    encoder = VideoEncoder(tmp_path / "a.mp4", fps=None)
+    encoder.write(frame, tick=5)
+    for tick in (5, 4):
+        with pytest.raises(ValidationError, match=f"after tick 5 of 1/90000 s, found one at {tick}"):
+            encoder.write(frame, tick=tick)
+    with pytest.raises(ValueError, match="a constant rate, or each has a tick"):
+        encoder.write(frame)
+    with pytest.raises(ValueError, match="a constant rate, or each has a tick"):
+        VideoEncoder(tmp_path / "b.mp4", fps=Fraction(30)).write(frame, tick=0)
+    encoder.write(frame, tick=6)
+    encoder.close()
+    first, second = (f.pts for f in decoded(tmp_path / "a.mp4")[0])
+    assert second - first == 1
 
 
 def test_options_of_ones_own(tmp_path: Path) -> None:

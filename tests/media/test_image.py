@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import struct
+import sys
 import zlib
 from fractions import Fraction
 
@@ -13,16 +13,24 @@ import numpy as np
 import pytest
 
 from seqlake import media
-from seqlake.errors import CorruptFrameError, DecodeError
+from seqlake.errors import CorruptFrameError, DecodeError, MissingDependencyError
 from seqlake.files.memory import MemoryBlob
 from seqlake.media import image
+from seqlake.media._encoding import encode_image
 from seqlake.protocols import Source
 from seqlake.spec.column_types import Image
 from seqlake.testing.media import DecoderTests
 
 from . import clips
 
-BY_AV = importlib.util.find_spec("simplejpeg") is None
+
+@pytest.fixture(params=["simplejpeg", "PyAV"])
+def jpeg_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """JPEG is read and written by each of the two."""
+    if request.param == "simplejpeg":
+        pytest.importorskip("simplejpeg", reason="the extra `images` is not installed")
+    monkeypatch.setattr(image, "has_simplejpeg", lambda: request.param == "simplejpeg")
+    return request.param
 
 
 def png(pixels: np.ndarray, kind: int) -> bytes:
@@ -93,12 +101,12 @@ def test_grey_with_alpha_loses_only_its_alpha() -> None:
 
 @pytest.mark.parametrize("pix_fmt", ["yuvj420p", "yuvj444p"])
 @pytest.mark.parametrize("size", [(96, 64), (95, 63)])
-def test_jpeg_is_what_its_decoder_gives(pix_fmt: str, size: tuple[int, int]) -> None:
+def test_jpeg_is_what_its_decoder_gives(jpeg_by: str, pix_fmt: str, size: tuple[int, int]) -> None:
     data = jpeg(clips.picture(3, *size), pix_fmt)
     found = image.decode(data)
     assert found.shape == (size[1], size[0], 3)
     assert np.abs(found.astype(int) - clips.picture(3, *size)).mean() < 15
-    if BY_AV:
+    if jpeg_by == "PyAV":
         with av.open(io.BytesIO(data), format="mjpeg") as container:
             frame = next(container.decode(video=0))
         np.testing.assert_array_equal(found, frame.to_ndarray(format="rgb24", interpolation="BICUBIC"))
@@ -106,6 +114,44 @@ def test_jpeg_is_what_its_decoder_gives(pix_fmt: str, size: tuple[int, int]) -> 
         import simplejpeg
 
         np.testing.assert_array_equal(found, simplejpeg.decode_jpeg(data))
+
+
+@pytest.mark.parametrize("size", [(64, 96), (63, 95), (1, 1)])
+def test_written_pictures_come_back_near(jpeg_by: str, size: tuple[int, int]) -> None:
+    y, x = np.mgrid[: size[0], : size[1]]
+    smooth = np.stack([x, y, x + y], -1).astype(np.uint8)
+    found = image.decode(encode_image(smooth, format="jpeg"))
+    assert np.abs(found.astype(int) - smooth).mean() < 3
+    grey = image.decode(encode_image(smooth[..., 0], format="jpeg"))
+    assert np.abs(grey.astype(int) - smooth[..., :1]).max() <= 6
+    assert np.ptp(grey, axis=-1).max() <= 3  # grey is shown as RGB
+
+
+def test_the_two_read_nearly_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("simplejpeg", reason="the extra `images` is not installed")
+    data, found = jpeg(clips.picture(3)), []
+    for there in (True, False):
+        monkeypatch.setattr(image, "has_simplejpeg", lambda there=there: there)
+        found.append(image.decode(data).astype(int))
+    assert 0 < np.abs(found[0] - found[1]).mean() < 8  # chroma is smoothed by one only
+
+
+@pytest.mark.parametrize("subsampling", ["444", "422", "420", "440", "Gray"])
+def test_jpeg_of_every_layout_is_read(jpeg_by: str, subsampling: str) -> None:
+    simplejpeg = pytest.importorskip("simplejpeg", reason="writes them")
+    flat = np.full((24, 40, 3), (200, 90, 30), np.uint8)
+    if subsampling == "Gray":
+        flat[:] = 117
+        data = simplejpeg.encode_jpeg(flat[..., :1].copy(), 95, "GRAY", "Gray")
+    else:
+        data = simplejpeg.encode_jpeg(flat, 95, "RGB", subsampling)
+    assert np.abs(image.decode(memoryview(data)).astype(int) - flat).max() <= 3
+
+
+def test_without_the_extra_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "simplejpeg", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'seqlake\[images\]'"):
+        image.encode_jpeg(np.zeros((8, 8, 3), np.uint8))
 
 
 def test_pictures_are_scaled_and_steps_of_other_sizes_meet_in_one() -> None:
@@ -137,7 +183,7 @@ def test_a_still_is_a_decoder_of_one() -> None:
 
 @pytest.mark.parametrize("cut", [0.3, 0.6, 0.9])
 @pytest.mark.parametrize("make", [jpeg, lambda pixels: png(pixels, 2)], ids=["jpeg", "png"])
-def test_a_cut_picture_is_damaged(make, cut: float) -> None:
+def test_a_cut_picture_is_damaged(jpeg_by: str, make, cut: float) -> None:
     data = make(clips.picture(1))
     with pytest.raises(CorruptFrameError, match="picture 0 is damaged"):
         opened(data[: int(len(data) * cut)]).read(np.array([0]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import threading
 from fractions import Fraction
 from functools import cache
@@ -385,7 +386,7 @@ def test_a_flipped_byte_is_found_by_the_kept_index() -> None:
     data[int(index.offset[packet] + index.length[packet] // 2)] ^= 0x10
     decoder = video.open(Source(blob=bytes(data), column=Video(), index=kept))
     for number in (17, 20, 23):  # to the end of its group of pictures
-        with pytest.raises(CorruptFrameError, match="packet 17"):
+        with pytest.raises(CorruptFrameError, match="frame 17 is damaged: the bytes of packet 17"):
             decoder.read(np.array([number]))
     assert wrong(decoder, [*range(17), *range(24, 40)], truth("h264 training profile")) == []
 
@@ -394,8 +395,12 @@ def test_a_kept_index_of_another_file_is_refused() -> None:
     kept = video.index(Source(blob=clip("h264 training profile"), column=Video()))[0]
     with pytest.raises(CorruptFileError, match="not the file that was indexed"):
         opened(clip("h264 with B-frames"), index=kept)
-    with pytest.raises(CorruptFileError, match="packet index"):
-        opened(clip("h264 with B-frames"), index=b"something else")
+
+
+def test_a_kept_index_that_cannot_be_read_is_made_again() -> None:
+    name = "h264 with B-frames"
+    for index in (b"something else", {0: b""}, {}):
+        assert wrong(opened(clip(name), index=index), [3, 30], truth(name)) == []
 
 
 @pytest.mark.parametrize(
@@ -459,3 +464,23 @@ def test_pictures_that_change_their_size_are_refused() -> None:
     assert decoder.read(np.array([0])).shape == (1, clips.HEIGHT, clips.WIDTH, 3)
     with pytest.raises(CorruptFileError, match="expected 96x64 yuv420p, found 48x32"):
         decoder.read(np.array([60]))
+
+
+def test_a_codec_that_nobody_knows() -> None:
+    def with_unknown(data: bytes, count: int) -> bytes:
+        """The first sample entries of video are of a kind that no one has heard of."""
+        for _ in range(count):
+            at = next(m.start() for m in re.finditer(b"stsd", data) if data[m.start() + 16 :][:4] == b"avc1") + 16
+            data = data[:at] + b"zzz9" + data[at + 4 :]
+        return data
+
+    with pytest.raises(DecodeError, match="no decoder for its video"):
+        opened(with_unknown(clip("h264 with B-frames"), 1))
+    several = clip("several streams")
+    half = with_unknown(several, 1)
+    assert list(video.index(Source(blob=half, column=Video()))) == [1]  # the other keeps its number
+    assert wrong(opened(half, 1), [0, 5, 11], clips.sequential(several, 1)) == []
+    with pytest.raises(DecodeError, match="no video stream 0"):
+        opened(half)
+    with pytest.raises(DecodeError, match="no decoder"):
+        opened(with_unknown(several, 2))

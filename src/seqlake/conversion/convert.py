@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -13,6 +14,7 @@ from seqlake.conversion import on_processes
 from seqlake.conversion.plan import BYTES_PER_PART, Plan, Task, plan
 from seqlake.conversion.receipts import Work
 from seqlake.conversion.targets import TABLE_OPTIONS, FormatTarget, TableTarget, Target, dropped_by
+from seqlake.dataset.pictures import Pictures
 from seqlake.errors import CommitUnknownError, SeqlakeError
 from seqlake.files.locations import absolute
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from seqlake.protocols import Readable, Sink
 
 _log = logging.getLogger(__name__)
+_IMAGES = frozenset({"images", "fps", "encoding"})
 _LAKES = ("delta:", "iceberg:", "ducklake:", "uc:")
 
 
@@ -87,6 +90,8 @@ def convert(
         progress: Show a bar on stderr; None: where stderr is a terminal.
         dry_run: Write nothing and return the `Plan`: counts, bytes, columns, what would be dropped or is missing.
         **options: For a Mixtrain dataset `layout`, `files`, `rows_per_shard`, `bytes_per_shard`, `fixed_size_inner`;
+            `images`, what becomes of images in rows: `"bytes"` (they stay there), `"video"` or `"files"`, or a mapping
+            of columns to these; with videos `fps`, where the source tells no rate, and `encoding`;
             `storage` of `out`, and of a `source` given by its location; `bytes_per_part`, the source bytes of one part
             (128 MiB); the rest is for the format that is written (with `to`) or else read.
 
@@ -110,31 +115,46 @@ def convert(
     storage = options.pop("storage", None)
     bytes_per_part = options.pop("bytes_per_part", BYTES_PER_PART)
     of_table = {name: options.pop(name) for name in TABLE_OPTIONS & options.keys()} if to is None else {}
+    asked = to is None and "images" in options
+    of_images = {name: options.pop(name) for name in _IMAGES & options.keys()} if asked else {}
     readable = _opened(source, storage, options if to is None else {})
     planned = plan(readable, bytes_per_part=bytes_per_part, dropped=dropped_by(to, readable.schema))
+    pictures = Pictures.of(of_images.pop("images", {}), planned.read, **of_images)
+    planned = replace(planned, schema=pictures.declared(planned.read))
     place = os.fspath(out)
     place = place if place.startswith(_LAKES) else absolute(place)
     target: Target
     if to is None:
         files_from = getattr(readable, "storage", None)
         target = TableTarget(
-            location=place, schema=planned.schema, storage=storage, source_storage=files_from, options=of_table
+            location=place,
+            schema=planned.schema,
+            storage=storage,
+            source_storage=files_from,
+            options=of_table,
+            pictures=pictures,
         )
     else:
         target = FormatTarget(name=to, location=place, schema=planned.schema, storage=storage, options=options)
     if dry_run:
         return planned
-    for finding in planned.findings:
-        if finding.severity != "note":
-            _log.warning("%s", finding)
-    for name, reason in planned.dropped.items():
-        _log.warning("Column %s is dropped: %s", name, reason)
-    identity = {**_identity(planned), "out": place, "to": to, "options": repr(sorted({**of_table, **options}.items()))}
+    _tell(planned)
+    given = repr(sorted({**of_table, **options}.items()))
+    identity = {**_identity(planned), "out": place, "to": to, "options": given, "pictures": repr(pictures)}
     if work is not None:
         _run(planned, target, Work(Path(work)), identity, workers=workers, progress=progress)
     else:
         _run_once(planned, target, identity, workers=workers, progress=progress)
     return target.result()
+
+
+def _tell(planned: Plan) -> None:
+    """Log what will not arrive."""
+    for finding in planned.findings:
+        if finding.severity != "note":
+            _log.warning("%s", finding)
+    for name, reason in planned.dropped.items():
+        _log.warning("Column %s is dropped: %s", name, reason)
 
 
 def _opened(source: Any, storage: Mapping[str, str] | None, options: dict[str, Any]) -> Readable:
@@ -219,7 +239,7 @@ def _write_parts(planned: Plan, sink: Sink, work: Work, *, workers: int | None, 
             work.keep(task.part, receipt)
             bar.update(task.rows)
 
-        on_processes.run(tasks, sink, planned.schema, workers=workers, done=done)
+        on_processes.run(tasks, sink, planned.read, workers=workers, done=done)
 
 
 def _undo(sink: Sink, target: Target, state: Any) -> None:

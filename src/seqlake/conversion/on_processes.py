@@ -40,7 +40,7 @@ def run(
     Args:
         tasks: In any order.
         sink: Where the rows go; `sink.renew()`, where it has one, is called every ten minutes.
-        schema: What is written.
+        schema: The columns that are read.
         workers: Processes; None: one per core.
         done: Called in this process.
 

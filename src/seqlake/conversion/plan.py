@@ -57,6 +57,7 @@ class Plan:
         findings: What the source says of itself without reading its rows: missing files, splits, features left out.
         dropped: Columns of the source that the target will not hold, with the reason.
         fingerprint: Of the source.
+        read: The same columns as the source has them: images may become videos.
     """
 
     schema: Schema
@@ -66,6 +67,7 @@ class Plan:
     findings: Sequence[Finding]
     dropped: Mapping[str, str]
     fingerprint: str
+    read: Schema
 
     @property
     def rows(self) -> int:
@@ -122,8 +124,10 @@ def plan(
     shards = source.shards()
     check = getattr(source, "check", None)
     dropped = dropped or {}
+    schema = source.schema.without(list(dropped)) if dropped else source.schema
     return Plan(
-        schema=source.schema.without(list(dropped)) if dropped else source.schema,
+        schema=schema,
+        read=schema,
         tasks=list(_tasks(shards, source.root, bytes_per_part)),
         shards=len(shards),
         nbytes=sum(shard.nbytes for shard in shards),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from seqlake import plugins
 from seqlake.dataset.opening import refuse_occupied
+from seqlake.dataset.pictures import Pictures
 from seqlake.errors import DatasetExistsError, DatasetNotFoundError, SchemaMismatchError, SeqlakeError
 from seqlake.files.locations import is_local, local_path
 from seqlake.files.stores import open_store
@@ -49,6 +50,7 @@ class TableTarget:
         storage: Options of its store.
         source_storage: Options of the store that the source's files are copied from.
         options: `layout`, `files`, `rows_per_shard`, `bytes_per_shard`, `fixed_size_inner`.
+        pictures: Columns of images that the source has in another form.
     """
 
     location: str
@@ -56,6 +58,7 @@ class TableTarget:
     storage: Mapping[str, str] | None = field(repr=False)
     source_storage: Mapping[str, str] | None = field(repr=False)
     options: Mapping[str, Any]
+    pictures: Pictures = field(default_factory=Pictures)
 
     def check(self) -> None:
         """See `Target`; a dataset of the same columns without rows, as an interrupted run leaves, counts as empty."""
@@ -93,6 +96,7 @@ class TableTarget:
             shape=self._shape(),
             files=self.options.get("files", "copy"),
             storage=self.source_storage,
+            pictures=self.pictures,
         )
         return cast("Sink", sink), state
 

@@ -24,7 +24,7 @@ def run(task: Task, sink: Sink, schema: Schema, /) -> object:
     Args:
         task: Which rows.
         sink: Where they go.
-        schema: What is written; columns of the source that it lacks are not read.
+        schema: What is handed to the sink; columns of the source that it lacks are not read.
 
     Returns:
         The sink's receipt.

@@ -6,15 +6,18 @@ byte; what a shard holds itself is changed by writing that shard anew, and no ot
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from seqlake.dataset import ingest, query, rewriting
+from seqlake.dataset.encoding import encoded
 from seqlake.dataset.rewriting import LARGE
 from seqlake.dataset.staging import ShardShape, Staging
 from seqlake.errors import SchemaMismatchError, SequenceNotFoundError
+from seqlake.media._encoding import Encoding
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -40,17 +43,16 @@ def update(dataset: Dataset, data: Any, /) -> Version:
     return _finish(dataset, staging, lambda: change_cells(staging, dataset.source, schema, given, rows))
 
 
-def upsert(dataset: Dataset, data: Any, /) -> Version:
+def upsert(dataset: Dataset, data: Any, /, *, encoding: Encoding | None = None) -> Version:
     """Change rows that are there and add those that are not; what `Dataset.upsert` does."""
     dataset.open_for_changes()
     schema = dataset.schema
     staging = Staging(dataset.table, schema, shape=ShardShape())
-
-    def copy(column: str, key: str, file: ingest.File) -> str:
-        return staging.copy_in(column, key, file.location)
+    encode = partial(encoded, schema, encoding=encoding or Encoding(), scratch=staging.scratch)
 
     def change() -> list[str]:
-        given = ingest.with_counted_lengths(ingest.given_cells(data, schema, copy=copy), schema)
+        given = ingest.given_cells(data, schema, copy=staging.take_in, encode=encode)
+        given = ingest.with_counted_lengths(given, schema)
         rows = dataset.access.rows_of(_ids(given, schema))
         files = {file.path: file for file in staging.take_files()}
         gone = change_cells(staging, dataset.source, schema, given, rows, files=files)

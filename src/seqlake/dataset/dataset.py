@@ -142,17 +142,17 @@ class Dataset(Selection):
             writer.add_batch(data)
             return writer.commit()
 
-    def upsert(self, data: Any, /) -> Version:
+    def upsert(self, data: Any, /, *, encoding: Encoding | None = None) -> Version:
         """Change the rows whose ids are there and add the others, in one commit.
 
         Only the columns given are changed. Of a row that was there the other cells stay; of a new one they are null.
 
         Args:
-            data: As for `append`; held in memory.
+            data: As for `append`; held in memory. Frames are encoded as for `Writer.add`.
+            encoding: How frames are encoded.
 
         Raises:
-            SchemaMismatchError: Columns do not fit.
-            ValidationError: A value does not fit, or an id is given twice.
+            SchemaMismatchError, ValidationError: Columns or values do not fit, or an id is given twice.
             CommitConflictError: A rival rewrote one of the shards meanwhile.
 
         Example:
@@ -160,7 +160,7 @@ class Dataset(Selection):
             ds.upsert([{"sequence_id": "ep_001", "action": actions}, {"sequence_id": "ep_900", "task": "pour"}])
             ```
         """
-        return changes.upsert(self, data)
+        return changes.upsert(self, data, encoding=encoding)
 
     # ---- changing rows
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -14,10 +15,12 @@ from seqlake.dataset.conforming import too_large
 from seqlake.dataset.ingest import Encoded, File, existing
 from seqlake.dataset.values import as_array
 from seqlake.errors import SchemaMismatchError, ValidationError
-from seqlake.media._encoding import Encoding, VideoEncoder, checked_frame, encode_image, image_format
+from seqlake.media._encoding import TICKS, Encoding, VideoEncoder, checked_frame, encode_image, image_format
 from seqlake.spec.alignment import clock_of, on_clock, own_rate
 from seqlake.spec.rules.signals import LARGEST_CELL
 from seqlake.spec.schema import is_binary, is_text
+from seqlake.windows.timestamps import nanoseconds
+from seqlake.windows.tracks import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,8 +39,14 @@ _SAME_CODEC = {"avc": "h264", "avc1": "h264", "x264": "h264", "h265": "hevc", "x
 class FramesCell(Protocol):
     """One cell that grows frame by frame: `check` and `settle` on the caller's thread, `write` on one's own."""
 
-    def check(self, frame: object, /, *, where: str) -> Any:
-        """The frame as `write` takes it, or an error that says what was expected; keeps nothing."""
+    def check(self, frame: object, /, *, where: str, time: object = None) -> Any:
+        """The frame as `write` takes it, or an error that says what was expected; keeps nothing.
+
+        Args:
+            frame: A picture.
+            where: Sequence, column and step, for messages.
+            time: When it was taken, of a video whose column names `timestamps`.
+        """
 
     def settle(self, frame: Any, /) -> None:
         """This checked frame is taken: later ones must be like it."""
@@ -106,13 +115,9 @@ def encoded(
             frame = checked_frame(as_array(value, where=where), size=_declared(column), where=where, still=True)
             return _image_file(frame, column, path())
         frames = cell_of(schema, name, encoding=encoding, scratch=path, keep=lambda file: file)
-        found = 0
+        times = _times(values.get(stamps), where) if is_video(column) and (stamps := stamps_of(column)) else None
         try:
-            for picture in _pictures(value, where):
-                frame = frames.check(picture, where=f"{where}, step {found}")
-                frames.settle(frame)
-                frames.write(frame)
-                found += 1
+            found = _fill(frames, _pictures(value, where), times, where)
             made_of = frames.close()
         except BaseException:
             frames.abort()
@@ -132,6 +137,26 @@ def encoded(
             file.unlink(missing_ok=True)
 
 
+def _fill(frames: FramesCell, pictures: Iterable[object], times: list[int] | None, where: str) -> int:
+    """Give a cell its frames; how many there were."""
+    found = 0
+    for picture in pictures:
+        time = None if times is None or found >= len(times) else times[found]
+        frame = frames.check(picture, where=f"{where}, step {found}", time=time)
+        frames.settle(frame)
+        frames.write(frame)
+        found += 1
+    if times is not None and found < len(times):
+        raise SchemaMismatchError(f"{where}: expected a frame for each of {len(times)} times, found {found}.")
+    return found
+
+
+def stamps_of(column: Column, /) -> str | None:
+    """The column that holds the times of this one's samples, if it names one."""
+    named = column.type.get("timestamps") if column.type is not None else None
+    return named if isinstance(named, str) and named else None
+
+
 def holds_frames(column: Column, value: object, /) -> bool:
     """Whether this value is pictures to encode, not a reference, a file or encoded bytes."""
     if value is None or isinstance(value, str | bytes | bytearray | memoryview | os.PathLike | Mapping | File):
@@ -148,6 +173,17 @@ def holds_frames(column: Column, value: object, /) -> bool:
     return image and _is_array(value) and len(getattr(value, "shape", ())) >= 2
 
 
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """A checked frame of a video, and its time in nanoseconds where frames have times of their own."""
+
+    picture: NDArray[Any]
+    time: int | None
+
+    def copy(self) -> _Shown:
+        return _Shown(self.picture.copy(), self.time)
+
+
 class _VideoCell:
     """An MP4, in the making beside the dataset's files."""
 
@@ -155,25 +191,47 @@ class _VideoCell:
         self._column = column
         self._encoding = encoding
         self._scratch = scratch
-        self._rate = own_rate(column) or clock_of(schema).rate
+        self._stamps = stamps_of(column)
+        self._rate = None if self._stamps else own_rate(column) or clock_of(schema).rate
         self._size = _declared(column)
+        self._first: int | None = None
+        self._newest: int | None = None
         self._encoder: VideoEncoder | None = None
         self._path: Path | None = None
         self._check_column()
 
-    def check(self, frame: object, /, *, where: str) -> Any:
-        return checked_frame(as_array(frame, where=where), size=self._size, where=where)
+    def check(self, frame: object, /, *, where: str, time: object = None) -> Any:
+        picture = checked_frame(as_array(frame, where=where), size=self._size, where=where)
+        return _Shown(picture, self._checked_time(time, where) if self._stamps else None)
 
-    def settle(self, frame: NDArray[Any], /) -> None:
-        height, width = frame.shape[:2]
+    def settle(self, frame: _Shown, /) -> None:
+        height, width = frame.picture.shape[:2]
         self._size = (height, width)
+        if self._first is None:
+            self._first = frame.time
+        self._newest = frame.time
 
-    def write(self, frame: NDArray[Any], /) -> None:
+    def write(self, frame: _Shown, /) -> None:
         if self._encoder is None:
-            assert self._rate is not None, "the column was checked"
             self._path = self._scratch()
             self._encoder = VideoEncoder(self._path, fps=self._rate, encoding=self._encoding)
-        self._encoder.write(frame)
+        self._encoder.write(frame.picture, tick=None if frame.time is None else self._tick(frame.time))
+
+    def _tick(self, time: int) -> int:
+        # Rounded down, so that the frame stands at its own time whoever asks what stood there.
+        return (time - (time if self._first is None else self._first)) * TICKS // NANOSECONDS
+
+    def _checked_time(self, time: object, where: str) -> int:
+        if time is None:
+            raise SchemaMismatchError(f"{where}: expected the frame's time in column {self._stamps!r}, found none.")
+        [found] = _times([time], where)
+        if self._newest is not None and self._tick(found) <= self._tick(self._newest):
+            raise ValidationError(
+                f"{where}: expected a frame at least 1/{TICKS} s after the one before, found it "
+                f"{(found - self._newest) / NANOSECONDS:g} s after it.",
+                hint=f"The times in {self._stamps!r} ascend: nanoseconds as whole numbers, or seconds.",
+            )
+        return found
 
     def close(self) -> object:
         if self._encoder is None or self._path is None:
@@ -188,7 +246,7 @@ class _VideoCell:
     def _check_column(self) -> None:
         name, declared = self._column.name, self._column.type
         assert declared is not None, "a video column has a type"
-        if self._rate is None:
+        if self._rate is None and not self._stamps:
             raise SchemaMismatchError(
                 f"Column {name!r}: expected a rate to encode frames at, found no fps in the schema.",
                 hint="Declare it, as in sl.Video(fps=30).",
@@ -215,7 +273,7 @@ class _ImagesCell:
         self._nbytes = 0
         self._values: list[object] = []
 
-    def check(self, frame: object, /, *, where: str) -> Any:
+    def check(self, frame: object, /, *, where: str, time: object = None) -> Any:  # noqa: ARG002 - images have none
         if isinstance(frame, File) and not self._in_row:
             return existing(frame, self._column, where)
         if isinstance(frame, bytes if self._in_row else str):
@@ -269,6 +327,17 @@ def _pictures(value: Any, where: str) -> Iterable[object]:
     if frames.ndim not in {3, 4} or (frames.ndim == 3 and frames.shape[-1] == 3):
         raise SchemaMismatchError(f"{where}: expected frames as [T, H, W, 3], found {list(frames.shape)}.")
     return frames
+
+
+def _times(given: Any, where: str) -> list[int]:
+    """Times of frames in nanoseconds: whole numbers are, floats are seconds."""
+    times = np.empty(0) if given is None else as_array(given, where=where)
+    if times.dtype.kind not in "iufmM":
+        raise SchemaMismatchError(f"{where}: expected times as numbers, found {times.dtype}.")
+    if times.dtype.kind == "f" and not np.isfinite(times).all():
+        raise ValidationError(f"{where}: expected times that are finite, found {times[~np.isfinite(times)][0]}.")
+    found: list[int] = nanoseconds(times.reshape(-1)).tolist()
+    return found
 
 
 def _length(schema: Schema, cells: Mapping[str, object], counted: list[tuple[str, int]]) -> dict[str, int]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from seqlake.spec.alignment import clock_of, on_clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from numpy.typing import NDArray
 
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from seqlake.spec.schema import Column, Schema
 
     CopyIn = Callable[[str, str, "File"], str]
+    Encode = Callable[[str, Mapping[str, object]], AbstractContextManager[Mapping[str, object]]]
 
 _BUFFER_BYTES = 8 << 20
 _BUFFER_ROWS = 4096
@@ -228,10 +231,12 @@ class Given:
     Attributes:
         cells: Ids and the columns that any row gives, in logical types.
         present: Column -> [rows] whether the row gives it; columns that every row gives are left out.
+        frames: Id -> its steps as the frames that were encoded for it tell, where `length` is not given.
     """
 
     cells: pa.Table
     present: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
+    frames: Mapping[str, int] = field(default_factory=dict)
 
     def gives(self, column: str, rows: Ints) -> NDArray[np.bool_]:
         """[rows] whether each of these rows gives the column."""
@@ -239,13 +244,19 @@ class Given:
         return np.ones(len(rows), np.bool_) if mask is None else mask[rows]
 
 
-def given_cells(data: Any, schema: Schema, /, *, copy: CopyIn | None = None) -> Given:
+def _as_given(_: str, values: Mapping[str, object]) -> AbstractContextManager[Mapping[str, object]]:
+    """No row has frames."""
+    return nullcontext(values)
+
+
+def given_cells(data: Any, schema: Schema, /, *, copy: CopyIn | None = None, encode: Encode = _as_given) -> Given:
     """Dicts or Arrow data as cells of the columns that are given; ids are checked.
 
     Args:
         data: A list of dicts, where each may give other columns, or Arrow data of any maker.
         schema: The dataset's schema.
         copy: Copies a `File` in and gives its reference; without it files are refused.
+        encode: Puts files and encoded images in the place of frames, for as long as its context is open.
 
     Raises:
         SchemaMismatchError: Unknown columns or wrong types.
@@ -253,7 +264,7 @@ def given_cells(data: Any, schema: Schema, /, *, copy: CopyIn | None = None) -> 
     """
     ids = Ids()
     if is_rows(data):
-        return _from_rows(list(rows(data, schema)), schema, ids, copy)
+        return _from_rows(list(rows(data, schema)), schema, ids, copy, encode)
     found = list(conforming.batches(data, schema, partial=True))
     for batch in found:
         ids.add_all(batch.column(schema.id))
@@ -262,23 +273,28 @@ def given_cells(data: Any, schema: Schema, /, *, copy: CopyIn | None = None) -> 
     return Given(cells=pa.Table.from_batches(found))
 
 
-def _from_rows(given: list[tuple[object, dict[str, object]]], schema: Schema, ids: Ids, copy: CopyIn | None) -> Given:
+def _from_rows(
+    given: list[tuple[object, dict[str, object]]], schema: Schema, ids: Ids, copy: CopyIn | None, encode: Encode
+) -> Given:
     named = set(chain.from_iterable(values for _, values in given))
     missing = conforming.unknown(sorted(named), schema)
     if missing:
         raise SchemaMismatchError("The rows do not fit the schema:\n" + "\n".join(missing))
     part = schema.select([name for name in schema.names if name == schema.id or name in named])
     buffer = RowBuffer(part)
+    frames: dict[str, int] = {}
     for key, values in given:
         checked = ids.check(key)
         # What a row does not give stays as it is, so that a column without nulls may be left out too.
         nullable = part.with_columns({n: replace(part[n], nullable=True) for n in part.names if n not in values})
-        buffer.add(prepare(nullable, checked, values, copy=copy))
+        with encode(checked, values) as cells:
+            if isinstance(found := cells.get("length"), int) and "length" not in values:
+                frames[checked] = found
+            buffer.add(prepare(nullable, checked, {name: cells[name] for name in values}, copy=copy))
         ids.add(checked)
     masks = {name: np.array([name in values for _, values in given], np.bool_) for name in named}
-    return Given(
-        cells=pa.Table.from_batches([buffer.flush()]), present={n: mask for n, mask in masks.items() if not mask.all()}
-    )
+    present = {name: mask for name, mask in masks.items() if not mask.all()}
+    return Given(cells=pa.Table.from_batches([buffer.flush()]), present=present, frames=frames)
 
 
 def with_lengths(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
@@ -293,16 +309,27 @@ def with_lengths(batch: pa.RecordBatch, schema: Schema) -> pa.RecordBatch:
 
 
 def with_counted_lengths(given: Given, schema: Schema) -> Given:
-    """New signals bring their number of steps with them, unless `length` is given too."""
+    """Rows with new signals get their number of steps, unless they give `length` too; so do rows with frames.
+
+    Frames alone change the `length` of a row that is there only where no signal on the clock could tell it.
+    """
     rows, clock = given.cells, _clock_column(schema)
-    if clock is None or clock not in rows.column_names or "length" not in schema or "length" in rows.column_names:
+    signal = clock is not None and clock in rows.column_names
+    if "length" not in schema or not (signal or given.frames):
         return given
     length = schema.arrow.field("length")
     if not pa.types.is_integer(length.type):
         return given
-    counted = pa.chunked_array([steps_of(batch, schema) for batch in rows.to_batches()], length.type)
-    present = {**given.present, **({"length": given.present[clock]} if clock in given.present else {})}
-    return Given(cells=rows.append_column(length, counted), present=present)
+    frames = pa.array([given.frames.get(key) for key in rows.column(str(schema.id)).to_pylist()], length.type)
+    steps = pa.chunked_array([steps_of(batch, schema) for batch in rows.to_batches()], length.type)
+    counted, everyone = pc.coalesce(steps, frames), np.ones(len(frames), np.bool_)
+    told = given.present.get(str(clock), everyone) if signal else np.asarray(frames.is_valid()) & (clock is None)
+    if "length" in rows.column_names:
+        said = given.present.get("length", everyone)
+        counted, told = pc.if_else(said, rows.column("length"), counted), told | said
+        rows = rows.drop_columns("length")
+    present = {**given.present, "length": told}
+    return replace(given, cells=rows.append_column(length, counted), present=present)
 
 
 def steps_of(batch: pa.RecordBatch, schema: Schema) -> pa.Array:

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 Item = TypeVar("Item")
 
@@ -31,3 +31,14 @@ def over(items: Sequence[Item], what: str, /, *, unit: str = "shards") -> Iterat
     wanted = _SHOWN.get()
     hidden = None if wanted is None else not wanted
     yield from tqdm(items, desc=what, unit=f" {unit}", delay=1, leave=False, disable=hidden)
+
+
+@contextmanager
+def counting(total: int, what: str, /, *, unit: str) -> Iterator[Callable[[], object]]:
+    """A function to be called for each of so many things that are done; shown as `over` shows it."""
+    from tqdm import tqdm
+
+    wanted = _SHOWN.get()
+    hidden = None if wanted is None else not wanted
+    with tqdm(total=total, desc=what, unit=f" {unit}", delay=1, leave=False, disable=hidden) as bar:
+        yield bar.update

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 import pyarrow as pa
 
 from seqlake.dataset import conforming
-from seqlake.dataset.encoding import cell_of, encoded, is_video
+from seqlake.dataset.encoding import cell_of, encoded, is_video, stamps_of
 from seqlake.dataset.ingest import RowBuffer, prepare
 from seqlake.dataset.staging import ShardShape, Staging
 from seqlake.dataset.tracks import Camera, Signal
@@ -135,7 +135,8 @@ class Recording:
             raise SchemaMismatchError(f"{where}:\n" + "\n".join(unknown))
         groups = self._paces.check(columns, where)
         tracks = {name: self._track(name) for name in columns}
-        checked = {n: tracks[n].check(value, f"{where}, column {n!r}") for n, value in columns.items()}
+        times = {n: columns.get(stamps) for n in columns if (stamps := stamps_of(self._schema[n]))}
+        checked = {n: tracks[n].check(v, f"{where}, column {n!r}", time=times.get(n)) for n, v in columns.items()}
         self._staging.renew_if_due()
         self._state = "broken"  # until the step is there whole: Ctrl-C may come in between
         self._tracks.update(tracks)
@@ -277,8 +278,4 @@ class _Paces:
 
     def _pace(self, name: str, *, on_clock: bool) -> str:
         """Nothing for the clock; the column of its times, or its own name."""
-        kind = self._schema[name].type
-        stamps = kind.get("timestamps") if kind is not None else None
-        if isinstance(stamps, str) and stamps:
-            return stamps
-        return "" if on_clock else name
+        return stamps_of(self._schema[name]) or ("" if on_clock else name)

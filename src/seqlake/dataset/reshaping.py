@@ -213,7 +213,8 @@ def _write(
 
 def _copy(part: Readable, schema: Schema, staging: Staging, files: FilesMode) -> None:
     storage = getattr(part, "storage", None)
-    carrier = Carrier(schema, root=part.root, staging=staging, mode=files, storage=storage)
+    kept = getattr(getattr(part, "access", part), "kept_packets", None)
+    carrier = Carrier(schema, root=part.root, staging=staging, mode=files, storage=storage, kept=kept)
     for shard in progress.over(part.shards(), "write"):
         for batch in streaming.one_shard(shard, schema.names):
             for rows in staging.parts(batch):

@@ -6,21 +6,28 @@ import io
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from seqlake import media
 from seqlake.dataset import display
-from seqlake.errors import UnsafeReferenceError
 from seqlake.files import locations, stores
 from seqlake.files.reading import BlobFile
+from seqlake.files.references import open_reference
 from seqlake.protocols import Source
 from seqlake.spec.column_types import ColumnType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
+
+    from numpy.typing import NDArray
 
     from seqlake.dataset.selection import Selection
     from seqlake.protocols import Blob, Decoder
     from seqlake.spec.schema import Column, Schema
+    from seqlake.windows.frames import Decoded
     from seqlake.windows.spec import Edges, Rate
+
+_SOME = np.ones(1, np.bool_)
 
 
 class SequenceView(Mapping[str, Any]):
@@ -79,15 +86,16 @@ class SequenceView(Mapping[str, Any]):
         if reference is None:
             return None
         selection = self._selection
-        decoded = column.type is not None and media.opens(column.type.type)
-        file = (MediaView if decoded else FileView)(
-            reference,
-            root=selection.root,
-            column=column.type,
-            storage=selection.storage,
-            allow_outside=selection.allow_outside,
-        )
-        if isinstance(file, MediaView) and not isinstance(cell, str):
+        options: dict[str, Any] = {
+            "root": selection.root,
+            "column": column.type,
+            "storage": selection.storage,
+            "allow_outside": selection.allow_outside,
+        }
+        if column.type is None or not media.opens(column.type.type):
+            return FileView(reference, **options)
+        file = MediaView(reference, kept=selection.access.kept_packets, **options)
+        if not isinstance(cell, str):
             file.first, file.count = int(cell.get("first_frame") or 0), cell.get("num_frames")
         return file
 
@@ -123,34 +131,53 @@ class SequenceView(Mapping[str, Any]):
         Args:
             start: First clock step; may lie before the sequence.
             stop: One past the last; may lie beyond the sequence.
-            columns: Which columns; all temporal ones by default. Others give their one value.
+            columns: Which columns; all temporal ones by default. Videos and columns of images give frames, others
+                their one value.
             edges: Steps outside the sequence are zeros (`"pad"`), the nearest step (`"clamp"`), or an error (`"drop"`).
             clock: Steps per second, where the dataset should not decide it.
 
         Returns:
             `sequence_id`, `start`, and for each temporal column [stop - start, *shape] and `<column>_mask`
-            [stop - start], True where the step exists.
+            [stop - start], True where the step exists; frames are uint8 [stop - start, height, width, 3].
 
         Raises:
-            SchemaMismatchError: A column cannot be windowed.
+            SchemaMismatchError: A column cannot be windowed, or a video stands beside others and nothing says a rate.
             ValueError: `edges="drop"` and a step is missing.
+            DecodeError: A frame cannot be decoded.
         """
         from seqlake.windows.assemble import assemble
-        from seqlake.windows.clock import dataset_clock
+        from seqlake.windows.frames import framed
+        from seqlake.windows.sources import Files
         from seqlake.windows.spec import Window
 
         access = self._selection.access
         schema = access.source.schema  # a clock may hang on a column that was not selected
         if columns is None:
             columns = [name for name in self.schema.names if self.schema[name].category == "temporal"]
+        stepped = [name for name in columns if schema[name].category == "temporal" or framed(schema[name])]
         window = Window(
-            {name: range(stop - start) if schema[name].category == "temporal" else None for name in columns},
-            edges=edges,
-            clock=clock,
+            {name: range(stop - start) if name in stepped else None for name in columns}, edges=edges, clock=clock
         )
-        found = dataset_clock(access.source, given=window.clock)
-        sample = assemble(lambda name: access.cell(self._row, schema[name]), schema, window, start, clock=found)
+        sample = assemble(
+            lambda name: access.cell(self._row, schema[name]),
+            schema,
+            window,
+            start,
+            clock=access.clock(window, Files.of(self._selection)),
+            frames_of=self._frames,
+        )
         return {"sequence_id": self.id, **sample}
+
+    def _frames(self, name: str) -> Decoded:
+        """This row's frames; where it has none, nothing in the shape of those that another row has."""
+        from seqlake.windows.frames import Blank
+
+        frames = self[name]
+        if frames is not None and getattr(frames, "present", _SOME).any():
+            return frames  # type: ignore[no-any-return]  # a view of frames
+        rows = range(self._selection.access.starts[-1])
+        others = (SequenceView(self._selection, row)[name] for row in rows)
+        return Blank(next((o for o in others if o is not None and getattr(o, "present", _SOME).any()), None))
 
     def __repr__(self) -> str:
         return display.sequence_text(self)
@@ -202,15 +229,7 @@ class FileView:
             UnsafeReferenceError: The reference leaves the dataset's root, and `allow_outside` was not given.
             FileNotFoundError: It is not there.
         """
-        location = self.location
-        own_scheme = locations.scheme(self.reference) != "file"
-        if not self._allow_outside and not own_scheme and not locations.inside(self._root, location):
-            raise UnsafeReferenceError(
-                f"The reference {self.reference!r} leads out of the dataset, to {location}.",
-                path=location,
-                hint="If you trust the dataset, open it with allow_outside=True.",
-            )
-        return stores.open_blob(location, storage=self._storage)
+        return open_reference(self._root, self.reference, storage=self._storage, allow_outside=self._allow_outside)
 
     def open(self) -> io.BufferedReader:
         """A readable, seekable binary file; for the errors see `blob`."""
@@ -237,6 +256,11 @@ class MediaView(media.Frames, FileView):
     Nothing is read before that. Video and images are uint8 [N, H, W, 3] with the file's rotation applied, audio is
     float32 [N, channels].
 
+    Args:
+        reference: What the cell says.
+        kept: The packet indexes that a table keeps of this file, by video stream; or what finds them.
+        **options: As for `FileView`.
+
     Attributes:
         first: The first frame of this row, where several rows share the file.
         count: How many are its own; None means all that follow.
@@ -250,11 +274,19 @@ class MediaView(media.Frames, FileView):
         ```
     """
 
-    __slots__ = ("_held", "count", "first")
+    __slots__ = ("_held", "_kept", "count", "first")
 
-    def __init__(self, reference: str, /, **options: Any) -> None:
+    def __init__(
+        self,
+        reference: str,
+        /,
+        *,
+        kept: Callable[[str], Mapping[int, bytes]] | Mapping[int, bytes] | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(reference, **options)
         self._held = media.Held()
+        self._kept = kept
         self.first: int = 0
         self.count: int | None = None
 
@@ -267,6 +299,7 @@ class MediaView(media.Frames, FileView):
             column=ColumnType.from_json({**fields, "stream": number}),
             storage=self._storage,
             allow_outside=self._allow_outside,
+            kept=self._kept,
         )
         other.first, other.count = self.first, self.count
         return other
@@ -274,10 +307,18 @@ class MediaView(media.Frames, FileView):
     def source(self) -> Source:
         """What a decoder opens; for the errors see `blob`."""
         assert self.column is not None
-        return Source(blob=self.blob(), column=self.column, first=self.first, count=self.count)
+        kept = self._packets() or None
+        return Source(blob=self.blob(), column=self.column, first=self.first, count=self.count, index=kept)
+
+    def _packets(self) -> Mapping[int, bytes]:
+        return self._kept(self.reference) if callable(self._kept) else self._kept or {}
 
     def _open(self) -> Decoder:
         return media.open(self.source())
+
+    def __getstate__(self) -> tuple[None, dict[str, Any]]:
+        state = {name: getattr(self, name) for name in (*FileView.__slots__, *MediaView.__slots__)}
+        return None, {**state, "_kept": dict(self._packets())}  # a view travels without its table
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, MediaView) and self._key() == other._key()
@@ -318,6 +359,11 @@ class StepsView(media.Frames):
         """The encoded image of one step; None where there is none."""
         cell = self.cells[step]
         return cell.read() if isinstance(cell, FileView) else cell
+
+    @property
+    def present(self) -> NDArray[np.bool_]:
+        """[steps] False where a step has no image."""
+        return np.array([cell is not None for cell in self.cells], np.bool_)
 
     def __len__(self) -> int:
         return len(self.cells)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from seqlake.dataset.ingest import with_lengths
+from seqlake.dataset.pictures import Pictures
 from seqlake.dataset.references import Carrier, FilesMode
 from seqlake.dataset.staging import ShardShape, Staging
 from seqlake.errors import SeqlakeError, ValidationError
@@ -31,6 +32,7 @@ class TableSink:
         shape: How shards are written.
         files: What happens to relative file references: `copy`, `hardlink` or `reference`.
         storage: Options of the store that the source's files lie in; never printed.
+        pictures: Columns of images that come in another form than the schema has.
 
     Example:
         ```python
@@ -46,13 +48,14 @@ class TableSink:
     shape: ShardShape = field(default_factory=ShardShape)
     files: FilesMode = "copy"
     storage: Mapping[str, str] | None = field(default=None, repr=False)
+    pictures: Pictures = field(default_factory=Pictures)
 
     def write(self, part: int, rows: Iterator[pa.RecordBatch], /, *, root: str) -> dict[str, Any]:
         """Stage one part and its files.
 
         Args:
             part: Its number. The same part again replaces itself: the commit takes the last receipt.
-            rows: Batches in the schema's logical types.
+            rows: Batches in the schema's logical types, but for `pictures`.
             root: What the relative file references of these rows resolve against.
 
         Returns:
@@ -65,11 +68,13 @@ class TableSink:
         if part < 0:
             raise ValueError(f"A part's number is at least 0, found {part}.")
         staging = Staging(self.table, self.schema, shape=self.shape, transaction=self.transaction, prefix=_digits(part))
-        carrier = Carrier(self.schema, root=root, staging=staging, mode=self.files, storage=self.storage)
+        carried = self.schema.without(list(self.pictures.forms))
+        carrier = Carrier(carried, root=root, staging=staging, mode=self.files, storage=self.storage)
         try:
             for batch in rows:
                 for piece in staging.parts(batch):
-                    staging.write(with_lengths(carrier.carry(piece), self.schema))
+                    made = self.pictures.turned(carrier.carry(piece), self.schema, staging)
+                    staging.write(with_lengths(made, self.schema))
             staging.close_shard()
         except BaseException:
             staging.abandon()

@@ -26,8 +26,14 @@ _JOINED = 1024
 class Track:
     """One column of a take."""
 
-    def check(self, value: object, where: str, /) -> Any:
-        """A step as `add` takes it, or an error that says what was expected; keeps nothing."""
+    def check(self, value: object, where: str, /, *, time: object = None) -> Any:
+        """A step as `add` takes it, or an error that says what was expected; keeps nothing.
+
+        Args:
+            value: One step.
+            where: Sequence, step and column, for messages.
+            time: When it was taken, of a column that names `timestamps`.
+        """
         raise NotImplementedError
 
     def add(self, value: Any, /) -> None:
@@ -59,7 +65,7 @@ class Signal(Track):
         self._joined: list[pa.Array] = []
         self._fresh: list[pa.Array] = []
 
-    def check(self, value: object, where: str, /) -> pa.Array:
+    def check(self, value: object, where: str, /, *, time: object = None) -> pa.Array:  # noqa: ARG002 - it stands in its own column
         """One step, as an Arrow array of one element."""
         column = self._column
         step = None if value is None else as_array(value, where=where)
@@ -109,10 +115,10 @@ class Camera(Track):
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=f"seqlake-encode-{name}", daemon=True)
 
-    def check(self, value: object, where: str, /) -> Any:
+    def check(self, value: object, where: str, /, *, time: object = None) -> Any:
         """A frame that can be encoded."""
         self.raise_error()
-        return self._frames.check(value, where=where)
+        return self._frames.check(value, where=where, time=time)
 
     def add(self, value: Any, /) -> None:
         """Hand a copy of it to the thread; waits while too many are waiting."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from seqlake.files.memory import MemoryBlob
+from seqlake.files.reading import BlobFile
 
 if TYPE_CHECKING:
     from seqlake.protocols import Blob, Source
@@ -28,11 +28,8 @@ def all_of(source: Source, /) -> bytes | memoryview:
     return blob.ranges(np.array([0]), np.array([blob.size]))[0] if view is None else view
 
 
-class BlobBytes(io.RawIOBase):
+class BlobBytes(BlobFile):
     """A blob as the file that a demuxer reads: mapped memory, or a few large blocks of a remote one.
-
-    Attributes:
-        end: Where the file ends; may be set to less than the blob's size.
 
     Example:
         >>> BlobBytes(MemoryBlob(b"abc")).read(2)
@@ -40,12 +37,9 @@ class BlobBytes(io.RawIOBase):
     """
 
     def __init__(self, blob: Blob, /) -> None:
-        super().__init__()
-        self._blob = blob
+        super().__init__(blob)
         self._view = blob.view()
         self._blocks: dict[int, memoryview] = {}
-        self._place = 0
-        self.end = blob.size
 
     def between(self, start: int, stop: int, /) -> bytes:
         """Bytes `start` to `stop`, or to the end of the file."""
@@ -65,24 +59,6 @@ class BlobBytes(io.RawIOBase):
             stop = min(start + _BLOCK, self._blob.size)
             self._blocks[number] = self._blob.ranges(np.array([start]), np.array([stop]))[0]
         return self._blocks[number]
-
-    def readable(self) -> bool:
-        """Yes."""
-        return True
-
-    def seekable(self) -> bool:
-        """Yes."""
-        return True
-
-    def tell(self) -> int:
-        """The next byte."""
-        return self._place
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Go to a byte."""
-        begin = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self.end}[whence]
-        self._place = max(0, begin + offset)
-        return self._place
 
     def read(self, size: int = -1) -> bytes:
         """The next bytes."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake.errors import SchemaMismatchError, SeqlakeError, ValidationError
+from seqlake.media import image
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,6 +31,10 @@ _PROFILE = {
     "x264-params": "open-gop=0:threads=1",
 }
 _TV, _FULL, _BT709 = 1, 2, 1  # as FFmpeg numbers them
+_NOMINAL = Fraction(30)  # what an encoder without a rate plans its bits by
+
+TICKS = 90_000
+"""Ticks of a second in videos whose frames have times of their own."""
 _IMAGES = {"png": "png", "jpeg": "jpeg", "jpg": "jpeg"}
 
 
@@ -79,13 +84,13 @@ class Encoding:
 class VideoEncoder:
     """An MP4 file that grows frame by frame; one thread at a time.
 
-    Frame k is presented at exactly k / fps, `moov` comes first, and a frame of odd width or height keeps its size (as
-    4:4:4). The size is that of the first frame. Until `close` returns the file is not usable; an encoder that is
-    neither closed nor aborted leaves half a file.
+    Frame k is presented at exactly k / fps, or at its own tick of 1/90000 s; `moov` comes first, and a frame of odd
+    width or height keeps its size (as 4:4:4). The size is that of the first frame. Until `close` returns the file is
+    not usable; an encoder that is neither closed nor aborted leaves half a file.
 
     Args:
         path: Where to write; replaced if it is there. Any suffix.
-        fps: Frames per second, exactly.
+        fps: Frames per second, exactly; None where every frame has a time of its own.
         encoding: The codec and its options; by default the training profile.
 
     Example:
@@ -97,30 +102,34 @@ class VideoEncoder:
         ```
     """
 
-    def __init__(self, path: Path, /, *, fps: Fraction, encoding: Encoding | None = None) -> None:
+    def __init__(self, path: Path, /, *, fps: Fraction | None, encoding: Encoding | None = None) -> None:
         self._path = path
-        self._fps = Fraction(fps)
+        self._fps = None if fps is None else Fraction(fps)
         self._encoding = encoding or Encoding()
         self._container: Any = None
         self._stream: Any = None
         self._reformatter: Any = None
         self._size: tuple[int, int] | None = None
+        self._tick = -1
         self.frames = 0
 
-    def write(self, frame: NDArray[Any], /) -> None:
+    def write(self, frame: NDArray[Any], /, *, tick: int | None = None) -> None:
         """Encode one frame.
 
         Args:
             frame: uint8 [H, W, 3], RGB; not kept.
+            tick: When it is presented, in 1/90000 s from the first frame on; needed just where there is no `fps`.
 
         Raises:
             SchemaMismatchError: Not such a frame, or of another size than the first.
+            ValidationError: A tick that is not after the one before.
             SeqlakeError: FFmpeg does not know the encoder, or it refuses its options.
             OSError: The file cannot be written.
         """
         import av
 
         frame = checked_frame(frame, size=self._size)
+        tick = self._next_tick(tick)
         if self._container is None:
             self._open(frame)
         source = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
@@ -128,8 +137,9 @@ class VideoEncoder:
         made = self._reformatter.reformat(
             source, format=self._stream.pix_fmt, dst_colorspace="ITU709", dst_color_range="MPEG", threads=1
         )
-        made.pts, made.time_base, made.pict_type = self.frames, 1 / self._fps, 0
+        made.pts, made.time_base, made.pict_type = tick, self._time_base, 0
         self._mux(self._encode(made))
+        self._tick = tick
         self.frames += 1
 
     def close(self) -> None:
@@ -153,6 +163,19 @@ class VideoEncoder:
                 container.close()
         self._path.unlink(missing_ok=True)
 
+    @property
+    def _time_base(self) -> Fraction:
+        return Fraction(1, TICKS) if self._fps is None else 1 / self._fps
+
+    def _next_tick(self, given: int | None) -> int:
+        if (given is None) == (self._fps is None):
+            raise ValueError("Frames have a constant rate, or each has a tick; give fps to the encoder or a tick here.")
+        if given is None:
+            return self.frames
+        if given <= self._tick:
+            raise ValidationError(f"Expected a frame after tick {self._tick} of 1/{TICKS} s, found one at {given}.")
+        return given
+
     def _open(self, frame: NDArray[Any]) -> None:
         import av
         from av.video.reformatter import VideoReformatter
@@ -162,13 +185,15 @@ class VideoEncoder:
         height, width = frame.shape[:2]
         self._size = (height, width)
         profile = _PROFILE if encoding.codec == "libx264" else {}
-        self._container = av.open(str(self._path), "w", format="mp4", options={"movflags": "+faststart"})
+        scale = {"video_track_timescale": str(TICKS)} if self._fps is None else {}
+        self._container = av.open(str(self._path), "w", format="mp4", options={"movflags": "+faststart", **scale})
         options = {**profile, **encoding.options}
-        stream = self._container.add_stream(encoding.codec, rate=self._fps, options=options)
+        stream = self._container.add_stream(encoding.codec, rate=self._fps or _NOMINAL, options=options)
         stream.width, stream.height = width, height
         stream.pix_fmt = "yuv444p" if width % 2 or height % 2 else "yuv420p"
         stream.gop_size = encoding.keyframe_every
         context = stream.codec_context
+        context.time_base = self._time_base
         context.color_range, context.colorspace = _TV, _BT709
         context.color_primaries, context.color_trc = _BT709, _BT709
         self._stream, self._reformatter = stream, VideoReformatter()
@@ -244,7 +269,7 @@ def image_format(declared: object, /) -> str:
 
 
 def encode_image(frame: NDArray[Any], /, *, format: str = "png") -> bytes:  # noqa: A002 - the format's own word
-    """One picture as PNG (exact) or JPEG (4:2:0).
+    """One picture as PNG (exact) or JPEG (4:2:0, by simplejpeg where it is installed, else by FFmpeg).
 
     Args:
         frame: uint8 [H, W, 3] RGB; or grey: uint8 [H, W], and uint16 [H, W] as PNG.
@@ -258,6 +283,8 @@ def encode_image(frame: NDArray[Any], /, *, format: str = "png") -> bytes:  # no
     frame = checked_frame(frame, still=True)
     if format == "jpeg" and frame.dtype == np.uint16:
         raise SchemaMismatchError("Expected uint8 for JPEG, found uint16.", hint="PNG holds 16 bits.")
+    if format == "jpeg" and image.has_simplejpeg():
+        return image.encode_jpeg(frame)
     if format == "jpeg" and frame.ndim == 2:
         frame = np.repeat(frame[:, :, None], 3, axis=2)  # FFmpeg writes no JPEG of one channel
     layout = "rgb24" if frame.ndim == 3 else ("gray" if frame.dtype == np.uint8 else "gray16le")

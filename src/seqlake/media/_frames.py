@@ -67,7 +67,8 @@ class Frames:
     def __getitem__(self, which: SupportsIndex | slice | Sequence[int] | NDArray[Any], /) -> NDArray[Any]:
         """Decode frames: one for a number, [N, ...] for a slice or a list of numbers."""
         if isinstance(which, slice):
-            return self.decode(np.arange(len(self))[which])
+            with self._held.use(self._open) as decoder:
+                return decoder.read(np.arange(*which.indices(len(decoder)), dtype=np.int64))
         numbers = np.asarray(which)
         if numbers.size and numbers.dtype.kind not in "iu":
             raise TypeError(f"Frames are chosen by number, slice or a list of numbers, found {which!r}.")

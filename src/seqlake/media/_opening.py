@@ -23,31 +23,54 @@ def _plugs(kind: str) -> tuple[Media, ...]:
     return tuple(sorted(found, key=lambda plug: not getattr(plug, "__name__", "").startswith("seqlake.")))
 
 
+def _serves(plug: Media, device: str) -> bool:
+    """Whether a plug is taken for a device without being chosen: all are, but for those that name theirs."""
+    kind = device.partition(":")[0]
+    return kind in getattr(plug, "DEVICES", (kind,))
+
+
 def opens(kind: str, /) -> bool:
     """Whether some plug opens columns of this type."""
     return bool(_plugs(kind))
 
 
-def open(source: Source, /, *, threads: int = 1, device: str = "cpu") -> Decoder:  # noqa: A001 - the protocol's name
+def open(  # noqa: A001 - the protocol's name
+    source: Source, /, *, threads: int = 1, device: str = "cpu", decoder: str | None = None
+) -> Decoder:
     """Open a media source by its column's type.
 
     Args:
         source: What the cell points to.
         threads: How many a decoder may use.
         device: `"cpu"`, or `"cuda:0"` where a plug serves it.
+        decoder: The name of a plug, as in `"torchcodec"`, that shall open it; the first that can by default.
 
     Raises:
         DecodeError: Nothing opens this type; or the first plug's own reason why it cannot.
+        UnknownPluginError: Nothing is called `decoder`.
+
+    Example:
+        ```python
+        media.open(ds["a"]["cam"].source()).read(np.array([3, 4]))    # what `ds["a"]["cam"][[3, 4]]` does
+        ```
     """
+    if decoder is not None:
+        plug: Media = plugins.load("media", decoder)
+        return plug.open(source, threads=threads, device=device)
     first: DecodeError | None = None
     for plug in _plugs(source.column.type):
+        if not _serves(plug, device):
+            continue
         try:
             return plug.open(source, threads=threads, device=device)
         except DecodeError as error:
             first = first or error
     if first is not None:
         raise first
-    raise DecodeError(f"Nothing here decodes columns of type {source.column.type!r}; read the file's bytes instead.")
+    where = "" if device == "cpu" else f" on {device!r}"
+    raise DecodeError(
+        f"Nothing here decodes columns of type {source.column.type!r}{where}; read the file's bytes instead."
+    )
 
 
 def index(source: Source, /) -> Mapping[int, bytes]:

@@ -1,7 +1,7 @@
 """Pictures: JPEG and PNG, one or a list of them, as arrays with channels last.
 
-JPEG is decoded by simplejpeg where that is installed (extra `images`; libjpeg's own pixels), else by PyAV, whose pixels
-differ a little. Orientation tags are not applied: an array has the rows that the file has.
+JPEG is read and written by simplejpeg where that is installed (extra `images`; libjpeg's own pixels), else by PyAV,
+whose pixels differ a little. Orientation tags are not applied: an array has the rows that the file has.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from seqlake.protocols import Ints, Source
 
+_QUALITY = 95  # of 100; FFmpeg's best step is about as good
 _MAGIC = {b"\xff\xd8\xff": "mjpeg", b"\x89PNG\r\n\x1a\n": "png"}
 
 
@@ -157,14 +158,15 @@ def decode(
     codec = next((codec for magic, codec in _MAGIC.items() if bytes(data[: len(magic)]) == magic), None)
     if codec is None:
         raise DecodeError(f"{name}: expected JPEG or PNG, found bytes that begin with {bytes(data[:8])!r}.")
-    if codec == "mjpeg" and _has_simplejpeg():
+    if codec == "mjpeg" and has_simplejpeg():
         made = _by_simplejpeg(data, name)
-        return made if size is None or size == made.shape[1::-1] else _scaled(made, size)
+        return made if size is None or size == made.shape[1::-1] else scaled(made, size)
     return _array(_by_av(data, codec, name), size)
 
 
 @cache
-def _has_simplejpeg() -> bool:
+def has_simplejpeg() -> bool:
+    """Whether JPEG is libjpeg's own, both ways; FFmpeg's otherwise."""
     return importlib.util.find_spec("simplejpeg") is not None
 
 
@@ -175,6 +177,27 @@ def _by_simplejpeg(data: bytes | memoryview, name: str) -> NDArray[Any]:
     except ValueError as error:
         raise _damaged(name, error) from error
     return made
+
+
+def encode_jpeg(picture: NDArray[Any], /, *, quality: int = _QUALITY) -> bytes:
+    """One picture as JPEG, by simplejpeg: 4:2:0, or of one channel.
+
+    Args:
+        picture: uint8 [H, W, 3] RGB, or [H, W] grey.
+        quality: 1 to 100.
+
+    Raises:
+        MissingDependencyError: simplejpeg is not installed.
+    """
+    simplejpeg = plugins.require("simplejpeg", extra="images")
+    grey = picture.ndim == 2
+    data: bytes = simplejpeg.encode_jpeg(
+        np.ascontiguousarray(picture[..., None] if grey else picture),
+        quality=quality,
+        colorspace="GRAY" if grey else "RGB",
+        colorsubsampling="Gray" if grey else "420",
+    )
+    return data
 
 
 def _by_av(data: bytes | memoryview, codec: str, name: str) -> VideoFrame:
@@ -234,7 +257,8 @@ def _converted(frame: VideoFrame, kind: str, size: tuple[int, int] | None) -> Vi
     )
 
 
-def _scaled(picture: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
+def scaled(picture: NDArray[Any], size: tuple[int, int], /) -> NDArray[Any]:
+    """uint8 [H, W, 3] in another width and height: averaged down, bicubic up."""
     import av
 
     return rows_of(_converted(av.VideoFrame.from_ndarray(picture, format="rgb24"), "rgb24", size)).copy()

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_WIDTH = 2048  # numbers side by side: short steps are laid next to each other, so that additions are vectorised
-_BLOCK = 1 << 18  # numbers of a block, as float64 two MiB
+_WIDTH = 1024  # numbers side by side: short steps are laid next to each other, so that additions are vectorised
+_BLOCK = 1 << 19  # numbers of a block, as float64 four MiB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -12,6 +12,7 @@ import numpy as np
 
 from seqlake.dataset.statistics.chunks import each, kept_dtype, pieces
 from seqlake.dataset.statistics.moments import merged, moments, none_yet
+from seqlake.dataset.statistics.pixels import is_visual, statistics_of
 from seqlake.dataset.statistics.ranks import HISTOGRAMS, Ranks, histograms
 from seqlake.dataset.statistics.summary import Statistics, finished
 from seqlake.errors import SchemaMismatchError, ValidationError
@@ -42,20 +43,23 @@ def statistics(
 ) -> Statistics:
     """Count, range, mean, standard deviation and exact quantiles of every step, per column and dimension.
 
+    Images and videos are sampled: at most 1024 frames of 128 sequences, evenly spaced, by channel and scaled to [0, 1].
+
     One pass over the numbers finds all but the quantiles, one or two more find these (up to four for 64-bit numbers
     that are mostly alike). Memory does not grow with the dataset, and the result does not depend on `workers`. It is
     kept by the source's fingerprint where its table can keep it, and read again from there.
 
     Args:
         source: A dataset, a selection, a scanned format.
-        columns: Temporal, vector and numeric scalar columns; by default all of them.
+        columns: Temporal, vector and numeric scalar columns, images and videos; by default all of them.
         quantiles: From 0 to 1; none, for a single pass.
         workers: Threads; by default one for each processor.
         progress: Show a bar on stderr; None: where stderr is a terminal.
 
     Raises:
         KeyError: No such column.
-        SchemaMismatchError: A column that holds no numbers.
+        SchemaMismatchError: A column that holds no numbers and no pictures.
+        FileNotFoundError, DecodeError: A video or image that is looked at is not there, or cannot be decoded.
         ValidationError: Cells that break the format: steps of different widths, null steps.
         ValueError: A quantile or a number of workers out of range.
 
@@ -76,7 +80,12 @@ def statistics(
     missing = [name for name in names if name not in kept or not set(points) <= set(kept[name].quantiles)]
     if missing:
         every = {*points, *(point for name in missing if name in kept for point in kept[name].quantiles)}
-        kept = {**kept, **_Scan(source, missing, sorted(every), workers=threads, progress=progress).run()}
+        visual = [name for name in missing if is_visual(source.schema[name])]
+        numeric = [name for name in missing if name not in visual]
+        if numeric:
+            kept |= _Scan(source, numeric, sorted(every), workers=threads, progress=progress).run()
+        for name in visual:
+            kept[name] = statistics_of(source, name, sorted(every), workers=threads, progress=progress)
         _write(source, kept)
     return Statistics({name: _with_points(kept[name], points) for name in names}, rows=_rows(source))
 
@@ -84,7 +93,8 @@ def statistics(
 def _names(schema: Schema, columns: Sequence[str] | None) -> list[str]:
     def has_numbers(name: str) -> bool:
         column = schema[name]
-        return column.category in {"temporal", "vector"} or (column.category == "scalar" and is_number(column.arrow))
+        numbers = column.category == "scalar" and is_number(column.arrow)
+        return numbers or column.category in {"temporal", "vector"} or is_visual(column)
 
     if columns is None:
         return [name for name in schema.names if has_numbers(name)]
@@ -93,7 +103,8 @@ def _names(schema: Schema, columns: Sequence[str] | None) -> list[str]:
     wrong = [name for name in dict.fromkeys(columns) if not has_numbers(name)]
     if wrong:
         raise SchemaMismatchError(
-            f"Statistics are of temporal, vector and numeric scalar columns; {schema[wrong[0]]} is none of these."
+            f"Statistics are of temporal, vector and numeric scalar columns, images and videos; {schema[wrong[0]]} is "
+            "none of these."
         )
     return list(dict.fromkeys(columns))
 

@@ -29,7 +29,7 @@ class ColumnStatistics(Mapping[str, Any]):
     std where float64 cannot hold the sums.
 
     Attributes:
-        category: `temporal`, `vector` or `scalar`.
+        category: `temporal`, `vector` or `scalar`; of pictures `file` or `frames`.
         dtype: Type of the column's numbers; booleans count as 0 and 1 of uint8.
         nulls: Cells without a value.
         count: Finite numbers.
@@ -41,6 +41,8 @@ class ColumnStatistics(Mapping[str, Any]):
         inf: Numbers that are infinite.
         quantiles: For each quantile asked for, the smallest number that so large a part is not larger than, as
             `numpy.quantile(..., method="inverted_cdf")`: one that occurs, in the column's own type.
+        frames: Of images and videos, whose values are scaled to [0, 1] and counted by channel: how many frames were
+            looked at. None for all other columns.
     """
 
     category: str
@@ -54,6 +56,7 @@ class ColumnStatistics(Mapping[str, Any]):
     nan: NDArray[np.int64]
     inf: NDArray[np.int64]
     quantiles: Mapping[float, NDArray[Any]] = field(default_factory=dict)
+    frames: int | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -85,6 +88,7 @@ class ColumnStatistics(Mapping[str, Any]):
             "nulls": self.nulls,
             **{name: _plain(getattr(self, name)) for name in _NUMBERS},
             "quantiles": [[quantile, _plain(values)] for quantile, values in self.quantiles.items()],
+            **({} if self.frames is None else {"frames": self.frames}),
         }
 
     @staticmethod
@@ -97,7 +101,12 @@ class ColumnStatistics(Mapping[str, Any]):
         numbers = {name: np.array(value[name], kinds.get(name, own)).reshape(shape) for name in _NUMBERS}
         quantiles = {float(q): np.array(values, own).reshape(shape) for q, values in value["quantiles"]}
         return ColumnStatistics(
-            category=value["category"], dtype=dtype, nulls=value["nulls"], quantiles=quantiles, **numbers
+            category=value["category"],
+            dtype=dtype,
+            nulls=value["nulls"],
+            quantiles=quantiles,
+            frames=value.get("frames"),
+            **numbers,
         )
 
     def __eq__(self, other: object) -> bool:
@@ -167,6 +176,7 @@ class Statistics(Mapping[str, ColumnStatistics]):
                 notes = ["constant"] if constant[dim] else []
                 notes += [f"{record[key]} {text}" for key, text in (("nan", "NaN"), ("inf", "infinite")) if record[key]]
                 notes += [f"{own.nulls} null"] if own.nulls else []
+                notes += [f"{own.frames} frames"] if own.frames is not None else []
                 where = ",".join(map(str, place))
                 yield {"column": name, "dim": where, **record, "note": ", ".join(notes)}
 
@@ -271,7 +281,8 @@ def _merged(name: str, one: ColumnStatistics, two: ColumnStatistics) -> ColumnSt
             f"{two.category} {two.dtype} {list(two.shape)}."
         )
     both = merged([_moments(one), _moments(two)])
-    return finished(both, category=one.category, shape=one.shape, nulls=one.nulls + two.nulls, quantiles={})
+    made = finished(both, category=one.category, shape=one.shape, nulls=one.nulls + two.nulls, quantiles={})
+    return made if one.frames is None else replace(made, frames=one.frames + (two.frames or 0))
 
 
 def _plain(values: NDArray[Any]) -> Any:

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from seqlake.media.video.opening import VideoDecoder, index, open_video
 
-__all__ = ["VideoDecoder", "index", "open", "types"]
+__all__ = ["DEVICES", "VideoDecoder", "index", "open", "types"]
+
+DEVICES = ("cpu",)
+"""For which it is taken without being chosen."""
 
 open = open_video  # noqa: A001 - the name that the protocol gives it
 

@@ -53,9 +53,14 @@ class FrameReader:
         self._pts: list[int] = index.pts.tolist()
         self._starts: list[int] = index.starts.tolist()
         self._data: dict[int, memoryview] = {}  # fetched, not fed
+        self._mapped = False
+        self._proven: set[int] = set()  # packets of mapped memory, which never changes, that were compared once
         self._last = -1  # newest frame of the last read
         self._wanted: set[int] = set()
         self._keep_from = self._stop = 0
+        # An IDR picture of H.264 lets go of all before it, and nothing waits inside: a flush would only cost time.
+        self._resets = index.stream.codec == "h264" and index.stream.reorder == 0
+        self._codec = self._codec_for(0, strict=True)
         self._bad: list[int] = np.flatnonzero(index.flags & DAMAGED).tolist()
         self._base = self._at = 0  # the run's key packet; the next packet to feed
         self._inside: set[int] = set()  # fed, not out
@@ -101,7 +106,7 @@ class FrameReader:
             if any(start <= bad <= packet for bad in self._bad):
                 raise self._damage(packet)
         if self._must_jump(start, run):
-            self._jump(start)
+            self._jump(start, flush=False)
         self._keep_from = max(self._pts[packet] for packet in run)
         self._wanted = run
         self._stop = max(run) + 1
@@ -112,7 +117,8 @@ class FrameReader:
             yield from self._take(missing)
             while missing and self._at < self._stop:
                 self._feed(self._at)
-                yield from self._take(missing)
+                if not missing.isdisjoint(self._out):
+                    yield from self._take(missing)
             if missing:
                 self._drain()
                 yield from self._take(missing)
@@ -142,12 +148,15 @@ class FrameReader:
         gone = any(one < self._at and one not in self._inside and one not in self._out for one in run)
         return gone or not self._base <= start <= self._at
 
-    def _jump(self, start: int) -> None:
+    def _jump(self, start: int, *, flush: bool = True) -> None:
+        """Begin anew at a key packet; with `flush=False` leave it to the packet to reset the decoder where it does."""
         if self._damaged or self._index.stream.codec in _REMEMBERS:
             self._codecs.clear()  # what damage leaves behind survives a flush
         strict = start >= len(self._pts) or not self._index.flags[start] & OPEN
-        self._codec = self._codec_for(start, strict=strict)
-        self._codec.flush_buffers()
+        codec = self._codec_for(start, strict=strict)
+        if flush or not self._resets or not strict or codec is not self._codec or self._inside:
+            codec.flush_buffers()
+        self._codec = codec
         self._base = self._at = start
         self._inside.clear()
         self._out.clear()
@@ -160,7 +169,7 @@ class FrameReader:
         return self._codecs[key]
 
     def _take(self, missing: set[int]) -> Iterator[tuple[int, VideoFrame]]:
-        for packet in sorted(missing & self._out.keys()):
+        for packet in [one for one in self._out if one in missing]:
             frame = self._out.pop(packet)
             if frame.is_corrupt or any(one <= packet for one in self._damaged):
                 raise self._damage(packet)
@@ -199,10 +208,11 @@ class FrameReader:
 
     def _came_out(self, frames: Iterable[VideoFrame]) -> None:
         stream = self._index.stream
+        expected = (stream.width, stream.height, stream.pix_fmt)
         for frame in frames:
             packet = int(frame.pts or 0)
             self._inside.discard(packet)
-            if (frame.width, frame.height, frame.format.name) != (stream.width, stream.height, stream.pix_fmt):
+            if (frame.width, frame.height, frame.format.name) != expected:
                 raise CorruptFileError(
                     f"{self._location} changes its pictures: expected {stream.width}x{stream.height} "
                     f"{stream.pix_fmt}, found {frame.width}x{frame.height} {frame.format.name} at packet {packet}. "
@@ -215,30 +225,38 @@ class FrameReader:
     def _packet(self, number: int) -> memoryview:
         """A packet's bytes, unless they are not those of the index; what will be fed next is fetched with it."""
         if number not in self._data:
-            offset, length = self._index.offset, self._index.length
-            bytes_to = np.cumsum(length[number : self._stop])
-            stop = number + max(1, int(np.searchsorted(bytes_to, _TOGETHER, side="right")))
-            starts, stops = offset[number:stop], offset[number:stop] + length[number:stop]
-            view = self._blob.view()
-            if view is None:
-                parts = self._blob.ranges(starts, stops)
-            else:
-                parts = [view[a:b] for a, b in zip(starts.tolist(), stops.tolist(), strict=True)]
-            self._data = dict(zip(range(number, stop), parts, strict=True))
+            self._fetch(number)
         data = self._data.pop(number)
-        if zlib.crc32(data) != self._index.crc[number]:
+        if number not in self._proven and zlib.crc32(data) != self._index.crc[number]:
             raise CorruptFrameError(
-                f"{self._location}: the bytes of packet {number} are not those that were indexed. The file is "
-                "damaged; copy it from where it came from.",
+                f"{self._location}: frame {self._shown(number)} is damaged: the bytes of packet {number} are not those "
+                "that were indexed. Copy the file from where it came from.",
                 path=self._location,
             )
+        if self._mapped:
+            self._proven.add(number)
         return data
 
+    def _fetch(self, number: int) -> None:
+        """A packet's bytes, and those of the packets that this run will feed after it."""
+        starts, lengths = self._index.offset[number : self._stop], self._index.length[number : self._stop]
+        view = self._blob.view()
+        self._mapped = view is not None
+        if view is None:
+            count = max(1, int(np.searchsorted(np.cumsum(lengths), _TOGETHER, side="right")))
+            parts = self._blob.ranges(starts[:count], starts[:count] + lengths[:count])
+        else:
+            parts = [view[a : a + n] for a, n in zip(starts.tolist(), lengths.tolist(), strict=True)]
+        self._data = dict(enumerate(parts, number))
+
+    def _shown(self, packet: int) -> int:
+        """The number of a packet's frame; of one that is never shown, that of the frame that follows."""
+        return int(np.searchsorted(self._index.pts[self._index.order], self._pts[packet]))
+
     def _damage(self, packet: int) -> CorruptFrameError:
-        shown = int(np.searchsorted(self._index.pts[self._index.order], self._pts[packet]))
         where = f" (at packet {min(self._damaged)})" if self._damaged else ""
         return CorruptFrameError(
-            f"{self._location}: frame {shown} cannot be decoded from what the file holds{where}. The file is damaged; "
-            "frames in other groups of pictures can still be read.",
+            f"{self._location}: frame {self._shown(packet)} cannot be decoded from what the file holds{where}. "
+            "The file is damaged; frames in other groups of pictures can still be read.",
             path=self._location,
         )

@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from seqlake.errors import CorruptFileError
+from seqlake.errors import CorruptFileError, DecodeError
 from seqlake.media._bytes import BlobBytes
 from seqlake.media.video.codec import codec_name, in_sequence, refreshes
 from seqlake.media.video.packets import DAMAGED, HIDDEN, KEY, OPEN, PacketIndex, Stream
@@ -39,7 +39,8 @@ def open_container(file: BlobBytes, location: str, /) -> AbstractContextManager[
 
     def opened() -> InputContainer:
         file.seek(0)
-        return av.open(cast("IO[bytes]", file), "r", buffer_size=1 << 16)
+        # Titles and comments may be in any encoding; nothing here reads them.
+        return av.open(cast("IO[bytes]", file), "r", buffer_size=1 << 16, metadata_errors="replace")
 
     try:
         try:
@@ -100,23 +101,27 @@ class _Packets:
 
 
 def index(blob: Blob, /) -> dict[int, PacketIndex]:
-    """The packet index of every video stream of a file; reads the file once.
+    """The packet index of every video stream of a file that FFmpeg has a decoder for; reads the file once.
 
     Raises:
         CorruptFileError: The container is damaged.
+        DecodeError: There is a decoder for none of them.
     """
     file = BlobBytes(blob)
     with open_container(file, blob.location) as container:
-        streams = _picture_streams(container)
+        streams = dict(enumerate(picture_streams(container)))
         if not streams:
             return {}
-        found = {stream.index: _Packets(stream) for stream in streams}
+        known = {number: stream for number, stream in streams.items() if _has_decoder(stream)}
+        if not known:
+            raise DecodeError(f"{blob.location}: this FFmpeg has no decoder for its video. Encode it anew.")
+        found = {stream.index: _Packets(stream) for stream in known.values()}
         container_name = container.format.name
-        for packet in container.demux(streams):
+        for packet in container.demux(list(known.values())):
             if packet.size:
                 _turned(found[packet.stream_index], packet)
                 found[packet.stream_index].add(packet, file, blob.size)
-        met = {number: found[stream.index] for number, stream in enumerate(streams) if found[stream.index].rows}
+        met = {number: found[stream.index] for number, stream in known.items() if found[stream.index].rows}
         made = {number: _made(number, packets, blob.size) for number, packets in met.items()}
     for number, one in made.items():
         if not _proven(one, met[number], container_name):
@@ -126,7 +131,12 @@ def index(blob: Blob, /) -> dict[int, PacketIndex]:
     return made
 
 
-def _picture_streams(container: InputContainer) -> list[VideoStream]:
+def _has_decoder(stream: VideoStream) -> bool:
+    context: object = stream.codec_context  # None for a codec that is not known, whatever its type says
+    return context is not None
+
+
+def picture_streams(container: InputContainer) -> list[VideoStream]:
     """Video streams that are no cover art."""
     import av
 
@@ -200,7 +210,7 @@ def packet_reader(index: PacketIndex, file: BlobBytes, location: str, /) -> Iter
             yield file.between(start, start + length)
         return
     with open_container(file, location) as container:
-        stream = _picture_streams(container)[index.stream.number]
+        stream = picture_streams(container)[index.stream.number]
         for packet in container.demux(stream):
             if packet.size:
                 yield bytes(packet)

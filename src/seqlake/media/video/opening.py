@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import threading
 import weakref
-from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from seqlake.errors import CorruptFileError, DecodeError
 from seqlake.files.blobs import LocalBlob
+from seqlake.files.cache import BlobCache
+from seqlake.files.memory import MemoryBlob
 from seqlake.media._bytes import BlobBytes, blob_of
 from seqlake.media.video import indexing
 from seqlake.media.video.decoder import FrameReader
@@ -31,8 +33,8 @@ if TYPE_CHECKING:
     from seqlake.protocols import Blob, Ints, Source
 
 _REMEMBERED = 256  # files whose indexes this process keeps at hand
-_INDEXES: OrderedDict[tuple[str, str], Mapping[int, PacketIndex]] = OrderedDict()
-_LOCK = threading.Lock()
+_INDEXES: dict[tuple[str, str], Mapping[int, PacketIndex]] = {}
+_CACHE = BlobCache(name="packets", limit=2 << 30)  # about 11 bytes a packet: two thousand hours of 30 fps
 
 
 def index(source: Source, /) -> Mapping[int, bytes]:
@@ -68,12 +70,22 @@ def open_video(source: Source, /, *, threads: int = 1, device: str = "cpu") -> V
     if device != "cpu":
         raise DecodeError(f"PyAV decodes on the CPU; expected device='cpu', found {device!r}.")
     blob = blob_of(source)
-    found = _kept(source.index, blob) if source.index is not None else _choose(source, _indexes(blob), blob)
+    found = _kept(source, blob) or _choose(source, _indexes(blob), blob)
     return VideoDecoder(found, blob, first=source.first, count=source.count)
 
 
-def _kept(data: bytes, blob: Blob) -> PacketIndex:
-    found = PacketIndex.from_bytes(data)
+def _kept(source: Source, blob: Blob) -> PacketIndex | None:
+    """The index that a table keeps; None where it keeps none, or one that cannot be read: it is made again then."""
+    if not source.index:
+        return None
+    try:
+        if isinstance(source.index, bytes):
+            found = PacketIndex.from_bytes(source.index)
+        else:
+            parts = {number: PacketIndex.from_bytes(data) for number, data in source.index.items()}
+            found = _choose(source, parts, blob)
+    except CorruptFileError:
+        return None
     if found.stream.size != blob.size:
         raise CorruptFileError(
             f"{blob.location} is not the file that was indexed: expected {found.stream.size} bytes, found {blob.size}. "
@@ -84,18 +96,33 @@ def _kept(data: bytes, blob: Blob) -> PacketIndex:
 
 
 def _indexes(blob: Blob) -> Mapping[int, PacketIndex]:
-    """All streams' indexes, remembered by location and token."""
+    """All streams' indexes, remembered by location and token: in this process, and in the user's cache."""
     key = (blob.location, blob.token)
-    with _LOCK:
-        found = _INDEXES.get(key)
-        if found is not None:
-            _INDEXES.move_to_end(key)
-            return found
+    found = _INDEXES.get(key)
+    if found is None:
+        found = _cached(blob)
+    # No lock, which a fork could leave taken: single operations of a dict are atomic.
+    _INDEXES.pop(key, None)
+    _INDEXES[key] = found  # the newest from now on
+    while len(_INDEXES) > _REMEMBERED:
+        _INDEXES.pop(next(iter(list(_INDEXES)), key), None)
+    return found
+
+
+def _cached(blob: Blob) -> Mapping[int, PacketIndex]:
+    if isinstance(blob, MemoryBlob):
+        return indexing.index(blob)  # bytes of a row, which have no name
+    data = _CACHE.get(blob)
+    if data is not None:
+        with suppress(CorruptFileError, pa.ArrowException, OSError):
+            parts = pa.ipc.open_stream(data).read_all().column("packets").to_pylist()
+            return {one.stream.number: one for one in map(PacketIndex.from_bytes, parts)}
     made = indexing.index(blob)
-    with _LOCK:
-        _INDEXES[key] = made
-        while len(_INDEXES) > _REMEMBERED:
-            _INDEXES.popitem(last=False)
+    packets = pa.record_batch({"packets": pa.array([one.to_bytes() for one in made.values()], pa.binary())})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, packets.schema) as writer:
+        writer.write_batch(packets)
+    _CACHE.put(blob, bytes(sink.getvalue()))
     return made
 
 
@@ -148,6 +175,13 @@ class VideoDecoder:
         return self.packets.stream.time_base
 
     @property
+    def starts(self) -> Ints:
+        """First frames of groups of pictures, ascending: frames between two of them are decoded together."""
+        packets = self.packets
+        shown = np.searchsorted(packets.pts[packets.order], packets.pts[packets.starts]) - self._first
+        return np.unique(np.clip(shown, 0, len(self)))
+
+    @property
     def size(self) -> tuple[int, int]:
         """Width and height as shown, rotation applied."""
         return self._converter.size
@@ -164,12 +198,13 @@ class VideoDecoder:
             CorruptFrameError: A packet is damaged, or the decoder gives no picture for it.
             IndexError: There is no such frame.
         """
-        wanted = np.asarray(indices, np.int64)
-        wrong = wanted[(wanted < 0) | (wanted >= len(self))]
-        if wrong.size:
-            raise IndexError(f"{self._blob.location} has frames 0 to {len(self) - 1}, found {int(wrong[0])}.")
-        for number, frame in self._open().frames((np.unique(wanted) + self._first).tolist()):
-            yield number - self._first, frame
+        wanted: set[int] = set(np.asarray(indices, np.int64).tolist())
+        if wanted and not 0 <= min(wanted) <= max(wanted) < len(self):
+            found = f"{min(wanted)} to {max(wanted)}"
+            raise IndexError(f"{self._blob.location} has frames 0 to {len(self) - 1}, found {found}.")
+        first = self._first
+        for number, frame in self._open().frames(number + first for number in wanted):
+            yield number - first, frame
 
     def read(
         self, indices: Ints, /, *, size: tuple[int, int] | None = None, out: NDArray[Any] | None = None

@@ -161,7 +161,7 @@ class PacketIndex:
             gap, length, step, flags, crc = (
                 table[name].to_numpy() for name in ("gap", "length", "step", "flags", "crc")
             )
-        except (pa.ArrowInvalid, OSError, KeyError, TypeError, ValueError) as error:
+        except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
             raise CorruptFileError(f"This is no packet index: {error}. Remove it; it is made again.") from error
         if version != _VERSION:
             raise CorruptFileError(f"This packet index has version {version!r}, expected {_VERSION}. Update seqlake.")

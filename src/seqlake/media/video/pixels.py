@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from av.video.frame import VideoFrame
-    from av.video.reformatter import VideoReformatter
     from numpy.typing import NDArray
 
     from seqlake.media.video.packets import Stream
@@ -24,7 +25,7 @@ class Converter:
     def __init__(self, stream: Stream, /) -> None:
         self._turn = stream.turn
         self._coded = (stream.width, stream.height)
-        self._reformatter: VideoReformatter | None = None
+        self._reformat: Callable[..., VideoFrame] | None = None
 
     @property
     def size(self) -> tuple[int, int]:
@@ -37,20 +38,13 @@ class Converter:
 
         Scaling down averages areas, scaling up is bicubic, both in the same pass as the conversion.
         """
-        from av.video.reformatter import Interpolation, VideoReformatter
+        if self._reformat is None:
+            from av.video.reformatter import VideoReformatter
 
-        if self._reformatter is None:
-            self._reformatter = VideoReformatter()
+            self._reformat = VideoReformatter().reformat
         height, width = out.shape[:2] if self._turn[0] else out.shape[1::-1]
-        smaller = width * height < frame.width * frame.height
-        picture = self._reformatter.reformat(
-            frame,
-            width=width,
-            height=height,
-            format="rgb24",
-            interpolation=Interpolation.AREA if smaller else Interpolation.BICUBIC,
-            threads=1,
-        )
+        how = "AREA" if width * height < frame.width * frame.height else "BICUBIC"
+        picture = self._reformat(frame, width=width, height=height, format="rgb24", interpolation=how, threads=1)
         out[:] = turned(rows_of(picture), self._turn)
 
 

@@ -1,0 +1,304 @@
+"""Ways to read windows of frames from the same files; `benchmarks/video.py` runs this in the environment of each.
+
+    python benchmarks/peers/video_readers.py READER PLAN.json
+
+Answers each line `{"order": ..., "width": ..., "files": ..., "seconds": ...}` on stdin with one of
+`{"frames_per_second": ..., "cpu_ms_per_frame": ...}` on stdout. A sample is the same window of both cameras of an
+episode; two threads take samples, each with decoders of its own that stay open. Every frame is delivered as RGB in memory of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+class Seqlake:
+    """What a user of seqlake writes: views of the files, kept, sliced."""
+
+    def __init__(self, files: dict[str, Any], plan: dict[str, Any]) -> None:
+        import seqlake as sl
+
+        rows = sl.open(files["dataset"])
+        self.views = {
+            rows[name][camera].location: rows[name][camera]
+            for name in plan["episodes"]
+            for camera in plan["cameras"]
+        }  # fmt: skip
+        self.close = lambda: None
+
+    def read(self, path: str, start: int, stop: int) -> np.ndarray:
+        return self.views[path][start:stop]
+
+
+class PyAv:
+    """What an expert writes by hand: containers kept open, one seek, a converter of one's own without threads."""
+
+    def __init__(self, _files: dict[str, Any], plan: dict[str, Any]) -> None:
+        from av.video.reformatter import VideoReformatter
+
+        self.fps = plan["fps"]
+        self.converter = VideoReformatter()
+        self.open: dict[str, Any] = {}
+
+    def read(self, path: str, start: int, stop: int) -> np.ndarray:
+        import av
+        from av.video.reformatter import Interpolation
+
+        if path not in self.open:
+            container = av.open(path)
+            stream = container.streams.video[0]
+            stream.codec_context.thread_type, stream.codec_context.thread_count = "NONE", 1
+            self.open[path] = [container, stream, int(1 / (self.fps * stream.time_base)), None, 0]
+        container, stream, ticks, frames, at = self.open[path]
+        if frames is None or at != start:
+            container.seek(start * ticks, stream=stream)
+            frames = container.decode(stream)
+        out = np.empty((stop - start, stream.height, stream.width, 3), np.uint8)
+        for frame in frames:
+            number = frame.pts // ticks
+            if number < start:
+                continue
+            made = self.converter.reformat(frame, format="rgb24", interpolation=Interpolation.BICUBIC, threads=1)
+            plane = made.planes[0]
+            rows = np.frombuffer(plane, np.uint8).reshape(made.height, plane.line_size)
+            out[number - start] = rows[:, : 3 * made.width].reshape(made.height, made.width, 3)
+            if number == stop - 1:
+                break
+        self.open[path][3:] = frames, stop
+        return out
+
+
+class TorchCodec:
+    """torchcodec: a decoder a file, kept; one FFmpeg thread, channels last."""
+
+    seek_mode = "exact"
+
+    def __init__(self, _files: dict[str, Any], _plan: dict[str, Any]) -> None:
+        self.open: dict[str, Any] = {}
+
+    def read(self, path: str, start: int, stop: int) -> np.ndarray:
+        from torchcodec.decoders import VideoDecoder
+
+        if path not in self.open:
+            self.open[path] = VideoDecoder(
+                path, dimension_order="NHWC", num_ffmpeg_threads=1, seek_mode=self.seek_mode
+            )  # fmt: skip
+        return self.open[path].get_frames_at(list(range(start, stop))).data.numpy()
+
+
+class TorchCodecApproximate(TorchCodec):
+    """The same without the scan of the file that makes it exact."""
+
+    seek_mode = "approximate"
+
+
+class LeRobot:
+    """LeRobot's own function over torchcodec; float32 between 0 and 1, channels first."""
+
+    def __init__(self, _files: dict[str, Any], plan: dict[str, Any]) -> None:
+        import_lerobot()
+        from lerobot.datasets.video_utils import VideoDecoderCache
+
+        self.fps = plan["fps"]
+        self.cache = VideoDecoderCache()  # one shared by threads gives wrong timestamps
+
+    def read(self, path: str, start: int, stop: int) -> np.ndarray:
+        from lerobot.datasets.video_utils import decode_video_frames_torchcodec
+
+        times = [number / self.fps for number in range(start, stop)]
+        return decode_video_frames_torchcodec(path, times, 1e-4, decoder_cache=self.cache).numpy()
+
+
+@cache
+def import_lerobot() -> None:
+    """The published torchvision is built for CUDA: with a CPU build of torch it lacks operators, which nobody calls."""
+    import torch
+
+    if torch.version.cuda is None:
+        for operator in ("nms", "qnms"):
+            torch.library.define(f"torchvision::{operator}", "(Tensor dets, Tensor scores, float iou) -> Tensor")
+
+
+READERS = {
+    "seqlake": Seqlake,
+    "pyav": PyAv,
+    "torchcodec": TorchCodec,
+    "torchcodec approximate": TorchCodecApproximate,
+    "lerobot": LeRobot,
+}
+
+
+def samples(plan: dict[str, Any], task: dict[str, Any], seed: int) -> Any:
+    """Episodes and first frames: at random, or each episode from its start to its end."""
+    width, count = task["width"], plan["frames"]
+    random = np.random.default_rng(seed)
+    while True:
+        if task["order"] == "random":
+            yield int(random.integers(len(plan["episodes"]))), int(random.integers(count - width + 1))
+        else:
+            episode = int(random.integers(len(plan["episodes"])))
+            yield from ((episode, start) for start in range(0, count - width + 1, width))
+
+
+class Threads:
+    """Windows by number, each thread with decoders of its own."""
+
+    def __init__(self, kind: type, plan: dict[str, Any], files: dict[str, Any], threads: int) -> None:
+        self.plan, self.files = plan, files
+        self.readers = [kind(files, plan) for _ in range(threads)]
+        self.seed = 0
+
+    def rate(self, task: dict[str, Any]) -> tuple[float, float]:
+        counts = [0] * len(self.readers)
+        self.seed += len(self.readers)
+        stop = time.perf_counter() + task["seconds"]
+
+        def work(number: int) -> None:
+            reader = self.readers[number]
+            for episode, start in samples(self.plan, task, self.seed + number):
+                for path in self.files["videos"][episode]:
+                    counts[number] += len(reader.read(path, start, start + task["width"]))
+                if time.perf_counter() > stop:
+                    return
+
+        begin, spent = time.perf_counter(), time.process_time()
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(len(self.readers))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        count = sum(counts)
+        return count / (time.perf_counter() - begin), 1e3 * (time.process_time() - spent) / count
+
+    def check(self, expected: np.ndarray, first: int) -> float:
+        """The largest difference to frames that were decoded in sequence; also opens every file, as a warm start."""
+        for reader in self.readers:
+            for episode in self.files["videos"]:
+                for path in episode:
+                    reader.read(path, 0, 1)
+        found = self.readers[0].read(self.files["videos"][0][0], first, first + len(expected))
+        if found.dtype == np.float32:
+            found = (found * 255).round().transpose(0, 2, 3, 1)
+        return float(np.abs(found.astype(int) - expected.astype(int)).max())
+
+
+class SeqlakeLoader:
+    """The training loader over both cameras, as it comes."""
+
+    def __init__(self, plan: dict[str, Any], files: dict[str, Any], _threads: int) -> None:
+        import seqlake as sl
+
+        self.plan, self.rows, self.batches = plan, sl.open(files["dataset"]), {}
+
+    def rate(self, task: dict[str, Any]) -> tuple[float, float]:
+        import seqlake as sl
+
+        width, cameras = task["width"], self.plan["cameras"]
+        if width not in self.batches:
+            window = sl.Window(dict.fromkeys(cameras, range(width)), edges="drop")
+            loader = sl.Loader(self.rows, window=window, batch_size=max(4, 64 // width), shuffle=True)
+            self.batches[width] = self.forever(loader)
+            next(self.batches[width])
+        count, begin, cpu = 0, time.perf_counter(), time.process_time()
+        while (spent := time.perf_counter() - begin) < task["seconds"]:
+            batch = next(self.batches[width])
+            count += sum(batch[camera].shape[0] * batch[camera].shape[1] for camera in cameras)
+        return count / spent, 1e3 * (time.process_time() - cpu) / count
+
+    @staticmethod
+    def forever(loader: Any) -> Any:
+        while True:
+            yield from loader
+
+    def check(self, expected: np.ndarray, first: int) -> float:
+        import seqlake as sl
+
+        camera = self.plan["cameras"][0]
+        window = sl.Window({camera: range(len(expected))}, edges="drop")
+        for batch in sl.Loader(self.rows, window=window, batch_size=16, shuffle=False):
+            for name, start, frames in zip(batch["sequence_id"], batch["start"], batch[camera], strict=True):
+                if name == self.plan["episodes"][0] and start == first:
+                    return float(np.abs(frames.astype(int) - expected.astype(int)).max())
+        raise AssertionError("The window that is checked never came.")
+
+
+class LeRobotDataLoader:
+    """LeRobot's function in torch's DataLoader with two worker processes, as its training script reads."""
+
+    def __init__(self, plan: dict[str, Any], files: dict[str, Any], threads: int) -> None:
+        self.plan, self.files, self.threads = plan, files, threads
+
+    def rate(self, task: dict[str, Any]) -> tuple[float, float]:
+        import torch
+
+        width = task["width"]
+        windows = LeRobotWindows(self.plan, self.files, task)
+        loader = torch.utils.data.DataLoader(windows, batch_size=max(2, 16 // width), num_workers=self.threads)
+        batches = iter(loader)  # anew each time: workers that wait would go on reading while others are measured
+        for _ in range(4 * self.threads):
+            next(batches)  # what they read ahead, and their opening of files, is not counted
+        count, begin = 0, time.perf_counter()
+        while (spent := time.perf_counter() - begin) < task["seconds"]:
+            batch = next(batches)
+            count += batch.shape[0] * batch.shape[1] * batch.shape[2]
+        return count / spent, 0.0  # its workers' time is their own
+
+    def check(self, expected: np.ndarray, first: int) -> float:
+        return Threads(LeRobot, self.plan, self.files, 1).check(expected, first)
+
+
+class LeRobotWindows:
+    """A torch IterableDataset in all but name, which would have to be imported for every reader."""
+
+    def __new__(cls, plan: dict[str, Any], files: dict[str, Any], task: dict[str, Any]) -> Any:
+        import torch
+
+        class Windows(torch.utils.data.IterableDataset):
+            def __iter__(self) -> Any:
+                reader = LeRobot(files, plan)
+                worker = torch.utils.data.get_worker_info()
+                for episode, start in samples(plan, task, worker.id):
+                    read = [reader.read(path, start, start + task["width"]) for path in files["videos"][episode]]
+                    yield torch.from_numpy(np.stack(read))
+
+        return Windows()
+
+
+def main() -> None:
+    name, plan_path = sys.argv[1:]
+    plan = json.loads(Path(plan_path).read_text())
+    expected = np.load(plan["expected"])
+    opened: dict[str, Any] = {}
+    if name in {"torchcodec", "torchcodec approximate", "lerobot", "lerobot DataLoader"}:
+        import torch
+
+        torch.set_num_threads(1)
+    for text in sys.stdin:
+        task = json.loads(text)
+        files = task["files"]
+        if files not in opened:
+            made = plan["files"][files]
+            if name == "seqlake Loader":
+                reader: Any = SeqlakeLoader(plan, made, plan["threads"])
+            elif name == "lerobot DataLoader":
+                reader = LeRobotDataLoader(plan, made, plan["threads"])
+            else:
+                reader = Threads(READERS[name], plan, made, plan["threads"])
+            opened[files] = reader
+            worst = reader.check(expected[files], plan["first"])
+            if worst > plan["tolerance"]:
+                raise AssertionError(f"{name} reads other frames from {files}: off by {worst}")
+        rate, cpu = opened[files].rate(task)
+        print(json.dumps({"frames_per_second": rate, "cpu_ms_per_frame": cpu}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
