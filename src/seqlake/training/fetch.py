@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from seqlake.training.shard_cache import LocalShard, ShardCache
 
 _LOOK = 0.5  # seconds between two looks at whether a shard gets on
-_MAKERS = 2  # shards made ahead at a time; their requests are far more
+_MAKERS = 4  # shards made ahead at a time, so that requests go on while one is checked
 
 
 @dataclass(slots=True, kw_only=True)
