@@ -10,6 +10,7 @@ from seqlake.training.frames import FrameStream
 from seqlake.training.passes import Pass, Planner
 from seqlake.training.plan import Plan, plan
 from seqlake.training.prepared import Prepared
+from seqlake.training.repair import Repair
 from seqlake.training.settings import Settings
 from seqlake.training.verbs import Verbs
 from seqlake.windows.spec import as_window
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
     from seqlake.protocols import Readable
     from seqlake.training.batches import Batch
     from seqlake.training.cache import Cache
+    from seqlake.training.damage import Ledger
     from seqlake.training.order import Shuffle
     from seqlake.training.samples import WindowDataset
     from seqlake.training.steps import Steps
+    from seqlake.training.telemetry import Telemetry
     from seqlake.training.torch import LoaderDataset
     from seqlake.windows.spec import Whole, Window
 
@@ -36,7 +39,7 @@ class Loader(Verbs):
 
     A batch is a dict of numpy arrays: for each temporal column `[B, W, ...]` and `<column>_mask` `[B, W]`, for each
     video and column of images uint8 `[B, W, height, width, 3]` and its mask, for each column asked for with None `[B]`
-    and `<column>_mask` `[B]`, `sequence_id` `[B]`, `start` `[B]`, and with `.tail("pad")` `valid` `[B]`.
+    and `<column>_mask` `[B]`, `sequence_id` `[B]`, `start` `[B]`, and with `.tail("pad")` or `.on_error` `valid` `[B]`.
 
     Args:
         source: A dataset, a selection, or anything else that follows the `Readable` protocol.
@@ -102,6 +105,17 @@ class Loader(Verbs):
         """What one epoch will be: steps, samples, tail, clock, memory and shuffle quality, before any value is read."""
         return plan(self._prepared.survey, self._steps, shuffle=self._prepared.shuffle, seed=self._settings.seed)
 
+    # ---- what it met and did in this process
+
+    @property
+    def ledger(self) -> Ledger:
+        """Bad samples delivered so far, with `on_error`; prints itself."""
+        return self._prepared.ledger
+
+    def report(self) -> Telemetry:
+        """Where the time went so far: seconds by stage, bytes by origin, share of time waited; prints itself."""
+        return self._prepared.meter.report()
+
     def __repr__(self) -> str:
         settings = self._settings
         return (
@@ -140,15 +154,16 @@ class Loader(Verbs):
         assembler = Assembler(prepared.survey, prepared.opened)
         if settings.reuse:
             assembler.reuse_buffers()
+        planner = Planner(prepared.survey, self._steps, shuffle=prepared.shuffle, seed=settings.seed)
         return Pass(
-            Planner(prepared.survey, self._steps, shuffle=prepared.shuffle, seed=settings.seed),
+            planner,
             assembler,
             position=self._entry(),
             steps=steps,
-            transforms=settings.transforms,
-            seed=settings.seed,
-            show_valid=settings.tail == "pad",
+            settings=settings,
             frames=FrameStream(prepared, sharers=sharers, reuse=settings.reuse) if prepared.survey.framed else None,
+            repair=Repair(prepared, planner.at, sharers=sharers) if settings.on_error.tolerant else None,
+            meter=prepared.meter,
         )
 
     @property

@@ -6,12 +6,14 @@ import os
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from seqlake.training.damage import Ledger
 from seqlake.training.frames import FrameColumns
 from seqlake.training.opened import Opened
 from seqlake.training.order import Shuffle
 from seqlake.training.state import describe
 from seqlake.training.steps import Steps
 from seqlake.training.survey import Survey, survey
+from seqlake.training.telemetry import Meter
 
 if TYPE_CHECKING:
     from seqlake.protocols import Readable
@@ -35,9 +37,10 @@ class Prepared:
     def changed(self, settings: Settings) -> Prepared:
         """The same source with other settings; what does not depend on them is shared."""
         other = Prepared(self.source, settings)
-        other._opened = self._opened
-        if settings.frames == self.settings.frames:
-            other._frame_columns = self._frame_columns
+        if settings.on_error.tolerant == self.settings.on_error.tolerant:
+            other._opened = self._opened
+            if settings.frames == self.settings.frames and settings.on_error == self.settings.on_error:
+                other._frame_columns = self._frame_columns
         if "survey" in self.__dict__:
             other.__dict__["survey"] = self.survey
         return other
@@ -75,8 +78,23 @@ class Prepared:
         """The shards in use, by this process."""
         # A forked child makes its own: a lock or thread of the parent's would be dead in it.
         if self._opened is None or self._opened[0] != os.getpid():
-            self._opened = (os.getpid(), Opened(self.source.schema, self.survey, self.settings.cache))
+            self._opened = (os.getpid(), self._open())
         return self._opened[1]
+
+    def _open(self) -> Opened:
+        settings = self.settings
+        return Opened(self.source.schema, self.survey, settings.cache, tolerant=settings.on_error.tolerant)
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """The bad samples that this process met."""
+        settings = self.settings
+        return Ledger(budget=settings.on_error, samples=-(-len(self.survey.axis) // settings.world_size))
+
+    @cached_property
+    def meter(self) -> Meter:
+        """What this process spent its time on."""
+        return Meter()
 
     @property
     def frame_columns(self) -> FrameColumns:

@@ -9,11 +9,14 @@ import numpy as np
 from seqlake.training.batches import Assembler, Samples
 from seqlake.training.frames import FrameStream
 from seqlake.training.randomness import Random
+from seqlake.training.repair import Repair
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from seqlake.protocols import Ints
     from seqlake.training.batches import Batch
+    from seqlake.training.damage import Harm
     from seqlake.training.prepared import Prepared
     from seqlake.training.survey import Survey
 
@@ -67,26 +70,36 @@ class WindowDataset:
         numbers = np.where(numbers < 0, numbers + len(self), numbers)
         if len(numbers) and (numbers.min() < 0 or numbers.max() >= len(self)):
             raise IndexError(f"Windows are numbered 0 to {len(self) - 1}; found {list(indices)}.")
-        rows, index = self._survey.axis.locate(numbers)
-        samples = Samples(
-            epochs=np.zeros_like(numbers),
-            numbers=numbers,
-            rows=rows,
-            anchors=self._survey.first + index * self._survey.stride,
-            valid=np.ones(len(numbers), dtype=np.bool_),
-        )
+        samples = self._at(np.zeros_like(numbers), numbers)
+        repair = Repair(self._prepared, self._at) if self._prepared.settings.on_error.tolerant else None
+        if repair is not None:
+            samples = repair.signals(samples)
+        harmed: Mapping[int, Sequence[Harm]] = {}
         assembler = Assembler(self._survey, self._prepared.opened)
         batch = assembler.batch(assembler.prepare(samples, size=len(numbers)), 0)
         if self._survey.framed:
             frames = FrameStream(self._prepared)
             try:
                 batch.update(frames.take(frames.begin(samples.rows, samples.anchors)))
+                harmed = frames.harmed
             finally:
                 frames.close()
+        if repair is not None:
+            repair.finish(batch, samples, harmed)
         random = Random(seed=self._prepared.settings.seed, epochs=samples.epochs, numbers=numbers)
         for transform in self._prepared.settings.transforms:
             batch = transform(batch, random)
         return batch
+
+    def _at(self, epochs: Ints, numbers: Ints) -> Samples:
+        rows, index = self._survey.axis.locate(numbers)
+        return Samples(
+            epochs=epochs,
+            numbers=numbers,
+            rows=rows,
+            anchors=self._survey.first + index * self._survey.stride,
+            valid=np.ones(len(numbers), dtype=np.bool_),
+        )
 
     def __repr__(self) -> str:
         return f"WindowDataset({self._prepared.settings.window!r})"
