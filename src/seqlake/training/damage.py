@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from seqlake.errors import BadDataError, DamagedTableError, DecodeError, SchemaMismatchError
+from seqlake.errors import BadDataError, DamagedTableError, DecodeError, SchemaMismatchError, SeqlakeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ Policy = Literal["raise", "mask", "substitute"]
 POLICIES: tuple[Policy, ...] = ("raise", "mask", "substitute")
 
 _DAMAGE = (DecodeError, DamagedTableError, SchemaMismatchError, FileNotFoundError)
-_PASSING = (ConnectionError, TimeoutError, MemoryError)
+_PASSING = (ConnectionError, TimeoutError, PermissionError, MemoryError)
 # The machine's trouble or the line's, not the file's: too many open files, no memory, a store that failed.
 _PASSING_NUMBERS = {errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ETIMEDOUT, errno.ECONNRESET}
 _KEPT = 10_000  # entries of a ledger that are kept; all are counted
@@ -27,7 +27,7 @@ _TOLD = 5  # files that an error or a printed ledger names
 def is_damage(error: BaseException, /) -> bool:
     """Whether an error says that the data are bad: gone, damaged, or not of their declared shape.
 
-    Broken connections, time-outs and want of memory are not, wherever in the chain of causes they stand: they say
+    Broken connections, time-outs, refused access and want of memory are not, wherever in the chain of causes they stand: they say
     nothing about the data.
     """
     if not isinstance(error, _DAMAGE):
@@ -95,7 +95,8 @@ class Harm:
     @classmethod
     def of(cls, error: BaseException, *, column: str, file: str) -> Harm:
         """From what was raised."""
-        return cls(column=column, file=file, error=f"{type(error).__name__}: {error}")
+        message = error.message if isinstance(error, SeqlakeError) else str(error)
+        return cls(column=column, file=file, error=f"{type(error).__name__}: {message}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,7 +192,9 @@ class Ledger:
     def __str__(self) -> str:
         if not self.files:
             return "No bad samples."
-        lines = [f"{len(self)} bad: {self._worst()}", *(str(entry) for entry in self._entries[: 4 * _TOLD])]
-        return "\n".join([*lines, *(["..."] if len(self) > 4 * _TOLD else [])])
+        alike = Counter((entry.column or "every column", entry.error) for entry in self._entries)
+        lines = [f"{len(self)} bad, in {self._worst()}"]
+        lines += [f"{count} times {column}: {error}" for (column, error), count in alike.most_common(_TOLD)]
+        return "\n".join([*lines, *(["..."] if len(alike) > _TOLD else [])])
 
     __repr__ = __str__

@@ -15,7 +15,7 @@ from seqlake.training.cache import Cache
 from seqlake.training.cells import Cells, Values
 from seqlake.training.damage import is_damage
 from seqlake.training.decoded import flatten
-from seqlake.training.gather import Memory
+from seqlake.training.gather import Memory, torch
 from seqlake.training.salvage import salvage
 from seqlake.windows.assemble import step_dtype
 
@@ -138,6 +138,7 @@ class Opened:
 
     def _open(self, shard: int) -> None:
         before = self.decoded
+        torch()  # a second to import: here it counts as opening
         try:
             reader = self._survey.shards[shard].open()
             try:

@@ -116,6 +116,11 @@ class Repair:
         Raises:
             BadDataError: There are more bad samples than the budget allows.
         """
+        if not framed and not samples.bad:
+            batch["valid"] = samples.valid
+            if samples.substituted is not None:
+                batch["substituted"] = samples.substituted
+            return
         valid = batch["valid"] = samples.valid.copy()
         substituted = np.zeros(len(valid), np.bool_) if samples.substituted is None else samples.substituted.copy()
         entries = {place: [*found] for place, found in samples.bad.items()}

@@ -34,12 +34,13 @@ def salvage(opened: Opened, shard: int, source: Shard, /) -> None:
     """
     rows = opened.rows(shard)
     everything = np.arange(rows.start, rows.stop)
+    file = source.key.rpartition("#")[0] or source.key
     try:
         reader = source.open()
     except Exception as error:
         if not is_damage(error):
             raise
-        _lose(opened, everything, Harm.of(error, column="", file=_file(error, source)))
+        _lose(opened, everything, Harm.of(error, column="", file=file))
         return
     lost: dict[str, Exception] = {}
     names = [*opened.cells, *opened.singles]
@@ -53,10 +54,10 @@ def salvage(opened: Opened, shard: int, source: Shard, /) -> None:
                 lost[name] = error
         if len(lost) == len(names) > 1 and len({str(error) for error in lost.values()}) == 1:
             first = lost[names[0]]
-            _lose(opened, everything, Harm.of(first, column="", file=_file(first, source)))
+            _lose(opened, everything, Harm.of(first, column="", file=file))
             return
         for name, why in lost.items():
-            _Column(opened, shard, source, reader, name).save(why)
+            _Column(opened, shard, file, reader, name).save(why)
     finally:
         reader.close()
     opened.in_place[shard] = False
@@ -69,17 +70,13 @@ def _lose(opened: Opened, rows: Ints, harm: Harm) -> None:
             own.append(harm)
 
 
-def _file(error: BaseException, source: Shard) -> str:
-    return getattr(error, "path", None) or getattr(error, "filename", None) or source.key.rpartition("#")[0]
-
-
 class _Column:
     """One column of a damaged shard."""
 
-    def __init__(self, opened: Opened, shard: int, source: Shard, reader: ShardReader, name: str) -> None:
+    def __init__(self, opened: Opened, shard: int, file: str, reader: ShardReader, name: str) -> None:
         self._opened = opened
         self._shard = shard
-        self._source = source
+        self._file = file
         self._reader = reader
         self._name = name
         self._first = opened.rows(shard).start
@@ -152,5 +149,5 @@ class _Column:
         return shapes.most_common(1)[0][0] if shapes else ()
 
     def _lost(self, start: int, stop: int, error: BaseException) -> None:
-        harm = Harm.of(error, column=self._name, file=_file(error, self._source))
+        harm = Harm.of(error, column=self._name, file=self._file)
         _lose(self._opened, np.arange(self._first + start, self._first + stop), harm)
