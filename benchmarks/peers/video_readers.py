@@ -4,7 +4,8 @@
 
 Answers each line `{"order": ..., "width": ..., "files": ..., "seconds": ...}` on stdin with one of
 `{"frames_per_second": ..., "cpu_ms_per_frame": ...}` on stdout. A sample is the same window of both cameras of an
-episode; two threads take samples, each with decoders of its own that stay open. Every frame is delivered as RGB in memory of its own.
+episode; two threads take samples, each with decoders of its own that stay open. Every frame is delivered as RGB in
+memory of its own.
 """
 
 from __future__ import annotations

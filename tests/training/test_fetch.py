@@ -407,6 +407,7 @@ def test_compressed_shards_are_not_read_by_range(remote) -> None:
     transfers.close()
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 def test_a_forked_child_is_refused_at_once(remote, fetching) -> None:
     data = remote(2)

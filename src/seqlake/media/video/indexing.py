@@ -138,7 +138,7 @@ def _demuxed(container: InputContainer, streams: list[VideoStream], location: st
         yield from container.demux(streams)
     except (av.FFmpegError, IndexError) as error:  # IndexError: damage looks like a stream that appears half way
         raise CorruptFileError(
-            f"{location} is damaged: FFmpeg finds no packets behind some point of it ({error}). Record or copy it again.",
+            f"{location} is damaged: FFmpeg finds no packets behind some point ({error}). Record or copy it again.",
             path=location,
         ) from error
 
