@@ -62,7 +62,8 @@ def test_a_cache_of_a_part_is_enough_where_blocks_are_small(arm, readable, tmp_p
         same(one, other)
         assert on_disk(cache) <= limit
     cache.close()
-    small = Loader(readable(schema, rows, shards=24, kind="archive"), cache=Cache(tmp_path / "small", 500_000), **options)
+    too_small = Cache(tmp_path / "small", 500_000)
+    small = Loader(readable(schema, rows, shards=24, kind="archive"), cache=too_small, **options)
     with pytest.raises(CacheTooSmallError, match="least that works"):
         list(small)
 
