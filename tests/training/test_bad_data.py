@@ -6,6 +6,7 @@ import errno
 import json
 import pickle
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,8 @@ from numpy.testing import assert_array_equal
 
 import seqlake as sl
 from seqlake import media
-from seqlake.files.stores import open_store
 from seqlake.errors import BadDataError, CorruptFileError, DamagedTableError, DecodeError, SchemaMismatchError
+from seqlake.files.stores import open_store
 from seqlake.spec.column_types import Trajectory
 from seqlake.spec.schema import Schema
 from seqlake.training.damage import BadSample, is_damage
@@ -31,9 +32,7 @@ WINDOW = {"action": range(-1, 3), "obs_state": [0], "task": None}
 
 def by_name(loader: sl.Loader) -> list[dict[str, Any]]:
     """Every sample as a dict, in the order of delivery."""
-    return [
-        {name: values[k] for name, values in batch.items()} for batch in loader for k in range(len(batch["start"]))
-    ]
+    return [{name: values[k] for name, values in batch.items()} for batch in loader for k in range(len(batch["start"]))]
 
 
 def same(sample, other, names):
@@ -51,17 +50,15 @@ def stored(tmp_path):
     with sl.create(tmp_path / "arm", schema).writer(rows_per_shard=5) as writer:
         for number in range(20):
             steps = np.arange(30, dtype=np.float32)[:, None] + 100 * number
-            writer.add(f"ep_{number:02d}", task="pick", action=steps + [0, 1], obs_state=steps + [0, 1, 2])
+            writer.add(f"ep_{number:02d}", task="pick", action=steps + np.arange(2), obs_state=steps + np.arange(3))
     return sl.open(tmp_path / "arm")
 
 
 def shard_file(ds, number):
-    return sorted((films_path(ds) / "data").rglob("*.parquet"))[number]
+    return sorted((root_of(ds) / "data").rglob("*.parquet"))[number]
 
 
-def films_path(ds):
-    from pathlib import Path
-
+def root_of(ds):
     return Path(ds.location)
 
 
@@ -116,7 +113,9 @@ def test_substitutes_stand_where_bad_samples_were(stored, shuffle):
     expected = clean(stored)
     before = by_name(sl.Loader(stored, window=WINDOW, batch_size=50, shuffle=shuffle, seed=3))
     shard_file(stored, 1).unlink()
-    loader = sl.Loader(stored, window=WINDOW, batch_size=50, shuffle=shuffle, seed=3).on_error("substitute", budget=None)
+    loader = sl.Loader(stored, window=WINDOW, batch_size=50, shuffle=shuffle, seed=3).on_error(
+        "substitute", budget=None
+    )
     after = by_name(loader)
     assert len(after) == len(before) == 600
     for sample, old in zip(after, before, strict=True):
@@ -192,14 +191,12 @@ def test_bytes_of_decoded_shards_are_checked_and_those_read_in_place_are_not(rea
     def damaged(kind):
         source = readable(schema, rows, shards=3, kind=kind)
         before = by_name(sl.Loader(source, window=window, batch_size=12, shuffle=False))
-        path = next(part.shard.blob for part in source.parts[1:2]).location
-        with open(path, "rb") as file:
-            data = bytearray(file.read())
+        path = Path(source.parts[1].shard.blob.location)
+        data = bytearray(path.read_bytes())
         place = data.find(np.ascontiguousarray(rows[5]["action"][7]).tobytes()) if kind == "parquet" else len(data) // 4
         assert place > 0
         data[place + 2] ^= 0xFF
-        with open(path, "wb") as file:
-            file.write(data)
+        path.write_bytes(data)
         fresh = readable_again(source)
         loader = sl.Loader(fresh, window=window, batch_size=12, shuffle=False).on_error("mask", budget=None)
         return before, by_name(loader), loader.ledger
@@ -223,12 +220,7 @@ def readable_again(source):
     from seqlake.shards.columns import Columns
     from seqlake.shards.files import parquet_shard
 
-    parts = []
-    for part in source.parts:
-        try:
-            parts.append(Columns(parquet_shard(LocalBlob(part.shard.blob.location)), source.schema, {}))
-        except CorruptFileError:
-            parts.append(part)
+    parts = [Columns(parquet_shard(LocalBlob(part.shard.blob.location)), source.schema, {}) for part in source.parts]
     return replace(source, parts=parts)
 
 
@@ -313,7 +305,7 @@ def filmed(tmp_path):
 def damaged_film(ds, name, frame=20):
     """Spoil one packet; the frames that cannot be decoded by themselves any more."""
     view = ds[name]["cam"]
-    path = films_path(ds) / view.reference
+    path = root_of(ds) / view.reference
     data = bytearray(path.read_bytes())
     data[media.open(view.source()).packets.offset[frame] + 5] ^= 0xFF
     path.write_bytes(data)
@@ -331,7 +323,7 @@ def damaged_film(ds, name, frame=20):
 @pytest.mark.parametrize("threads", [1, 3])
 def test_only_the_frames_that_cannot_be_decoded_are_masked(filmed, threads):
     bad = damaged_film(filmed, "2")
-    (films_path(filmed) / filmed["4"]["cam"].reference).unlink()
+    (root_of(filmed) / filmed["4"]["cam"].reference).unlink()
     loader = sl.Loader(filmed, window={"cam": [-1, 0], "action": [0]}, batch_size=16, seed=5)
     loader = loader.frames(threads=threads).on_error("mask", budget=0.5)
     seen = 0
@@ -360,7 +352,7 @@ def test_only_the_frames_that_cannot_be_decoded_are_masked(filmed, threads):
 
 def test_other_windows_stand_in_for_damaged_frames(filmed):
     bad = damaged_film(filmed, "2")
-    (films_path(filmed) / filmed["4"]["cam"].reference).unlink()
+    (root_of(filmed) / filmed["4"]["cam"].reference).unlink()
 
     def delivered(batch_size, **options):
         loader = sl.Loader(filmed, window={"cam": [0], "action": [0]}, batch_size=batch_size, seed=5, **options)
@@ -411,7 +403,7 @@ def test_an_image_of_another_size_or_none_at_all_is_a_bad_item(tmp_path):
 
 
 def test_map_style_windows_follow_the_policy(filmed):
-    (films_path(filmed) / filmed["4"]["cam"].reference).unlink()
+    (root_of(filmed) / filmed["4"]["cam"].reference).unlink()
     loader = sl.Loader(filmed, window={"cam": [0], "action": [0]}, batch_size=20).on_error("mask", budget=2)
     windows = loader.dataset()
     assert [bool(sample["valid"]) for sample in windows.__getitems__([3, 165, 100, 165, 170])] == [1, 0, 1, 0, 0]
@@ -489,6 +481,32 @@ def test_where_nothing_can_be_read_nothing_is_made_up(stored):
         list(sl.Loader(stored, window=WINDOW, batch_size=32).on_error("mask", budget=None))
 
 
+@pytest.mark.parametrize("shuffle", [True, False, Shuffle(lanes=2, block=100)])
+@pytest.mark.parametrize("policy", ["mask", "substitute"])
+def test_shards_that_come_through_a_cache(readable, arm, tmp_path, shuffle, policy):
+    schema, rows = arm([50] * 80)
+    source = readable(schema, rows, shards=8, kind="archive")
+    clean = {
+        (sample["sequence_id"], int(sample["start"])): sample
+        for sample in by_name(sl.Loader(source, window={"action": range(3)}, batch_size=40, shuffle=False))
+    }
+    path = Path(source.parts[2].shard.blob.location)
+    data = bytearray(path.read_bytes())
+    data[200 : len(data) // 2] = bytes(len(data) // 2 - 200)
+    path.write_bytes(data)
+    source = readable_again(source)
+    options = {"window": {"action": range(3)}, "batch_size": 40, "shuffle": shuffle, "seed": 2}
+    loader = sl.Loader(source, cache=sl.Cache(tmp_path / "cache"), **options).on_error(policy, budget=None)
+    in_memory = sl.Loader(source, **options).on_error(policy, budget=None)
+    for _ in range(2):
+        for sample, other in zip(by_name(loader), by_name(in_memory), strict=True):
+            same(sample, other, other)
+            if sample["valid"]:
+                same(sample, clean[sample["sequence_id"], int(sample["start"])], ["action", "action_mask"])
+    assert len(loader.ledger) == len(in_memory.ledger) >= 1000
+    assert [entry.sample for entry in loader.ledger] == [entry.sample for entry in in_memory.ledger]
+
+
 # ---- what is no damage
 
 
@@ -529,13 +547,15 @@ def test_what_may_be_gone_tomorrow_is_raised(readable, arm, error):
 
 
 def test_damage_that_a_broken_line_caused_is_none():
-    try:
+    def read():
         try:
             raise ConnectionResetError(errno.ECONNRESET, "reset")
         except ConnectionResetError:
             raise CorruptFileError("half a file") from None
-    except CorruptFileError as error:
-        assert not is_damage(error)
+
+    with pytest.raises(CorruptFileError) as raised:
+        read()
+    assert not is_damage(raised.value)
     assert is_damage(CorruptFileError("half a file"))
     assert is_damage(FileNotFoundError(2, "not there"))
     assert not is_damage(KeyError("a"))

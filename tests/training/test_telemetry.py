@@ -106,3 +106,33 @@ def test_windows_of_bad_samples_are_delivered_too(readable, arm):
     loader = loader_of(readable, arm).on_error("mask")
     assert sum(len(batch["valid"]) for batch in loader) == loader.report().samples
     assert np.isfinite(loader.report().samples_per_second)
+
+
+def test_what_a_cache_fetched_is_told(readable, arm, tmp_path):
+    schema, rows = arm([40] * 12)
+    source = readable(schema, rows, shards=4, kind="archive")
+    loader = sl.Loader(source, window={"action": range(16)}, batch_size=20, cache=sl.Cache(tmp_path / "cache"))
+    delivered = sum(batch["action"].nbytes for batch in loader)
+    report = loader.report()
+    assert report.nbytes == {"cache": delivered}
+    assert report.fetched.hits + report.fetched.misses == 4
+    assert report.read_amplification is None  # nothing came from a store
+    assert "of 4 shards were there" in str(report)
+
+
+def test_bytes_from_a_store_are_counted(s3_bucket, tmp_path):
+    at = f"{s3_bucket.uri}/arm"
+    schema = sl.Schema({"action": sl.Trajectory(dim=8)})
+    with sl.create(at, schema, storage=s3_bucket.storage).writer(rows_per_shard=5) as writer:
+        for number in range(20):
+            writer.add(str(number), action=np.full((400, 8), number, np.float32))
+    ds = sl.open(at, storage=s3_bucket.storage)
+    cache = sl.Cache(tmp_path / "cache")
+    loader = sl.Loader(ds, window=sl.Window({"action": range(4)}, stride=4), batch_size=100, cache=cache)
+    delivered = sum(batch["action"].nbytes for batch in loader)
+    report = loader.report()
+    values = 20 * 400 * 8 * 4
+    assert delivered == report.nbytes["cache"] == values
+    assert values <= report.fetched.nbytes < 1.2 * values + 40_000
+    assert report.fetched.requests >= 4
+    assert report.read_amplification == report.fetched.nbytes / delivered

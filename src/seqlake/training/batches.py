@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake.training.gather import clear
+from seqlake.training.telemetry import ORIGINS
 from seqlake.windows.edges import nearest
 from seqlake.windows.spec import Whole, Window
 from seqlake.windows.timestamps import samples_at
@@ -92,12 +93,14 @@ class Chunk:
         columns: For each temporal column, where its windows lie.
         values: [n] of every column with one value a sample, with its mask, and of what identifies the samples.
         size: B, samples of a batch.
+        pieces: The memory that it points into, which stays while it is in use.
     """
 
     samples: Samples
     size: int
     columns: dict[str, Found]
     values: Batch
+    pieces: tuple[memoryview, ...]
 
 
 class Assembler:
@@ -108,17 +111,12 @@ class Assembler:
 
     def __init__(self, survey: Survey, opened: Opened) -> None:
         self._survey = survey
-        self._opened = opened
+        self.opened = opened
         self._buffers: dict[str, NDArray[np.uint8]] | None = None
 
-    @property
-    def opened(self) -> Opened:
-        """The shards in use."""
-        return self._opened
-
     def origins(self, chunk: Chunk) -> dict[str, float]:
-        """Bytes of a batch of a chunk, on average: of `mapped` files, and of `memory` that shards were decoded into."""
-        opened, rows = self._opened, chunk.samples.rows
+        """Bytes of a batch of a chunk, on average, by where they are copied from: see `ORIGINS`."""
+        opened, rows = self.opened, chunk.samples.rows
         nbytes = 0.0
         for track in self._survey.tracks:
             nbytes += sum(layout.width for layout in opened.cells[track.column].layouts[:1]) * track.width * chunk.size
@@ -127,8 +125,8 @@ class Assembler:
             nbytes += float(opened.cells[name].steps[rows].mean()) * width * chunk.size
         if not nbytes:
             return {}
-        share = float(opened.in_place[opened.shard_of(rows)].mean())
-        return {name: nbytes * part for name, part in (("mapped", share), ("memory", 1 - share)) if part}
+        shares = np.bincount(opened.origins[opened.shard_of(rows)], minlength=len(ORIGINS)) / len(rows)
+        return {name: nbytes * share for name, share in zip(ORIGINS, shares.tolist(), strict=True) if share}
 
     def reuse_buffers(self) -> None:
         """From now on windows of consecutive steps are written where the batch before was."""
@@ -141,9 +139,9 @@ class Assembler:
             samples: Of some batches, one after the other.
             size: B, samples of a batch.
         """
-        self._opened.visit(samples.rows)
+        self.opened.visit(samples.rows)
         values: Batch = {}
-        for name, column in self._opened.values.items():
+        for name, column in self.opened.values.items():
             assert column.values is not None
             values[name] = column.values[samples.rows]
             if name in self._survey.singles:
@@ -154,6 +152,7 @@ class Assembler:
             size=size,
             columns={track.column: self._find(track, samples, size) for track in self._survey.tracks},
             values=values,
+            pieces=self.opened.memory.pieces,
         )
 
     def batch(self, chunk: Chunk, number: int) -> Batch:
@@ -165,7 +164,7 @@ class Assembler:
             values = self._windows(track, found, chunk, number)
             if found.missing and len(missing := found.missing[number]):
                 clear(values, missing)
-            dtype = self._opened.cells[track.column].dtype
+            dtype = self.opened.cells[track.column].dtype
             batch[track.column] = values if values.dtype == dtype else values.astype(dtype)
             batch[f"{track.column}_mask"] = found.mask[start:stop]
         if isinstance(self._survey.window, Whole):
@@ -181,7 +180,7 @@ class Assembler:
         return window.edges if isinstance(window, Window) else "pad"
 
     def _find(self, track: Track, samples: Samples, size: int) -> Found:
-        cells = self._opened.cells[track.column]
+        cells = self.opened.cells[track.column]
         counts = cells.steps[samples.rows]
         steps = counts if self._survey.steps is None else self._survey.steps[samples.rows]
         if (
@@ -196,7 +195,7 @@ class Assembler:
         return Found(mask=mask, missing=missing, runs=None, apart=nothing, numbers=numbers)
 
     def _find_runs(self, track: Track, samples: Samples, limit: Ints, size: int) -> Found:
-        cells, first, width = self._opened.cells[track.column], track.first, track.width
+        cells, first, width = self.opened.cells[track.column], track.first, track.width
         assert first is not None
         stride = cells.layouts[0].stride
         begin = samples.anchors + first
@@ -209,7 +208,7 @@ class Assembler:
         if self._edges == "clamp":
             apart = edges
         else:
-            shard = self._opened.shard_of(samples.rows[edges])
+            shard = self.opened.shard_of(samples.rows[edges])
             leaves = (address[edges] < cells.low[shard]) | (address[edges] + width * stride > cells.high[shard])
             apart = edges[leaves | (cells.steps[samples.rows[edges]] == 0)]
         runs = None
@@ -217,7 +216,7 @@ class Assembler:
             inside = np.ones(len(address), dtype=np.bool_)
             inside[apart] = False
             address[apart] = address[np.argmax(inside)]  # any readable one
-            runs = self._opened.memory.ranges(address, width * stride, size=size)
+            runs = self.opened.memory.ranges(address, width * stride, size=size)
         alone = slice(None) if runs is None else apart
         return Found(
             mask=mask,
@@ -246,13 +245,13 @@ class Assembler:
             numbers = np.empty_like(times)
             for row in np.unique(rows):
                 own = np.flatnonzero(rows == row)
-                numbers[own] = samples_at(self._opened.cell(track.timestamps, int(row)), times[own])
+                numbers[own] = samples_at(self.opened.cell(track.timestamps, int(row)), times[own])
         mask = track.exists(anchors, numbers, steps=steps, counts=counts)
         return nearest(numbers, track.available(steps=steps, counts=counts)), mask
 
     def _windows(self, track: Track, found: Found, chunk: Chunk, number: int) -> NDArray[Any]:
         """[B, W, ...] in the type they are stored in; what missing steps hold is not yet decided."""
-        cells, rows = self._opened.cells[track.column], chunk.samples.rows
+        cells, rows = self.opened.cells[track.column], chunk.samples.rows
         start = number * chunk.size
         stop = min(start + chunk.size, len(rows))
         if found.runs is None:
@@ -278,20 +277,20 @@ class Assembler:
         shape = cells.shape if cells.shape is not None else ()
         stored = cells.layouts[0].stored if len(cells.layouts) == 1 else cells.dtype
         values = np.zeros((*numbers.shape, *shape), dtype=stored)
-        kinds = cells.layout[self._opened.shard_of(rows)]
+        kinds = cells.layout[self.opened.shard_of(rows)]
         for kind, layout in enumerate(cells.layouts):
             own = np.flatnonzero((kinds == kind) & (cells.steps[rows] > 0))
             if not len(own) or not layout.width:
                 continue
             addresses = cells.address[rows[own], None] + numbers[own] * layout.stride
-            data = self._opened.memory.gather(addresses.reshape(-1), layout.width)
+            data = self.opened.memory.gather(addresses.reshape(-1), layout.width)
             values[own] = data.view(layout.stored).reshape(len(own), *values.shape[1:])
         return values
 
     def _whole(self, name: str, rows: Ints, *, packed: bool) -> Batch:
         """Whole cells: padded with their lengths, or end to end with their cumulative lengths."""
-        cells = self._opened.cells[name]
-        parts = [self._opened.cell(name, int(row)).astype(cells.dtype, copy=False) for row in rows]
+        cells = self.opened.cells[name]
+        parts = [self.opened.cell(name, int(row)).astype(cells.dtype, copy=False) for row in rows]
         lengths = cells.steps[rows]
         if packed:
             ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])

@@ -27,8 +27,8 @@ _TOLD = 5  # files that an error or a printed ledger names
 def is_damage(error: BaseException, /) -> bool:
     """Whether an error says that the data are bad: gone, damaged, or not of their declared shape.
 
-    Broken connections, time-outs, refused access and want of memory are not, wherever in the chain of causes they stand: they say
-    nothing about the data.
+    Broken connections, time-outs, refused access and want of memory are not, wherever in the chain of causes they
+    stand: they say nothing about the data.
     """
     if not isinstance(error, _DAMAGE):
         return False

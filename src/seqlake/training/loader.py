@@ -114,7 +114,7 @@ class Loader(Verbs):
 
     def report(self) -> Telemetry:
         """Where the time went so far: seconds by stage, bytes by origin, share of time waited; prints itself."""
-        return self._prepared.meter.report()
+        return self._prepared.report()
 
     def __repr__(self) -> str:
         settings = self._settings

@@ -15,8 +15,12 @@ from seqlake.training.cache import Cache
 from seqlake.training.cells import Cells, Values
 from seqlake.training.damage import is_damage
 from seqlake.training.decoded import flatten
+from seqlake.training.fetch import Fetcher
 from seqlake.training.gather import Memory, torch
+from seqlake.training.residents import Residents
 from seqlake.training.salvage import salvage
+from seqlake.training.shard_cache import ShardCache, is_remote
+from seqlake.training.telemetry import ORIGINS, Fetched
 from seqlake.windows.assemble import step_dtype
 
 if TYPE_CHECKING:
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
     from seqlake.spec.schema import Schema
     from seqlake.training.damage import Harm
     from seqlake.training.survey import Survey
+    from seqlake.training.visits import Visits
 
 _FRESH = 0.05  # seconds for which a shard that was looked at counts as still the same file
 
@@ -41,7 +46,7 @@ class Opened:
         values: Columns with one value a row, the id among them.
         files: The cells of videos that windows take frames of: what they point to.
         decoded: Bytes held for shards that are not flat.
-        in_place: [shards] True where every temporal column is read where it lies in a file.
+        origins: [shards] where each one's steps are copied from: which of `telemetry.ORIGINS`.
         harms: Row -> what is wrong with it; only rows of shards that were salvaged.
         seconds: Spent on opening and looking at shards.
 
@@ -58,14 +63,17 @@ class Opened:
         self.seconds = 0.0
         self._survey = survey
         self._lock = Lock()
-        self._limit = (cache or Cache()).nbytes
+        in_memory = cache is None or cache.path is None
+        self._limit = (cache if cache is not None and in_memory else Cache()).nbytes
+        self._residents: Residents | None = None
         self._ready = np.zeros(len(survey.shards), dtype=np.bool_)
         self._seen = np.full(len(survey.shards), -np.inf)
         self._blobs: dict[int, list[Blob]] = {}
         self._shard_of = np.repeat(np.arange(len(survey.shards)), np.diff(survey.first_rows))
         self.memory = Memory()
         self.decoded = 0
-        self.in_place = np.zeros(len(survey.shards), dtype=np.bool_)
+        self.origins = np.zeros(len(survey.shards), dtype=np.int64)
+        self._pinned: list[set[int]] = [set(), set()]  # of the chunk before, and of this one
         rows, shards = survey.rows, len(survey.shards)
         names = [track.column for track in survey.tracks] + list(survey.cells)
         stepped = (*survey.tracks, *survey.framed)
@@ -79,6 +87,11 @@ class Opened:
         videos = (track.column for track in survey.framed if schema[track.column].category == "file")
         self.files = {name: Values(name, rows=rows) for name in videos}
         self._vectors = {name for name in singles if schema[name].category == "vector"}
+        if cache is not None and cache.path is not None:
+            copied = schema.select(dict.fromkeys([*self.cells, *self.values, *self.files]))
+            self._residents = Residents(
+                Fetcher(survey.shards, copied, cache=ShardCache(cache.path, limit=cache.nbytes))
+            )
 
     def shard_of(self, rows: Ints) -> Ints:
         """[n] rows -> the shard of each."""
@@ -97,6 +110,38 @@ class Opened:
                 return False
             self.decoded += nbytes
             return True
+
+    def expect(self, visits: Visits, sample: int, *, then: Visits | None) -> None:
+        """Say when which shards will be needed: fetch the next ones ahead. For caches in a folder; see `Residents`."""
+        if self._residents is not None:
+            self._residents.begin(visits, sample=sample, then=then)
+
+    def leave(self, sample: int) -> None:
+        """Release local copies that no sample from this one on needs soon; windows found in them are void."""
+        if self._residents is None:
+            return
+        before, now = self._pinned
+        self._pinned = [now, set()]
+        for shard in self._residents.leave(sample, keep=before | now):
+            self._ready[shard] = False
+            for cells in self.cells.values():
+                self.memory.drop(int(cells.low[shard]))
+                cells.low[shard] = cells.high[shard] = 0
+            self._blobs.pop(shard, None)
+
+    def pin(self, rows: Ints) -> None:
+        """Keep the shards of these rows, which the order does not ask for, as long as this chunk is in use."""
+        self._pinned[1].update(np.unique(self.shard_of(rows)).tolist())
+
+    @property
+    def fetched(self) -> Fetched:
+        """What was copied to a folder."""
+        return Fetched() if self._residents is None else self._residents.fetched()
+
+    @property
+    def is_fetched(self) -> bool:
+        """Whether shards are copied to a folder as they are needed."""
+        return self._residents is not None
 
     def visit(self, rows: Ints) -> None:
         """Open the shards of these rows, and see that those open already are still the same files.
@@ -140,7 +185,7 @@ class Opened:
         before = self.decoded
         torch()  # a second to import: here it counts as opening
         try:
-            reader = self._survey.shards[shard].open()
+            reader = self._read(shard)
             try:
                 self.take(reader, shard, [*self.cells, *self.singles])
             finally:
@@ -151,6 +196,20 @@ class Opened:
             self.decoded = before
             salvage(self, shard, self._survey.shards[shard])
         self._ready[shard] = True
+
+    def _read(self, shard: int) -> ShardReader:
+        """The shard, or its local copy where it cannot be read in place and there is a folder for copies."""
+        own = self._survey.shards[shard]
+        if self._residents is None:
+            return own.open()
+        if not is_remote(own):
+            reader = own.open()
+            flats = (reader.flat(name) for name in self.cells)
+            if all(flat is not None and flat.blob.view() is not None for flat in flats):
+                return reader
+            reader.close()
+        self._residents.come_to(np.array([shard]))
+        return self._residents.open[shard].shard.open()
 
     @property
     def singles(self) -> list[str]:
@@ -178,7 +237,9 @@ class Opened:
             for name in decode:
                 self.keep(shard, name, found.column(name))
         self._blobs.setdefault(shard, []).extend(blobs.values())
-        self.in_place[shard] = not any(name in self.cells for name in decode)
+        copied = self._residents is not None and shard in self._residents.open
+        origin = "memory" if any(name in self.cells for name in decode) else "cache" if copied else "mapped"
+        self.origins[shard] = ORIGINS.index(origin)
 
     def keep(self, shard: int, name: str, column: pa.ChunkedArray) -> None:
         """Take in a decoded column of a shard."""

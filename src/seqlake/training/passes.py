@@ -15,6 +15,7 @@ import numpy as np
 from seqlake.training.batches import Samples
 from seqlake.training.order import Order
 from seqlake.training.randomness import Random
+from seqlake.training.visits import visits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from seqlake.training.steps import Steps
     from seqlake.training.survey import Survey
     from seqlake.training.telemetry import Meter
+    from seqlake.training.visits import Visits
 
 _Coming = tuple["Chunk", "dict[str, float]", int, "FrameBatch | None"]
 """The chunk of a batch, the bytes of a batch by origin, its number in the chunk, and its frames on their way."""
@@ -75,6 +77,10 @@ class Planner:
             anchors=self._survey.first + index * self._survey.stride,
             valid=valid,
         )
+
+    def visits(self, epoch: int, position: int) -> Visits:
+        """When each shard is needed by this rank in an epoch."""
+        return visits(self._order(epoch), lanes=self._steps.lanes_of(position))
 
     def _windows(self, epoch: int, further: Ints, numbers: Ints) -> Ints:
         if not further.any():
@@ -129,11 +135,39 @@ class Pass:
         self._meter = meter
         meter.ahead = 0 if frames is None else _DECODED_AHEAD
         self._since: float | None = None  # when the last batch was handed out
-        chunks = (self._chunk(*position, part) for part in _parts(steps, self._local))
+        epoch, sample = position
+        if assembler.opened.is_fetched:
+            then = planner.visits(epoch + 1, 0)
+            assembler.opened.expect(planner.visits(epoch, sample), sample, then=then)
         self._batches = (
-            (chunk, origins, at) for chunk, origins in chunks for at in range(len(chunk.samples.rows) // self._local)
+            (chunk, origins, at)
+            for chunk, origins in self._chunks(position, steps)
+            for at in range(len(chunk.samples.rows) // self._local)
         )
         self._next: deque[_Coming] = deque()
+
+    def _chunks(self, position: tuple[int, int], steps: range) -> Iterator[tuple[Chunk, dict[str, float]]]:
+        """Chunks in order; when one is begun, the one before it may still be in use, but no earlier one.
+
+        Each with the bytes of one of its batches by origin.
+        """
+        before, opened, spent = position[1], self._assembler.opened, self._meter.seconds
+        for part in _parts(steps, self._local):
+            began, opening = perf_counter(), opened.seconds
+            samples = self._planner.samples(*position, part)
+            ordered = perf_counter()
+            if len(samples.numbers) and not (samples.epochs > position[0]).any():
+                opened.leave(before)
+                before = int(samples.numbers.min())
+            if self._repair is not None:
+                samples = self._repair.signals(samples)
+            chunk = self._assembler.prepare(samples, size=self._local)
+            origins = self._assembler.origins(chunk)
+            opening = opened.seconds - opening
+            spent["order"] += ordered - began
+            spent["open"] += opening
+            spent["locate"] += perf_counter() - ordered - opening
+            yield chunk, origins
 
     def __iter__(self) -> Pass:
         return self
@@ -159,23 +193,6 @@ class Pass:
         self._next.clear()
         if self._frames is not None:
             self._frames.close()
-
-    def _chunk(self, epoch: int, sample: int, steps: Ints) -> tuple[Chunk, dict[str, float]]:
-        """Some steps made ready, and the bytes of one of them by origin."""
-        spent, opened = self._meter.seconds, self._assembler.opened
-        began, before = perf_counter(), opened.seconds
-        samples = self._planner.samples(epoch, sample, steps)
-        ordered = perf_counter()
-        chunk = self._assembler.prepare(
-            samples if self._repair is None else self._repair.signals(samples), size=self._local
-        )
-        opening = opened.seconds - before
-        spent["order"] += ordered - began
-        spent["open"] += opening
-        origins = self._assembler.origins(chunk)
-        spent["locate"] += perf_counter() - ordered - opening
-        self._meter.held = opened.decoded
-        return chunk, origins
 
     def _delivered(self) -> Batch:
         chunk, origins, at, under_way = self._come_to()

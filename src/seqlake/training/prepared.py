@@ -13,11 +13,12 @@ from seqlake.training.order import Shuffle
 from seqlake.training.state import describe
 from seqlake.training.steps import Steps
 from seqlake.training.survey import Survey, survey
-from seqlake.training.telemetry import Meter
+from seqlake.training.telemetry import Fetched, Meter
 
 if TYPE_CHECKING:
     from seqlake.protocols import Readable
     from seqlake.training.settings import Settings
+    from seqlake.training.telemetry import Telemetry
 
 
 class Prepared:
@@ -95,6 +96,12 @@ class Prepared:
     def meter(self) -> Meter:
         """What this process spent its time on."""
         return Meter()
+
+    def report(self) -> Telemetry:
+        """The meter's counts, with what the shards in use know."""
+        if self._opened is None or self._opened[0] != os.getpid():
+            return self.meter.report(held=0, fetched=Fetched())
+        return self.meter.report(held=self._opened[1].decoded, fetched=self._opened[1].fetched)
 
     @property
     def frame_columns(self) -> FrameColumns:

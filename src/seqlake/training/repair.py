@@ -97,6 +97,7 @@ class Repair:
             assert substituted is not None
             good = ~self._harmed(others.rows)
             own = places[good]
+            self._prepared.opened.pin(others.rows[good])
             rows[own], anchors[own] = others.rows[good], others.anchors[good]
             valid[own], substituted[own] = samples.valid[own], True
             return good

@@ -60,7 +60,7 @@ def salvage(opened: Opened, shard: int, source: Shard, /) -> None:
             _Column(opened, shard, file, reader, name).save(why)
     finally:
         reader.close()
-    opened.in_place[shard] = False
+    opened.origins[shard] = 0
 
 
 def _lose(opened: Opened, rows: Ints, harm: Harm) -> None:

@@ -9,6 +9,29 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 STAGES = ("order", "open", "locate", "gather", "decode", "transform")
+ORIGINS = ("memory", "mapped", "cache")
+"""Where steps are copied from: shards decoded into memory, files read in place, copies in the cache's folder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    """What was copied to a cache in a folder.
+
+    Attributes:
+        nbytes: Bytes that arrived from stores.
+        requests: Requests for them, failed ones among them.
+        retries: Requests after the first for the same bytes.
+        hits: Shards that were there when they were needed, or came in time.
+        misses: Shards that were made while the consumer waited.
+        waited: Seconds waited for shards.
+    """
+
+    nbytes: int = 0
+    requests: int = 0
+    retries: int = 0
+    hits: int = 0
+    misses: int = 0
+    waited: float = 0.0
 
 
 @dataclass(slots=True)
@@ -50,7 +73,6 @@ class Meter:
         elapsed: Seconds from asking for the first batch of each pass to its last.
         work: Decoding.
         ahead: Batches that are decoded ahead.
-        held: Bytes of decoded shards in memory.
     """
 
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(STAGES, 0.0))
@@ -61,9 +83,8 @@ class Meter:
     elapsed: float = 0.0
     work: Work = field(default_factory=Work)
     ahead: int = 0
-    held: int = 0
 
-    def report(self) -> Telemetry:
+    def report(self, *, held: int, fetched: Fetched) -> Telemetry:
         """The counts as a value."""
         return Telemetry(
             batches=self.batches,
@@ -72,7 +93,8 @@ class Meter:
             waited=self.inside,
             stages=dict(self.seconds),
             nbytes={origin: round(count) for origin, count in self.nbytes.items()},
-            held=self.held,
+            held=held,
+            fetched=fetched,
             frames_decoded=self.work.frames,
             frames_delivered=self.work.delivered,
             decode_seconds=self.work.seconds,
@@ -94,8 +116,9 @@ class Telemetry:
             (copying them), `decode` (waiting for frames), `transform` (the user's functions) -> seconds of the
             consumer's thread. What is left of `waited` is the loop itself.
         nbytes: Bytes of delivered windows by origin: `mapped` files read in place, `memory` that shards were decoded
-            into.
+            into, `cache` in a folder.
         held: Bytes of decoded shards in memory.
+        fetched: Bytes, requests, hits and misses of a cache in a folder.
         frames_decoded: Frames decoded; those that windows of a batch share count once.
         frames_delivered: Frames in batches.
         decode_seconds: Seconds in which the decoding threads worked, added up.
@@ -115,6 +138,7 @@ class Telemetry:
     stages: Mapping[str, float]
     nbytes: Mapping[str, int]
     held: int
+    fetched: Fetched
     frames_decoded: int
     frames_delivered: int
     decode_seconds: float
@@ -125,6 +149,12 @@ class Telemetry:
     def wait_share(self) -> float:
         """Share of the time that the consumer waited: near 1 the loader is the limit, near 0 training is."""
         return self.waited / self.elapsed if self.elapsed else 0.0
+
+    @property
+    def read_amplification(self) -> float | None:
+        """Bytes fetched from stores for each byte delivered of them; None where none was. Below 1 windows share."""
+        delivered = self.nbytes.get("cache", 0)
+        return self.fetched.nbytes / delivered if delivered and self.fetched.nbytes else None
 
     @property
     def samples_per_second(self) -> float:
@@ -146,6 +176,12 @@ class Telemetry:
         ]
         if self.held:
             lines.append(f"in memory  {_size(self.held)} of decoded shards")
+        fetched = self.fetched
+        if shards := fetched.hits + fetched.misses:
+            lines.append(
+                f"fetched    {_size(fetched.nbytes)} in {fetched.requests:,} requests; "
+                f"{fetched.hits} of {shards} shards were there, {fetched.waited:.2f} s waited for them"
+            )
         if self.frames_delivered:
             lines.append(
                 f"frames     {self.frames_decoded:,} decoded for {self.frames_delivered:,} delivered, "
