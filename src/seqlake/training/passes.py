@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from seqlake.protocols import Ints
     from seqlake.training.batches import Assembler, Batch, Chunk
     from seqlake.training.frames import FrameBatch, FrameStream
+    from seqlake.training.mixed import MixPlanner
     from seqlake.training.order import Shuffle
     from seqlake.training.steps import Steps
     from seqlake.training.survey import Survey
@@ -93,7 +94,7 @@ class Pass:
 
     def __init__(
         self,
-        planner: Planner,
+        planner: Planner | MixPlanner,
         assembler: Assembler,
         *,
         position: tuple[int, int],

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from seqlake.training.batches import Assembler, Samples
-from seqlake.training.frames import FrameStream
+from seqlake.training.batches import Samples
 from seqlake.training.randomness import Random
 
 if TYPE_CHECKING:
@@ -15,7 +14,6 @@ if TYPE_CHECKING:
 
     from seqlake.training.batches import Batch
     from seqlake.training.prepared import Prepared
-    from seqlake.training.survey import Survey
 
 
 class WindowDataset:
@@ -33,12 +31,8 @@ class WindowDataset:
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
 
-    @property
-    def _survey(self) -> Survey:
-        return self._prepared.survey
-
     def __len__(self) -> int:
-        return len(self._survey.axis)
+        return self._prepared.windows()
 
     def __getitem__(self, index: int) -> Batch:
         """One sample; negative numbers count from the end.
@@ -67,18 +61,18 @@ class WindowDataset:
         numbers = np.where(numbers < 0, numbers + len(self), numbers)
         if len(numbers) and (numbers.min() < 0 or numbers.max() >= len(self)):
             raise IndexError(f"Windows are numbered 0 to {len(self) - 1}; found {list(indices)}.")
-        rows, index = self._survey.axis.locate(numbers)
+        rows, anchors = self._prepared.locate(numbers)
         samples = Samples(
             epochs=np.zeros_like(numbers),
             numbers=numbers,
             rows=rows,
-            anchors=self._survey.first + index * self._survey.stride,
+            anchors=anchors,
             valid=np.ones(len(numbers), dtype=np.bool_),
         )
-        assembler = Assembler(self._survey, self._prepared.opened)
+        assembler = self._prepared.assembler()
         batch = assembler.batch(assembler.prepare(samples, size=len(numbers)), 0)
-        if self._survey.framed:
-            frames = FrameStream(self._prepared)
+        frames = self._prepared.frame_stream(sharers=1)
+        if frames is not None:
             try:
                 batch.update(frames.take(frames.begin(samples.rows, samples.anchors)))
             finally:

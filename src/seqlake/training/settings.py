@@ -10,6 +10,7 @@ from seqlake.training.order import Shuffle
 
 if TYPE_CHECKING:
     from seqlake.training.cache import Cache
+    from seqlake.training.mixed import Groups
     from seqlake.training.steps import Tail
     from seqlake.training.transforms import Transform
     from seqlake.windows.spec import Whole, Window
@@ -31,6 +32,7 @@ class Settings:
     transforms: tuple[Transform, ...] = ()
     reuse: bool = False
     frames: FrameOptions = field(default_factory=FrameOptions)
+    groups: Groups | None = None
 
     def check(self) -> None:
         """Raise ValueError or TypeError, naming the argument that cannot be meant."""
