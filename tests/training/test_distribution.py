@@ -204,27 +204,42 @@ def test_accelerate_prepares_nothing_and_counts_ranks(environment):
     assert sl.ranks("accelerate") == {"rank": accelerator.process_index, "world_size": accelerator.num_processes}
 
 
-def test_lightning_takes_the_torch_dataset_as_it_is(tmp_path, monkeypatch):
+@pytest.mark.filterwarnings("ignore")  # theirs
+@pytest.mark.parametrize("stop", [5, 12, 17])
+def test_lightning_saves_and_resumes_the_loader_by_itself(stop, tmp_path, monkeypatch):
     lightning = pytest.importorskip("lightning", reason="lightning is not installed; its recipe is in docs/how-to")
     monkeypatch.chdir(tmp_path)
-    loader = sl.Loader(write(tmp_path / "arm"), window={"action": range(2)}, batch_size=8, seed=5)
-    expected = [key(batch) for _ in range(2) for batch in loader]
-    loader.set_epoch(0)
-    seen = []
+    dataset = write(tmp_path / "arm")
+
+    def make():
+        return sl.Loader(dataset, window={"action": range(2)}, batch_size=8, seed=5)
 
     class Model(lightning.LightningModule):
         def __init__(self):
             super().__init__()
             self.layer = torch.nn.Linear(4, 1)
+            self.seen = []
 
         def training_step(self, batch, _):
-            seen.append(key(batch))
+            self.seen.append(key(batch))
             return self.layer(batch["action"].flatten(1)).mean()
 
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "accelerator": "cpu"}
-    trainer = lightning.Trainer(max_epochs=2, use_distributed_sampler=False, **quiet)
-    trainer.fit(Model(), DataLoader(loader.torch(), batch_size=None, num_workers=0))
-    assert seen == expected
+        def on_train_batch_end(self, *_):
+            if self.trainer.global_step == stop and not self.trainer.ckpt_path:
+                self.trainer.save_checkpoint(tmp_path / "state.ckpt")
+                raise KeyboardInterrupt
+
+    def trainer():
+        quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "accelerator": "cpu"}
+        return lightning.Trainer(max_epochs=3, use_distributed_sampler=False, enable_model_summary=False, **quiet)
+
+    alone = make()
+    truth = [key(batch) for _ in range(3) for batch in alone]
+    first, second = Model(), Model()
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        trainer().fit(first, make().torch())
+    trainer().fit(second, make().torch(), ckpt_path=tmp_path / "state.ckpt", weights_only=False)
+    assert first.seen + second.seen == truth

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import pickle
+import threading
 from collections import Counter
 from fractions import Fraction
 
@@ -14,9 +15,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import seqlake as sl
 from seqlake.errors import LoaderStateError, SchemaMismatchError
 from seqlake.spec.column_types import Trajectory
 from seqlake.spec.schema import Schema
+from seqlake.training.decoding import THREADS, cores
 from seqlake.training.loader import Loader
 from seqlake.training.mixture import MOST, Mix, Proportions, Schedule, lay_out, quantise
 from seqlake.training.order import Shuffle
@@ -344,6 +347,49 @@ def test_what_cannot_be_meant_is_refused(sources, readable, arm):
     assert repr(Mix({"arm": (3, 1)}, curriculum=[(5, {"arm": 2})], samples=9)) == (
         "Mix({'arm': (3, 1)}, curriculum=[(5, {'arm': 2})], samples=9)"
     )
+
+
+def film(location, count, *, height, first):
+    schema = sl.Schema({"cam": sl.Video(fps=10), "action": Trajectory(dim=1, fps=10)})
+    with sl.create(location, schema).writer() as writer:
+        for number in range(count):
+            pictures = [np.full((height, 64, 3), first + 9 * number + 2 * step, np.uint8) for step in range(6)]
+            writer.add(f"ep_{number}", cam=pictures, action=np.arange(6)[:, None])
+    return sl.open(location)
+
+
+def test_frames_of_several_sources_are_decoded_on_one_set_of_threads(tmp_path):
+    films = {"low": film(tmp_path / "a", 3, height=48, first=10), "high": film(tmp_path / "b", 2, height=48, first=120)}
+    window = {"cam": range(-1, 1), "action": [0]}
+    truth = {
+        name: {
+            (batch["sequence_id"][k], int(batch["start"][k])): (batch["cam"][k], batch["cam_mask"][k])
+            for batch in Loader(source, window=window, batch_size=6)
+            for k in range(6)
+        }
+        for name, source in films.items()
+    }
+    loader = Loader(Mix({name: (source, 1) for name, source in films.items()}), window=window, batch_size=6)
+    batches = iter(loader)
+    for batch in batches:
+        running = [one.name for one in threading.enumerate() if one.name.startswith(THREADS)]
+        assert len(running) <= cores()
+        for k, (name, sequence, start, _) in enumerate(ids(batch)):
+            np.testing.assert_array_equal(batch["cam"][k], truth[name][sequence, start][0])
+            np.testing.assert_array_equal(batch["cam_mask"][k], truth[name][sequence, start][1])
+    assert not [one for one in threading.enumerate() if one.name.startswith(THREADS)]
+    small = next(iter(loader.frames(size=(8, 8), layout="TCHW")))
+    assert small["cam"].shape == (6, 2, 3, 8, 8)
+    assert loader.dataset().batch([0, 20])["cam"].shape == (2, 2, 48, 64, 3)
+
+
+def test_frames_of_unlike_sizes_ask_for_one(tmp_path):
+    films = {"low": film(tmp_path / "a", 1, height=48, first=10), "high": film(tmp_path / "b", 1, height=32, first=99)}
+    loader = Loader(Mix({name: (source, 1) for name, source in films.items()}), window={"cam": [0]}, batch_size=6)
+    with pytest.raises(SchemaMismatchError, match="'cam' is .* in one source") as caught:
+        next(iter(loader))
+    assert "frames(size=" in str(caught.value.hint)
+    assert next(iter(loader.frames(size=(16, 24))))["cam"].shape == (6, 1, 16, 24, 3)
 
 
 # ---- groups of one dataset

@@ -68,7 +68,8 @@ class LoaderDataset:
         self._done = 0
 
     def __len__(self) -> int:
-        return len(self.loader)
+        """Steps of an epoch from its beginning, as torch's loops take it; `len(loader)` is what is left of one."""
+        return self.loader._steps.longest  # noqa: SLF001 - the two are one thing
 
     def state_dict(self) -> dict[str, Any]:
         """Where this process is: the loader's state, and in a worker process how many of its steps it made."""
