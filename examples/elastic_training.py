@@ -2,8 +2,8 @@
 
     python examples/elastic_training.py --work /tmp/elastic
 
-Four ranks on gloo train a small model, with a checkpoint every few steps, until all of them are killed at a random step.
-Two ranks then go on from the last checkpoint to the end. Each checkpoint holds a digest of the samples that the weights
+Four ranks on gloo train a small model, with a checkpoint every few steps, until all are killed at a random step. Two
+ranks then go on from the last checkpoint to the end. Each checkpoint holds a digest of the samples that the weights
 have seen, step by step; at the end it is compared with that of one process that was never stopped.
 """
 

@@ -17,7 +17,15 @@ import seqlake as sl
 from seqlake.errors import ForkedProcessError
 
 PATIENCE = 60  # seconds for worker processes to start on a busy machine
-VARIABLES = ("RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS", "PMI_SIZE")
+VARIABLES = (
+    "RANK",
+    "WORLD_SIZE",
+    "TORCHELASTIC_RUN_ID",
+    "SLURM_PROCID",
+    "SLURM_NTASKS",
+    "SLURM_STEP_NUM_TASKS",
+    "PMI_SIZE",
+)
 
 
 @pytest.fixture
@@ -196,18 +204,28 @@ def test_stateful_dataloader_resumes_by_itself(workers, tmp_path):
         assert seen == truth
 
 
-def test_accelerate_prepares_nothing_and_counts_ranks(environment):
-    pytest.importorskip("accelerate", reason="accelerate is not installed; its recipe is in docs/how-to")
-    from accelerate import Accelerator
-
-    accelerator = Accelerator(cpu=True)
-    assert sl.ranks("accelerate") == {"rank": accelerator.process_index, "world_size": accelerator.num_processes}
+@pytest.mark.filterwarnings("ignore")  # theirs
+def test_accelerate_says_the_rank_and_keeps_the_position(environment, tmp_path):
+    accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed")
+    accelerator = accelerate.Accelerator(cpu=True)
+    assert sl.ranks("accelerate") == {"rank": 0, "world_size": 1}
+    dataset = write(tmp_path / "arm")
+    loaders = [
+        sl.Loader(dataset, window={"action": range(2)}, batch_size=8, seed=5, **sl.ranks("accelerate")) for _ in "ab"
+    ]
+    truth = [key(batch) for batch in loaders[1]]
+    head = [key(batch) for batch in itertools.islice(loaders[0].torch(), 4)]
+    accelerator.register_for_checkpointing(loaders[0])
+    accelerator.save_state(tmp_path / "state")
+    list(loaders[0])
+    accelerator.load_state(tmp_path / "state")
+    assert head + [key(batch) for batch in loaders[0].torch()] == truth
 
 
 @pytest.mark.filterwarnings("ignore")  # theirs
 @pytest.mark.parametrize("stop", [5, 12, 17])
 def test_lightning_saves_and_resumes_the_loader_by_itself(stop, tmp_path, monkeypatch):
-    lightning = pytest.importorskip("lightning", reason="lightning is not installed; its recipe is in docs/how-to")
+    lightning = pytest.importorskip("lightning", reason="lightning is not installed")
     monkeypatch.chdir(tmp_path)
     dataset = write(tmp_path / "arm")
 

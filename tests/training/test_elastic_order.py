@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seqlake.training.mixed import Mixture, MixPlanner, Part
+from seqlake.training.mixed import MixPlanner, Mixture, Part
 from seqlake.training.mixture import Proportions
 from seqlake.training.order import Axis, Shuffle
 from seqlake.training.passes import Planner
@@ -153,18 +154,29 @@ def test_a_mixture_mixes_as_many_sequences_as_uniform_permutations_of_its_source
     found = np.mean([len(np.unique(mixture.locate(at + np.arange(1024))[1])) for at in looks])
     ideal = []
     for _ in looks:
-        drawn = [part.axis.locate(random.integers(0, len(part.axis), n))[0] for part, n in zip(parts, (768, 256))]
+        drawn = [
+            part.axis.locate(random.integers(0, len(part.axis), n))[0]
+            for part, n in zip(parts, (768, 256), strict=True)
+        ]
         ideal.append(sum(len(np.unique(rows)) for rows in drawn))
     assert found / np.mean(ideal) >= 0.95
 
 
 DIGEST = """
 import hashlib, numpy as np
-from seqlake.training.mixture import Proportions, Schedule
 schedule = Schedule(Proportions.of({"a": 0.3, "b": 0.6, "c": 1.7, "d": 3.14159}, curriculum=[(50_000, {"c": 0})]))
 found = np.concatenate(schedule.locate(np.arange(100_000)))
 print(schedule.proportions.digest, hashlib.sha256(found.astype("<i8").tobytes()).hexdigest()[:16])
 """
+
+
+def test_the_order_of_each_source_of_a_mixture_never_changes_silently():
+    parts = [
+        Part.of(survey_of(rows, [2]), name=name, shuffle=shuffle, seed=5, member=k, first_row=10 * k)
+        for k, (name, rows, shuffle) in enumerate([("a", [3, 0, 9], True), ("b", [4, 4], Shuffle(lanes=2, block=3))])
+    ]
+    found = np.concatenate(Mixture(parts, Proportions.of({"a": 2, "b": 1})).locate(np.arange(100)))
+    assert hashlib.sha256(found.astype("<i8").tobytes()).hexdigest()[:16] == "701f937a18f973f9"
 
 
 @pytest.mark.parametrize("hash_seed", ["1", "77"])

@@ -154,7 +154,9 @@ def test_an_epoch_lasts_until_every_source_was_seen(mix, sources):
     assert [line.split(":")[0] for line in plan.parts] == list(LENGTHS)
     assert "arm: 3 of 6 samples; 32 windows, 1.00 times" in str(plan)
     assert plan.shuffle_quality > 0.8
-    sized = Loader(Mix({"arm": (sources["arm"], 1), "leg": (sources["leg"], 1)}, samples=10), window=WINDOW, batch_size=5)
+    sized = Loader(
+        Mix({"arm": (sources["arm"], 1), "leg": (sources["leg"], 1)}, samples=10), window=WINDOW, batch_size=5
+    )
     assert len(sized) == 2
     assert len(Loader(mix, window=WINDOW, batch_size=5)) == 12  # and four samples are carried on
 
@@ -320,7 +322,9 @@ def test_sources_must_agree_where_the_window_asks(readable, sources, arm):
     refuse(Schema({"action": Trajectory(dim=2)}), rows, r"'action' is temporal float \(3,\) in source 'arm'")
     wide = [{"sequence_id": "x", "action": np.zeros((4, 3))}]
     refuse(Schema({"action": Trajectory(dim=3, dtype=pa.float64())}), wide, "double")
-    refuse(Schema({"other": Trajectory(dim=3)}), [{"sequence_id": "x", "other": np.zeros((4, 3))}], "no column 'action'")
+    refuse(
+        Schema({"other": Trajectory(dim=3)}), [{"sequence_id": "x", "other": np.zeros((4, 3))}], "no column 'action'"
+    )
     narrow = Schema({"action": Trajectory(dim=3), "task": pa.int64()})
     refuse(narrow, [{"sequence_id": "x", "action": np.zeros((4, 3)), "task": 1}], "string", {**WINDOW, "task": None})
     more = readable(*arm([4, 4], state=9))  # a column that nobody asks for may differ
@@ -399,7 +403,12 @@ def test_groups_are_balanced_exactly_and_each_comes_once_in_its_epochs(readable,
     source = readable(*arm([5, 0, 9, 1, 14, 3, 30, 2, 7]), shards=3, kind="parquet")
     task = {row["sequence_id"]: row["task"] for row in source.rows}
     loader = Loader(source, window=WINDOW, batch_size=9, seed=2).weights("task")
-    got = [(name, int(start)) for _ in range(4) for b in loader for name, start in zip(b["sequence_id"], b["start"], strict=True)]
+    got = [
+        (name, int(start))
+        for _ in range(4)
+        for b in loader
+        for name, start in zip(b["sequence_id"], b["start"], strict=True)
+    ]
     for at in range(0, len(got) - 3, 3):
         assert {task[name] for name, _ in got[at : at + 3]} == {"task 0", "task 1", "task 2"}
     for value in ("task 0", "task 1", "task 2"):

@@ -42,6 +42,7 @@ def ranks(launcher: Launcher | None = None, /) -> Ranks:
         ValueError: No such launcher.
 
     Example:
+        >>> from seqlake import Loader
         >>> loader = Loader(dataset, window={"action": range(16)}, batch_size=64, **ranks())
     """
     if launcher is not None and launcher not in LAUNCHERS:
@@ -56,8 +57,8 @@ def ranks(launcher: Launcher | None = None, /) -> Ranks:
     if len(set(said.values())) > 1:
         parts = ", ".join(f"{name} says rank {rank} of {size}" for name, (rank, size) in said.items())
         raise RuntimeError(
-            f"ranks: the environment contradicts itself: {parts}. Say which one counts, as in ranks({next(iter(said))!r}), "
-            "or give rank= and world_size= yourself."
+            f"ranks: the environment contradicts itself: {parts}. Say which one counts, as in "
+            f"ranks({next(iter(said))!r}), or give rank= and world_size= yourself."
         )
     if not said:
         other = next((name for name in _OTHERS if environment.get(name, "1") != "1"), None)
@@ -104,7 +105,8 @@ def _pair(environment: Mapping[str, str], rank: str, size: str) -> tuple[int, in
         return None
     if not all(value.isdecimal() for value in values):
         raise RuntimeError(
-            f"ranks: expected whole numbers in {rank} and {size}, found {values[0]!r} and {values[1]!r}. Set both or none."
+            f"ranks: expected whole numbers in {rank} and {size}, found {values[0]!r} and {values[1]!r}. "
+            "Set both or none."
         )
     return int(values[0]), int(values[1])
 

@@ -171,8 +171,7 @@ def split(keys: Ints, /) -> Iterator[tuple[int, Ints]]:
         return
     by_key = np.argsort(keys, kind="stable")
     found, starts = np.unique(keys[by_key], return_index=True)
-    for key, own in zip(found.tolist(), np.split(by_key, starts[1:]), strict=True):
-        yield key, own
+    yield from zip(found.tolist(), np.split(by_key, starts[1:]), strict=True)
 
 
 # ---- groups of one dataset

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from math import gcd, isfinite, lcm
 from numbers import Rational, Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -33,8 +33,8 @@ class Mix:
 
     Args:
         sources: Name -> (dataset, weight). Weights count in proportion to each other, whatever the datasets' sizes.
-        curriculum: Other weights from some sample on: `[(sample, {name: weight}), ...]`, samples counted over all epochs
-            and ascending. A source that is not named keeps the weight it had; 0 leaves it out for that time.
+        curriculum: Other weights from some sample on: `[(sample, {name: weight}), ...]`, ascending, counted over all
+            epochs. A source that is not named keeps the weight it had; 0 leaves it out for that time.
         samples: Samples of an epoch of the mixture. By default as many as it takes until all windows of all sources
             that still have a weight at the end of the curriculum have come at least once.
 
@@ -43,9 +43,9 @@ class Mix:
         TypeError: Anything but a pair of dataset and weight.
 
     Example:
-        >>> mix = Mix({"own": (dataset, 0.7), "public": (other, 0.3)}, curriculum=[(100_000, {"public": 0.1})])
-        >>> mix.weights
-        {'own': 0.7, 'public': 0.3}
+        >>> mix = Mix({"all": (dataset, 0.7), "first": (dataset[:2], 0.3)}, curriculum=[(100_000, {"first": 0.1})])
+        >>> mix.proportions.counts
+        ((7, 3), (7, 1))
     """
 
     def __init__(
@@ -139,11 +139,13 @@ def quantise(weights: Mapping[str, float], /) -> tuple[int, ...]:
         >>> quantise({"a": 0.7, "b": 0.2, "c": 0.1})
         (7, 2, 1)
     """
-    for name, weight in weights.items():
+    given: list[tuple[str, object]] = list(weights.items())
+    exact: list[Fraction] = []
+    for name, weight in given:
         if isinstance(weight, bool) or not isinstance(weight, Real) or not isfinite(weight) or weight < 0:
             raise ValueError(f"Mix weight of {name!r}: expected a number from 0 on, found {weight!r}.")
-    # As it is written: 0.1 means a tenth, not the nearest binary fraction.
-    exact = [Fraction(one) if isinstance(one, Rational) else Fraction(repr(float(one))) for one in weights.values()]
+        # As it is written: 0.1 means a tenth, not the nearest binary fraction.
+        exact.append(Fraction(weight) if isinstance(weight, Rational) else Fraction(repr(float(weight))))
     total = sum(exact, Fraction(0))
     positive = sum(one > 0 for one in exact)
     if not total:
@@ -222,9 +224,11 @@ class Stage:
 
     def locate(self, samples: Ints) -> tuple[Ints, Ints]:
         """[n] samples of this stage -> the part of each, and its number among the part's samples."""
-        periods, slot = np.divmod(samples - self.begin, self.period)
-        parts = self.slots[slot]
-        return parts, self.before[parts] + periods * self.counts[parts] + self.rank[slot]
+        periods = (samples - self.begin) // self.period
+        slot = samples - self.begin - periods * self.period
+        parts: Ints = self.slots[slot]
+        numbers: Ints = self.before[parts] + periods * self.counts[parts] + self.rank[slot]
+        return parts, numbers
 
     def taken(self, sample: int) -> Ints:
         """[parts] samples of each part before a sample of this stage (or its end)."""
@@ -298,8 +302,8 @@ class Schedule:
                 raise ValueError(f"Mix: source {name!r} gives no window, and has a weight. Leave it out.")
         if self.proportions.samples is not None:
             return self.proportions.samples
-        lasting = np.flatnonzero(self.stages[-1].counts)
-        return max(self._until(int(part), windows[part]) for part in lasting)
+        lasting = np.flatnonzero(self.stages[-1].counts).tolist()
+        return max(self._until(part, windows[part]) for part in lasting)
 
     def _until(self, part: int, count: int) -> int:
         for stage, begin in zip(self.stages, [*self.proportions.begins[1:], None], strict=True):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from seqlake.training.batches import Assembler
 from seqlake.training.frames import FrameColumns, FrameStream
-from seqlake.training.mixed import Mixture, MixPlanner, resolved
+from seqlake.training.mixed import MixPlanner, Mixture, resolved
 from seqlake.training.opened import Opened
 from seqlake.training.passes import Planner
 from seqlake.training.state import describe

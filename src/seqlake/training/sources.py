@@ -12,7 +12,6 @@ import numpy as np
 
 from seqlake.errors import SchemaMismatchError
 from seqlake.training.cache import Cache
-from seqlake.training.decoding import Workers
 from seqlake.training.mixed import Mixture, Part, split
 from seqlake.training.mixture import Mix
 from seqlake.training.prepared import Prepared
@@ -58,7 +57,6 @@ class PreparedMix(Prepared):
         members: Each dataset, with the same settings.
     """
 
-    source: Mix  # type: ignore[assignment] - what is asked of a Readable is asked of the members
     members: list[Prepared]
 
     @classmethod
@@ -74,14 +72,17 @@ class PreparedMix(Prepared):
         made.members = [Prepared(source, settings) for source in sources.values()]
         return made
 
+    @property
+    def mix(self) -> Mix:
+        """Names and proportions."""
+        return cast("Mix", self.source)  # what is asked of a `Readable` is asked of the members
+
     def changed(self, settings: Settings) -> PreparedMix:
         """The same sources with other settings."""
         if settings.groups is not None:
             raise ValueError("weights: groups are those of one dataset. Give the sources of a Mix their weights there.")
-        other = PreparedMix(cast("Readable", self.source), settings)
-        other.members = [
-            member.changed(replace(settings, cache=member.settings.cache)) for member in self.members
-        ]
+        other = PreparedMix(self.source, settings)
+        other.members = [member.changed(replace(settings, cache=member.settings.cache)) for member in self.members]
         if settings.shuffle == self.settings.shuffle and settings.seed == self.settings.seed:
             other.__dict__.update({"mixture": self.mixture} if "mixture" in self.__dict__ else {})
         return other
@@ -114,14 +115,14 @@ class PreparedMix(Prepared):
                 member=number,
                 first_row=int(self.first_rows[number]),
             )
-            for number, (name, member) in enumerate(zip(self.source.sources, self.members, strict=True))
+            for number, (name, member) in enumerate(zip(self.mix.sources, self.members, strict=True))
         ]
-        return Mixture(parts, self.source.proportions)
+        return Mixture(parts, self.mix.proportions)
 
     @property
     def fingerprint(self) -> str:
         """Of all datasets, with their names."""
-        told = repr([(name, each.fingerprint) for name, each in zip(self.source.sources, self.members, strict=True)])
+        told = repr([(name, each.fingerprint) for name, each in zip(self.mix.sources, self.members, strict=True)])
         return "mix " + hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
 
     def assembler(self) -> Assembler:
@@ -168,7 +169,7 @@ class MixAssembler:
     def __init__(self, prepared: PreparedMix) -> None:
         self._prepared = prepared
         self._assemblers = [member.assembler() for member in prepared.members]
-        self._names = np.array([*prepared.source.sources, None], dtype=object)[:-1]
+        self._names = np.array([*prepared.mix.sources, None], dtype=object)[:-1]
 
     def reuse_buffers(self) -> None:
         """Nothing: batches are put together in fresh memory."""
@@ -279,9 +280,7 @@ def _scattered(parts: Sequence[tuple[Ints, NDArray[Any]]], size: int, name: str,
     return out
 
 
-def _packed(
-    parts: Sequence[tuple[Ints, NDArray[Any], Ints]], size: int
-) -> tuple[NDArray[Any], Ints]:
+def _packed(parts: Sequence[tuple[Ints, NDArray[Any], Ints]], size: int) -> tuple[NDArray[Any], Ints]:
     """Whole sequences end to end in the order of the batch, with their cumulative lengths."""
     pieces: list[NDArray[Any]] = [np.empty(0)] * size
     for own, values, offsets in parts:
@@ -324,6 +323,8 @@ def _told(column: Column) -> str:
     if column.category in {"file", "frames"}:
         return column.category if column.category == "file" else "encoded images"
     if column.category in {"temporal", "vector"}:
-        shape = "any shape" if column.shape is None and column.category == "temporal" else f"{column.shape or column.dim}"
+        shape = (
+            "any shape" if column.shape is None and column.category == "temporal" else f"{column.shape or column.dim}"
+        )
         return f"{column.category} {column.value_type} {shape}"
     return f"{column.category} {column.arrow}"
