@@ -20,6 +20,7 @@ _HOME = {
     "Finding": "spec.findings",
     "Image": "spec.column_types",
     "Loader": "training.loader",
+    "Mix": "training.mixture",
     "Report": "spec.findings",
     "Schema": "spec.schema",
     "Selection": "dataset.selection",
@@ -41,6 +42,7 @@ _HOME = {
     "open": "dataset.opening",
     "outliers": "dataset.statistics",
     "scan": "dataset.opening",
+    "ranks": "training.distributed",
     "seconds": "windows.spec",
     "statistics": "dataset.statistics",
 }

@@ -22,7 +22,7 @@ from seqlake.spec.column_types import Trajectory
 from seqlake.spec.schema import Schema
 from seqlake.training.damage import BadSample, is_damage
 from seqlake.training.order import Shuffle
-from seqlake.training.repair import Substitutes
+from seqlake.training.substitutes import Substitutes
 
 from ..media.test_image import png  # noqa: TID252 - tests are no package that could be named
 from . import faulty, films
@@ -611,3 +611,70 @@ def test_a_store_that_fails_is_no_bad_data_and_a_missing_object_is(s3_bucket, tm
         loader.set_epoch(0)
         assert [batch["valid"].all() for batch in loader] == [True, True, False, False]
         assert loader.ledger.files == {gone: 40}
+
+
+# ---- mixtures
+
+
+@pytest.mark.parametrize("policy", ["mask", "substitute"])
+def test_in_a_mixture_substitutes_come_from_the_same_source(readable, policy):
+    schema = Schema({"action": Trajectory()})
+
+    def rows(first, bad):
+        cells: list[Any] = [[[first + k, t] for t in range(10)] for k in range(8)]
+        cells[bad][5] = [1.0, 2.0, 3.0]
+        return [{"sequence_id": f"{first}-{k}", "action": cell} for k, cell in enumerate(cells)]
+
+    sources = {
+        "left": (replace(readable(schema, rows(0, 3), shards=2, kind="arrow"), fingerprint="left"), 3),
+        "right": (replace(readable(schema, rows(100, 6), shards=2, kind="arrow"), fingerprint="right"), 1),
+    }
+    loader = sl.Loader(sl.Mix(sources), window={"action": [0]}, batch_size=16, seed=1).on_error(policy, budget=None)
+    counts = {"left": 0, "right": 0}
+    bad = 0
+    for sample in by_name(loader):
+        source = sample["source"]
+        counts[source] += 1
+        ill = sample["sequence_id"] in {"0-3", "100-6"}
+        bad += (not sample["valid"]) if policy == "mask" else bool(sample["substituted"])
+        if policy == "mask":
+            assert sample["valid"] == (not ill)
+        else:
+            assert sample["valid"]
+            assert not ill
+        if not ill:
+            row = int(sample["sequence_id"].split("-")[1]) + 100 * (source == "right")
+            assert sample["action"].tolist() == [[row, sample["start"]]]
+    assert counts["left"] == 3 * counts["right"]
+    assert bad == len(loader.ledger) > 0
+    assert {entry.sequence_id for entry in loader.ledger} == {"0-3", "100-6"}
+    report = loader.report()
+    assert report.samples == sum(counts.values())
+    assert report.nbytes.keys() == {"memory"}
+
+
+def test_in_groups_with_weights_substitutes_come_from_the_same_group(readable):
+    schema = Schema({"task": pa.string(), "action": Trajectory()})
+    cells: list[Any] = [[[k, t] for t in range(10)] for k in range(8)]
+    cells[3][5] = [1.0, 2.0, 3.0]
+    rows = [{"sequence_id": f"{k}", "task": "ab"[k % 2], "action": cell} for k, cell in enumerate(cells)]
+    source = readable(schema, rows, shards=2, kind="arrow")
+    loader = sl.Loader(source, window={"action": [0], "task": None}, batch_size=10, seed=1).weights("task")
+    found = by_name(loader.on_error("substitute", budget=None))
+    assert sum(sample["substituted"] for sample in found) == 10
+    assert all(sample["task"] == "b" and sample["sequence_id"] != "3" for sample in found if sample["substituted"])
+    assert sum(sample["task"] == "b" for sample in found) * 2 == len(found)
+
+
+def test_frames_of_a_mixture(filmed, tmp_path):
+    (root_of(filmed) / filmed["4"]["cam"].reference).unlink()
+    mix = sl.Mix({"first": (filmed[:2], 1), "last": (filmed[2:], 1)})
+    loader = sl.Loader(mix, window={"cam": [0], "action": [0]}, batch_size=20, seed=5)
+    for sample in by_name(loader.on_error("substitute", budget=None)):
+        assert sample["valid"]
+        name, start = sample["sequence_id"], int(sample["start"])
+        assert (name in "01") == (sample["source"] == "first")
+        assert_array_equal(sample["cam"][0], films.frames("training")[start])
+    masked = loader.on_error("mask", budget=None)
+    assert all(sample["valid"] == (sample["sequence_id"] != "4") for sample in by_name(masked))
+    assert masked.report().frames_decoded > 0

@@ -114,15 +114,15 @@ class Assembler:
         self.opened = opened
         self._buffers: dict[str, NDArray[np.uint8]] | None = None
 
-    def origins(self, chunk: Chunk) -> dict[str, float]:
-        """Bytes of a batch of a chunk, on average, by where they are copied from: see `ORIGINS`."""
-        opened, rows = self.opened, chunk.samples.rows
+    def origins(self, rows: Ints, *, size: int) -> dict[str, float]:
+        """Bytes of `size` windows of these rows, on average, by where they are copied from: see `ORIGINS`."""
+        opened = self.opened
         nbytes = 0.0
         for track in self._survey.tracks:
-            nbytes += sum(layout.width for layout in opened.cells[track.column].layouts[:1]) * track.width * chunk.size
+            nbytes += sum(layout.width for layout in opened.cells[track.column].layouts[:1]) * track.width * size
         for name in self._survey.cells:
             width = sum(layout.width for layout in opened.cells[name].layouts[:1])
-            nbytes += float(opened.cells[name].steps[rows].mean()) * width * chunk.size
+            nbytes += float(opened.cells[name].steps[rows].mean()) * width * size
         if not nbytes:
             return {}
         shares = np.bincount(opened.origins[opened.shard_of(rows)], minlength=len(ORIGINS)) / len(rows)

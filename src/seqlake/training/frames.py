@@ -122,6 +122,10 @@ class FrameStream:
         self._number = 0
         self.harmed: dict[int, list[Harm]] = {}
 
+    def share(self, other: FrameStream, /) -> None:
+        """Have another stream's threads do the work."""
+        self._workers = other._workers
+
     def begin(self, rows: Ints, anchors: Ints) -> FrameBatch:
         """Have the frames of one batch decoded."""
         if self._pid != os.getpid():  # a parent's threads are not here

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from seqlake.training import state
-from seqlake.training.batches import Assembler
-from seqlake.training.frames import FrameStream
-from seqlake.training.passes import Pass, Planner
+from seqlake.training.mixture import Mix
+from seqlake.training.passes import Pass
 from seqlake.training.plan import Plan, plan
-from seqlake.training.prepared import Prepared
+from seqlake.training.plan_mixture import plan_mixture
 from seqlake.training.repair import Repair
 from seqlake.training.settings import Settings
+from seqlake.training.sources import prepare
 from seqlake.training.verbs import Verbs
 from seqlake.windows.spec import as_window
 
@@ -42,7 +42,7 @@ class Loader(Verbs):
     and `<column>_mask` `[B]`, `sequence_id` `[B]`, `start` `[B]`, and with `.tail("pad")` or `.on_error` `valid` `[B]`.
 
     Args:
-        source: A dataset, a selection, or anything else that follows the `Readable` protocol.
+        source: A dataset, a selection, anything else that follows the `Readable` protocol, or a `Mix` of several.
         window: A mapping of columns to offsets, a `Window`, or `Whole(columns)`.
         batch_size: Samples a step on each rank.
         shuffle: True for the default, False for source order, or `Shuffle(lanes=, block=)`.
@@ -63,7 +63,7 @@ class Loader(Verbs):
 
     def __init__(
         self,
-        source: Readable,
+        source: Readable | Mix,
         /,
         *,
         window: Window | Whole | Mapping[str, Any],
@@ -82,11 +82,10 @@ class Loader(Verbs):
             rank=rank,
             world_size=world_size,
             cache=cache,
-            tail="drop" if shuffle else "pad",
+            tail="carry" if isinstance(source, Mix) else "drop" if shuffle else "pad",
         )
         settings.check()
-        # A dataset moves on with its commits, and rows without a name would count as samples: a selection can pin both.
-        self._prepared = Prepared(source.with_id() if hasattr(source, "with_id") else source, settings)
+        self._prepared = prepare(source, settings)
         self._began = (0, 0)  # (epoch, sample) at which this pass began or the next one will
         self._delivered = 0  # batches of this pass that were handed out
         self._live: LoaderIterator | None = None
@@ -103,7 +102,10 @@ class Loader(Verbs):
 
     def plan(self) -> Plan:
         """What one epoch will be: steps, samples, tail, clock, memory and shuffle quality, before any value is read."""
-        return plan(self._prepared.survey, self._steps, shuffle=self._prepared.shuffle, seed=self._settings.seed)
+        prepared = self._prepared
+        if prepared.mixture is not None:
+            return plan_mixture(prepared.mixture, prepared.surveys, self._steps)
+        return plan(prepared.survey, self._steps, shuffle=prepared.shuffle, seed=self._settings.seed)
 
     # ---- what it met and did in this process
 
@@ -151,18 +153,18 @@ class Loader(Verbs):
             sharers: Processes of this machine that decode frames at the same time.
         """
         prepared, settings = self._prepared, self._settings
-        assembler = Assembler(prepared.survey, prepared.opened)
+        assembler = prepared.assembler()
         if settings.reuse:
             assembler.reuse_buffers()
-        planner = Planner(prepared.survey, self._steps, shuffle=prepared.shuffle, seed=settings.seed)
+        planner = prepared.planner()
         return Pass(
             planner,
             assembler,
             position=self._entry(),
             steps=steps,
             settings=settings,
-            frames=FrameStream(prepared, sharers=sharers, reuse=settings.reuse) if prepared.survey.framed else None,
-            repair=Repair(prepared, planner.at, sharers=sharers) if settings.on_error.tolerant else None,
+            frames=prepared.frame_stream(sharers=sharers),
+            repair=Repair(prepared, planner.substitutes, sharers=sharers) if settings.on_error.tolerant else None,
             meter=prepared.meter,
         )
 

@@ -82,6 +82,7 @@ class Opened:
             name: Cells(name, rows=rows, shards=shards, dtype=step_dtype(schema[name]), shape=schema[name].shape)
             for name in names
         }
+        self._id = schema.id
         singles = [*survey.singles, *([schema.id] if schema.id is not None else [])]
         self.values = {name: Values(name, rows=rows) for name in singles}
         videos = (track.column for track in survey.framed if schema[track.column].category == "file")
@@ -128,6 +129,21 @@ class Opened:
                 self.memory.drop(int(cells.low[shard]))
                 cells.low[shard] = cells.high[shard] = 0
             self._blobs.pop(shard, None)
+
+    def harmed(self, rows: Ints) -> NDArray[np.bool_]:
+        """[n] whether something is wrong with the cells of rows."""
+        if not self.harms:
+            return np.zeros(len(rows), np.bool_)
+        return np.isin(rows, np.fromiter(self.harms, np.int64, len(self.harms)))
+
+    def harms_of(self, row: int) -> list[Harm]:
+        """What is wrong with the cells of a row."""
+        return self.harms.get(row, [])
+
+    def id_of(self, row: int) -> str | None:
+        """The id of a row; None where there are none, or it cannot be read."""
+        values = None if self._id is None else self.values[self._id].values
+        return None if values is None or values[row] is None else str(values[row])
 
     def pin(self, rows: Ints) -> None:
         """Keep the shards of these rows, which the order does not ask for, as long as this chunk is in use."""

@@ -15,6 +15,7 @@ import numpy as np
 from seqlake.training.batches import Samples
 from seqlake.training.order import Order
 from seqlake.training.randomness import Random
+from seqlake.training.substitutes import Substitutes
 from seqlake.training.visits import visits
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from seqlake.training.batches import Assembler, Batch, Chunk
     from seqlake.training.frame_batch import FrameBatch
     from seqlake.training.frames import FrameStream
+    from seqlake.training.mixed import MixPlanner
     from seqlake.training.order import Shuffle
     from seqlake.training.repair import Repair
     from seqlake.training.settings import Settings
@@ -62,10 +64,12 @@ class Planner:
         further, numbers, valid = self._steps.take(position, steps)
         return self._located(epoch, further, numbers, valid)
 
-    def at(self, epochs: Ints, numbers: Ints) -> Samples:
-        """[n] epochs and sample numbers -> the samples."""
-        first = int(epochs.min(initial=epochs[0] if len(epochs) else 0))
-        return self._located(first, epochs - first, numbers, np.ones(len(numbers), np.bool_))
+    def substitutes(self, epochs: Ints, numbers: Ints, attempt: int) -> Samples:
+        """Samples to be tried in the places of others; see `Substitutes`."""
+        choice = Substitutes(samples=self._steps.samples, shuffle=self._shuffle, seed=self._seed)
+        others = choice.of(epochs, numbers)[:, attempt]
+        first = int(epochs.min())
+        return self._located(first, epochs - first, others, np.ones(len(others), np.bool_))
 
     def _located(self, epoch: int, further: Ints, numbers: Ints, valid: NDArray[np.bool_]) -> Samples:
         windows = self._windows(epoch, further, numbers)
@@ -116,7 +120,7 @@ class Pass:
 
     def __init__(
         self,
-        planner: Planner,
+        planner: Planner | MixPlanner,
         assembler: Assembler,
         *,
         position: tuple[int, int],
@@ -136,7 +140,8 @@ class Pass:
         meter.ahead = 0 if frames is None else _DECODED_AHEAD
         self._since: float | None = None  # when the last batch was handed out
         epoch, sample = position
-        if assembler.opened.is_fetched:
+        self._ahead = isinstance(planner, Planner) and assembler.opened.is_fetched
+        if isinstance(planner, Planner) and self._ahead:
             then = planner.visits(epoch + 1, 0)
             assembler.opened.expect(planner.visits(epoch, sample), sample, then=then)
         self._batches = (
@@ -156,13 +161,13 @@ class Pass:
             began, opening = perf_counter(), opened.seconds
             samples = self._planner.samples(*position, part)
             ordered = perf_counter()
-            if len(samples.numbers) and not (samples.epochs > position[0]).any():
+            if self._ahead and len(samples.numbers) and not (samples.epochs > position[0]).any():
                 opened.leave(before)
                 before = int(samples.numbers.min())
             if self._repair is not None:
                 samples = self._repair.signals(samples)
             chunk = self._assembler.prepare(samples, size=self._local)
-            origins = self._assembler.origins(chunk)
+            origins = self._assembler.origins(samples.rows, size=self._local)
             opening = opened.seconds - opening
             spent["order"] += ordered - began
             spent["open"] += opening
@@ -197,10 +202,11 @@ class Pass:
     def _delivered(self) -> Batch:
         chunk, origins, at, under_way = self._come_to()
         spent, nbytes = self._meter.seconds, self._meter.nbytes
-        began = perf_counter()
+        began, opening = perf_counter(), self._assembler.opened.seconds
         batch = self._assembler.batch(chunk, at)
-        gathered = perf_counter()
-        spent["gather"] += gathered - began
+        gathered, opening = perf_counter(), self._assembler.opened.seconds - opening
+        spent["open"] += opening
+        spent["gather"] += gathered - began - opening
         for origin, count in origins.items():
             nbytes[origin] = nbytes.get(origin, 0.0) + count
         if self._frames is not None and under_way is not None:

@@ -10,11 +10,11 @@ import numpy as np
 from seqlake.training.order import Order
 
 if TYPE_CHECKING:
-    from seqlake.training.order import Shuffle
+    from seqlake.training.order import Axis, Shuffle
     from seqlake.training.steps import Steps, Tail
     from seqlake.training.survey import Survey
 
-_LOOKS = 8  # steps whose mixture is computed to tell the shuffle's quality
+LOOKS = 8  # steps whose mixture is computed to tell the shuffle's quality
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +41,7 @@ class Plan:
         batch_bytes: Bytes of the temporal columns of one batch on this rank; 0 where shapes are not declared.
         distinct: Sequences a global batch is drawn from, on average over some steps.
         distinct_ideal: What a uniform permutation of all windows would give.
+        parts: Of a mixture, one line for each source or group.
     """
 
     samples: int
@@ -62,6 +63,7 @@ class Plan:
     batch_bytes: int
     distinct: float
     distinct_ideal: float
+    parts: tuple[str, ...] = ()
 
     @property
     def shuffle_quality(self) -> float:
@@ -82,6 +84,7 @@ class Plan:
         }[self.tail]
         lines = [
             f"samples   {self.samples:,} from {self.sequences:,} rows ({self.empty:,} give none)",
+            *(f"          {line}" for line in self.parts),
             f"steps     {self.steps:,} of {self.global_batch:,} samples ({self.local_batch:,} on this rank)",
             f"tail      {tail}",
             f"clock     {self.clock}",
@@ -100,10 +103,7 @@ def plan(survey: Survey, steps: Steps, *, shuffle: Shuffle | None, seed: int) ->
     with_windows = int((windows > 0).sum())
     per_row = np.diff(axis.row_ends, prepend=0)
     count = steps.count(0)
-    resident = min(2, with_windows)
-    if shuffle is not None and with_windows:
-        span = -(-2 * shuffle.block * with_windows // max(1, samples)) + 1
-        resident = with_windows if shuffle.block >= samples else min(with_windows, shuffle.lanes * span)
+    in_use = resident(axis, shuffle)
     total = sum(shard.nbytes for shard in survey.shards)
     distinct, ideal = _mixture(survey, steps, shuffle=shuffle, seed=seed)
     return Plan(
@@ -121,12 +121,21 @@ def plan(survey: Survey, steps: Steps, *, shuffle: Shuffle | None, seed: int) ->
         shards=with_windows,
         lanes=0 if shuffle is None else shuffle.lanes,
         block=0 if shuffle is None else shuffle.block,
-        resident_shards=resident,
-        resident_bytes=total * resident // max(1, with_windows),
+        resident_shards=in_use,
+        resident_bytes=total * in_use // max(1, with_windows),
         batch_bytes=steps.local_batch * survey.sample_bytes,
         distinct=distinct,
         distinct_ideal=ideal,
     )
+
+
+def resident(axis: Axis, shuffle: Shuffle | None) -> int:
+    """About how many shards of an axis are in use at any time."""
+    shards, samples = int((axis.shard_windows > 0).sum()), len(axis)
+    if shuffle is None or not shards:
+        return min(2, shards)
+    span = -(-2 * shuffle.block * shards // max(1, samples)) + 1
+    return shards if shuffle.block >= samples else min(shards, shuffle.lanes * span)
 
 
 def _mixture(survey: Survey, steps: Steps, *, shuffle: Shuffle | None, seed: int) -> tuple[float, float]:
@@ -136,7 +145,7 @@ def _mixture(survey: Survey, steps: Steps, *, shuffle: Shuffle | None, seed: int
     if not size:
         return 0.0, 0.0
     order = Order(shard_windows=axis.shard_windows, shuffle=shuffle, seed=seed, epoch=0)
-    starts = np.unique(np.linspace(0, len(axis) - size, _LOOKS).astype(np.int64))
+    starts = np.unique(np.linspace(0, len(axis) - size, LOOKS).astype(np.int64))
     found = [len(np.unique(axis.locate(order.windows(start + np.arange(size)))[0])) for start in starts]
     share = np.diff(axis.row_ends, prepend=0) / len(axis)
     ideal = float(-np.expm1(size * np.log1p(-np.minimum(share, 1 - 1e-12))).sum())

@@ -6,17 +6,23 @@ import os
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from seqlake.training.batches import Assembler
 from seqlake.training.damage import Ledger
-from seqlake.training.frames import FrameColumns
+from seqlake.training.frames import FrameColumns, FrameStream
+from seqlake.training.mixed import MixPlanner, Mixture, resolved
 from seqlake.training.opened import Opened
-from seqlake.training.order import Shuffle
+from seqlake.training.passes import Planner
 from seqlake.training.state import describe
 from seqlake.training.steps import Steps
 from seqlake.training.survey import Survey, survey
 from seqlake.training.telemetry import Fetched, Meter
 
 if TYPE_CHECKING:
-    from seqlake.protocols import Readable
+    from collections.abc import Sequence
+
+    from seqlake.protocols import Ints, Readable
+    from seqlake.spec.schema import Schema
+    from seqlake.training.order import Shuffle
     from seqlake.training.settings import Settings
     from seqlake.training.telemetry import Telemetry
 
@@ -44,7 +50,19 @@ class Prepared:
                 other._frame_columns = self._frame_columns
         if "survey" in self.__dict__:
             other.__dict__["survey"] = self.survey
+        if "mixture" in self.__dict__ and settings.groups == self.settings.groups:
+            other.__dict__["mixture"] = self.mixture
         return other
+
+    @property
+    def schema(self) -> Schema:
+        """The columns."""
+        return self.source.schema
+
+    @property
+    def surveys(self) -> Sequence[Survey]:
+        """Of each dataset."""
+        return [self.survey]
 
     @cached_property
     def survey(self) -> Survey:
@@ -54,17 +72,27 @@ class Prepared:
     @cached_property
     def shuffle(self) -> Shuffle | None:
         """Lanes and block; None in source order."""
-        if isinstance(self.settings.shuffle, Shuffle):
-            return self.settings.shuffle
-        if not self.settings.shuffle:
+        if self.mixture is not None:  # each part has its own
             return None
-        windows = self.survey.axis.shard_windows
-        return Shuffle.default(shards=int((windows > 0).sum()), windows=int(windows.sum()))
+        return resolved(self.settings.shuffle, self.survey.axis.shard_windows)
+
+    @cached_property
+    def mixture(self) -> Mixture | None:
+        """Parts in proportions, where some were asked for."""
+        groups, settings = self.settings.groups, self.settings
+        if groups is None:
+            return None
+        return groups.mixture(self.source, self.survey, shuffle=settings.shuffle, seed=settings.seed)
+
+    @property
+    def samples(self) -> int:
+        """Samples of an epoch."""
+        return self.windows() if self.mixture is None else len(self.mixture)
 
     @cached_property
     def steps(self) -> Steps:
         """Which samples this rank takes at each step."""
-        settings, samples = self.settings, len(self.survey.axis)
+        settings, samples = self.settings, self.samples
         return Steps(
             samples=samples,
             lanes=1 if self.shuffle is None else min(self.shuffle.lanes, max(1, samples)),
@@ -90,7 +118,7 @@ class Prepared:
     def ledger(self) -> Ledger:
         """The bad samples that this process met."""
         settings = self.settings
-        return Ledger(budget=settings.on_error, samples=-(-len(self.survey.axis) // settings.world_size))
+        return Ledger(budget=settings.on_error, samples=-(-self.samples // settings.world_size))
 
     @cached_property
     def meter(self) -> Meter:
@@ -114,13 +142,44 @@ class Prepared:
     def identity(self) -> dict[str, Any]:
         """Everything that decides which sample comes when."""
         return describe(
-            fingerprint=self.source.fingerprint,
+            fingerprint=self.fingerprint,
             window=self.settings.window.digest,
-            samples=len(self.survey.axis),
+            samples=self.samples,
             seed=self.settings.seed,
             shuffle=self.shuffle,
             tail=self.settings.tail,
+            mix=None if self.mixture is None else self.mixture.digest,
         )
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the dataset."""
+        return self.source.fingerprint
+
+    # ---- what passes are made of
+
+    def planner(self) -> Planner | MixPlanner:
+        """Gives the samples of steps."""
+        if self.mixture is not None:
+            return MixPlanner(self.mixture, self.steps)
+        return Planner(self.survey, self.steps, shuffle=self.shuffle, seed=self.settings.seed)
+
+    def assembler(self) -> Assembler:
+        """Makes batches of samples."""
+        return Assembler(self.survey, self.opened)
+
+    def frame_stream(self, *, sharers: int) -> FrameStream | None:
+        """Decodes frames; None where the window asks for none."""
+        return FrameStream(self, sharers=sharers, reuse=self.settings.reuse) if self.survey.framed else None
+
+    def windows(self) -> int:
+        """All windows there are."""
+        return len(self.survey.axis)
+
+    def locate(self, numbers: Ints) -> tuple[Ints, Ints]:
+        """[n] windows in source order -> row and anchor of each."""
+        rows, index = self.survey.axis.locate(numbers)
+        return rows, self.survey.first + index * self.survey.stride
 
     def __getstate__(self) -> dict[str, Any]:
         return {"source": self.source, "settings": self.settings, "_opened": None, "_frame_columns": None}

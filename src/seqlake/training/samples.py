@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from seqlake.training.batches import Assembler, Samples
-from seqlake.training.frames import FrameStream
+from seqlake.training.batches import Samples
 from seqlake.training.randomness import Random
 from seqlake.training.repair import Repair
+from seqlake.training.substitutes import Substitutes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from seqlake.training.batches import Batch
     from seqlake.training.damage import Harm
     from seqlake.training.prepared import Prepared
-    from seqlake.training.survey import Survey
 
 
 class WindowDataset:
@@ -36,12 +35,8 @@ class WindowDataset:
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
 
-    @property
-    def _survey(self) -> Survey:
-        return self._prepared.survey
-
     def __len__(self) -> int:
-        return len(self._survey.axis)
+        return self._prepared.windows()
 
     def __getitem__(self, index: int) -> Batch:
         """One sample; negative numbers count from the end.
@@ -71,14 +66,14 @@ class WindowDataset:
         if len(numbers) and (numbers.min() < 0 or numbers.max() >= len(self)):
             raise IndexError(f"Windows are numbered 0 to {len(self) - 1}; found {list(indices)}.")
         samples = self._at(np.zeros_like(numbers), numbers)
-        repair = Repair(self._prepared, self._at) if self._prepared.settings.on_error.tolerant else None
+        repair = Repair(self._prepared, self._other) if self._prepared.settings.on_error.tolerant else None
         if repair is not None:
             samples = repair.signals(samples)
         harmed: Mapping[int, Sequence[Harm]] = {}
-        assembler = Assembler(self._survey, self._prepared.opened)
+        assembler = self._prepared.assembler()
         batch = assembler.batch(assembler.prepare(samples, size=len(numbers)), 0)
-        if self._survey.framed:
-            frames = FrameStream(self._prepared)
+        frames = self._prepared.frame_stream(sharers=1)
+        if frames is not None:
             try:
                 batch.update(frames.take(frames.begin(samples.rows, samples.anchors)))
                 harmed = frames.harmed
@@ -92,14 +87,13 @@ class WindowDataset:
         return batch
 
     def _at(self, epochs: Ints, numbers: Ints) -> Samples:
-        rows, index = self._survey.axis.locate(numbers)
-        return Samples(
-            epochs=epochs,
-            numbers=numbers,
-            rows=rows,
-            anchors=self._survey.first + index * self._survey.stride,
-            valid=np.ones(len(numbers), dtype=np.bool_),
-        )
+        rows, anchors = self._prepared.locate(numbers)
+        valid = np.ones(len(numbers), dtype=np.bool_)
+        return Samples(epochs=epochs, numbers=numbers, rows=rows, anchors=anchors, valid=valid)
+
+    def _other(self, epochs: Ints, numbers: Ints, attempt: int) -> Samples:
+        choice = Substitutes(samples=len(self), shuffle=None, seed=self._prepared.settings.seed)
+        return self._at(epochs, choice.of(epochs, numbers)[:, attempt])
 
     def __repr__(self) -> str:
         return f"WindowDataset({self._prepared.settings.window!r})"

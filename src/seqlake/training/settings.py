@@ -11,6 +11,7 @@ from seqlake.training.order import Shuffle
 
 if TYPE_CHECKING:
     from seqlake.training.cache import Cache
+    from seqlake.training.mixed import Groups
     from seqlake.training.steps import Tail
     from seqlake.training.transforms import Transform
     from seqlake.windows.spec import Whole, Window
@@ -33,6 +34,7 @@ class Settings:
     reuse: bool = False
     frames: FrameOptions = field(default_factory=FrameOptions)
     on_error: OnError = field(default_factory=OnError)
+    groups: Groups | None = None
 
     def check(self) -> None:
         """Raise ValueError or TypeError, naming the argument that cannot be meant."""

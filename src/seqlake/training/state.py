@@ -23,11 +23,12 @@ _MEANING = {
     "seed": "the seed",
     "shuffle": "the shuffle (its lanes or block)",
     "tail": "the tail rule",
+    "mix": "the mixture (its sources, weights, curriculum or shuffle)",
 }
 
 
 def describe(
-    *, fingerprint: str, window: str, samples: int, seed: int, shuffle: Shuffle | None, tail: str
+    *, fingerprint: str, window: str, samples: int, seed: int, shuffle: Shuffle | None, tail: str, mix: str | None
 ) -> dict[str, Any]:
     """What a position means something for: everything that decides which sample comes when."""
     return {
@@ -39,6 +40,7 @@ def describe(
         "seed": seed,
         "shuffle": None if shuffle is None else [shuffle.lanes, shuffle.block],
         "tail": tail,
+        "mix": mix,
     }
 
 

@@ -62,6 +62,11 @@ class Steps:
                 left += self.samples
         return left // self.global_batch
 
+    @property
+    def longest(self) -> int:
+        """Steps of the longest pass: from an epoch's beginning, or with `carry` from near the end of the one before."""
+        return self.count(0) if self.tail != "carry" else -(-self.samples // self.global_batch)
+
     def dropped(self, position: int = 0) -> int:
         """Samples of the pass that no step holds."""
         return self.samples - position - self.count(position) * self.global_batch if self.tail == "drop" else 0

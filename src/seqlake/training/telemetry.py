@@ -33,6 +33,10 @@ class Fetched:
     misses: int = 0
     waited: float = 0.0
 
+    def __add__(self, other: Fetched, /) -> Fetched:
+        """Both."""
+        return Fetched(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})
+
 
 @dataclass(slots=True)
 class Work:

@@ -10,10 +10,13 @@ import numpy as np
 from seqlake.plugins import require
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from seqlake.training.batches import Batch
     from seqlake.training.loader import Loader
+
+
+_DONE = "worker_steps"
 
 
 def tensors(batch: Batch, /) -> Batch:
@@ -35,7 +38,7 @@ class LoaderDataset:
     Give it to a `DataLoader` with `batch_size=None`, or iterate over it directly. With `num_workers=k` worker j makes
     steps j, j + k, ..., which the `DataLoader` hands out in turn: the order is that of one process. Workers cannot
     move the loader in the main process: there, count steps yourself and use `loader.state_dict(steps=n)`, and call
-    `loader.set_epoch(e)` before each epoch.
+    `loader.set_epoch(e)` before each epoch. `torchdata`'s `StatefulDataLoader` does both by itself.
     """
 
     def __new__(cls, loader: Loader) -> Self:  # noqa: ARG004, D102 - __init__ takes it; not a method of the public kind
@@ -47,6 +50,7 @@ class LoaderDataset:
 
     def __init__(self, loader: Loader) -> None:
         self.loader = loader
+        self._done = 0  # steps that this worker process made of the pass under way
 
     def __iter__(self) -> Iterator[Batch]:
         """Batches of tensors; in a worker process, that worker's steps."""
@@ -55,13 +59,32 @@ class LoaderDataset:
             with closing(iter(self.loader)) as batches:
                 yield from map(tensors, batches)
             return
-        steps = range(worker.id, len(self.loader), worker.num_workers)
+        steps = range(worker.id, len(self.loader), worker.num_workers)[self._done :]
         with closing(self.loader.batches(steps, sharers=worker.num_workers)) as own:
-            yield from map(tensors, own)
+            for batch in own:
+                self._done += 1  # before it is handed out: a state is asked for after that
+                yield tensors(batch)
         self.loader.finish()
+        self._done = 0
 
     def __len__(self) -> int:
-        return len(self.loader)
+        """Steps of an epoch from its beginning, as torch's loops take it; `len(loader)` is what is left of one."""
+        return self.loader._steps.longest  # noqa: SLF001 - the two are one thing
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where this process is: the loader's state, and in a worker process how many of its steps it made."""
+        if require("torch.utils.data", extra="torch").get_worker_info() is None:
+            return self.loader.state_dict()
+        return {**self.loader.state_dict(steps=0), _DONE: self._done}
+
+    def load_state_dict(self, saved: Mapping[str, Any], /) -> None:
+        """Continue where this process was; what worker processes saved needs as many of them.
+
+        Raises:
+            LoaderStateError: The state belongs to another dataset, window or order.
+        """
+        self.loader.load_state_dict(saved)
+        self._done = saved.get(_DONE, 0)
 
 
 def _reduce(dataset: LoaderDataset) -> tuple[Any, ...]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from seqlake.training.damage import OnError
 from seqlake.training.frames import FrameOptions
+from seqlake.training.mixed import Groups
 from seqlake.training.steps import TAILS
 from seqlake.training.transforms import MapBatch, MapSamples, Normalise
 
@@ -60,7 +61,7 @@ class Verbs:
             stats: `{column: {"mean": [D], "std": [D]}}`, or what `statistics` found: then columns that the window does
                 not ask for, scalar ones, which are labels, and frames stay as they are. A std of 0 counts as 1.
         """
-        schema, window = self._prepared.source.schema, self._settings.window
+        schema, window = self._prepared.schema, self._settings.window
         wanted = {
             name: own
             for name, own in stats.items()
@@ -91,6 +92,31 @@ class Verbs:
                 f"found {samples!r}."
             )
         return self._with(global_batch=samples)
+
+    def weights(
+        self, column: str, weights: Mapping[Any, float] | None = None, /, *, samples: int | None = None
+    ) -> Self:
+        """Balance the groups of a dataset: an exact mixture of the rows that share a value of a column.
+
+        Each group has epochs of its own: all its windows come once before any comes again. The new loader begins at
+        its beginning; a tail that would be dropped is carried into the next epoch, so that no group loses samples.
+
+        Args:
+            column: A scalar column of the source, as in `"task"`.
+            weights: Value -> weight; equal for all by default. 0 leaves a group out.
+            samples: Samples of an epoch; by default until every window of every group has come at least once.
+
+        Raises:
+            ValueError: A weight that cannot be meant, or a source that is a mixture already.
+
+        Example:
+            >>> balanced = loader.weights("task")
+        """
+        pairs = None if weights is None else tuple(weights.items())
+        tail = "carry" if self._settings.tail == "drop" else self._settings.tail
+        made = self._with(groups=Groups(column=column, weights=pairs, samples=samples), tail=tail)
+        made.__dict__.update(_began=(0, 0))
+        return made
 
     def frames(
         self,

@@ -1,0 +1,258 @@
+"""The samples of a mixture: parts with an order of their own each, dealt out by the schedule."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from seqlake.errors import SchemaMismatchError
+from seqlake.training.batches import Samples
+from seqlake.training.mixture import Proportions, Schedule
+from seqlake.training.order import Axis, Order, Shuffle
+from seqlake.training.substitutes import Substitutes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from seqlake.protocols import Ints, Readable
+    from seqlake.training.steps import Steps
+    from seqlake.training.survey import Survey
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Part:
+    """One source of a mixture, or one group of a dataset's rows.
+
+    Attributes:
+        name: In messages, and part of the key of its order.
+        member: Number of the dataset it belongs to.
+        survey: Of that dataset.
+        axis: Its windows.
+        rows: [rows of the axis] their numbers among all rows of the mixture's datasets.
+        shuffle: Lanes and block of its order; None is source order.
+        seed: Of its order.
+    """
+
+    name: str
+    member: int
+    survey: Survey = field(repr=False)
+    axis: Axis = field(repr=False)
+    rows: Ints = field(repr=False)
+    shuffle: Shuffle | None
+    seed: int
+
+    @classmethod
+    def of(
+        cls,
+        survey: Survey,
+        *,
+        name: str,
+        shuffle: bool | Shuffle,
+        seed: int,
+        member: int = 0,
+        first_row: int = 0,
+        only: Ints | None = None,
+    ) -> Part:
+        """A part of a dataset: all of its rows, or only some.
+
+        Args:
+            survey: Of the dataset.
+            name: Of the part: other parts may come and go without moving this one's order.
+            shuffle: As a loader takes it.
+            seed: Of the loader.
+            member: Number of the dataset.
+            first_row: Number of its first row among all rows.
+            only: Row numbers of the dataset, ascending.
+        """
+        axis, rows = survey.axis, np.arange(survey.rows)
+        if only is not None:
+            windows = np.diff(axis.row_ends, prepend=0)[only]
+            axis = Axis.of(windows, shard_rows=np.diff(np.searchsorted(only, survey.first_rows)))
+            rows = only
+        own = hashlib.blake2b(f"seqlake mix seed {seed} source {name}".encode(), digest_size=16).digest()
+        return cls(
+            name=name,
+            member=member,
+            survey=survey,
+            axis=axis,
+            rows=first_row + rows,
+            shuffle=resolved(shuffle, axis.shard_windows),
+            seed=int.from_bytes(own, "little"),
+        )
+
+    def order(self, epoch: int) -> Order:
+        """The order of one of its epochs."""
+        return Order(shard_windows=self.axis.shard_windows, shuffle=self.shuffle, seed=self.seed, epoch=epoch)
+
+
+def resolved(shuffle: bool | Shuffle, windows: Ints, /) -> Shuffle | None:  # noqa: FBT001 - as a loader takes it
+    """Lanes and block of an axis, as a loader was asked for them; None in source order."""
+    if isinstance(shuffle, Shuffle):
+        return shuffle
+    return Shuffle.default(shards=int((windows > 0).sum()), windows=int(windows.sum())) if shuffle else None
+
+
+class Mixture:
+    """Parts in proportions: which window of which part each sample is.
+
+    Args:
+        parts: As many as the proportions name, in their order.
+        proportions: In whole numbers.
+    """
+
+    def __init__(self, parts: Sequence[Part], proportions: Proportions) -> None:
+        self.parts = parts
+        self.schedule = Schedule(proportions)
+        self._samples = self.schedule.epoch([len(part.axis) for part in parts])
+        self._orders: dict[tuple[int, int], Order] = {}
+
+    def __len__(self) -> int:
+        """Samples of an epoch of the mixture."""
+        return self._samples
+
+    @property
+    def digest(self) -> str:
+        """Everything that decides the mixture's order beside datasets, window and seed."""
+        told = [(part.name, len(part.axis), part.shuffle) for part in self.parts]
+        text = f"{self.schedule.proportions.digest} {told!r}"
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+    def locate(self, samples: Ints) -> tuple[Ints, Ints, Ints]:
+        """[n] samples, counted over all epochs -> the part, the row and the anchor of each."""
+        parts, numbers = self.schedule.locate(samples)
+        rows, anchors = np.empty_like(samples), np.empty_like(samples)
+        for number, own in split(parts):
+            epochs, places = np.divmod(numbers[own], len(self.parts[number].axis))
+            rows[own], anchors[own] = self._found(number, epochs, places)
+        return parts, rows, anchors
+
+    def substitutes(self, samples: Ints, attempt: int) -> tuple[Ints, Ints]:
+        """[n] samples, counted over all epochs -> row and anchor of others of the same parts; see `Substitutes`."""
+        parts, numbers = self.schedule.locate(samples)
+        rows, anchors = np.empty_like(samples), np.empty_like(samples)
+        for number, own in split(parts):
+            part = self.parts[number]
+            epochs, places = np.divmod(numbers[own], len(part.axis))
+            choice = Substitutes(samples=len(part.axis), shuffle=part.shuffle, seed=part.seed)
+            rows[own], anchors[own] = self._found(number, epochs, choice.of(epochs, places)[:, attempt])
+        return rows, anchors
+
+    def _found(self, number: int, epochs: Ints, places: Ints) -> tuple[Ints, Ints]:
+        """[n] samples of a part's epochs -> row and anchor of each."""
+        part, windows = self.parts[number], np.empty_like(places)
+        for epoch, same in split(epochs):
+            windows[same] = self._order(number, epoch).windows(places[same])
+        found, index = part.axis.locate(windows)
+        return part.rows[found], part.survey.first + index * part.survey.stride
+
+    def _order(self, part: int, epoch: int) -> Order:
+        if (part, epoch) not in self._orders:
+            for old in [key for key in self._orders if key[0] == part and not epoch - 1 <= key[1] <= epoch + 1]:
+                self._orders.pop(old, None)
+            self._orders[part, epoch] = self.parts[part].order(epoch)
+        return self._orders[part, epoch]
+
+
+class MixPlanner:
+    """`Planner` of a mixture."""
+
+    def __init__(self, mixture: Mixture, steps: Steps) -> None:
+        self._mixture = mixture
+        self._steps = steps
+
+    @property
+    def local_batch(self) -> int:
+        """Samples of a step on this rank."""
+        return self._steps.local_batch
+
+    def samples(self, epoch: int, position: int, steps: Ints) -> Samples:
+        """The samples of some steps of the pass that begins at a sample of an epoch."""
+        further, numbers, valid = self._steps.take(position, steps)
+        epochs = epoch + further
+        _, rows, anchors = self._mixture.locate(epochs * len(self._mixture) + numbers)
+        return Samples(epochs=epochs, numbers=numbers, rows=rows, anchors=anchors, valid=valid)
+
+    def substitutes(self, epochs: Ints, numbers: Ints, attempt: int) -> Samples:
+        """Samples to be tried in the places of others, of the same sources."""
+        rows, anchors = self._mixture.substitutes(epochs * len(self._mixture) + numbers, attempt)
+        valid = np.ones(len(rows), np.bool_)
+        return Samples(epochs=epochs, numbers=numbers, rows=rows, anchors=anchors, valid=valid)
+
+
+def split(keys: Ints, /) -> Iterator[tuple[int, Ints]]:
+    """Each key that occurs, ascending, with the positions where it does, ascending."""
+    if not len(keys):
+        return
+    if keys[0] == keys[-1] and (keys == keys[0]).all():
+        yield int(keys[0]), np.arange(len(keys))
+        return
+    by_key = np.argsort(keys, kind="stable")
+    found, starts = np.unique(keys[by_key], return_index=True)
+    yield from zip(found.tolist(), np.split(by_key, starts[1:]), strict=True)
+
+
+# ---- groups of one dataset
+
+
+@dataclass(frozen=True, kw_only=True)
+class Groups:
+    """Rows of one dataset, grouped by the values of a column.
+
+    Attributes:
+        column: A scalar column.
+        weights: Of each value; None gives all groups the same.
+        samples: Samples of an epoch.
+    """
+
+    column: str
+    weights: tuple[tuple[object, float], ...] | None
+    samples: int | None
+
+    def mixture(self, source: Readable, survey: Survey, *, shuffle: bool | Shuffle, seed: int) -> Mixture:
+        """Groups of a dataset as parts; groups without windows are left out.
+
+        Raises:
+            SchemaMismatchError: No scalar column of this name.
+            ValueError: Weights that do not name all groups, or name others.
+        """
+        values = _values(source, self.column)
+        windows = np.diff(survey.axis.row_ends, prepend=0)
+        rows: dict[object, list[int]] = {}
+        for row in np.flatnonzero(windows).tolist():
+            rows.setdefault(values[row], []).append(row)
+        weights: Mapping[object, float] = dict.fromkeys(rows, 1) if self.weights is None else dict(self.weights)
+        if missing := [value for value in rows if value not in weights]:
+            raise ValueError(
+                f"weights: {len(missing)} groups of {self.column!r} have windows and no weight, the first is "
+                f"{missing[0]!r}. Give them 0 to leave them out."
+            )
+        if unknown := [value for value in weights if value not in set(values)]:
+            raise ValueError(f"weights: {unknown[0]!r} is no value of {self.column!r}.")
+        present = sorted(rows, key=repr)
+        proportions = Proportions.of({repr(value): weights[value] for value in present}, samples=self.samples)
+        parts = [
+            Part.of(survey, name=repr(value), shuffle=shuffle, seed=seed, only=np.array(rows[value], dtype=np.int64))
+            for value in present
+        ]
+        return Mixture(parts, proportions)
+
+
+def _values(source: Readable, column: str) -> list[object]:
+    """One scalar column of all rows."""
+    if column not in source.schema or source.schema[column].category != "scalar":
+        raise SchemaMismatchError(
+            f"weights: {column!r} is no scalar column of the loader's source.",
+            hint=f"It has {', '.join(name for name in source.schema if source.schema[name].category == 'scalar')}.",
+        )
+    values: list[object] = []
+    for shard in source.shards():
+        reader = shard.open()
+        try:
+            for batch in reader.batches([column]):
+                values.extend(batch.column(0).to_pylist())
+        finally:
+            reader.close()
+    return values

@@ -1,0 +1,75 @@
+"""The shards in use of several datasets, as if they were one dataset's."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from seqlake.training.telemetry import Fetched
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from seqlake.protocols import Ints
+    from seqlake.training.damage import Harm
+    from seqlake.training.opened import Opened
+    from seqlake.training.sources import PreparedMix
+
+
+class MixOpened:
+    """`Opened` of several datasets, as far as passes ask for it.
+
+    Attributes:
+        is_fetched: Nothing is fetched ahead.
+    """
+
+    is_fetched = False
+
+    def __init__(self, prepared: PreparedMix) -> None:
+        self._prepared = prepared
+        self._members = [member.opened for member in prepared.members]
+
+    @property
+    def seconds(self) -> float:
+        """Spent on opening and looking at shards."""
+        return sum(member.seconds for member in self._members)
+
+    @property
+    def decoded(self) -> int:
+        """Bytes held for shards that are not flat."""
+        return sum(member.decoded for member in self._members)
+
+    @property
+    def fetched(self) -> Fetched:
+        """What was copied to a folder."""
+        return sum((member.fetched for member in self._members), Fetched())
+
+    def visit(self, rows: Ints) -> None:
+        """Open the shards of these rows."""
+        for member, own in self._prepared.by_member(rows):
+            self._members[member].visit(rows[own] - self._prepared.first_rows[member])
+
+    def pin(self, rows: Ints) -> None:
+        """Nothing: no shard is released."""
+
+    def harmed(self, rows: Ints) -> NDArray[np.bool_]:
+        """[n] whether something is wrong with the cells of rows."""
+        found = np.zeros(len(rows), np.bool_)
+        for member, own in self._prepared.by_member(rows):
+            found[own] = self._members[member].harmed(rows[own] - self._prepared.first_rows[member])
+        return found
+
+    def harms_of(self, row: int) -> list[Harm]:
+        """What is wrong with the cells of a row."""
+        member, own = self._of(row)
+        return member.harms_of(own)
+
+    def id_of(self, row: int) -> str | None:
+        """The id of a row."""
+        member, own = self._of(row)
+        return member.id_of(own)
+
+    def _of(self, row: int) -> tuple[Opened, int]:
+        ((member, _),) = self._prepared.by_member(np.array([row]))
+        return self._members[member], row - int(self._prepared.first_rows[member])

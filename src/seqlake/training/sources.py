@@ -1,0 +1,362 @@
+"""Several datasets under one loader: each is read as if it were alone, and batches are put together from theirs."""
+
+from __future__ import annotations
+
+import hashlib
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from seqlake.errors import SchemaMismatchError
+from seqlake.training.cache import Cache
+from seqlake.training.mixed import Mixture, Part, split
+from seqlake.training.mixture import Mix
+from seqlake.training.opened_mix import MixOpened
+from seqlake.training.prepared import Prepared
+from seqlake.windows.spec import Whole
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from seqlake.protocols import Ints, Readable
+    from seqlake.spec.schema import Column, Schema
+    from seqlake.training.batches import Assembler, Batch, Samples
+    from seqlake.training.damage import Harm
+    from seqlake.training.frame_batch import FrameBatch
+    from seqlake.training.frames import FrameStream
+    from seqlake.training.opened import Opened
+    from seqlake.training.settings import Settings
+    from seqlake.training.survey import Survey
+    from seqlake.training.telemetry import Telemetry
+
+NAME, NUMBER = "source", "source_number"
+"""What batches of several datasets say beside their columns."""
+
+
+def prepare(source: Readable | Mix, settings: Settings) -> Prepared:
+    """What a loader knows of one dataset, or of several.
+
+    Raises:
+        SchemaMismatchError: Several datasets whose columns do not agree.
+    """
+    # A dataset moves on with its commits, and rows without a name would count as samples: a selection can pin both.
+    if not isinstance(source, Mix):
+        return Prepared(_pinned(source), settings)
+    return PreparedMix.of(source, settings)
+
+
+def _pinned(source: Readable) -> Readable:
+    pinned: Readable = source.with_id() if hasattr(source, "with_id") else source
+    return pinned
+
+
+class PreparedMix(Prepared):
+    """`Prepared` of several datasets.
+
+    Attributes:
+        members: Each dataset, with the same settings.
+    """
+
+    members: list[Prepared]
+
+    @classmethod
+    def of(cls, mix: Mix, settings: Settings) -> PreparedMix:
+        """From the sources as they are given; see `prepare`."""
+        sources = {name: _pinned(source) for name, source in mix.sources.items()}
+        _check({name: source.schema for name, source in sources.items()}, settings.window.columns)
+        pinned = copy(mix)
+        pinned.sources = sources
+        made = cls(cast("Readable", pinned), settings)
+        if settings.cache is None:  # datasets share what is given to a loader that was not told
+            settings = replace(settings, cache=Cache(limit=Cache().nbytes // len(sources)))
+        made.members = [Prepared(source, settings) for source in sources.values()]
+        return made
+
+    @property
+    def mix(self) -> Mix:
+        """Names and proportions."""
+        return cast("Mix", self.source)  # what is asked of a `Readable` is asked of the members
+
+    def changed(self, settings: Settings) -> PreparedMix:
+        """The same sources with other settings."""
+        if settings.groups is not None:
+            raise ValueError("weights: groups are those of one dataset. Give the sources of a Mix their weights there.")
+        other = PreparedMix(self.source, settings)
+        other.members = [member.changed(replace(settings, cache=member.settings.cache)) for member in self.members]
+        if settings.shuffle == self.settings.shuffle and settings.seed == self.settings.seed:
+            other.__dict__.update({"mixture": self.mixture} if "mixture" in self.__dict__ else {})
+        return other
+
+    @property
+    def schema(self) -> Schema:
+        """The columns of the first dataset, with which those of all agree where the window asks for them."""
+        return self.members[0].schema
+
+    @property
+    def surveys(self) -> Sequence[Survey]:
+        """The datasets through the window."""
+        return [member.survey for member in self.members]
+
+    @cached_property
+    def first_rows(self) -> Ints:
+        """[datasets + 1] number of the first row of each among all rows."""
+        rows = [survey.rows for survey in self.surveys]
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(rows, dtype=np.int64)])
+
+    @cached_property
+    def mixture(self) -> Mixture:
+        """Which window of which dataset each sample is."""
+        parts = [
+            Part.of(
+                member.survey,
+                name=name,
+                shuffle=self.settings.shuffle,
+                seed=self.settings.seed,
+                member=number,
+                first_row=int(self.first_rows[number]),
+            )
+            for number, (name, member) in enumerate(zip(self.mix.sources, self.members, strict=True))
+        ]
+        return Mixture(parts, self.mix.proportions)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of all datasets, with their names."""
+        told = repr([(name, each.fingerprint) for name, each in zip(self.mix.sources, self.members, strict=True)])
+        return "mix " + hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
+
+    @property
+    def opened(self) -> Opened:
+        """The shards in use, of all datasets."""
+        return cast("Opened", MixOpened(self))
+
+    def report(self) -> Telemetry:
+        """The meter's counts, with what the shards in use know."""
+        return self.meter.report(held=self.opened.decoded, fetched=self.opened.fetched)
+
+    def assembler(self) -> Assembler:
+        """Makes batches of samples of all datasets."""
+        return cast("Assembler", MixAssembler(self))
+
+    def frame_stream(self, *, sharers: int) -> FrameStream | None:
+        """Decodes frames of all datasets, on one set of threads."""
+        for member in self.members:
+            member.meter = self.meter
+        return cast("FrameStream", MixFrames(self, sharers=sharers)) if self.surveys[0].framed else None
+
+    def windows(self) -> int:
+        """Windows of all datasets."""
+        return sum(len(survey.axis) for survey in self.surveys)
+
+    def locate(self, numbers: Ints) -> tuple[Ints, Ints]:
+        """[n] windows in source order, dataset after dataset -> row and anchor of each."""
+        ends = np.cumsum([len(survey.axis) for survey in self.surveys])
+        rows, anchors = np.empty_like(numbers), np.empty_like(numbers)
+        for number, own in split(np.searchsorted(ends, numbers, side="right")):
+            before = int(ends[number - 1]) if number else 0
+            found, anchors[own] = self.members[number].locate(numbers[own] - before)
+            rows[own] = found + self.first_rows[number]
+        return rows, anchors
+
+    def by_member(self, rows: Ints) -> list[tuple[int, Ints]]:
+        """Each dataset that rows belong to, and which of them do."""
+        return list(split(np.searchsorted(self.first_rows, rows, side="right") - 1))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "members": self.members}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixChunk:
+    """Some steps' samples; each batch is prepared when it is made, since its parts differ in size."""
+
+    samples: Samples
+    size: int
+
+
+class MixAssembler:
+    """`Assembler` of several datasets: a batch is put together from a part of each."""
+
+    def __init__(self, prepared: PreparedMix) -> None:
+        self.opened = prepared.opened
+        self._origins: dict[str, float] = {}
+        self._prepared = prepared
+        self._assemblers = [member.assembler() for member in prepared.members]
+        self._names = np.array([*prepared.mix.sources, None], dtype=object)[:-1]
+
+    def reuse_buffers(self) -> None:
+        """Nothing: batches are put together in fresh memory."""
+
+    def origins(self, rows: Ints, *, size: int) -> dict[str, float]:  # noqa: ARG002 - `Assembler` needs them
+        """Bytes of the batch that was made last, by where they were copied from."""
+        return self._origins
+
+    def prepare(self, samples: Samples, *, size: int) -> MixChunk:
+        """Samples of some batches, one after the other; see `Assembler.prepare`."""
+        return MixChunk(samples=samples, size=size)
+
+    def batch(self, chunk: MixChunk, number: int) -> Batch:
+        """One batch of a chunk, with the source of each sample."""
+        own = slice(number * chunk.size, (number + 1) * chunk.size)
+        samples = _some(chunk.samples, own)
+        parts: list[tuple[Ints, Batch]] = []
+        members = np.zeros(len(samples.rows), dtype=np.int64)
+        self._origins.clear()
+        for member, which in self._prepared.by_member(samples.rows):
+            mine = _some(samples, which, before=int(self._prepared.first_rows[member]))
+            assembler = self._assemblers[member]
+            parts.append((which, assembler.batch(assembler.prepare(mine, size=len(which)), 0)))
+            for origin, count in assembler.origins(mine.rows, size=len(which)).items():
+                self._origins[origin] = self._origins.get(origin, 0.0) + count
+            members[which] = member
+        batch = together(parts, self._prepared.settings.window)
+        return {**batch, NAME: self._names[members], NUMBER: members}
+
+
+class MixFrames:
+    """`FrameStream` of several datasets."""
+
+    def __init__(self, prepared: PreparedMix, *, sharers: int) -> None:
+        self._prepared = prepared
+        streams = [member.frame_stream(sharers=sharers) for member in prepared.members]
+        self._streams = [stream for stream in streams if stream is not None]
+        self.harmed: dict[int, list[Harm]] = {}
+        for stream in self._streams[1:]:
+            stream.share(self._streams[0])
+
+    def begin(self, rows: Ints, anchors: Ints) -> list[tuple[int, Ints, FrameBatch]]:
+        """Have the frames of one batch decoded."""
+        first = self._prepared.first_rows
+        return [
+            (member, own, self._streams[member].begin(rows[own] - first[member], anchors[own]))
+            for member, own in self._prepared.by_member(rows)
+        ]
+
+    def take(self, begun: list[tuple[int, Ints, FrameBatch]]) -> Batch:
+        """The frames of a batch that was begun."""
+        parts: list[tuple[Ints, Batch]] = []
+        self.harmed = {}
+        for member, own, batch in begun:
+            parts.append((own, self._streams[member].take(batch)))
+            self.harmed |= {int(own[place]): harms for place, harms in self._streams[member].harmed.items()}
+        return together(parts, self._prepared.settings.window)
+
+    def close(self) -> None:
+        """End the threads."""
+        for stream in self._streams:
+            stream.close()
+
+
+def _some(samples: Samples, which: Ints | slice, *, before: int = 0) -> Samples:
+    return replace(
+        samples,
+        epochs=samples.epochs[which],
+        numbers=samples.numbers[which],
+        rows=samples.rows[which] - before,
+        anchors=samples.anchors[which],
+        valid=samples.valid[which],
+        bad={},
+        substituted=None,
+    )
+
+
+def together(parts: Sequence[tuple[Ints, Batch]], window: Any) -> Batch:
+    """One batch from parts of it.
+
+    Args:
+        parts: Positions in the batch, and the values there.
+        window: Says which columns are whole sequences.
+
+    Raises:
+        SchemaMismatchError: Frames of unlike sizes.
+    """
+    if len(parts) == 1:
+        return parts[0][1]  # the positions are all there are, in order
+    size = sum(len(own) for own, _ in parts)
+    batch: Batch = {}
+    packed = {f"{name}_offsets": name for name in window.columns} if isinstance(window, Whole) and window.packed else {}
+    for name in parts[0][1]:
+        if name in packed or f"{name}_offsets" in parts[0][1]:
+            continue
+        batch[name] = _scattered([(own, part[name]) for own, part in parts], size, name, isinstance(window, Whole))
+    for offsets, name in packed.items():
+        if offsets in parts[0][1]:
+            batch[name], batch[offsets] = _packed([(own, part[name], part[offsets]) for own, part in parts], size)
+    return batch
+
+
+def _scattered(parts: Sequence[tuple[Ints, NDArray[Any]]], size: int, name: str, whole: bool) -> NDArray[Any]:  # noqa: FBT001 - private
+    """[B, ...] values at their positions; whole sequences are padded to the longest of all."""
+    shapes = {values.shape[1:] for _, values in parts}
+    kinds = {values.dtype for _, values in parts}
+    shape = shapes.pop()
+    dtype = kinds.pop() if len(kinds) == 1 else np.dtype(object)
+    if shapes and not (whole and {one[1:] for one in shapes} == {shape[1:]}):
+        raise SchemaMismatchError(
+            f"Column {name!r} is {shape} in one source of the mixture and {shapes.pop()} in another.",
+            hint="Frames can be scaled to one size: loader.frames(size=(height, width)).",
+        )
+    if shapes:
+        shape = (max(values.shape[1] for _, values in parts), *shape[1:])
+    out = np.zeros((size, *shape), dtype) if shapes else np.empty((size, *shape), dtype)
+    for own, values in parts:
+        if shapes:
+            out[own, : values.shape[1]] = values
+        else:
+            out[own] = values
+    return out
+
+
+def _packed(parts: Sequence[tuple[Ints, NDArray[Any], Ints]], size: int) -> tuple[NDArray[Any], Ints]:
+    """Whole sequences end to end in the order of the batch, with their cumulative lengths."""
+    pieces: list[NDArray[Any]] = [np.empty(0)] * size
+    for own, values, offsets in parts:
+        for place, piece in zip(own.tolist(), np.split(values, offsets[1:-1]), strict=True):
+            pieces[place] = piece
+    ends = np.cumsum([0, *(len(piece) for piece in pieces)], dtype=np.int64)
+    return np.concatenate(pieces), ends
+
+
+# ---- do the columns agree?
+
+
+def _check(schemas: dict[str, Schema], columns: Any) -> None:
+    """Every column of the window is the same in all datasets."""
+    if taken := {NAME, NUMBER} & set(columns):
+        raise ValueError(f"Mix: {taken.pop()!r} is what batches of a mixture call the source; rename the column.")
+    first, *others = schemas
+    if len({schema.id is None for schema in schemas.values()}) > 1:
+        raise SchemaMismatchError("Mix: rows are sequences in some sources and samples in others.")
+    for name in columns:
+        missing = [source for source, schema in schemas.items() if name not in schema]
+        if missing:
+            raise SchemaMismatchError(
+                f"Mix: source {missing[0]!r} has no column {name!r} ({', '.join(schemas[missing[0]])}).",
+                hint="Rename it there with `rename_column`, or leave it out of the window.",
+            )
+        expected = _told(schemas[first][name])
+        for source in others:
+            found = _told(schemas[source][name])
+            if found != expected:
+                raise SchemaMismatchError(
+                    f"Mix: column {name!r} is {expected} in source {first!r} and {found} in source {source!r}.",
+                    hint="Sources of a mixture need columns of one kind, shape and number type: `widen_column`, "
+                    "`add_column` or `rename_column` can make them so.",
+                )
+
+
+def _told(column: Column) -> str:
+    """A column as far as batches depend on it, in words."""
+    if column.category in {"file", "frames"}:
+        return column.category if column.category == "file" else "encoded images"
+    if column.category in {"temporal", "vector"}:
+        shape = (
+            "any shape" if column.shape is None and column.category == "temporal" else f"{column.shape or column.dim}"
+        )
+        return f"{column.category} {column.value_type} {shape}"
+    return f"{column.category} {column.arrow}"
