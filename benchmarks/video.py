@@ -7,12 +7,13 @@ Prints a table and writes `benchmarks/results/video.json` and `video.md`.
     python benchmarks/video.py --folder DIR --prepare   encode, then stop: takes minutes
     python benchmarks/video.py --folder DIR             measure
 
-How it is measured. Every reader runs in a process of its own that stays, with two threads (LeRobot also in two
-processes of a DataLoader), and is given the same windows to read of the same files: H.264 by seqlake's training
-profile. Each delivers RGB in fresh memory, LeRobot its float32. One reader works at a time; rounds alternate between
-all; ratios are taken within a round and the median counts. Before, each is held to frames that were decoded in
-sequence. A second comparison reads each library's own encoding: AV1 with a keyframe every other frame, as LeRobot
-writes, of the quality (SSIM of luma) that seqlake's has.
+How it is measured. Every reader runs in a process of its own that stays, with two threads, and reads windows of the
+same files: H.264 by seqlake's training profile. Each delivers RGB in fresh memory, LeRobot its float32. *lerobot* is
+its decoding function in two threads that share nothing, the best that can be made of it; *lerobot DataLoader* is the
+same function as its users run it, in two worker processes of torch's DataLoader. One reader works at a time; rounds
+alternate between all; ratios are taken within a round and the median counts. Before, each is held to frames that were
+decoded in sequence. A second comparison reads each library's own encoding: AV1 with a keyframe every other frame, as
+LeRobot writes, of the quality (SSIM of luma) that seqlake's has.
 """
 
 from __future__ import annotations
@@ -354,13 +355,14 @@ def cell(one: dict[str, Any]) -> str:
 
 def table(report: dict[str, Any]) -> str:
     readers = [name for name in READERS if any(r["reader"] == name for r in report["results"])]
-    rounds = max(r["rounds"] for r in report["results"])
+    rounds, load = max(r["rounds"] for r in report["results"]), report["load_before"]
     lines = [
         "# Random windows of video",
         "",
-        f"{report['when']}, {report['machine']}, {report['python']}, PyAV {report['pyav']}; {rounds} rounds.",
-        "RGB frames per second on two threads; in brackets how many times that `seqlake` read in the same rounds, and how",
-        "many times its CPU time for a frame the reader took.",
+        f"{report['when']}, {report['machine']}, {report['python']}, PyAV {report['pyav']}; load {load:.1f} before.",
+        f"Medians of {rounds} rounds.",
+        "RGB frames per second on two threads. In brackets `seqlake` of each in the same rounds, by frames per second",
+        "and by CPU time for a frame, which other work on the machine disturbs less.",
         "`benchmarks/video.py` writes this page and says how it measures.",
         "",
         "| | " + " | ".join(readers) + " |",

@@ -448,6 +448,14 @@ def test_damage_raises_or_gives_the_same_pixels_by_every_way(name: str, seed: in
             assert planes is None or expected is None or all(map(np.array_equal, planes, expected)), number
 
 
+def test_a_damaged_head_of_a_container_is_an_error() -> None:
+    data = bytearray(clip("h264 with B-frames"))
+    sizes = data.index(b"stsz") + 16
+    data[sizes + 4 * 5] |= 0x20  # the sixth packet has half a gigabyte
+    with pytest.raises(CorruptFileError, match="Record or copy it again"):
+        opened(bytes(data))
+
+
 def test_pictures_that_change_their_size_are_refused() -> None:
     joined = clips.encode(container="h264", g="5", bf="0") + clips.encode(
         container="h264", size=(48, 32), g="5", bf="0"

@@ -29,6 +29,7 @@ from seqlake.training.shard_cache import ShardCache, sources
 from seqlake.training.transfers import Piece, Transfers
 
 from .faulty import Proxy, always_well
+from .sharing import on_disk
 
 SCHEMA = Schema({"task": pa.string(), "action": Trajectory(dim=3), "state": Trajectory(dim=40)})
 ROWS = 12
@@ -237,8 +238,7 @@ def test_what_comes_ahead_takes_the_place_of_nothing_needed_sooner(remote, fetch
     for number in range(5):
         with fetcher.take(number) as shard:
             check(shard, data.rows[number])
-            folder = fetcher._cache.path / "shards"
-            assert sum(path.stat().st_blocks * 512 for path in folder.iterdir()) <= fetcher._cache.limit
+            assert on_disk(fetcher._cache) <= fetcher._cache.limit
     assert fetcher.transfers.traffic.nbytes == sum(data.sizes)  # nothing was fetched twice
 
 
@@ -282,7 +282,7 @@ def test_columns_of_a_large_file_come_alone(remote, fetching, monkeypatch) -> No
     fetcher = fetching(data, columns=("sequence_id", "action"))
     with fetcher.take(0) as shard:
         check(shard, data.rows[0], ["action"])
-        assert sum(p.stat().st_blocks * 512 for p in (fetcher._cache.path / "shards").iterdir()) < data.sizes[0] // 2
+        assert on_disk(fetcher._cache) < data.sizes[0] // 2
     wanted = sum(12 * len(row["action"]) for row in data.rows[0] if row["action"] is not None)
     assert wanted < data.proxy.nbytes < wanted + 130_000  # the end of the file comes with it
     assert data.sizes[0] > 400_000
@@ -407,6 +407,7 @@ def test_compressed_shards_are_not_read_by_range(remote) -> None:
     transfers.close()
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 def test_a_forked_child_is_refused_at_once(remote, fetching) -> None:
     data = remote(2)

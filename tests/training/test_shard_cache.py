@@ -23,6 +23,7 @@ from seqlake.training.shard_cache import NoRoomError, ShardCache, Source, proof
 from seqlake.training.transfers import Transfers
 
 from . import sharing
+from .sharing import on_disk
 
 LIMIT = 100 << 20
 
@@ -47,10 +48,6 @@ def table(shard, columns) -> pa.Table:
         return pa.Table.from_batches(list(reader.batches(columns)))
     finally:
         reader.close()
-
-
-def on_disk(cache: ShardCache) -> int:
-    return sum(path.stat().st_blocks * 512 for path in (cache.path / "shards").iterdir())
 
 
 def known(cache: ShardCache, transfers: Transfers, number: int, **options):
@@ -320,20 +317,23 @@ def ended(process: subprocess.Popen) -> str:
         process.kill()
 
 
-def test_killing_one_of_four_harms_nobody(tmp_path, transfers) -> None:
+def test_killing_some_of_those_who_share_harms_nobody(tmp_path, transfers) -> None:
     cache = ShardCache(tmp_path / "cache", limit=int(5.5 * size_of_one(tmp_path, transfers)), patience=30)
     processes = [start(cache, me) for me in range(3)]
+    worker = start(cache, 4, rounds=10_000)
     victim = start(cache, 3, what="stall")
     assert victim.stdout.readline() == "stalls\n"
     assert list((cache.path / "shards").glob("*.part"))
     most = 0
     while any(process.poll() is None for process in processes):
-        most = max(most, sum(p.stat().st_blocks * 512 for p in (cache.path / "shards").glob("*") if p.exists()))
-        if victim.poll() is None:
-            victim.kill()
-            victim.wait(timeout=10)
+        most = max(most, on_disk(cache))
+        for dying in (victim, worker):
+            if dying.poll() is None:
+                assert dying is victim or worker.stdout.readline() == "ready\n"
+                dying.kill()
+                dying.wait(timeout=10)
+                dying.stdout.close()
         time.sleep(0.005)
-    victim.stdout.close()
     outputs = [ended(process) for process in processes]
     assert all(out.endswith("done\n") and "wrong" not in out for out in outputs)
     assert most <= cache.limit
@@ -385,6 +385,7 @@ def test_the_holder_of_the_folders_lock_is_named(tmp_path) -> None:
     cache.close()
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 def test_a_forked_child_is_a_user_of_its_own(cache, transfers) -> None:
     local = known(cache, transfers, 1)
@@ -474,3 +475,61 @@ def test_what_is_set_aside_is_never_less_than_what_is_written(kind, tmp_path, tr
     source.local(cache.make(source.key, fill, name="x")).release()
     assert room[0][0] >= room[0][1]
     cache.close()
+
+
+def test_what_another_process_made_anew_is_not_removed(cache, transfers, monkeypatch) -> None:
+    """Two find the same damage; the slower one must not remove what the faster one made and holds."""
+    local = known(cache, transfers, 1)
+    path = Path(local.shard.shard.blob.location)
+    local.release()
+    os.truncate(path, 1000)
+    other = ShardCache(cache.path, limit=LIMIT)
+    judge, theirs = proof.proved, []
+
+    def slow(*arguments):
+        found = judge(*arguments)
+        monkeypatch.setattr("seqlake.training.shard_cache.cache.proved", judge)
+        theirs.append(known(other, transfers, 1))
+        return found
+
+    monkeypatch.setattr("seqlake.training.shard_cache.cache.proved", slow)
+    with known(cache, transfers, 1) as mine:
+        assert sharing.right(mine, 1)
+        assert sharing.right(theirs[0].shard, 1)
+    theirs[0].release()
+    other.close()
+
+
+def test_a_shard_that_is_there_is_not_replaced_by_one_that_comes_ahead(cache, transfers) -> None:
+    with known(cache, transfers, 1) as local:
+        inode = Path(local.shard.blob.location).stat().st_ino
+        assert known(cache, transfers, 1, ahead=True) is None
+        assert Path(local.shard.blob.location).stat().st_ino == inode
+        assert sharing.right(local, 1)
+
+
+def test_a_program_that_ends_does_not_wait_for_what_is_fetched_ahead(tmp_path) -> None:
+    code = (
+        "import sys, time\n"
+        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "import sharing\n"
+        "from seqlake.training.fetch import Fetcher\n"
+        "from seqlake.training.shard_cache import ShardCache\n"
+        "class Slow:\n"
+        "    def __init__(self, n):\n"
+        "        self.table, self.key, self.rows, self.nbytes = sharing.shard(n).table, f'slow#{n}', 20, 1\n"
+        "    def open(self): return self\n"
+        "    def close(self): pass\n"
+        "    def batches(self, columns, rows=None):\n"
+        "        for _ in range(1000):\n"
+        "            print('.', flush=True)\n"
+        "            time.sleep(0.1)\n"
+        "            yield self.table.select(columns).slice(0, 1).combine_chunks().to_batches()[0]\n"
+        f"cache = ShardCache({str(tmp_path / 'cache')!r}, limit={LIMIT})\n"
+        "fetcher = Fetcher([Slow(n) for n in range(8)], sharing.SCHEMA, cache=cache)\n"
+        "fetcher.schedule(range(8))\n"
+        "time.sleep(0.3)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=40, check=True)
+    assert ended.stdout.startswith(".")
+    assert not ended.stderr

@@ -380,8 +380,8 @@ def test_shards_that_must_be_decoded_are_held_to_the_limit(readable, arm):
         list(Loader(source, window=window, batch_size=2, cache=Cache(limit=need - 1)))
     assert "8 kB" in str(caught.value)
     assert len(list(Loader(source, window=window, batch_size=2, cache=Cache(limit=need)))) == 300
-    with pytest.raises(ValueError, match="folder"):
-        Loader(source, window=window, batch_size=2, cache=Cache("/nvme/cache"))
+    with pytest.raises(ValueError, match="Cache limit"):
+        Loader(source, window=window, batch_size=2, cache=Cache("/nvme/cache", limit="much"))
 
 
 def test_columns_that_cannot_be_windowed_are_refused_by_name(readable, arm):

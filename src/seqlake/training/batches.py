@@ -72,12 +72,14 @@ class Chunk:
         columns: For each temporal column, where its windows lie.
         values: [n] of every column with one value a sample, with its mask, and of what identifies the samples.
         size: B, samples of a batch.
+        pieces: The memory that it points into, which stays while it is in use.
     """
 
     samples: Samples
     size: int
     columns: dict[str, Found]
     values: Batch
+    pieces: tuple[memoryview, ...]
 
 
 class Assembler:
@@ -88,7 +90,7 @@ class Assembler:
 
     def __init__(self, survey: Survey, opened: Opened) -> None:
         self._survey = survey
-        self._opened = opened
+        self.opened = opened
         self._buffers: dict[str, NDArray[np.uint8]] | None = None
 
     def reuse_buffers(self) -> None:
@@ -102,9 +104,9 @@ class Assembler:
             samples: Of some batches, one after the other.
             size: B, samples of a batch.
         """
-        self._opened.visit(samples.rows)
+        self.opened.visit(samples.rows)
         values: Batch = {}
-        for name, column in self._opened.values.items():
+        for name, column in self.opened.values.items():
             assert column.values is not None
             values[name] = column.values[samples.rows]
             if name in self._survey.singles:
@@ -115,6 +117,7 @@ class Assembler:
             size=size,
             columns={track.column: self._find(track, samples, size) for track in self._survey.tracks},
             values=values,
+            pieces=self.opened.memory.pieces,
         )
 
     def batch(self, chunk: Chunk, number: int) -> Batch:
@@ -126,7 +129,7 @@ class Assembler:
             values = self._windows(track, found, chunk, number)
             if found.missing and len(missing := found.missing[number]):
                 clear(values, missing)
-            dtype = self._opened.cells[track.column].dtype
+            dtype = self.opened.cells[track.column].dtype
             batch[track.column] = values if values.dtype == dtype else values.astype(dtype)
             batch[f"{track.column}_mask"] = found.mask[start:stop]
         if isinstance(self._survey.window, Whole):
@@ -142,7 +145,7 @@ class Assembler:
         return window.edges if isinstance(window, Window) else "pad"
 
     def _find(self, track: Track, samples: Samples, size: int) -> Found:
-        cells = self._opened.cells[track.column]
+        cells = self.opened.cells[track.column]
         counts = cells.steps[samples.rows]
         steps = counts if self._survey.steps is None else self._survey.steps[samples.rows]
         if (
@@ -157,7 +160,7 @@ class Assembler:
         return Found(mask=mask, missing=missing, runs=None, apart=nothing, numbers=numbers)
 
     def _find_runs(self, track: Track, samples: Samples, limit: Ints, size: int) -> Found:
-        cells, first, width = self._opened.cells[track.column], track.first, track.width
+        cells, first, width = self.opened.cells[track.column], track.first, track.width
         assert first is not None
         stride = cells.layouts[0].stride
         begin = samples.anchors + first
@@ -170,7 +173,7 @@ class Assembler:
         if self._edges == "clamp":
             apart = edges
         else:
-            shard = self._opened.shard_of(samples.rows[edges])
+            shard = self.opened.shard_of(samples.rows[edges])
             leaves = (address[edges] < cells.low[shard]) | (address[edges] + width * stride > cells.high[shard])
             apart = edges[leaves | (cells.steps[samples.rows[edges]] == 0)]
         runs = None
@@ -178,7 +181,7 @@ class Assembler:
             inside = np.ones(len(address), dtype=np.bool_)
             inside[apart] = False
             address[apart] = address[np.argmax(inside)]  # any readable one
-            runs = self._opened.memory.ranges(address, width * stride, size=size)
+            runs = self.opened.memory.ranges(address, width * stride, size=size)
         alone = slice(None) if runs is None else apart
         return Found(
             mask=mask,
@@ -207,13 +210,13 @@ class Assembler:
             numbers = np.empty_like(times)
             for row in np.unique(rows):
                 own = np.flatnonzero(rows == row)
-                numbers[own] = samples_at(self._opened.cell(track.timestamps, int(row)), times[own])
+                numbers[own] = samples_at(self.opened.cell(track.timestamps, int(row)), times[own])
         mask = track.exists(anchors, numbers, steps=steps, counts=counts)
         return nearest(numbers, track.available(steps=steps, counts=counts)), mask
 
     def _windows(self, track: Track, found: Found, chunk: Chunk, number: int) -> NDArray[Any]:
         """[B, W, ...] in the type they are stored in; what missing steps hold is not yet decided."""
-        cells, rows = self._opened.cells[track.column], chunk.samples.rows
+        cells, rows = self.opened.cells[track.column], chunk.samples.rows
         start = number * chunk.size
         stop = min(start + chunk.size, len(rows))
         if found.runs is None:
@@ -239,20 +242,20 @@ class Assembler:
         shape = cells.shape if cells.shape is not None else ()
         stored = cells.layouts[0].stored if len(cells.layouts) == 1 else cells.dtype
         values = np.zeros((*numbers.shape, *shape), dtype=stored)
-        kinds = cells.layout[self._opened.shard_of(rows)]
+        kinds = cells.layout[self.opened.shard_of(rows)]
         for kind, layout in enumerate(cells.layouts):
             own = np.flatnonzero((kinds == kind) & (cells.steps[rows] > 0))
             if not len(own) or not layout.width:
                 continue
             addresses = cells.address[rows[own], None] + numbers[own] * layout.stride
-            data = self._opened.memory.gather(addresses.reshape(-1), layout.width)
+            data = self.opened.memory.gather(addresses.reshape(-1), layout.width)
             values[own] = data.view(layout.stored).reshape(len(own), *values.shape[1:])
         return values
 
     def _whole(self, name: str, rows: Ints, *, packed: bool) -> Batch:
         """Whole cells: padded with their lengths, or end to end with their cumulative lengths."""
-        cells = self._opened.cells[name]
-        parts = [self._opened.cell(name, int(row)).astype(cells.dtype, copy=False) for row in rows]
+        cells = self.opened.cells[name]
+        parts = [self.opened.cell(name, int(row)).astype(cells.dtype, copy=False) for row in rows]
         lengths = cells.steps[rows]
         if packed:
             ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])

@@ -11,7 +11,7 @@ import numpy as np
 from seqlake.files.ranges import GAP
 from seqlake.shards.files import ParquetShard
 from seqlake.shards.parquet.reader import ParquetReader
-from seqlake.training.shard_cache.sources import beneath, over
+from seqlake.training.shard_cache.sources import beneath, is_remote, over
 from seqlake.training.transfers import MeteredBlob, read_ranges
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def flats(shard: Shard, columns: Sequence[str], transfers: Transfers, /) -> dict
         None where the shard is no remote Parquet, or a column is not flat: then fetch it whole.
     """
     base = beneath(shard)
-    if base is None or base.blob.view() is not None:
+    if base is None or not is_remote(shard):
         return None
     reader = over(shard, MeteredBlob(base.blob, transfers), kind=_Remote).open()
     try:

@@ -1,10 +1,12 @@
-"""How much memory a loader may use for shards that cannot be read in place."""
+"""How much memory, or which folder, a loader may use for shards that cannot be read in place."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -15,11 +17,13 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """Room for shards that are not flat: they are decoded once and kept for all epochs.
+    """Room for shards that cannot be read in place: compressed ones, and those in a bucket.
 
     Args:
-        path: A folder for decoded shards. Not used by this version, which keeps them in memory: leave it None.
-        limit: Bytes, as a number or as in `"20 GB"`; by default a tenth of the machine's memory.
+        path: A folder for local copies of such shards, shared by all processes of the machine and kept for the next
+            run. None keeps what was decoded in memory.
+        limit: Bytes, as a number or as in `"20 GB"`; by default half of the folder's disk, or a tenth of the machine's
+            memory.
 
     Example:
         >>> Cache(limit="1.5 GB").nbytes
@@ -36,6 +40,11 @@ class Cache:
         Raises:
             ValueError: The limit is not a size.
         """
+        if self.limit is None and self.path is not None:
+            place = Path(self.path).absolute()
+            while not place.exists():
+                place = place.parent
+            return shutil.disk_usage(place).total // 2
         if self.limit is None:
             return int(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 10) if _counts_pages() else 10**9
         if isinstance(self.limit, int):

@@ -12,7 +12,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Self
 
 from seqlake.training.shard_cache import NoRoomError, Source
-from seqlake.training.transfers import Transfers, passes
+from seqlake.training.transfers import Transfers, end_with_program, passes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -185,10 +185,12 @@ class Fetcher:
                     continue
                 if self._makers is None:
                     self._makers = ThreadPoolExecutor(_MAKERS, thread_name_prefix="seqlake-ahead")
+                    end_with_program(self.transfers)
                 self._making[number] = self._makers.submit(self._make, number, source)
 
     def _make(self, number: int, source: Source) -> None:
         try:
+            self.transfers.check()
             if not self._full:
                 self._cache.make(source.key, source.fill, name=source.name, ahead=True)
         except NoRoomError:

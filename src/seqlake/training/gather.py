@@ -38,7 +38,7 @@ class Memory:
         # glibc hands freed memory back to the system, and every batch would be paged in anew, until a large piece was
         # freed for the first time: then it keeps twice as much. This one is never written to.
         np.empty(_KEPT, dtype=np.uint8)
-        self._held: list[memoryview] = []
+        self._held: dict[int, memoryview] = {}  # by its first address
         self._low = 0
         self._high = 0
 
@@ -49,8 +49,17 @@ class Memory:
         if view.nbytes:
             self._low = min(self._low or low, low)
             self._high = max(self._high, high)
-            self._held.append(view)
+            self._held[low] = view
         return low, high
+
+    def drop(self, low: int) -> None:
+        """Let go of the piece that begins at an address; whoever has it among its `pieces` keeps it."""
+        self._held.pop(low, None)
+
+    @property
+    def pieces(self) -> tuple[memoryview, ...]:
+        """Everything held: as long as somebody has this, no address in it dangles."""
+        return tuple(self._held.values())
 
     def ranges(self, addresses: Ints, width: int, *, size: int) -> Ranges:
         """Byte ranges that can be copied batch by batch, now or later.

@@ -14,7 +14,10 @@ from seqlake.errors import CacheTooSmallError
 from seqlake.training.cache import Cache
 from seqlake.training.cells import Cells, Values
 from seqlake.training.decoded import flatten
+from seqlake.training.fetch import Fetcher
 from seqlake.training.gather import Memory
+from seqlake.training.residents import Residents
+from seqlake.training.shard_cache import ShardCache, is_remote
 from seqlake.windows.assemble import step_dtype
 
 if TYPE_CHECKING:
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from seqlake.protocols import Blob, Ints, ShardReader
     from seqlake.spec.schema import Schema
     from seqlake.training.survey import Survey
+    from seqlake.training.visits import Visits
 
 _FRESH = 0.05  # seconds for which a shard that was looked at counts as still the same file
 
@@ -43,7 +47,9 @@ class Opened:
     def __init__(self, schema: Schema, survey: Survey, cache: Cache | None) -> None:
         self._survey = survey
         self._lock = Lock()
-        self._limit = (cache or Cache()).nbytes
+        in_memory = cache is None or cache.path is None
+        self._limit = (cache if cache is not None and in_memory else Cache()).nbytes
+        self._residents: Residents | None = None
         self._ready = np.zeros(len(survey.shards), dtype=np.bool_)
         self._seen = np.full(len(survey.shards), -np.inf)
         self._blobs: dict[int, list[Blob]] = {}
@@ -63,6 +69,11 @@ class Opened:
         videos = (track.column for track in survey.framed if schema[track.column].category == "file")
         self.files = {name: Values(name, rows=rows) for name in videos}
         self._vectors = {name for name in singles if schema[name].category == "vector"}
+        if cache is not None and cache.path is not None:
+            copied = schema.select(dict.fromkeys([*self.cells, *self.values, *self.files]))
+            self._residents = Residents(
+                Fetcher(survey.shards, copied, cache=ShardCache(cache.path, limit=cache.nbytes))
+            )
 
     def shard_of(self, rows: Ints) -> Ints:
         """[n] rows -> the shard of each."""
@@ -81,6 +92,27 @@ class Opened:
                 return False
             self.decoded += nbytes
             return True
+
+    def expect(self, visits: Visits, sample: int, *, then: Visits | None) -> None:
+        """Say when which shards will be needed: fetch the next ones ahead. For caches in a folder; see `Residents`."""
+        if self._residents is not None:
+            self._residents.begin(visits, sample=sample, then=then)
+
+    def leave(self, sample: int) -> None:
+        """Release local copies that no sample from this one on needs soon; windows found in them are void."""
+        if self._residents is None:
+            return
+        for shard in self._residents.leave(sample):
+            self._ready[shard] = False
+            for cells in self.cells.values():
+                self.memory.drop(int(cells.low[shard]))
+                cells.low[shard] = cells.high[shard] = 0
+            self._blobs.pop(shard, None)
+
+    @property
+    def is_fetched(self) -> bool:
+        """Whether shards are copied to a folder as they are needed."""
+        return self._residents is not None
 
     def visit(self, rows: Ints) -> None:
         """Open the shards of these rows, and see that those open already are still the same files.
@@ -119,7 +151,7 @@ class Opened:
     def _open(self, shard: int) -> None:
         start, stop = self._survey.first_rows[shard : shard + 2]
         rows = slice(int(start), int(stop))
-        reader = self._survey.shards[shard].open()
+        reader = self._read(shard)
         try:
             blobs: dict[int, Blob] = {}
             left = [*self.values, *self.files.keys() - self.values.keys()]
@@ -136,6 +168,20 @@ class Opened:
             reader.close()
         self._blobs[shard] = list(blobs.values())
         self._ready[shard] = True
+
+    def _read(self, shard: int) -> ShardReader:
+        """The shard, or its local copy where it cannot be read in place and there is a folder for copies."""
+        own = self._survey.shards[shard]
+        if self._residents is None:
+            return own.open()
+        if not is_remote(own):
+            reader = own.open()
+            flats = (reader.flat(name) for name in self.cells)
+            if all(flat is not None and flat.blob.view() is not None for flat in flats):
+                return reader
+            reader.close()
+        self._residents.come_to(np.array([shard]))
+        return self._residents.open[shard].shard.open()
 
     def _decode(self, reader: ShardReader, shard: int, rows: slice, names: list[str]) -> None:
         self._check_room(rows, [name for name in names if name in self.cells])

@@ -14,6 +14,7 @@ import numpy as np
 from seqlake.training.batches import Samples
 from seqlake.training.order import Order
 from seqlake.training.randomness import Random
+from seqlake.training.visits import visits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from seqlake.training.steps import Steps
     from seqlake.training.survey import Survey
     from seqlake.training.transforms import Transform
+    from seqlake.training.visits import Visits
 
 _AHEAD = 1 << 15  # windows whose places are computed at a time
 _FIRST = 1 << 10  # fewer at first, so that the first batch comes soon
@@ -59,6 +61,10 @@ class Planner:
             anchors=self._survey.first + index * self._survey.stride,
             valid=valid,
         )
+
+    def visits(self, epoch: int, position: int) -> Visits:
+        """When each shard is needed by this rank in an epoch."""
+        return visits(self._order(epoch), lanes=self._steps.lanes_of(position))
 
     def _windows(self, epoch: int, further: Ints, numbers: Ints) -> Ints:
         if not further.any():
@@ -111,12 +117,22 @@ class Pass:
         self._show_valid = show_valid
         self._frames = frames
         epoch, sample = position
-        chunks = (
-            assembler.prepare(planner.samples(epoch, sample, part), size=local_batch)
-            for part in _parts(steps, local_batch)
-        )
+        if assembler.opened.is_fetched:
+            then = planner.visits(epoch + 1, 0)
+            assembler.opened.expect(planner.visits(epoch, sample), sample, then=then)
+        chunks = self._chunks(planner, position, steps)
         self._batches = ((chunk, at) for chunk in chunks for at in range(len(chunk.samples.rows) // local_batch))
         self._next: deque[tuple[Chunk, int, FrameBatch | None]] = deque()
+
+    def _chunks(self, planner: Planner | MixPlanner, position: tuple[int, int], steps: range) -> Iterator[Chunk]:
+        """Chunks in order; when one is begun, the one before it may still be in use, but no earlier one."""
+        before = position[1]
+        for part in _parts(steps, self._local):
+            samples = planner.samples(*position, part)
+            if len(samples.numbers) and not (samples.epochs > position[0]).any():
+                self._assembler.opened.leave(before)
+                before = int(samples.numbers.min())
+            yield self._assembler.prepare(samples, size=self._local)
 
     def __iter__(self) -> Pass:
         return self

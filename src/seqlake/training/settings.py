@@ -45,8 +45,5 @@ class Settings:
             raise TypeError(f"Loader seed: expected a whole number, found {self.seed!r}.")
         if not isinstance(self.shuffle, (bool, Shuffle)):
             raise TypeError(f"Loader shuffle: expected True, False or Shuffle(lanes=, block=), found {self.shuffle!r}.")
-        if self.cache is not None and self.cache.path is not None:
-            raise ValueError(
-                f"Loader cache: a cache in a folder ({str(self.cache.path)!r}) is not supported by this version, which "
-                "keeps decoded shards in memory. Use Cache(limit='20 GB'), or `seqlake repack` the dataset."
-            )
+        if self.cache is not None:
+            _ = self.cache.nbytes  # says what is wrong with it

@@ -15,6 +15,7 @@ from seqlake.training.cache import Cache
 from seqlake.training.mixed import Mixture, Part, split
 from seqlake.training.mixture import Mix
 from seqlake.training.prepared import Prepared
+from seqlake.training.visits import Visits
 from seqlake.windows.spec import Whole
 
 if TYPE_CHECKING:
@@ -104,6 +105,12 @@ class PreparedMix(Prepared):
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(rows, dtype=np.int64)])
 
     @cached_property
+    def first_shards(self) -> Ints:
+        """[datasets + 1] number of the first shard of each among all shards."""
+        shards = [len(survey.shards) for survey in self.surveys]
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(shards, dtype=np.int64)])
+
+    @cached_property
     def mixture(self) -> Mixture:
         """Which window of which dataset each sample is."""
         parts = [
@@ -114,6 +121,7 @@ class PreparedMix(Prepared):
                 seed=self.settings.seed,
                 member=number,
                 first_row=int(self.first_rows[number]),
+                first_shard=int(self.first_shards[number]),
             )
             for number, (name, member) in enumerate(zip(self.mix.sources, self.members, strict=True))
         ]
@@ -163,11 +171,42 @@ class MixChunk:
     size: int
 
 
+class MixOpened:
+    """`Opened` of several datasets, as far as passes ask it."""
+
+    def __init__(self, prepared: PreparedMix) -> None:
+        self._members = [member.opened for member in prepared.members]
+        self._first_shards = prepared.first_shards
+
+    @property
+    def is_fetched(self) -> bool:
+        """Whether shards are copied to a folder as they are needed."""
+        return any(member.is_fetched for member in self._members)
+
+    def expect(self, visits: Visits, sample: int, *, then: Visits | None) -> None:
+        """Say when which shards will be needed."""
+        for number, member in enumerate(self._members):
+            own = [None if one is None else self._of(number, one) for one in (visits, then)]
+            assert own[0] is not None
+            member.expect(own[0], sample, then=own[1])
+
+    def leave(self, sample: int) -> None:
+        """Release local copies that no sample from this one on needs soon."""
+        for member in self._members:
+            member.leave(sample)
+
+    def _of(self, number: int, visits: Visits) -> Visits:
+        first, stop = self._first_shards[number : number + 2]
+        own = (visits.shards >= first) & (visits.shards < stop)
+        return Visits(shards=visits.shards[own] - first, begins=visits.begins[own], ends=visits.ends[own])
+
+
 class MixAssembler:
     """`Assembler` of several datasets: a batch is put together from a part of each."""
 
     def __init__(self, prepared: PreparedMix) -> None:
         self._prepared = prepared
+        self.opened = MixOpened(prepared)
         self._assemblers = [member.assembler() for member in prepared.members]
         self._names = np.array([*prepared.mix.sources, None], dtype=object)[:-1]
 

@@ -79,6 +79,19 @@ class Steps:
         done = end >= self.samples or (self.tail == "drop" and end + self.global_batch > self.samples)
         return (1, 0) if done else (0, end)
 
+    def lanes_of(self, position: int) -> Ints:
+        """Lanes that this rank's samples come from, in the pass that begins at a sample of an epoch."""
+        low, high = self._run
+        period = min(self.lanes, max(1, self.count(position)))
+        starts = (position + np.arange(period) * self.global_batch) % self.samples % self.lanes
+        if self.global_batch >= self.samples:
+            return np.arange(self.lanes)
+        dealt = [
+            (start + _by_lane(start, self.lanes, self.global_batch)[low:high]) % self.lanes
+            for start in np.unique(starts).tolist()
+        ]
+        return np.unique(np.concatenate(dealt)) if dealt else np.arange(self.lanes)
+
     def take(self, position: int, steps: Ints) -> tuple[Ints, Ints, NDArray[np.bool_]]:
         """This rank's samples of some steps of the pass.
 

@@ -117,7 +117,7 @@ def index(blob: Blob, /) -> dict[int, PacketIndex]:
             raise DecodeError(f"{blob.location}: this FFmpeg has no decoder for its video. Encode it anew.")
         found = {stream.index: _Packets(stream) for stream in known.values()}
         container_name = container.format.name
-        for packet in container.demux(list(known.values())):
+        for packet in _demuxed(container, list(known.values()), blob.location):
             if packet.size:
                 _turned(found[packet.stream_index], packet)
                 found[packet.stream_index].add(packet, file, blob.size)
@@ -129,6 +129,18 @@ def index(blob: Blob, /) -> dict[int, PacketIndex]:
         elif (one.flags & OPEN).any():
             made[number] = _damage_marked(one, file, blob.location)
     return made
+
+
+def _demuxed(container: InputContainer, streams: list[VideoStream], location: str) -> Iterator[av.Packet[Any]]:
+    import av
+
+    try:
+        yield from container.demux(streams)
+    except (av.FFmpegError, IndexError) as error:  # IndexError: damage looks like a stream that appears half way
+        raise CorruptFileError(
+            f"{location} is damaged: FFmpeg finds no packets behind some point ({error}). Record or copy it again.",
+            path=location,
+        ) from error
 
 
 def _has_decoder(stream: VideoStream) -> bool:

@@ -1,0 +1,86 @@
+"""The local shards that a pass has open: taken when it comes to them, released when no later sample needs them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from seqlake.protocols import Ints
+    from seqlake.training.fetch import Fetcher
+    from seqlake.training.shard_cache import LocalShard
+    from seqlake.training.visits import Visits
+
+
+class Residents:
+    """Open local shards, by number; for one consumer.
+
+    Args:
+        fetcher: Where they come from.
+
+    Attributes:
+        open: Shard number -> the local shard.
+
+    Example:
+        ```python
+        residents = Residents(fetcher)
+        residents.begin(visits(order), sample=0)
+        for first in range(0, len(order), step):
+            left = residents.leave(first)                         # forget what lies in these
+            come = residents.come_to(shards_of(first, first + step))  # {3: LocalShard, ...}: look into these
+        ```
+    """
+
+    def __init__(self, fetcher: Fetcher, /) -> None:
+        self.open: dict[int, LocalShard] = {}
+        self._fetcher = fetcher
+        self._visits: Visits | None = None
+
+    def begin(self, visits: Visits, /, *, sample: int = 0, then: Visits | None = None) -> None:
+        """Begin an epoch, at any sample; what is open stays so.
+
+        Args:
+            visits: Of this epoch.
+            sample: Where in it.
+            then: Of the next epoch, whose first shards are fetched while this one ends.
+        """
+        self._visits = visits.after(sample)
+        shards = self._visits.shards.tolist()
+        now = {shard for shard in self.open if shard in shards}
+        for shard in now:
+            shards.remove(shard)  # its first visit needs no fetching
+        self._fetcher.schedule([*shards, *(then.shards.tolist() if then is not None else [])])
+
+    def come_to(self, shards: Ints, /) -> dict[int, LocalShard]:
+        """Take shards that are needed now; those that were not open yet, by number.
+
+        Raises:
+            CacheTooSmallError: They do not fit beside those that are open.
+            OSError: One cannot be fetched.
+        """
+        come: dict[int, LocalShard] = {}
+        for shard in np.unique(shards).tolist():
+            if shard not in self.open:
+                come[shard] = self.open[shard] = self._fetcher.take(shard)
+        return come
+
+    def leave(self, sample: int, /) -> list[int]:
+        """Release the shards that no sample from this one on needs before they would come again; their numbers.
+
+        Whoever looks into their memory must have let go of it: it may be gone at any time.
+        """
+        if self._visits is None:
+            return []
+        self._visits = self._visits.after(sample)
+        begun = self._visits.begins <= sample
+        needed = set(self._visits.shards[begun].tolist())
+        left = [shard for shard in self.open if shard not in needed]
+        for shard in left:
+            self.open.pop(shard).release()
+        return left
+
+    def close(self) -> None:
+        """Release all."""
+        while self.open:
+            self.open.popitem()[1].release()

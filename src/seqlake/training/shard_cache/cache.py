@@ -1,0 +1,323 @@
+"""A folder of local shards that never exceeds its limit, shared by the processes of one machine."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import time
+import weakref
+from collections import Counter
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from seqlake.errors import CacheTooSmallError
+from seqlake.training.shard_cache.folder import Folder, allocated
+from seqlake.training.shard_cache.proof import proved, seal
+from seqlake.training.shard_cache.user import FULL, MOST_NEXT, User
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+_RECORD = 8192  # bytes on disk of what is said about a shard
+
+
+class NoRoomError(Exception):
+    """Nothing that is needed later could make room for a shard that was to be fetched ahead."""
+
+
+class Held:
+    """A shard in the cache that stays there until it is released.
+
+    Attributes:
+        key: Its key.
+        path: The file.
+        record: What was said when it was made.
+    """
+
+    def __init__(self, cache: ShardCache, key: str, path: Path, record: Mapping[str, Any]) -> None:
+        self.key = key
+        self.path = path
+        self.record = record
+        self._cache: ShardCache | None = cache
+
+    def release(self) -> bool:
+        """It may be removed from now on; again does nothing. Whether this process holds it no more."""
+        cache, self._cache = self._cache, None
+        return cache is not None and cache.release(self.key)
+
+
+class Part:
+    """A shard being made.
+
+    Attributes:
+        path: Where to write it.
+        beside: Where to put what is needed only while it is made.
+    """
+
+    def __init__(self, cache: ShardCache, key: str, path: Path, *, ahead: bool) -> None:
+        self.path = path
+        self.beside = path.with_suffix(".mirror")
+        self._cache = cache
+        self._key = key
+        self._ahead = ahead
+        self.room = 0
+
+    def reserve(self, nbytes: int, /) -> None:
+        """Set bytes aside, in all, before they are written; others are removed for them.
+
+        Raises:
+            CacheTooSmallError: There is no such room.
+            NoRoomError: There is none for a shard that is fetched ahead.
+        """
+        if nbytes > self.room:
+            self._cache.reserve(self._key, nbytes, ahead=self._ahead)
+            self.room = nbytes
+
+    def remove(self) -> None:
+        """Remove what was written."""
+        self.path.unlink(missing_ok=True)
+        self.beside.unlink(missing_ok=True)
+
+
+class ShardCache:
+    """Local shards by key.
+
+    It pickles as a description, and every process that uses it is a user of its own; what a process held is free as
+    soon as it ends, however it ends.
+
+    Args:
+        path: The folder; made when it is first used.
+        limit: Bytes on disk that shards may take, those being made among them.
+        patience: Seconds to wait for others: for the folder's lock, for a shard that another process makes to grow,
+            for room that others hold.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], /, *, limit: int, patience: float = 120.0) -> None:
+        self.path = Path(os.path.abspath(path))  # noqa: PTH100 - resolve() follows links
+        self.limit = limit
+        self.patience = patience
+        self._user: User | None = None
+
+    # ---- reading
+
+    def find(self, key: str, /) -> Held | None:
+        """A shard that is there, held; None where it is not, or is damaged (then it is removed).
+
+        Args:
+            key: 32 hex digits.
+        """
+        with self._locked() as user:
+            record = user.folder.read_record(key)
+            if record is None:
+                return None
+            path = user.folder.shard(key)
+            with suppress(OSError):
+                os.utime(user.folder.record(key))  # used now
+            user.hold(key)
+        fresh = proved(path, record)
+        if fresh is not record:
+            with self._locked() as user, suppress(OSError):
+                if user.folder.read_record(key) != record:
+                    fresh = None  # another process has made it anew meanwhile
+                elif fresh is None:
+                    user.folder.remove(key)
+                else:
+                    user.folder.write_record(key, fresh)
+        if fresh is None:
+            self.release(key)
+            return None
+        return Held(self, key, path, fresh)
+
+    def has(self, key: str, /) -> bool:
+        """Whether it is there; nothing is checked or held."""
+        with self._locked() as user:
+            return user.folder.read_record(key) is not None
+
+    def make(
+        self, key: str, fill: Callable[[Part], Mapping[str, Any]], /, *, name: str, ahead: bool = False
+    ) -> Held | None:
+        """A shard, made if it is not there; of several processes that want it, one makes it.
+
+        Args:
+            key: 32 hex digits.
+            fill: Writes the shard to `part.path`, after `part.reserve`; gives what shall be known about it.
+            name: What messages call it.
+            ahead: It is not needed yet: nothing that is needed sooner makes room for it, nobody is waited for, and it
+                is not held.
+
+        Returns:
+            The shard, held; None for `ahead`.
+
+        Raises:
+            CacheTooSmallError: It does not fit beside what is in use; says the least limit that works.
+            NoRoomError: The same, for `ahead`.
+            TimeoutError: Another process makes it and does not get on.
+            OSError: The disk is full, or whatever `fill` raised.
+        """
+        if ahead:
+            return self._begin_and_fill(key, fill, name=name, ahead=True)
+        while True:
+            held = self.find(key)
+            if held is None and self._await_other(key, name=name):
+                held = self._begin_and_fill(key, fill, name=name, ahead=False)
+            if held is not None:
+                return held
+
+    def expect(self, keys: Sequence[str], /) -> None:
+        """Say which shards this user will need next, the soonest first; what is needed farthest is removed first."""
+        with self._locked() as user:
+            user.claims.next = list(keys[:MOST_NEXT])
+            user.tell()
+
+    def release(self, key: str, /) -> bool:
+        """Hold a shard once less; whether it is not held at all any more."""
+        if self._user is None or self._user.pid != os.getpid():
+            return True  # closed, or the parent's
+        with self._locked() as user:
+            user.let_go(key)
+            return key not in user.holding
+
+    def nbytes(self) -> int:
+        """Bytes on disk and set aside, of all users."""
+        with self._locked() as user:
+            return user.inventory().nbytes
+
+    def close(self) -> None:
+        """Hold nothing any more; shards stay for whoever comes next."""
+        user, self._user = self._user, None
+        if user is not None and user.pid == os.getpid():
+            with user.folder.locked(patience=self.patience):
+                user.folder.leave(user.name, user.file)
+
+    # ---- making
+
+    def _await_other(self, key: str, *, name: str) -> bool:
+        """Wait while another process makes a shard; False when it is there, True when we are to make it."""
+        seen, since, pause = -1, time.monotonic(), 0.005
+        while True:
+            with self._locked() as user:
+                if user.folder.read_record(key) is not None:
+                    return False
+                other = user.maker(key)
+                if other is None:
+                    user.make(key)
+                    return True
+                size = user.inventory().parts.get((key, other), 0)
+            if size != seen:
+                seen, since = size, time.monotonic()
+            if time.monotonic() - since > self.patience:
+                raise TimeoutError(
+                    f"{name}: process {other.partition('-')[0]} makes the local copy and has not got on for "
+                    f"{self.patience:g} s. If it hangs, end it: this process then makes the copy itself."
+                )
+            time.sleep(pause)
+            pause = min(pause * 2, 0.1)
+
+    def _begin_and_fill(
+        self, key: str, fill: Callable[[Part], Mapping[str, Any]], *, name: str, ahead: bool
+    ) -> Held | None:
+        with self._locked() as user:
+            if ahead and (user.folder.read_record(key) is not None or user.maker(key) is not None):
+                return None
+            user.make(key)  # `_await_other` has, unless it is ahead
+            part = Part(self, key, user.folder.part(key, user.name), ahead=ahead)
+        try:
+            return self._filled(key, part, fill, name=name, ahead=ahead)
+        except BaseException:
+            part.remove()
+            with self._locked() as user:
+                user.made(key)
+            raise
+
+    def _filled(
+        self, key: str, part: Part, fill: Callable[[Part], Mapping[str, Any]], *, name: str, ahead: bool
+    ) -> Held | None:
+        """Fill a part and show it to all; on a full disk, again after others were removed."""
+        while True:
+            try:
+                return self._publish(key, part, seal(part.path, fill(part)), ahead=ahead)
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise
+                part.remove()
+                if ahead:
+                    raise NoRoomError from error
+                with self._locked() as user:
+                    freed = user.free(max(part.room, 1), than=None) or user.free(1, than=None)
+                if not freed:
+                    free = shutil.disk_usage(self.path).free
+                    raise OSError(
+                        errno.ENOSPC,
+                        f"{name}: the cache's disk is full ({free} bytes free; the cache may take {self.limit}). "
+                        "Make room, give a lower limit or another folder: Cache(path, limit=...)",
+                        str(self.path),
+                    ) from error
+
+    def _publish(self, key: str, part: Part, record: dict[str, Any], *, ahead: bool) -> Held | None:
+        part.reserve(allocated(part.path.stat()) + len(str(record)))
+        with self._locked() as user:
+            other = user.folder.read_record(key)
+            if other is None:
+                user.folder.write_record(key, record)
+                part.path.replace(user.folder.shard(key))
+            else:  # somebody may read it already
+                part.remove()
+                record = other
+            user.made(key, hold=not ahead)
+        return None if ahead else Held(self, key, user.folder.shard(key), record)
+
+    def reserve(self, key: str, nbytes: int, /, *, ahead: bool) -> None:
+        """Set bytes aside for a shard that is being made; see `Part.reserve`."""
+        room = nbytes + _RECORD
+        end, pause = time.monotonic() + self.patience, 0.01
+        while True:
+            with self._locked() as user:
+                found = user.inventory()
+                missing = found.nbytes + room - user.claims.making.get(key, 0) - self.limit
+                if missing <= 0 or user.free(missing, than=key if ahead else None, found=found):
+                    user.claims.making[key] = room
+                    user.tell()
+                    return
+                if ahead:
+                    raise NoRoomError
+                kept = {name for name, count in user.holding.items() if count}
+                mine = sum(entry.nbytes for one, entry in found.entries.items() if one in kept)
+                held = sum(entry.nbytes for one, entry in found.entries.items() if one in found.held)
+            if mine + room > self.limit or time.monotonic() > end:
+                least = max(mine + room, held + room if time.monotonic() > end else 0)
+                raise self._too_small(room, least)
+            time.sleep(pause)
+            pause = min(pause * 2, 0.2)
+
+    def _too_small(self, room: int, least: int) -> CacheTooSmallError:
+        return CacheTooSmallError(
+            f"The cache in {self.path} may take {self.limit} bytes; {least - room} are in use and a shard needs {room} "
+            f"more, so {least} is the least that works.",
+            path=str(self.path),
+            hint=f"Allow more, Cache(path, limit={least}), or use fewer lanes: Shuffle(lanes=, block=).",
+        )
+
+    # ---- this process
+
+    @contextmanager
+    def _locked(self) -> Iterator[User]:
+        folder = Folder(self.path)
+        with folder.locked(patience=self.patience):
+            user = self._user
+            if user is not None and user.pid != os.getpid():
+                user = None  # the parent's; what it holds stays its own
+            if user is None or not user.is_there():
+                if user is not None:
+                    user.file.close()
+                user = self._user = User(folder, Counter() if user is None else user.holding)
+                # Who forgets to close must not hold anything for ever; whoever comes next removes the user's file.
+                weakref.finalize(self, user.file.close).atexit = False
+            yield user
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_user": None}
+
+    def __repr__(self) -> str:
+        return f"ShardCache({str(self.path)!r}, limit={self.limit})"

@@ -1,0 +1,227 @@
+"""What lies in the folder of a shard cache, and who uses it.
+
+```text
+lock                        held for the moment of every change
+shards/<key>.parquet        one local shard
+shards/<key>.json           what it was made of; without it, the shard counts as not there
+shards/<key>.<user>.part    being made by that user; .mirror: what it is made of, as fetched
+users/<user>.user           locked while its process lives: what it makes, holds and will need next
+```
+
+Only files of exactly these names are ever removed: a folder may hold other people's files beside them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections import Counter
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from seqlake.training.shard_cache.locks import LockFile, locked
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+_SHARD = re.compile(r"([0-9a-f]{32})\.parquet")
+_RECORD = re.compile(r"([0-9a-f]{32})\.json")
+_PART = re.compile(r"([0-9a-f]{32})\.(\d+-[0-9a-f]{16})\.(?:part|mirror)")
+_USER = re.compile(r"(\d+-[0-9a-f]{16})\.user")
+
+
+@dataclass(slots=True, kw_only=True)
+class Claims:
+    """What one user says of itself, for the others to read.
+
+    Attributes:
+        making: Key -> bytes set aside for it.
+        held: Keys of shards that it reads: nobody removes these.
+        next: Keys of shards that it will need, the soonest first.
+    """
+
+    making: dict[str, int] = field(default_factory=dict)
+    held: list[str] = field(default_factory=list)
+    next: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """A shard that is there: bytes on disk, and when it was opened last (nanoseconds)."""
+
+    nbytes: int
+    used: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inventory:
+    """Everything that counts, at one moment under the lock.
+
+    Attributes:
+        entries: By key.
+        users: Claims of the users that are alive, by name.
+        parts: Bytes on disk of what is being made, by key and user.
+    """
+
+    entries: Mapping[str, Entry]
+    users: Mapping[str, Claims]
+    parts: Mapping[tuple[str, str], int]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes on disk and set aside."""
+        aside = 0
+        for name, claims in self.users.items():
+            for key, room in claims.making.items():
+                aside += max(room, self.parts.get((key, name), 0))
+        return aside + sum(entry.nbytes for entry in self.entries.values())
+
+    @property
+    def held(self) -> set[str]:
+        """Keys that somebody reads."""
+        return {key for claims in self.users.values() for key in claims.held}
+
+    def distance(self) -> dict[str, int]:
+        """How many shards come before a key, for the user that needs it soonest; absent: nobody said so."""
+        found: dict[str, int] = {}
+        for claims in self.users.values():
+            for at, key in enumerate(claims.next):
+                found[key] = min(at, found.get(key, at))
+        return found
+
+
+class Folder:
+    """The folder of a cache; all but `locked` and `made` want the lock to be held."""
+
+    def __init__(self, path: Path, /) -> None:
+        self.path = path
+        self.shards = path / "shards"
+        self.users = path / "users"
+
+    def locked(self, *, patience: float) -> AbstractContextManager[None]:
+        """The lock on everything here."""
+        self.shards.mkdir(parents=True, exist_ok=True)
+        self.users.mkdir(exist_ok=True)
+        return locked(self.path / "lock", patience=patience)
+
+    def shard(self, key: str, /) -> Path:
+        """Where a shard lies."""
+        return self.shards / f"{key}.parquet"
+
+    def part(self, key: str, user: str, /) -> Path:
+        """Where it is being made."""
+        return self.shards / f"{key}.{user}.part"
+
+    def record(self, key: str, /) -> Path:
+        """Where it is said what a shard was made of."""
+        return self.shards / f"{key}.json"
+
+    def read_record(self, key: str, /) -> dict[str, Any] | None:
+        """What is said of a shard; None where it is not there or torn."""
+        try:
+            record = json.loads(self.record(key).read_bytes())
+        except (OSError, ValueError):
+            return None
+        return record if isinstance(record, dict) and self.shard(key).exists() else None
+
+    def write_record(self, key: str, record: Mapping[str, Any], /) -> None:
+        """Say what a shard was made of; a torn record counts as none."""
+        self.record(key).write_text(json.dumps(record), encoding="utf-8")
+
+    def remove(self, key: str, /) -> None:
+        """Remove a shard; those who have it open go on reading it."""
+        for path in (self.shard(key), self.record(key)):
+            path.unlink(missing_ok=True)
+
+    # ---- users
+
+    def join(self, user: str, /) -> LockFile:
+        """Make the file of a user, locked."""
+        file = LockFile(self.users / f"{user}.user")
+        if not file.try_lock():
+            file.close()
+            raise OSError(11, "another process has this cache user's name", str(self.users))
+        return file
+
+    def leave(self, user: str, file: LockFile, /) -> None:
+        """Remove a user with all that it left half made."""
+        self._remove_parts(user)
+        (self.users / f"{user}.user").unlink(missing_ok=True)
+        file.close()
+
+    def inventory(self, own: str, /) -> Inventory:
+        """Look at everything, and put right what dead users left.
+
+        Args:
+            own: The user who asks; it is alive.
+        """
+        users = {name: claims for name in self._names() if (claims := self._claims(name, own)) is not None}
+        found: dict[str, dict[str, os.stat_result]] = {"parquet": {}, "json": {}}
+        parts: Counter[tuple[str, str]] = Counter()
+        with os.scandir(self.shards) as files:
+            for file in files:
+                named = _SHARD.fullmatch(file.name) or _RECORD.fullmatch(file.name)
+                part = _PART.fullmatch(file.name)
+                with suppress(FileNotFoundError):  # somebody else cleans up by hand
+                    if named:
+                        found[file.name.rpartition(".")[2]][named[1]] = file.stat()
+                    elif part and part[2] in users:
+                        parts[part[1], part[2]] += allocated(file.stat())
+                    elif part:
+                        os.unlink(file.path)  # noqa: PTH108 - an entry of scandir
+        entries = {}
+        for key in found["parquet"].keys() | found["json"].keys():
+            shard, record = found["parquet"].get(key), found["json"].get(key)
+            if shard is None or record is None:
+                self.remove(key)  # a process was killed between the two
+            else:
+                entries[key] = Entry(nbytes=allocated(shard) + allocated(record), used=record.st_mtime_ns)
+        return Inventory(entries=entries, users=users, parts=parts)
+
+    def _names(self) -> Iterator[str]:
+        for name in sorted(os.listdir(self.users)):  # noqa: PTH208 - names are what is wanted
+            if found := _USER.fullmatch(name):
+                yield found[1]
+
+    def _claims(self, name: str, own: str) -> Claims | None:
+        """What a user says; None where its process has ended, and then its files are gone."""
+        path = self.users / f"{name}.user"
+        if name != own:
+            try:
+                file = LockFile(path)
+            except OSError:
+                return None
+            if file.try_lock():
+                self.leave(name, file)
+                return None
+            file.close()
+        return read_claims(path)
+
+    def _remove_parts(self, user: str) -> None:
+        for name in os.listdir(self.shards):  # noqa: PTH208 - names are what is wanted
+            part = _PART.fullmatch(name)
+            if part and part[2] == user:
+                (self.shards / name).unlink(missing_ok=True)
+
+
+def read_claims(path: Path, /) -> Claims:
+    """What a user's file says; nothing, while its user has just begun."""
+    try:
+        return Claims(**json.loads(path.read_bytes()))
+    except (OSError, ValueError, TypeError):
+        return Claims()
+
+
+def write_claims(file: LockFile, claims: Claims, /) -> None:
+    """Say something else."""
+    file.write(json.dumps(asdict(claims)).encode())
+
+
+def allocated(status: os.stat_result, /) -> int:
+    """Bytes that a file takes on disk; holes take none."""
+    blocks: int | None = getattr(status, "st_blocks", None)
+    return status.st_size if blocks is None else blocks * 512

@@ -1,0 +1,386 @@
+"""Shards as a cache takes them in: what is fetched of one, and how that becomes a local shard with the same rows.
+
+A remote Parquet file is mirrored: the bytes of the column chunks that are wanted lie in a local file at the places they
+have in the remote one, all else is holes. Where the signals in it are flat, the mirror itself is the local shard. Any
+other shard is read batch by batch and written anew in the training layout.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from seqlake.errors import CacheTooSmallError, CorruptFileError, ShardChangedError
+from seqlake.files.blobs import LocalBlob
+from seqlake.files.ranges import GAP, LARGEST
+from seqlake.shards import parquet
+from seqlake.shards.columns import Beside, Columns, Stored
+from seqlake.shards.files import ParquetShard, parquet_shard
+from seqlake.shards.parquet.footer import read_footer
+from seqlake.shards.rows import Rows
+from seqlake.spec.schema import is_list
+from seqlake.training.shard_cache.folder import allocated
+from seqlake.training.shard_cache.proof import check_pages
+from seqlake.training.transfers import MeteredBlob, Piece, passes
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from seqlake.protocols import Blob, Ints, Shard
+    from seqlake.shards.parquet.footer import Chunk, Footer
+    from seqlake.spec.schema import Schema
+    from seqlake.training.shard_cache.cache import Held, Part
+    from seqlake.training.transfers import Transfers
+
+FORMAT = 1  # of what lies in the cache; another number, and nothing older is found
+
+_ATTEMPTS = 3  # at a whole shard whose bytes arrived wrong, or that has no transfers of ours to repeat
+_BLOCK = 4096  # bytes that a file system gives at least
+_FRAME = 16 << 10  # bytes of a file of ours, and of each column in it, beside its values
+_MOST = 0.75  # of a file: where as much is wanted, all of it is fetched
+
+
+class LocalShard:
+    """A shard of this machine that stays until it is released; as a context manager, at its end.
+
+    Attributes:
+        shard: The shard: same rows, same order.
+        nbytes: Bytes on disk.
+    """
+
+    def __init__(self, held: Held, shard: Shard, blob: LocalBlob) -> None:
+        self.shard = shard
+        self.nbytes = allocated(held.path.stat())
+        self._held = held
+        self._blob = blob
+
+    def release(self) -> None:
+        """It may be removed from now on; again does nothing."""
+        if self._held.release():
+            self._blob.let_go()
+
+    def __enter__(self) -> Shard:
+        return self.shard
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class Source:
+    """A shard that cannot be read in place, and the columns that are wanted of it.
+
+    Args:
+        shard: Any shard.
+        schema: The columns wanted, with the types that the shard shows.
+        transfers: What reads remote files.
+
+    Attributes:
+        progress: Grows while a local copy is made.
+    """
+
+    def __init__(self, shard: Shard, schema: Schema, transfers: Transfers, /) -> None:
+        self.shard = shard
+        self.schema = schema
+        self.progress = 0
+        self._transfers = transfers
+        self._planned: tuple[list[list[int]], list[tuple[int, int]] | None] | None = None
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        base = beneath(self.shard)
+        return f"shard {self.shard.key}" + (f" ({base.blob.location})" if base is not None else "")
+
+    @property
+    def key(self) -> str:
+        """32 hex digits that change with the shard's bytes, its rows, the columns wanted and their types."""
+        columns = json.dumps([column.to_json() for column in self.schema.values()], sort_keys=True)
+        return blake2b(f"{FORMAT}\0{self.shard.key}\0{columns}".encode(), digest_size=16).hexdigest()
+
+    def local(self, held: Held, /) -> LocalShard:
+        """The local shard that an entry of the cache is."""
+        blob = LocalBlob(held.path)
+        if held.record["form"] == "mirror":
+            return LocalShard(held, over(self.shard, blob), blob)
+        return LocalShard(held, Columns(parquet_shard(blob), self.schema, {}), blob)
+
+    def fill(self, part: Part, /) -> dict[str, Any]:
+        """Make the local copy.
+
+        Returns:
+            What `local` must know of it.
+
+        Raises:
+            OSError: It cannot be fetched; names the file and the cause.
+            CorruptFileError: What arrives does not match its checksums, several times over.
+            ShardChangedError: It has another number of rows than it said.
+            CacheTooSmallError: There is no room for it.
+        """
+        base = beneath(self.shard)
+        if base is None or not is_remote(self.shard):
+            return self._rewrite_patiently(part)
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                record = self._mirror(base, part)
+                break
+            except CorruptFileError as error:
+                if attempt == _ATTEMPTS:
+                    hint = f"It arrived so {attempt} times: the file is damaged. `seqlake validate` says more."
+                    raise CorruptFileError(
+                        f"{self.name}: {error.message}", path=base.blob.location, hint=hint
+                    ) from None
+                part.remove()
+                self._transfers.pause(attempt)
+        mirror = LocalBlob(part.path)
+        try:
+            if self._readable_in_place(over(self.shard, mirror)):
+                return record
+        finally:
+            mirror.let_go()
+        part.path.replace(part.beside)
+        mirror = LocalBlob(part.beside)
+        try:
+            return self._rewrite(part, over(self.shard, mirror), beside=part.room)
+        finally:
+            mirror.let_go()
+            part.beside.unlink(missing_ok=True)
+
+    # ---- as it is
+
+    def _mirror(self, base: ParquetShard, part: Part) -> dict[str, Any]:
+        """Fetch what is wanted of a file to the places it has there."""
+        if self._planned is None:
+            self._planned = self._plan(base)
+        ranges, chunks = self._planned
+        part.reserve(sum(stop - start + 2 * _BLOCK for start, stop in ranges))
+        self._fetch(base.blob, ranges, part.path)
+        local = LocalBlob(part.path)
+        try:
+            footer = read_footer(local)
+            chunks = self._wanted(footer) if chunks is None else chunks
+            check_pages(footer, chunks)
+        finally:
+            local.let_go()
+        # Other writers' pages need not have checksums.
+        return {"form": "mirror", "ranges": ranges, "chunks": chunks if footer.has_index else []}
+
+    def _plan(self, base: ParquetShard) -> tuple[list[list[int]], list[tuple[int, int]] | None]:
+        """The ranges to fetch, and the chunks wanted; None where the file is fetched whole before it is asked."""
+        size = base.blob.size
+        if size <= LARGEST or self._all_wanted():
+            return [[0, size]], None
+        footer = replace(base, blob=MeteredBlob(base.blob, self._transfers)).open().footer
+        chunks = self._wanted(footer)
+        ranges = _merged([*_places(footer, chunks), _end(footer)])
+        most = os.name == "nt" or sum(stop - start for start, stop in ranges) > _MOST * size
+        return ([[0, size]] if most else ranges), chunks  # files have no holes on Windows
+
+    def _all_wanted(self) -> bool:
+        """Whether every column that fills a file is wanted, as far as the table's schema says."""
+        if not isinstance(self.shard, Columns):
+            return False
+        large = {name for name, column in self.shard.schema.items() if column.category not in {"scalar", "file"}}
+        return bool(large) and large <= set(self.schema)
+
+    def _fetch(self, blob: Blob, ranges: Sequence[Sequence[int]], path: Path) -> None:
+        pieces = [
+            Piece(blob, first, min(first + LARGEST, stop))
+            for start, stop in ranges
+            for first in range(start, stop, LARGEST)
+        ]
+        with path.open("wb", buffering=0) as file:
+            file.truncate(blob.size)
+
+            def put(number: int, data: memoryview) -> None:
+                file.seek(pieces[number].start)
+                left = data
+                while left:
+                    left = left[file.write(left) :]
+                self.progress += 1
+
+            self._transfers.each(pieces, put)
+
+    def _wanted(self, footer: Footer) -> list[tuple[int, int]]:
+        """(row group, Parquet column) of every chunk that holds rows and columns wanted."""
+        names, rows, _ = _beneath_names(self.shard, list(self.schema))
+        groups = np.arange(len(footer.group_rows))
+        if rows is not None:
+            groups = np.unique(np.searchsorted(np.cumsum(footer.group_rows), rows, side="right"))
+        leaves = [leaf for name in names for leaf in footer.leaves.get(name, ())]
+        return [(group, leaf) for group in groups.tolist() for leaf in leaves]
+
+    def _readable_in_place(self, shard: Shard) -> bool:
+        """Whether every signal is flat that could be, without a look at other shards."""
+        if _beneath_names(shard, list(self.schema))[2]:
+            return False
+        reader = shard.open()
+        try:
+            return all(
+                reader.flat(name) is not None
+                for name, column in self.schema.items()
+                if column.category == "temporal"
+                and column.value_type is not None
+                and not pa.types.is_boolean(column.value_type)
+            )
+        finally:
+            reader.close()
+
+    # ---- written anew
+
+    def _rewrite_patiently(self, part: Part) -> dict[str, Any]:
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return self._rewrite(part, self.shard, beside=0)
+            except OSError as error:
+                if not passes(error) or attempt == _ATTEMPTS:
+                    raise
+                self._transfers.pause(attempt)
+        raise AssertionError("unreachable")  # pragma: no cover
+
+    def _rewrite(self, part: Part, shard: Shard, *, beside: int) -> dict[str, Any]:
+        """Write its rows in the training layout.
+
+        Args:
+            part: Where to.
+            shard: The rows.
+            beside: Bytes that lie on disk until it is done.
+        """
+        writer = parquet.create(part.path, self.schema, layout="training")
+        names = list(self.schema)
+        reader = shard.open()
+        room, rows = beside + _FRAME * (1 + len(names)), 0
+        batches = reader.batches(names)
+        try:
+            for batch in batches:
+                self._transfers.check()
+                rows += batch.num_rows
+                room += _at_most(batch)
+                part.reserve(room)
+                writer.write(batch)
+                self.progress += 1
+            self._check_rows(rows)
+            writer.close()
+        except CacheTooSmallError:
+            writer.abort()
+            part.reserve(room + sum(_at_most(batch) for batch in batches))  # fails again, with all that is needed
+            raise
+        except BaseException:
+            writer.abort()
+            raise
+        finally:
+            reader.close()
+        return _rewritten(part.path)
+
+    def _check_rows(self, rows: int) -> None:
+        if rows != self.shard.rows:
+            raise ShardChangedError(
+                f"{self.name}: expected {self.shard.rows} rows, found {rows}; open the dataset again."
+            )
+
+
+def _rewritten(path: Path) -> dict[str, Any]:
+    """What is known of a file of our own, after a look at whether the disk gives back what was written."""
+    blob = LocalBlob(path)
+    try:
+        footer = read_footer(blob)
+        chunks = [(chunk.row_group, chunk.leaf) for group in footer.chunks for chunk in group]
+        check_pages(footer, chunks)
+    finally:
+        blob.let_go()
+    return {"form": "training", "chunks": chunks}
+
+
+def beneath(shard: Shard, /) -> ParquetShard | None:
+    """The Parquet file under rows and columns; None where it is no Parquet."""
+    while isinstance(shard, (Rows, Columns)):
+        shard = shard.shard
+    return shard if isinstance(shard, ParquetShard) else None
+
+
+def is_remote(shard: Shard, /) -> bool:
+    """Whether it is a Parquet file that can only be read by range; nothing is read to find out."""
+    base = beneath(shard)
+    return base is not None and _by_range(base.blob)
+
+
+def over(shard: Shard, blob: Blob, /, *, kind: type[ParquetShard] = ParquetShard) -> Shard:
+    """The same rows and columns of another copy of the file.
+
+    Args:
+        shard: Rows and columns of a Parquet file.
+        blob: The copy.
+        kind: How it is opened.
+    """
+    if isinstance(shard, (Rows, Columns)):
+        return replace(shard, shard=over(shard.shard, blob, kind=kind))
+    assert isinstance(shard, ParquetShard)
+    return kind(blob=blob, rows=shard.rows, nbytes=shard.nbytes, key=shard.key, index=shard.index)
+
+
+def _by_range(blob: Blob) -> bool:
+    return blob.view() is None
+
+
+def _beneath_names(shard: Shard, names: list[str]) -> tuple[list[str], Ints | None, bool]:
+    """The physical names of columns, the rows that are kept, and whether some column lies in another shard."""
+    rows: Ints | None = None
+    aside = False
+    while isinstance(shard, (Rows, Columns)):
+        if isinstance(shard, Rows):
+            keep = np.asarray(shard.keep, np.int64)
+            rows = keep if rows is None else keep[rows]
+        else:
+            sources = [shard.mapping.get(name, Stored(name)) for name in names]
+            aside = aside or any(isinstance(source, Beside) for source in sources)
+            names = [source.name for source in sources if isinstance(source, Stored)]
+        shard = shard.shard
+    return list(dict.fromkeys(names)), rows, aside
+
+
+def _places(footer: Footer, chunks: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    found: list[Chunk] = [footer.chunks[group][leaf] for group, leaf in chunks]
+    return [(chunk.start, chunk.stop) for chunk in found if chunk.stop > chunk.start]
+
+
+def _end(footer: Footer) -> tuple[int, int]:
+    """Everything after the last column chunk: indexes and footer."""
+    ends = [chunk.stop for group in footer.chunks for chunk in group]
+    return max(ends, default=0), footer.blob.size
+
+
+def _merged(ranges: Sequence[tuple[int, int]]) -> list[list[int]]:
+    """Ranges in order, those near each other as one."""
+    merged: list[list[int]] = []
+    for start, stop in sorted(ranges):
+        if merged and start - merged[-1][1] <= GAP:
+            merged[-1][1] = max(merged[-1][1], stop)
+        else:
+            merged.append([start, stop])
+    return merged
+
+
+def _at_most(batch: pa.RecordBatch) -> int:
+    """Bytes that rows can take in a file of ours, with their part of indexes and filters."""
+    rows = int(batch.num_rows)
+    return sum(_column_at_most(column) for column in batch.columns) + rows * (32 + 16 * len(batch.columns))
+
+
+def _column_at_most(column: pa.Array) -> int:
+    lists = 0
+    while is_list(column.type):
+        lists += len(column)
+        column = column.flatten()
+    values: int
+    if pa.types.is_primitive(column.type):
+        values = len(column) * max(4, int(column.type.bit_width) // 8)
+    else:
+        values = 2 * int(column.nbytes) + 8 * len(column)
+    levels = (len(column) + lists) * 3 // 4  # at most 6 bits an entry, for two levels of lists
+    return int((values + levels) * 1.02) + 1024
