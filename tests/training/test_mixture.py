@@ -463,6 +463,10 @@ def test_groups_are_balanced_exactly_and_each_comes_once_in_its_epochs(readable,
     assert loader.plan().samples == 3 * 35 + 1  # the last of the 36 windows of task 0
     assert loader.plan().tail == "carry"
     assert "'task 2': 1 of 3 samples; 19 windows, 1.84 times" in str(loader.plan())
+    many = readable(*arm([2] * 30))
+    told = str(Loader(many, window=WINDOW, batch_size=9).weights("reward").plan())
+    assert told.count("2 windows") == 20
+    assert "and 10 more" in told
 
 
 def test_groups_with_weights_resume_and_travel(readable, arm):

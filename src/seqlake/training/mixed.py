@@ -238,7 +238,8 @@ class Groups:
                 f"weights: {len(missing)} groups of {self.column!r} have windows and no weight, the first is "
                 f"{missing[0]!r}. Give them 0 to leave them out."
             )
-        if unknown := [value for value in weights if value not in set(values)]:
+        known = set(values)
+        if unknown := [value for value in weights if value not in known]:
             raise ValueError(f"weights: {unknown[0]!r} is no value of {self.column!r}.")
         present = sorted(rows, key=repr)
         proportions = Proportions.of({repr(value): weights[value] for value in present}, samples=self.samples)

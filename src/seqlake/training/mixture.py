@@ -68,7 +68,8 @@ class Mix:
         self.proportions = Proportions.of(self.weights, curriculum=self.curriculum, samples=samples)
 
     def __repr__(self) -> str:
-        inner = ", ".join(f"{name!r}: ({source!r}, {self.weights[name]})" for name, source in self.sources.items())
+        first_lines = {name: repr(source).partition("\n")[0] for name, source in self.sources.items()}
+        inner = ", ".join(f"{name!r}: ({line}, {self.weights[name]})" for name, line in first_lines.items())
         more = f", curriculum={list(self.curriculum)!r}" if self.curriculum else ""
         more += f", samples={self.samples}" if self.samples is not None else ""
         return f"Mix({{{inner}}}{more})"
