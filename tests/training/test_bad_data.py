@@ -678,3 +678,21 @@ def test_frames_of_a_mixture(filmed, tmp_path):
     masked = loader.on_error("mask", budget=None)
     assert all(sample["valid"] == (sample["sequence_id"] != "4") for sample in by_name(masked))
     assert masked.report().frames_decoded > 0
+
+
+def test_a_mixture_through_a_cache(readable, arm, tmp_path):
+    schema, rows = arm([50] * 80)
+    source = readable(schema, rows, shards=8, kind="archive")
+    path = Path(source.parts[2].shard.blob.location)
+    data = bytearray(path.read_bytes())
+    data[200 : len(data) // 2] = bytes(len(data) // 2 - 200)
+    path.write_bytes(data)
+    source = readable_again(source)
+    mix = sl.Mix({"all": (source, 2), "again": (replace(source, fingerprint="dataset 2"), 1)})
+    options = {"window": {"action": range(3)}, "batch_size": 40, "seed": 2}
+    loader = sl.Loader(mix, cache=sl.Cache(tmp_path / "cache"), **options).on_error("substitute", budget=None)
+    in_memory = sl.Loader(mix, **options).on_error("substitute", budget=None)
+    for sample, other in zip(by_name(loader), by_name(in_memory), strict=True):
+        same(sample, other, other)
+    assert [entry.sample for entry in loader.ledger] == [entry.sample for entry in in_memory.ledger]
+    assert loader.report().nbytes["cache"] > 0

@@ -113,6 +113,9 @@ def test_the_schedule_counts_on_through_stages_and_agrees_with_counting(first, d
         assert schedule.taken(sample).tolist() == [seen[k] for k in range(len(first))]
         assert number == seen[part]
         seen[part] += 1
+    for part in set(parts.tolist()):
+        own = np.flatnonzero(parts == part)
+        assert schedule.places(part, numbers[own]).tolist() == own.tolist()
     some = np.array([299, 0, 17, 17])
     assert [values.tolist() for values in schedule.locate(some)] == [parts[some].tolist(), numbers[some].tolist()]
     for stage, weights in zip(schedule.stages, [first, *(list(own.values()) for _, own in curriculum)], strict=True):
@@ -396,6 +399,47 @@ def test_frames_of_unlike_sizes_ask_for_one(tmp_path):
     assert next(iter(loader.frames(size=(16, 24))))["cam"].shape == (6, 1, 16, 24, 3)
 
 
+@pytest.mark.parametrize("shuffle", [True, False, Shuffle(lanes=2, block=3)])
+def test_shards_are_expected_exactly_when_samples_may_need_them(mix, sources, shuffle):
+    loader = Loader(mix, window=WINDOW, batch_size=4, shuffle=shuffle)
+    mixture = loader._prepared.mixture
+    firsts = loader._prepared.first_rows.tolist()
+    shard_of = np.concatenate(
+        [2 * k + np.repeat([0, 1], [part.rows for part in source.parts]) for k, source in enumerate(sources.values())]
+    )
+    assert len(shard_of) == firsts[-1]
+    for epoch in range(3):
+        found = mixture.visits(epoch)
+        assert (np.diff(found.begins) >= 0).all()
+        rows = mixture.locate(epoch * len(mixture) + np.arange(len(mixture)))[1]
+        for sample, shard in enumerate(shard_of[rows].tolist()):
+            assert shard in found.needed(sample, sample + 1)
+        assert (found.begins >= 0).all() and (found.ends <= len(mixture)).all()  # noqa: PT018 - one span
+
+
+def test_a_mixture_comes_through_a_cache_in_a_folder(arm, tmp_path):
+    archives = {}
+    for seed, name in enumerate(("a", "b")):
+        schema, rows = arm([5, 9, 4, 7, 8, 6], seed=seed)
+        archives[name] = sl.create(tmp_path / name, schema)
+        for low in (0, 2, 4):
+            with archives[name].writer(layout="archive") as writer:
+                for row in rows[low : low + 2]:
+                    writer.add(row.pop("sequence_id"), **row)
+    cache = sl.Cache(tmp_path / "cache", limit=10**7)
+    for shuffle in (True, Shuffle(lanes=1, block=4)):
+        how = {"window": WINDOW, "batch_size": 6, "shuffle": shuffle}
+        mix = Mix({name: (source, 1 + number) for number, (name, source) in enumerate(archives.items())})
+        pairs = [(Loader(mix, **how), Loader(mix, cache=cache, **how))]
+        pairs.append(tuple(Loader(archives["a"], cache=one, **how).weights("task") for one in (None, cache)))
+        for plain, copied in pairs:
+            for _ in range(3):
+                for expected, batch in zip(plain, copied, strict=True):
+                    assert batch["sequence_id"].tolist() == expected["sequence_id"].tolist()
+                    np.testing.assert_array_equal(batch["action"], expected["action"])
+    assert any((tmp_path / "cache").rglob("*"))
+
+
 # ---- groups of one dataset
 
 
@@ -419,6 +463,10 @@ def test_groups_are_balanced_exactly_and_each_comes_once_in_its_epochs(readable,
     assert loader.plan().samples == 3 * 35 + 1  # the last of the 36 windows of task 0
     assert loader.plan().tail == "carry"
     assert "'task 2': 1 of 3 samples; 19 windows, 1.84 times" in str(loader.plan())
+    many = readable(*arm([2] * 30))
+    told = str(Loader(many, window=WINDOW, batch_size=9).weights("reward").plan())
+    assert told.count("; 2 windows") == 20
+    assert "and 10 more" in told
 
 
 def test_groups_with_weights_resume_and_travel(readable, arm):

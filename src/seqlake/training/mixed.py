@@ -13,6 +13,7 @@ from seqlake.training.batches import Samples
 from seqlake.training.mixture import Proportions, Schedule
 from seqlake.training.order import Axis, Order, Shuffle
 from seqlake.training.substitutes import Substitutes
+from seqlake.training.visits import Visits, visits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ class Part:
         rows: [rows of the axis] their numbers among all rows of the mixture's datasets.
         shuffle: Lanes and block of its order; None is source order.
         seed: Of its order.
+        first_shard: Number of its dataset's first shard among all shards.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Part:
     rows: Ints = field(repr=False)
     shuffle: Shuffle | None
     seed: int
+    first_shard: int = 0
 
     @classmethod
     def of(
@@ -54,6 +57,7 @@ class Part:
         seed: int,
         member: int = 0,
         first_row: int = 0,
+        first_shard: int = 0,
         only: Ints | None = None,
     ) -> Part:
         """A part of a dataset: all of its rows, or only some.
@@ -65,6 +69,7 @@ class Part:
             seed: Of the loader.
             member: Number of the dataset.
             first_row: Number of its first row among all rows.
+            first_shard: Number of its first shard among all shards.
             only: Row numbers of the dataset, ascending.
         """
         axis, rows = survey.axis, np.arange(survey.rows)
@@ -81,6 +86,7 @@ class Part:
             rows=first_row + rows,
             shuffle=resolved(shuffle, axis.shard_windows),
             seed=int.from_bytes(own, "little"),
+            first_shard=first_shard,
         )
 
     def order(self, epoch: int) -> Order:
@@ -148,6 +154,25 @@ class Mixture:
         found, index = part.axis.locate(windows)
         return part.rows[found], part.survey.first + index * part.survey.stride
 
+    def visits(self, epoch: int) -> Visits:
+        """When each shard is needed in an epoch of the mixture; shards are numbered on through its datasets."""
+        begin, end = epoch * len(self), (epoch + 1) * len(self)
+        first, stop = self.schedule.taken(begin).tolist(), self.schedule.taken(end).tolist()
+        shards, begins, ends = [], [], []
+        for number, part in enumerate(self.parts):
+            size = len(part.axis)
+            for own in range(first[number] // size, -(-stop[number] // size)) if stop[number] > first[number] else ():
+                found = visits(self._order(number, own))
+                low = np.maximum(found.begins + own * size, first[number])
+                high = np.minimum(found.ends + own * size, stop[number])
+                inside = low < high
+                shards.append(found.shards[inside] + part.first_shard)
+                begins.append(self.schedule.places(number, low[inside]) - begin)
+                ends.append(self.schedule.places(number, high[inside] - 1) + 1 - begin)
+        which, since, until = (np.concatenate(part) for part in (shards, begins, ends))
+        by_begin = np.lexsort((which, since))
+        return Visits(shards=which[by_begin], begins=since[by_begin], ends=until[by_begin])
+
     def _order(self, part: int, epoch: int) -> Order:
         if (part, epoch) not in self._orders:
             for old in [key for key in self._orders if key[0] == part and not epoch - 1 <= key[1] <= epoch + 1]:
@@ -180,6 +205,10 @@ class MixPlanner:
         rows, anchors = self._mixture.substitutes(epochs * len(self._mixture) + numbers, attempt)
         valid = np.ones(len(rows), np.bool_)
         return Samples(epochs=epochs, numbers=numbers, rows=rows, anchors=anchors, valid=valid)
+
+    def visits(self, epoch: int, position: int) -> Visits:  # noqa: ARG002 - every rank needs every lane
+        """When each shard is needed in an epoch."""
+        return self._mixture.visits(epoch)
 
 
 def split(keys: Ints, /) -> Iterator[tuple[int, Ints]]:
@@ -229,7 +258,8 @@ class Groups:
                 f"weights: {len(missing)} groups of {self.column!r} have windows and no weight, the first is "
                 f"{missing[0]!r}. Give them 0 to leave them out."
             )
-        if unknown := [value for value in weights if value not in set(values)]:
+        known = set(values)
+        if unknown := [value for value in weights if value not in known]:
             raise ValueError(f"weights: {unknown[0]!r} is no value of {self.column!r}.")
         present = sorted(rows, key=repr)
         proportions = Proportions.of({repr(value): weights[value] for value in present}, samples=self.samples)

@@ -68,7 +68,8 @@ class Mix:
         self.proportions = Proportions.of(self.weights, curriculum=self.curriculum, samples=samples)
 
     def __repr__(self) -> str:
-        inner = ", ".join(f"{name!r}: ({source!r}, {self.weights[name]})" for name, source in self.sources.items())
+        first_lines = {name: repr(source).partition("\n")[0] for name, source in self.sources.items()}
+        inner = ", ".join(f"{name!r}: ({line}, {self.weights[name]})" for name, line in first_lines.items())
         more = f", curriculum={list(self.curriculum)!r}" if self.curriculum else ""
         more += f", samples={self.samples}" if self.samples is not None else ""
         return f"Mix({{{inner}}}{more})"
@@ -237,16 +238,13 @@ class Stage:
         taken: Ints = self.before + periods * self.counts + partly
         return taken
 
-    def reached(self, part: int, count: int) -> int | None:
-        """The sample before which a part has had `count`, were this the last stage; None if it never has."""
-        own = int(self.counts[part])
-        left = count - int(self.before[part])
-        if left <= 0:
-            return self.begin
-        if not own:
-            return None
-        periods, within = divmod(left - 1, own)
-        return self.begin + periods * self.period + int(np.flatnonzero(self.slots == part)[within]) + 1
+    def places(self, part: int, numbers: Ints) -> Ints:
+        """[n] numbers among a part's samples, none before this stage -> the samples, were this the last stage."""
+        own = self.counts[part]
+        left = numbers - self.before[part]
+        periods = left // own
+        places: Ints = self.begin + periods * self.period + np.flatnonzero(self.slots == part)[left - periods * own]
+        return places
 
 
 class Schedule:
@@ -303,11 +301,15 @@ class Schedule:
         if self.proportions.samples is not None:
             return self.proportions.samples
         lasting = np.flatnonzero(self.stages[-1].counts).tolist()
-        return max(self._until(part, windows[part]) for part in lasting)
+        return max(int(self.places(part, np.array([windows[part] - 1]))[0]) + 1 for part in lasting)
 
-    def _until(self, part: int, count: int) -> int:
-        for stage, begin in zip(self.stages, [*self.proportions.begins[1:], None], strict=True):
-            reached = stage.reached(part, count)
-            if reached is not None and (begin is None or reached <= begin):
-                return reached
-        raise AssertionError("the last stage has no end")
+    def places(self, part: int, numbers: Ints) -> Ints:
+        """[n] numbers among a part's samples -> the samples: the inverse of `locate`; each must come some time."""
+        begins = np.array([stage.before[part] for stage in self.stages])
+        # Stages without the part begin where the next one does: the last of equals is the one that has it.
+        stage_of = np.searchsorted(begins, numbers, side="right") - 1
+        places = np.empty_like(numbers)
+        for number in np.unique(stage_of).tolist():
+            own = stage_of == number
+            places[own] = self.stages[number].places(part, numbers[own])
+        return places

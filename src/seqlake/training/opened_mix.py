@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from seqlake.training.telemetry import Fetched
+from seqlake.training.visits import Visits
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -18,17 +19,31 @@ if TYPE_CHECKING:
 
 
 class MixOpened:
-    """`Opened` of several datasets, as far as passes ask for it.
-
-    Attributes:
-        is_fetched: Nothing is fetched ahead.
-    """
-
-    is_fetched = False
+    """`Opened` of several datasets, as far as passes ask it."""
 
     def __init__(self, prepared: PreparedMix) -> None:
         self._prepared = prepared
         self._members = [member.opened for member in prepared.members]
+
+    @property
+    def is_fetched(self) -> bool:
+        """Whether shards are copied to a folder as they are needed."""
+        return any(member.is_fetched for member in self._members)
+
+    def expect(self, visits: Visits, sample: int, *, then: Visits | None) -> None:
+        """Say when which shards will be needed."""
+        for number, member in enumerate(self._members):
+            member.expect(self._own(number, visits), sample, then=None if then is None else self._own(number, then))
+
+    def leave(self, sample: int) -> None:
+        """Release local copies that no sample from this one on needs soon."""
+        for member in self._members:
+            member.leave(sample)
+
+    def _own(self, number: int, visits: Visits) -> Visits:
+        first, stop = self._prepared.first_shards[number : number + 2]
+        own = (visits.shards >= first) & (visits.shards < stop)
+        return Visits(shards=visits.shards[own] - first, begins=visits.begins[own], ends=visits.ends[own])
 
     @property
     def seconds(self) -> float:
@@ -51,7 +66,9 @@ class MixOpened:
             self._members[member].visit(rows[own] - self._prepared.first_rows[member])
 
     def pin(self, rows: Ints) -> None:
-        """Nothing: no shard is released."""
+        """Keep the shards of these rows as long as this chunk is in use."""
+        for member, own in self._prepared.by_member(rows):
+            self._members[member].pin(rows[own] - self._prepared.first_rows[member])
 
     def harmed(self, rows: Ints) -> NDArray[np.bool_]:
         """[n] whether something is wrong with the cells of rows."""

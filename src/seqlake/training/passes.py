@@ -140,8 +140,7 @@ class Pass:
         meter.ahead = 0 if frames is None else _DECODED_AHEAD
         self._since: float | None = None  # when the last batch was handed out
         epoch, sample = position
-        self._ahead = isinstance(planner, Planner) and assembler.opened.is_fetched
-        if isinstance(planner, Planner) and self._ahead:
+        if assembler.opened.is_fetched:
             then = planner.visits(epoch + 1, 0)
             assembler.opened.expect(planner.visits(epoch, sample), sample, then=then)
         self._batches = (
@@ -161,7 +160,7 @@ class Pass:
             began, opening = perf_counter(), opened.seconds
             samples = self._planner.samples(*position, part)
             ordered = perf_counter()
-            if self._ahead and len(samples.numbers) and not (samples.epochs > position[0]).any():
+            if len(samples.numbers) and not (samples.epochs > position[0]).any():
                 opened.leave(before)
                 before = int(samples.numbers.min())
             if self._repair is not None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from seqlake.training.steps import Steps, Tail
     from seqlake.training.survey import Survey
 
+_PARTS = 20  # of a mixture, in print
 LOOKS = 8  # steps whose mixture is computed to tell the shuffle's quality
 
 
@@ -84,7 +85,8 @@ class Plan:
         }[self.tail]
         lines = [
             f"samples   {self.samples:,} from {self.sequences:,} rows ({self.empty:,} give none)",
-            *(f"          {line}" for line in self.parts),
+            *(f"          {line}" for line in self.parts[:_PARTS]),
+            *([f"          and {len(self.parts) - _PARTS:,} more"] if len(self.parts) > _PARTS else []),
             f"steps     {self.steps:,} of {self.global_batch:,} samples ({self.local_batch:,} on this rank)",
             f"tail      {tail}",
             f"clock     {self.clock}",

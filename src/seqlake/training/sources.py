@@ -109,6 +109,12 @@ class PreparedMix(Prepared):
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(rows, dtype=np.int64)])
 
     @cached_property
+    def first_shards(self) -> Ints:
+        """[datasets + 1] number of the first shard of each among all shards."""
+        shards = [len(survey.shards) for survey in self.surveys]
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(shards, dtype=np.int64)])
+
+    @cached_property
     def mixture(self) -> Mixture:
         """Which window of which dataset each sample is."""
         parts = [
@@ -119,6 +125,7 @@ class PreparedMix(Prepared):
                 seed=self.settings.seed,
                 member=number,
                 first_row=int(self.first_rows[number]),
+                first_shard=int(self.first_shards[number]),
             )
             for number, (name, member) in enumerate(zip(self.mix.sources, self.members, strict=True))
         ]
