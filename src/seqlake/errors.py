@@ -21,6 +21,7 @@ SeqlakeError
 ├── ForkedProcessError        (RuntimeError)        a remote store in a forked child
 ├── LoaderStateError          (ValueError)          a state that belongs to another loader
 ├── CacheTooSmallError        (ValueError)          says the least size that works
+├── BadDataError              (ValueError)          more bad samples than a loader's budget allows
 ├── DecodeError               (ValueError)          bytes that cannot be decoded
 │   ├── CorruptFileError                            the container is damaged
 │   └── CorruptFrameError                           one frame is damaged
@@ -165,6 +166,10 @@ class LoaderStateError(SeqlakeError, ValueError):
 
 class CacheTooSmallError(SeqlakeError, ValueError):
     """The cache cannot hold what one step needs; says the least size that can."""
+
+
+class BadDataError(SeqlakeError, ValueError):
+    """More of a loader's samples are bad than its budget allows; names the first of them."""
 
 
 class DecodeError(SeqlakeError, ValueError):

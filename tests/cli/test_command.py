@@ -83,6 +83,11 @@ def test_bench_compares_with_copying_memory(run, dataset) -> None:
     facts = run("bench", dataset, "--seconds", 0.3, "--batch-size", 8, "--window", 4, "--json").json
     assert facts["windows"] > 0
     assert facts["memcpy_bytes_per_second"] > 0
+    assert facts["wait_share"] <= 1
+    assert facts["bytes_by_origin"].keys() == {"mapped"}
+    told = run("bench", dataset, "--seconds", 0.3, "--batch-size", 8, "--window", 4)
+    assert "of copying memory" in told.out
+    assert "stages     order" in told.out
 
 
 def test_demo_does_what_it_says(run, tmp_path) -> None:

@@ -21,7 +21,7 @@ import seqlake as sl
 from seqlake import media
 from seqlake.errors import CorruptFrameError, DamagedTableError, MissingDependencyError, SchemaMismatchError
 from seqlake.media.video.opening import VideoDecoder
-from seqlake.training import frames as module
+from seqlake.training import frame_batch as module
 from seqlake.training.decoding import THREADS, DecoderPool, Workers
 
 from . import films

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from seqlake.cli import _options
 from seqlake.cli._output import Output, output_options, size
+
+if TYPE_CHECKING:
+    from seqlake.training.loader import Loader
 
 
 @click.command()
@@ -62,34 +65,49 @@ def command(
     text = (
         f"{plan}\n\n{facts['windows_per_second']:,} windows/s, {size(facts['bytes_per_second'])}/s: "
         f"{facts['of_memcpy']:.2f} of copying memory\n"
-        f"first batch after {facts['first_batch_seconds']:.3f} s"
+        f"first batch after {facts['first_batch_seconds']:.3f} s\n\n{loader.report()}"
     )
     output.document(facts, text=text)
 
 
-def _run(loader: Any, names: list[str], seconds: float) -> dict[str, Any]:
+_SHOWN = 0.2  # seconds between two looks at the progress
+
+
+def _run(loader: Loader, names: list[str], seconds: float) -> dict[str, Any]:
+    from seqlake.dataset.progress import timing
+
     began = time.perf_counter()
     windows = nbytes = batch_nbytes = 0
-    warm = began
-    while time.perf_counter() - began < seconds:
-        for batch in loader:
+    warm = now = shown = began
+    with timing(seconds, "streaming") as show:
+        while now - began < seconds:
+            for batch in loader:
+                now = time.perf_counter()
+                if not batch_nbytes:
+                    warm = now
+                    batch_nbytes = sum(batch[name].nbytes for name in names)
+                    continue
+                windows += len(batch["start"])
+                nbytes += sum(batch[name].nbytes for name in names)
+                if now - shown > _SHOWN:
+                    shown = now
+                    show(now - began, f"{windows / (now - warm):,.0f} windows/s, {size(nbytes / (now - warm))}/s")
+                if now - began >= seconds:
+                    break
             if not batch_nbytes:
-                warm = time.perf_counter()
-                batch_nbytes = sum(batch[name].nbytes for name in names)
-                continue
-            windows += len(batch["start"])
-            nbytes += sum(batch[name].nbytes for name in names)
-            if time.perf_counter() - began >= seconds:
-                break
-        if not batch_nbytes:
-            raise click.ClickException("Not one full batch: choose a smaller --batch-size.")
+                raise click.ClickException("Not one full batch: choose a smaller --batch-size.")
     spent = time.perf_counter() - warm
+    report = loader.report()
     return {
         "windows": windows,
         "windows_per_second": round(windows / spent),
         "bytes_per_second": round(nbytes / spent),
         "first_batch_seconds": round(warm - began, 4),
         "batch_nbytes": batch_nbytes,
+        "wait_share": round(report.wait_share, 3),
+        "stages": {name: round(spent, 4) for name, spent in report.stages.items()},
+        "bytes_by_origin": dict(report.nbytes),
+        "frames_per_second": round(report.frames_per_second),
     }
 
 

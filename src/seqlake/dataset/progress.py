@@ -42,3 +42,20 @@ def counting(total: int, what: str, /, *, unit: str) -> Iterator[Callable[[], ob
     hidden = None if wanted is None else not wanted
     with tqdm(total=total, desc=what, unit=f" {unit}", delay=1, leave=False, disable=hidden) as bar:
         yield bar.update
+
+
+@contextmanager
+def timing(seconds: float, what: str, /) -> Iterator[Callable[[float, str], None]]:
+    """A function to be called with the seconds that passed and what there is to say; shown as `over` shows it."""
+    from tqdm import tqdm
+
+    wanted = _SHOWN.get()
+    hidden = None if wanted is None else not wanted
+    form = "{desc}: {bar} {n:.0f}/{total:.0f} s{postfix}"
+    with tqdm(total=seconds, desc=what, bar_format=form, leave=False, disable=hidden, mininterval=0.2) as bar:
+
+        def show(passed: float, told: str) -> None:
+            bar.set_postfix_str(told, refresh=False)
+            bar.update(min(passed, seconds) - bar.n)
+
+        yield show

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from seqlake.training.gather import clear
+from seqlake.training.telemetry import ORIGINS
 from seqlake.windows.edges import nearest
 from seqlake.windows.spec import Whole, Window
 from seqlake.windows.timestamps import samples_at
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from numpy.typing import NDArray
 
     from seqlake.protocols import Ints
     from seqlake.training.cells import Cells
+    from seqlake.training.damage import BadSample
     from seqlake.training.gather import Ranges
     from seqlake.training.opened import Opened
     from seqlake.training.survey import Survey
@@ -33,7 +37,9 @@ class Samples:
         epochs, numbers: [n] which sample of which epoch each is: the key of its random numbers.
         rows: [n] the row it comes from.
         anchors: [n] clock step it is anchored at.
-        valid: [n] False where it is a repetition that fills a batch.
+        valid: [n] False where it is a repetition that fills a batch, or bad.
+        bad: Position in [n] -> what is wrong with the sample that should be there.
+        substituted: [n] True where another sample stands in its place; None where that never happens.
     """
 
     epochs: Ints
@@ -41,6 +47,21 @@ class Samples:
     rows: Ints
     anchors: Ints
     valid: NDArray[np.bool_]
+    bad: Mapping[int, Sequence[BadSample]] = field(default_factory=dict)
+    substituted: NDArray[np.bool_] | None = None
+
+    def part(self, start: int, stop: int) -> Samples:
+        """Some that follow each other."""
+        own = slice(start, stop)
+        return Samples(
+            epochs=self.epochs[own],
+            numbers=self.numbers[own],
+            rows=self.rows[own],
+            anchors=self.anchors[own],
+            valid=self.valid[own],
+            bad={place - start: self.bad[place] for place in self.bad if start <= place < stop},
+            substituted=None if self.substituted is None else self.substituted[own],
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +113,20 @@ class Assembler:
         self._survey = survey
         self.opened = opened
         self._buffers: dict[str, NDArray[np.uint8]] | None = None
+
+    def origins(self, rows: Ints, *, size: int) -> dict[str, float]:
+        """Bytes of `size` windows of these rows, on average, by where they are copied from: see `ORIGINS`."""
+        opened = self.opened
+        nbytes = 0.0
+        for track in self._survey.tracks:
+            nbytes += sum(layout.width for layout in opened.cells[track.column].layouts[:1]) * track.width * size
+        for name in self._survey.cells:
+            width = sum(layout.width for layout in opened.cells[name].layouts[:1])
+            nbytes += float(opened.cells[name].steps[rows].mean()) * width * size
+        if not nbytes:
+            return {}
+        shares = np.bincount(opened.origins[opened.shard_of(rows)], minlength=len(ORIGINS)) / len(rows)
+        return {name: nbytes * share for name, share in zip(ORIGINS, shares.tolist(), strict=True) if share}
 
     def reuse_buffers(self) -> None:
         """From now on windows of consecutive steps are written where the batch before was."""

@@ -127,7 +127,8 @@ class Values:
         else:
             found, self.present[rows] = single_values(column)
         if self.values is None or not self.values.size:
-            self.values = np.zeros((len(self.present), *found.shape[1:]), dtype=found.dtype)
+            fresh = np.empty if found.dtype == object else np.zeros  # rows that cannot be read stay None, or 0
+            self.values = fresh((len(self.present), *found.shape[1:]), dtype=found.dtype)
         if found.shape[1:] != self.values.shape[1:]:
             raise SchemaMismatchError(
                 f"Column {self.name!r} has vectors of {self.values.shape[1:]} and {found.shape[1:]} numbers."

@@ -9,6 +9,7 @@ from seqlake.training.mixture import Mix
 from seqlake.training.passes import Pass
 from seqlake.training.plan import Plan, plan
 from seqlake.training.plan_mixture import plan_mixture
+from seqlake.training.repair import Repair
 from seqlake.training.settings import Settings
 from seqlake.training.sources import prepare
 from seqlake.training.verbs import Verbs
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
     from seqlake.protocols import Readable
     from seqlake.training.batches import Batch
     from seqlake.training.cache import Cache
+    from seqlake.training.damage import Ledger
     from seqlake.training.order import Shuffle
     from seqlake.training.samples import WindowDataset
     from seqlake.training.steps import Steps
+    from seqlake.training.telemetry import Telemetry
     from seqlake.training.torch import LoaderDataset
     from seqlake.windows.spec import Whole, Window
 
@@ -36,7 +39,7 @@ class Loader(Verbs):
 
     A batch is a dict of numpy arrays: for each temporal column `[B, W, ...]` and `<column>_mask` `[B, W]`, for each
     video and column of images uint8 `[B, W, height, width, 3]` and its mask, for each column asked for with None `[B]`
-    and `<column>_mask` `[B]`, `sequence_id` `[B]`, `start` `[B]`, and with `.tail("pad")` `valid` `[B]`.
+    and `<column>_mask` `[B]`, `sequence_id` `[B]`, `start` `[B]`, and with `.tail("pad")` or `.on_error` `valid` `[B]`.
 
     Args:
         source: A dataset, a selection, anything else that follows the `Readable` protocol, or a `Mix` of several.
@@ -104,6 +107,17 @@ class Loader(Verbs):
             return plan_mixture(prepared.mixture, prepared.surveys, self._steps)
         return plan(prepared.survey, self._steps, shuffle=prepared.shuffle, seed=self._settings.seed)
 
+    # ---- what it met and did in this process
+
+    @property
+    def ledger(self) -> Ledger:
+        """Bad samples delivered so far, with `on_error`; prints itself."""
+        return self._prepared.ledger
+
+    def report(self) -> Telemetry:
+        """Where the time went so far: seconds by stage, bytes by origin, share of time waited; prints itself."""
+        return self._prepared.report()
+
     def __repr__(self) -> str:
         settings = self._settings
         return (
@@ -142,15 +156,16 @@ class Loader(Verbs):
         assembler = prepared.assembler()
         if settings.reuse:
             assembler.reuse_buffers()
+        planner = prepared.planner()
         return Pass(
-            prepared.planner(),
+            planner,
             assembler,
             position=self._entry(),
             steps=steps,
-            transforms=settings.transforms,
-            seed=settings.seed,
-            show_valid=settings.tail == "pad",
+            settings=settings,
             frames=prepared.frame_stream(sharers=sharers),
+            repair=Repair(prepared, planner.substitutes, sharers=sharers) if settings.on_error.tolerant else None,
+            meter=prepared.meter,
         )
 
     @property

@@ -12,6 +12,7 @@ from seqlake.errors import SchemaMismatchError
 from seqlake.training.batches import Samples
 from seqlake.training.mixture import Proportions, Schedule
 from seqlake.training.order import Axis, Order, Shuffle
+from seqlake.training.substitutes import Substitutes
 from seqlake.training.visits import Visits, visits
 
 if TYPE_CHECKING:
@@ -130,15 +131,28 @@ class Mixture:
         parts, numbers = self.schedule.locate(samples)
         rows, anchors = np.empty_like(samples), np.empty_like(samples)
         for number, own in split(parts):
+            epochs, places = np.divmod(numbers[own], len(self.parts[number].axis))
+            rows[own], anchors[own] = self._found(number, epochs, places)
+        return parts, rows, anchors
+
+    def substitutes(self, samples: Ints, attempt: int) -> tuple[Ints, Ints]:
+        """[n] samples, counted over all epochs -> row and anchor of others of the same parts; see `Substitutes`."""
+        parts, numbers = self.schedule.locate(samples)
+        rows, anchors = np.empty_like(samples), np.empty_like(samples)
+        for number, own in split(parts):
             part = self.parts[number]
             epochs, places = np.divmod(numbers[own], len(part.axis))
-            windows = np.empty_like(places)
-            for epoch, same in split(epochs):
-                windows[same] = self._order(number, epoch).windows(places[same])
-            found, index = part.axis.locate(windows)
-            rows[own] = part.rows[found]
-            anchors[own] = part.survey.first + index * part.survey.stride
-        return parts, rows, anchors
+            choice = Substitutes(samples=len(part.axis), shuffle=part.shuffle, seed=part.seed)
+            rows[own], anchors[own] = self._found(number, epochs, choice.of(epochs, places)[:, attempt])
+        return rows, anchors
+
+    def _found(self, number: int, epochs: Ints, places: Ints) -> tuple[Ints, Ints]:
+        """[n] samples of a part's epochs -> row and anchor of each."""
+        part, windows = self.parts[number], np.empty_like(places)
+        for epoch, same in split(epochs):
+            windows[same] = self._order(number, epoch).windows(places[same])
+        found, index = part.axis.locate(windows)
+        return part.rows[found], part.survey.first + index * part.survey.stride
 
     def visits(self, epoch: int) -> Visits:
         """When each shard is needed in an epoch of the mixture; shards are numbered on through its datasets."""
@@ -189,6 +203,12 @@ class MixPlanner:
     def visits(self, epoch: int, position: int) -> Visits:  # noqa: ARG002 - every rank needs every lane
         """When each shard is needed in an epoch."""
         return self._mixture.visits(epoch)
+
+    def substitutes(self, epochs: Ints, numbers: Ints, attempt: int) -> Samples:
+        """Samples to be tried in the places of others, of the same sources."""
+        rows, anchors = self._mixture.substitutes(epochs * len(self._mixture) + numbers, attempt)
+        valid = np.ones(len(rows), np.bool_)
+        return Samples(epochs=epochs, numbers=numbers, rows=rows, anchors=anchors, valid=valid)
 
 
 def split(keys: Ints, /) -> Iterator[tuple[int, Ints]]:

@@ -4,29 +4,33 @@ from __future__ import annotations
 
 from itertools import pairwise
 from threading import Lock
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from seqlake.errors import CacheTooSmallError
+from seqlake.errors import CacheTooSmallError, DamagedTableError
 from seqlake.training.cache import Cache
 from seqlake.training.cells import Cells, Values
+from seqlake.training.damage import is_damage
 from seqlake.training.decoded import flatten
 from seqlake.training.fetch import Fetcher
-from seqlake.training.gather import Memory
+from seqlake.training.gather import Memory, torch
 from seqlake.training.residents import Residents
+from seqlake.training.salvage import salvage
 from seqlake.training.shard_cache import ShardCache, is_remote
+from seqlake.training.telemetry import ORIGINS, Fetched
 from seqlake.windows.assemble import step_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from seqlake.protocols import Blob, Ints, ShardReader
     from seqlake.spec.schema import Schema
+    from seqlake.training.damage import Harm
     from seqlake.training.survey import Survey
     from seqlake.training.visits import Visits
 
@@ -42,9 +46,21 @@ class Opened:
         values: Columns with one value a row, the id among them.
         files: The cells of videos that windows take frames of: what they point to.
         decoded: Bytes held for shards that are not flat.
+        origins: [shards] where each one's steps are copied from: which of `telemetry.ORIGINS`.
+        harms: Row -> what is wrong with it; only rows of shards that were salvaged.
+        seconds: Spent on opening and looking at shards.
+
+    Args:
+        schema: Of the dataset.
+        survey: The dataset through the window.
+        cache: Room for what must be decoded.
+        tolerant: Bad cells count as null and stand in `harms`, instead of raising.
     """
 
-    def __init__(self, schema: Schema, survey: Survey, cache: Cache | None) -> None:
+    def __init__(self, schema: Schema, survey: Survey, cache: Cache | None, *, tolerant: bool = False) -> None:
+        self._tolerant = tolerant
+        self.harms: dict[int, list[Harm]] = {}
+        self.seconds = 0.0
         self._survey = survey
         self._lock = Lock()
         in_memory = cache is None or cache.path is None
@@ -56,6 +72,8 @@ class Opened:
         self._shard_of = np.repeat(np.arange(len(survey.shards)), np.diff(survey.first_rows))
         self.memory = Memory()
         self.decoded = 0
+        self.origins = np.zeros(len(survey.shards), dtype=np.int64)
+        self._pinned: list[set[int]] = [set(), set()]  # of the chunk before, and of this one
         rows, shards = survey.rows, len(survey.shards)
         names = [track.column for track in survey.tracks] + list(survey.cells)
         stepped = (*survey.tracks, *survey.framed)
@@ -64,6 +82,7 @@ class Opened:
             name: Cells(name, rows=rows, shards=shards, dtype=step_dtype(schema[name]), shape=schema[name].shape)
             for name in names
         }
+        self._id = schema.id
         singles = [*survey.singles, *([schema.id] if schema.id is not None else [])]
         self.values = {name: Values(name, rows=rows) for name in singles}
         videos = (track.column for track in survey.framed if schema[track.column].category == "file")
@@ -102,12 +121,38 @@ class Opened:
         """Release local copies that no sample from this one on needs soon; windows found in them are void."""
         if self._residents is None:
             return
-        for shard in self._residents.leave(sample):
+        before, now = self._pinned
+        self._pinned = [now, set()]
+        for shard in self._residents.leave(sample, keep=before | now):
             self._ready[shard] = False
             for cells in self.cells.values():
                 self.memory.drop(int(cells.low[shard]))
                 cells.low[shard] = cells.high[shard] = 0
             self._blobs.pop(shard, None)
+
+    def harmed(self, rows: Ints) -> NDArray[np.bool_]:
+        """[n] whether something is wrong with the cells of rows."""
+        if not self.harms:
+            return np.zeros(len(rows), np.bool_)
+        return np.isin(rows, np.fromiter(self.harms, np.int64, len(self.harms)))
+
+    def harms_of(self, row: int) -> list[Harm]:
+        """What is wrong with the cells of a row."""
+        return self.harms.get(row, [])
+
+    def id_of(self, row: int) -> str | None:
+        """The id of a row; None where there are none, or it cannot be read."""
+        values = None if self._id is None else self.values[self._id].values
+        return None if values is None or values[row] is None else str(values[row])
+
+    def pin(self, rows: Ints) -> None:
+        """Keep the shards of these rows, which the order does not ask for, as long as this chunk is in use."""
+        self._pinned[1].update(np.unique(self.shard_of(rows)).tolist())
+
+    @property
+    def fetched(self) -> Fetched:
+        """What was copied to a folder."""
+        return Fetched() if self._residents is None else self._residents.fetched()
 
     @property
     def is_fetched(self) -> bool:
@@ -121,17 +166,21 @@ class Opened:
             ShardChangedError: A file changed under its map.
             CacheTooSmallError: A shard that is not flat does not fit into memory.
         """
+        began = perf_counter()
         touched = np.zeros(len(self._ready), dtype=np.bool_)
         touched[self.shard_of(rows)] = True
         for shard in np.flatnonzero(touched & ~self._ready).tolist():
             with self._lock:  # loaders made from each other share what is open
                 if not self._ready[shard]:
                     self._open(shard)
+        if self.harms:
+            self.learn()
         now = monotonic()
         for shard in np.flatnonzero(touched & (self._seen < now - _FRESH)).tolist():
-            for blob in self._blobs[shard]:
+            for blob in self._blobs.get(shard, ()):
                 blob.view()
             self._seen[shard] = now
+        self.seconds += perf_counter() - began
 
     def cell(self, name: str, row: int) -> NDArray[Any]:
         """[T, ...] one whole cell, copied; [0, ...] where it is null."""
@@ -149,24 +198,19 @@ class Opened:
         return cell
 
     def _open(self, shard: int) -> None:
-        start, stop = self._survey.first_rows[shard : shard + 2]
-        rows = slice(int(start), int(stop))
-        reader = self._read(shard)
+        before = self.decoded
+        torch()  # a second to import: here it counts as opening
         try:
-            blobs: dict[int, Blob] = {}
-            left = [*self.values, *self.files.keys() - self.values.keys()]
-            for name, cells in self.cells.items():
-                flat = reader.flat(name)
-                if flat is None or flat.blob.view() is None:
-                    left.append(name)
-                else:
-                    cells.place(shard, rows, flat, self.memory)
-                    blobs[id(flat.blob)] = flat.blob
-            if left:
-                self._decode(reader, shard, rows, left)
-        finally:
-            reader.close()
-        self._blobs[shard] = list(blobs.values())
+            reader = self._read(shard)
+            try:
+                self.take(reader, shard, [*self.cells, *self.singles])
+            finally:
+                reader.close()
+        except Exception as error:
+            if not self._tolerant or not is_damage(error):
+                raise
+            self.decoded = before
+            salvage(self, shard, self._survey.shards[shard])
         self._ready[shard] = True
 
     def _read(self, shard: int) -> ShardReader:
@@ -183,20 +227,74 @@ class Opened:
         self._residents.come_to(np.array([shard]))
         return self._residents.open[shard].shard.open()
 
-    def _decode(self, reader: ShardReader, shard: int, rows: slice, names: list[str]) -> None:
-        self._check_room(rows, [name for name in names if name in self.cells])
-        found = pa.Table.from_batches(reader.batches(names))
+    @property
+    def singles(self) -> list[str]:
+        """Columns with one value a row, the files of videos among them."""
+        return [*self.values, *self.files.keys() - self.values.keys()]
+
+    def rows(self, shard: int) -> slice:
+        """The rows of a shard."""
+        start, stop = self._survey.first_rows[shard : shard + 2]
+        return slice(int(start), int(stop))
+
+    def take(self, reader: ShardReader, shard: int, names: Sequence[str]) -> None:
+        """Take in columns of a shard: where they lie in the file, or else decoded."""
+        decode, blobs = [], {}
         for name in names:
-            column = found.column(name)
-            if name in self.values or name in self.files:
-                single = self.values[name] if name in self.values else self.files[name]
-                single.keep(rows, column.combine_chunks(), vector=name in self._vectors)
-                continue
+            flat = reader.flat(name) if name in self.cells else None
+            if flat is None or flat.blob.view() is None:
+                decode.append(name)
+            else:
+                self.cells[name].place(shard, self.rows(shard), flat, self.memory)
+                blobs[id(flat.blob)] = flat.blob
+        if decode:
+            self._check_room(self.rows(shard), [name for name in decode if name in self.cells])
+            found = pa.Table.from_batches(reader.batches(decode))
+            for name in decode:
+                self.keep(shard, name, found.column(name))
+        self._blobs.setdefault(shard, []).extend(blobs.values())
+        copied = self._residents is not None and shard in self._residents.open
+        origin = "memory" if any(name in self.cells for name in decode) else "cache" if copied else "mapped"
+        self.origins[shard] = ORIGINS.index(origin)
+
+    def keep(self, shard: int, name: str, column: pa.ChunkedArray) -> None:
+        """Take in a decoded column of a shard."""
+        if name in self.cells:
             parts = [flatten(chunk, name=name) for chunk in column.chunks]
-            values = np.concatenate([part for part, _ in parts])
-            steps = np.concatenate([steps for _, steps in parts])
-            self.decoded += values.nbytes
-            self.cells[name].keep(shard, rows, values, steps, self.memory)
+            self.keep_steps(shard, name, np.concatenate([v for v, _ in parts]), np.concatenate([s for _, s in parts]))
+            return
+        single = self.values[name] if name in self.values else self.files[name]
+        single.keep(self.rows(shard), column.combine_chunks(), vector=name in self._vectors)
+
+    def keep_steps(self, shard: int, name: str, values: NDArray[Any], steps: Ints) -> None:
+        """Take in a shard's steps of one column: [all steps, ...], and [rows] how many are each row's."""
+        self.cells[name].keep(shard, self.rows(shard), values, steps, self.memory)
+        self.decoded += values.nbytes
+
+    def learn(self) -> None:
+        """Open further shards, in source order, until the shape of every column is known.
+
+        Raises:
+            DamagedTableError: No shard tells.
+        """
+        for shard in np.flatnonzero(~self._ready).tolist():
+            if self._known():
+                return
+            with self._lock:
+                if not self._ready[shard]:
+                    self._open(shard)
+        if not self._known():
+            first = next(iter(self.harms.values()))[0]
+            raise DamagedTableError(
+                f"No shard can be read, so that not even the shape of a batch is known. The first, {first.file}: "
+                f"{first.error}",
+                path=first.file,
+                hint="`seqlake validate` says what is damaged.",
+            )
+
+    def _known(self) -> bool:
+        singles = (*self.values.values(), *self.files.values())
+        return all(one.layouts for one in self.cells.values()) and all(one.values is not None for one in singles)
 
     def _check_room(self, rows: slice, names: list[str]) -> None:
         """Refuse before decoding what is known not to fit."""

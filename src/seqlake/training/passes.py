@@ -7,6 +7,7 @@ numpy call cost more than a second core gave.
 from __future__ import annotations
 
 from collections import deque
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,20 +15,29 @@ import numpy as np
 from seqlake.training.batches import Samples
 from seqlake.training.order import Order
 from seqlake.training.randomness import Random
+from seqlake.training.substitutes import Substitutes
 from seqlake.training.visits import visits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
 
     from seqlake.protocols import Ints
     from seqlake.training.batches import Assembler, Batch, Chunk
-    from seqlake.training.frames import FrameBatch, FrameStream
+    from seqlake.training.frame_batch import FrameBatch
+    from seqlake.training.frames import FrameStream
     from seqlake.training.mixed import MixPlanner
     from seqlake.training.order import Shuffle
+    from seqlake.training.repair import Repair
+    from seqlake.training.settings import Settings
     from seqlake.training.steps import Steps
     from seqlake.training.survey import Survey
-    from seqlake.training.transforms import Transform
+    from seqlake.training.telemetry import Meter
     from seqlake.training.visits import Visits
+
+_Coming = tuple["Chunk", "dict[str, float]", int, "FrameBatch | None"]
+"""The chunk of a batch, the bytes of a batch by origin, its number in the chunk, and its frames on their way."""
 
 _AHEAD = 1 << 15  # windows whose places are computed at a time
 _FIRST = 1 << 10  # fewer at first, so that the first batch comes soon
@@ -52,6 +62,16 @@ class Planner:
     def samples(self, epoch: int, position: int, steps: Ints) -> Samples:
         """The samples of some steps of the pass that begins at a sample of an epoch."""
         further, numbers, valid = self._steps.take(position, steps)
+        return self._located(epoch, further, numbers, valid)
+
+    def substitutes(self, epochs: Ints, numbers: Ints, attempt: int) -> Samples:
+        """Samples to be tried in the places of others; see `Substitutes`."""
+        choice = Substitutes(samples=self._steps.samples, shuffle=self._shuffle, seed=self._seed)
+        others = choice.of(epochs, numbers)[:, attempt]
+        first = int(epochs.min())
+        return self._located(first, epochs - first, others, np.ones(len(others), np.bool_))
+
+    def _located(self, epoch: int, further: Ints, numbers: Ints, valid: NDArray[np.bool_]) -> Samples:
         windows = self._windows(epoch, further, numbers)
         rows, index = self._survey.axis.locate(windows)
         return Samples(
@@ -92,10 +112,10 @@ class Pass:
         assembler: Makes batches of them.
         position: (epoch, sample) where the pass begins.
         steps: The step numbers to deliver.
-        transforms: Applied to each batch in turn.
-        seed: For the transforms' random numbers.
-        show_valid: Whether batches say which samples are repetitions.
+        settings: Transforms, seed and tail rule.
         frames: Decodes frames, the next batch's while one is in use; None where the window asks for none.
+        repair: Deals with bad samples; None where they raise.
+        meter: Counts what is done.
     """
 
     def __init__(
@@ -105,44 +125,71 @@ class Pass:
         *,
         position: tuple[int, int],
         steps: range,
-        transforms: Sequence[Transform],
-        seed: int,
-        show_valid: bool,
-        frames: FrameStream | None = None,
+        settings: Settings,
+        frames: FrameStream | None,
+        repair: Repair | None,
+        meter: Meter,
     ) -> None:
+        self._planner = planner
         self._assembler = assembler
-        self._local = local_batch = planner.local_batch
-        self._transforms = transforms
-        self._seed = seed
-        self._show_valid = show_valid
+        self._local = planner.local_batch
+        self._settings = settings
         self._frames = frames
+        self._repair = repair
+        self._meter = meter
+        meter.ahead = 0 if frames is None else _DECODED_AHEAD
+        self._since: float | None = None  # when the last batch was handed out
         epoch, sample = position
         if assembler.opened.is_fetched:
             then = planner.visits(epoch + 1, 0)
             assembler.opened.expect(planner.visits(epoch, sample), sample, then=then)
-        chunks = self._chunks(planner, position, steps)
-        self._batches = ((chunk, at) for chunk in chunks for at in range(len(chunk.samples.rows) // local_batch))
-        self._next: deque[tuple[Chunk, int, FrameBatch | None]] = deque()
+        self._batches = (
+            (chunk, origins, at)
+            for chunk, origins in self._chunks(position, steps)
+            for at in range(len(chunk.samples.rows) // self._local)
+        )
+        self._next: deque[_Coming] = deque()
 
-    def _chunks(self, planner: Planner | MixPlanner, position: tuple[int, int], steps: range) -> Iterator[Chunk]:
-        """Chunks in order; when one is begun, the one before it may still be in use, but no earlier one."""
-        before = position[1]
+    def _chunks(self, position: tuple[int, int], steps: range) -> Iterator[tuple[Chunk, dict[str, float]]]:
+        """Chunks in order; when one is begun, the one before it may still be in use, but no earlier one.
+
+        Each with the bytes of one of its batches by origin.
+        """
+        before, opened, spent = position[1], self._assembler.opened, self._meter.seconds
         for part in _parts(steps, self._local):
-            samples = planner.samples(*position, part)
+            began, opening = perf_counter(), opened.seconds
+            samples = self._planner.samples(*position, part)
+            ordered = perf_counter()
             if len(samples.numbers) and not (samples.epochs > position[0]).any():
-                self._assembler.opened.leave(before)
+                opened.leave(before)
                 before = int(samples.numbers.min())
-            yield self._assembler.prepare(samples, size=self._local)
+            if self._repair is not None:
+                samples = self._repair.signals(samples)
+            chunk = self._assembler.prepare(samples, size=self._local)
+            origins = self._assembler.origins(samples.rows, size=self._local)
+            opening = opened.seconds - opening
+            spent["order"] += ordered - began
+            spent["open"] += opening
+            spent["locate"] += perf_counter() - ordered - opening
+            yield chunk, origins
 
     def __iter__(self) -> Pass:
         return self
 
     def __next__(self) -> Batch:
+        began = perf_counter()
         try:
-            return self._delivered()
+            batch = self._delivered()
         except StopIteration:
             self.close()
             raise
+        meter, now = self._meter, perf_counter()
+        meter.batches += 1
+        meter.samples += self._local
+        meter.inside += now - began
+        meter.elapsed += now - (self._since or began)
+        self._since = now
+        return batch
 
     def close(self) -> None:
         """End what decodes ahead; nothing more is delivered."""
@@ -152,26 +199,44 @@ class Pass:
             self._frames.close()
 
     def _delivered(self) -> Batch:
-        chunk, at, under_way = self._come_to()
-        samples, own = chunk.samples, slice(at * self._local, (at + 1) * self._local)
+        chunk, origins, at, under_way = self._come_to()
+        spent, nbytes = self._meter.seconds, self._meter.nbytes
+        began, opening = perf_counter(), self._assembler.opened.seconds
         batch = self._assembler.batch(chunk, at)
+        gathered, opening = perf_counter(), self._assembler.opened.seconds - opening
+        spent["open"] += opening
+        spent["gather"] += gathered - began - opening
+        for origin, count in origins.items():
+            nbytes[origin] = nbytes.get(origin, 0.0) + count
         if self._frames is not None and under_way is not None:
             batch.update(self._frames.take(under_way))
-        if self._show_valid:
-            batch["valid"] = samples.valid[own]
-        if self._transforms:
-            random = Random(seed=self._seed, epochs=samples.epochs[own], numbers=samples.numbers[own])
-            for transform in self._transforms:
-                batch = transform(batch, random)
+            spent["decode"] += perf_counter() - gathered
+        if self._repair is not None:
+            self._repair.finish(
+                batch,
+                chunk.samples.part(at * self._local, (at + 1) * self._local),
+                {} if self._frames is None else self._frames.harmed,
+            )
+        elif self._settings.tail == "pad":
+            batch["valid"] = chunk.samples.valid[at * self._local : (at + 1) * self._local]
+        return self._transformed(batch, chunk.samples, at) if self._settings.transforms else batch
+
+    def _transformed(self, batch: Batch, samples: Samples, at: int) -> Batch:
+        began, own = perf_counter(), slice(at * self._local, (at + 1) * self._local)
+        random = Random(seed=self._settings.seed, epochs=samples.epochs[own], numbers=samples.numbers[own])
+        for transform in self._settings.transforms:
+            batch = transform(batch, random)
+        self._meter.seconds["transform"] += perf_counter() - began
         return batch
 
-    def _come_to(self) -> tuple[Chunk, int, FrameBatch | None]:
-        """The chunk of the next batch, its number in it and its frames; those of the batch after it are begun too."""
+    def _come_to(self) -> _Coming:
+        """The next batch; the frames of the one after it are begun too."""
         while len(self._next) < (1 if self._frames is None else 1 + _DECODED_AHEAD):
             coming = next(self._batches, None)
             if coming is None:
                 break
-            self._next.append((*coming, self._begun(*coming)))
+            chunk, origins, at = coming
+            self._next.append((chunk, origins, at, self._begun(chunk, at)))
         if not self._next:
             raise StopIteration
         return self._next.popleft()

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from seqlake.training.batches import Assembler
+from seqlake.training.damage import Ledger
 from seqlake.training.frames import FrameColumns, FrameStream
 from seqlake.training.mixed import MixPlanner, Mixture, resolved
 from seqlake.training.opened import Opened
@@ -14,6 +15,7 @@ from seqlake.training.passes import Planner
 from seqlake.training.state import describe
 from seqlake.training.steps import Steps
 from seqlake.training.survey import Survey, survey
+from seqlake.training.telemetry import Fetched, Meter
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from seqlake.spec.schema import Schema
     from seqlake.training.order import Shuffle
     from seqlake.training.settings import Settings
+    from seqlake.training.telemetry import Telemetry
 
 
 class Prepared:
@@ -41,9 +44,10 @@ class Prepared:
     def changed(self, settings: Settings) -> Prepared:
         """The same source with other settings; what does not depend on them is shared."""
         other = Prepared(self.source, settings)
-        other._opened = self._opened
-        if settings.frames == self.settings.frames:
-            other._frame_columns = self._frame_columns
+        if settings.on_error.tolerant == self.settings.on_error.tolerant:
+            other._opened = self._opened
+            if settings.frames == self.settings.frames and settings.on_error == self.settings.on_error:
+                other._frame_columns = self._frame_columns
         if "survey" in self.__dict__:
             other.__dict__["survey"] = self.survey
         if "mixture" in self.__dict__ and settings.groups == self.settings.groups:
@@ -103,8 +107,29 @@ class Prepared:
         """The shards in use, by this process."""
         # A forked child makes its own: a lock or thread of the parent's would be dead in it.
         if self._opened is None or self._opened[0] != os.getpid():
-            self._opened = (os.getpid(), Opened(self.source.schema, self.survey, self.settings.cache))
+            self._opened = (os.getpid(), self._open())
         return self._opened[1]
+
+    def _open(self) -> Opened:
+        settings = self.settings
+        return Opened(self.source.schema, self.survey, settings.cache, tolerant=settings.on_error.tolerant)
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """The bad samples that this process met."""
+        settings = self.settings
+        return Ledger(budget=settings.on_error, samples=-(-self.samples // settings.world_size))
+
+    @cached_property
+    def meter(self) -> Meter:
+        """What this process spent its time on."""
+        return Meter()
+
+    def report(self) -> Telemetry:
+        """The meter's counts, with what the shards in use know."""
+        if self._opened is None or self._opened[0] != os.getpid():
+            return self.meter.report(held=0, fetched=Fetched())
+        return self.meter.report(held=self._opened[1].decoded, fetched=self._opened[1].fetched)
 
     @property
     def frame_columns(self) -> FrameColumns:

@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from seqlake.training.telemetry import Fetched
+
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from seqlake.protocols import Ints
     from seqlake.training.fetch import Fetcher
     from seqlake.training.shard_cache import LocalShard
@@ -65,8 +69,12 @@ class Residents:
                 come[shard] = self.open[shard] = self._fetcher.take(shard)
         return come
 
-    def leave(self, sample: int, /) -> list[int]:
+    def leave(self, sample: int, /, *, keep: Collection[int] = ()) -> list[int]:
         """Release the shards that no sample from this one on needs before they would come again; their numbers.
+
+        Args:
+            sample: Where the epoch is.
+            keep: Shards that stay.
 
         Whoever looks into their memory must have let go of it: it may be gone at any time.
         """
@@ -75,10 +83,22 @@ class Residents:
         self._visits = self._visits.after(sample)
         begun = self._visits.begins <= sample
         needed = set(self._visits.shards[begun].tolist())
-        left = [shard for shard in self.open if shard not in needed]
+        left = [shard for shard in self.open if shard not in needed and shard not in keep]
         for shard in left:
             self.open.pop(shard).release()
         return left
+
+    def fetched(self) -> Fetched:
+        """What was copied so far."""
+        own, traffic = self._fetcher.fetched, self._fetcher.transfers.traffic
+        return Fetched(
+            nbytes=traffic.nbytes,
+            requests=traffic.requests,
+            retries=traffic.retries,
+            hits=own.hits,
+            misses=own.misses,
+            waited=own.waited,
+        )
 
     def close(self) -> None:
         """Release all."""

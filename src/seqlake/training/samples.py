@@ -8,11 +8,15 @@ import numpy as np
 
 from seqlake.training.batches import Samples
 from seqlake.training.randomness import Random
+from seqlake.training.repair import Repair
+from seqlake.training.substitutes import Substitutes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
+    from seqlake.protocols import Ints
     from seqlake.training.batches import Batch
+    from seqlake.training.damage import Harm
     from seqlake.training.prepared import Prepared
 
 
@@ -61,26 +65,35 @@ class WindowDataset:
         numbers = np.where(numbers < 0, numbers + len(self), numbers)
         if len(numbers) and (numbers.min() < 0 or numbers.max() >= len(self)):
             raise IndexError(f"Windows are numbered 0 to {len(self) - 1}; found {list(indices)}.")
-        rows, anchors = self._prepared.locate(numbers)
-        samples = Samples(
-            epochs=np.zeros_like(numbers),
-            numbers=numbers,
-            rows=rows,
-            anchors=anchors,
-            valid=np.ones(len(numbers), dtype=np.bool_),
-        )
+        samples = self._at(np.zeros_like(numbers), numbers)
+        repair = Repair(self._prepared, self._other) if self._prepared.settings.on_error.tolerant else None
+        if repair is not None:
+            samples = repair.signals(samples)
+        harmed: Mapping[int, Sequence[Harm]] = {}
         assembler = self._prepared.assembler()
         batch = assembler.batch(assembler.prepare(samples, size=len(numbers)), 0)
         frames = self._prepared.frame_stream(sharers=1)
         if frames is not None:
             try:
                 batch.update(frames.take(frames.begin(samples.rows, samples.anchors)))
+                harmed = frames.harmed
             finally:
                 frames.close()
+        if repair is not None:
+            repair.finish(batch, samples, harmed)
         random = Random(seed=self._prepared.settings.seed, epochs=samples.epochs, numbers=numbers)
         for transform in self._prepared.settings.transforms:
             batch = transform(batch, random)
         return batch
+
+    def _at(self, epochs: Ints, numbers: Ints) -> Samples:
+        rows, anchors = self._prepared.locate(numbers)
+        valid = np.ones(len(numbers), dtype=np.bool_)
+        return Samples(epochs=epochs, numbers=numbers, rows=rows, anchors=anchors, valid=valid)
+
+    def _other(self, epochs: Ints, numbers: Ints, attempt: int) -> Samples:
+        choice = Substitutes(samples=len(self), shuffle=None, seed=self._prepared.settings.seed)
+        return self._at(epochs, choice.of(epochs, numbers)[:, attempt])
 
     def __repr__(self) -> str:
         return f"WindowDataset({self._prepared.settings.window!r})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from seqlake.training.damage import OnError
 from seqlake.training.frames import FrameOptions
 from seqlake.training.order import Shuffle
 
@@ -32,6 +33,7 @@ class Settings:
     transforms: tuple[Transform, ...] = ()
     reuse: bool = False
     frames: FrameOptions = field(default_factory=FrameOptions)
+    on_error: OnError = field(default_factory=OnError)
     groups: Groups | None = None
 
     def check(self) -> None:

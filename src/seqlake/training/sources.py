@@ -14,8 +14,8 @@ from seqlake.errors import SchemaMismatchError
 from seqlake.training.cache import Cache
 from seqlake.training.mixed import Mixture, Part, split
 from seqlake.training.mixture import Mix
+from seqlake.training.opened_mix import MixOpened
 from seqlake.training.prepared import Prepared
-from seqlake.training.visits import Visits
 from seqlake.windows.spec import Whole
 
 if TYPE_CHECKING:
@@ -26,9 +26,13 @@ if TYPE_CHECKING:
     from seqlake.protocols import Ints, Readable
     from seqlake.spec.schema import Column, Schema
     from seqlake.training.batches import Assembler, Batch, Samples
-    from seqlake.training.frames import FrameBatch, FrameStream
+    from seqlake.training.damage import Harm
+    from seqlake.training.frame_batch import FrameBatch
+    from seqlake.training.frames import FrameStream
+    from seqlake.training.opened import Opened
     from seqlake.training.settings import Settings
     from seqlake.training.survey import Survey
+    from seqlake.training.telemetry import Telemetry
 
 NAME, NUMBER = "source", "source_number"
 """What batches of several datasets say beside their columns."""
@@ -133,12 +137,23 @@ class PreparedMix(Prepared):
         told = repr([(name, each.fingerprint) for name, each in zip(self.mix.sources, self.members, strict=True)])
         return "mix " + hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
 
+    @property
+    def opened(self) -> Opened:
+        """The shards in use, of all datasets."""
+        return cast("Opened", MixOpened(self))
+
+    def report(self) -> Telemetry:
+        """The meter's counts, with what the shards in use know."""
+        return self.meter.report(held=self.opened.decoded, fetched=self.opened.fetched)
+
     def assembler(self) -> Assembler:
         """Makes batches of samples of all datasets."""
         return cast("Assembler", MixAssembler(self))
 
     def frame_stream(self, *, sharers: int) -> FrameStream | None:
         """Decodes frames of all datasets, on one set of threads."""
+        for member in self.members:
+            member.meter = self.meter
         return cast("FrameStream", MixFrames(self, sharers=sharers)) if self.surveys[0].framed else None
 
     def windows(self) -> int:
@@ -171,47 +186,22 @@ class MixChunk:
     size: int
 
 
-class MixOpened:
-    """`Opened` of several datasets, as far as passes ask it."""
-
-    def __init__(self, prepared: PreparedMix) -> None:
-        self._members = [member.opened for member in prepared.members]
-        self._first_shards = prepared.first_shards
-
-    @property
-    def is_fetched(self) -> bool:
-        """Whether shards are copied to a folder as they are needed."""
-        return any(member.is_fetched for member in self._members)
-
-    def expect(self, visits: Visits, sample: int, *, then: Visits | None) -> None:
-        """Say when which shards will be needed."""
-        for number, member in enumerate(self._members):
-            own = [None if one is None else self._of(number, one) for one in (visits, then)]
-            assert own[0] is not None
-            member.expect(own[0], sample, then=own[1])
-
-    def leave(self, sample: int) -> None:
-        """Release local copies that no sample from this one on needs soon."""
-        for member in self._members:
-            member.leave(sample)
-
-    def _of(self, number: int, visits: Visits) -> Visits:
-        first, stop = self._first_shards[number : number + 2]
-        own = (visits.shards >= first) & (visits.shards < stop)
-        return Visits(shards=visits.shards[own] - first, begins=visits.begins[own], ends=visits.ends[own])
-
-
 class MixAssembler:
     """`Assembler` of several datasets: a batch is put together from a part of each."""
 
     def __init__(self, prepared: PreparedMix) -> None:
+        self.opened = prepared.opened
+        self._origins: dict[str, float] = {}
         self._prepared = prepared
-        self.opened = MixOpened(prepared)
         self._assemblers = [member.assembler() for member in prepared.members]
         self._names = np.array([*prepared.mix.sources, None], dtype=object)[:-1]
 
     def reuse_buffers(self) -> None:
         """Nothing: batches are put together in fresh memory."""
+
+    def origins(self, rows: Ints, *, size: int) -> dict[str, float]:  # noqa: ARG002 - `Assembler` needs them
+        """Bytes of the batch that was made last, by where they were copied from."""
+        return self._origins
 
     def prepare(self, samples: Samples, *, size: int) -> MixChunk:
         """Samples of some batches, one after the other; see `Assembler.prepare`."""
@@ -223,10 +213,13 @@ class MixAssembler:
         samples = _some(chunk.samples, own)
         parts: list[tuple[Ints, Batch]] = []
         members = np.zeros(len(samples.rows), dtype=np.int64)
+        self._origins.clear()
         for member, which in self._prepared.by_member(samples.rows):
             mine = _some(samples, which, before=int(self._prepared.first_rows[member]))
             assembler = self._assemblers[member]
             parts.append((which, assembler.batch(assembler.prepare(mine, size=len(which)), 0)))
+            for origin, count in assembler.origins(mine.rows, size=len(which)).items():
+                self._origins[origin] = self._origins.get(origin, 0.0) + count
             members[which] = member
         batch = together(parts, self._prepared.settings.window)
         return {**batch, NAME: self._names[members], NUMBER: members}
@@ -239,6 +232,7 @@ class MixFrames:
         self._prepared = prepared
         streams = [member.frame_stream(sharers=sharers) for member in prepared.members]
         self._streams = [stream for stream in streams if stream is not None]
+        self.harmed: dict[int, list[Harm]] = {}
         for stream in self._streams[1:]:
             stream.share(self._streams[0])
 
@@ -252,7 +246,11 @@ class MixFrames:
 
     def take(self, begun: list[tuple[int, Ints, FrameBatch]]) -> Batch:
         """The frames of a batch that was begun."""
-        parts = [(own, self._streams[member].take(batch)) for member, own, batch in begun]
+        parts: list[tuple[Ints, Batch]] = []
+        self.harmed = {}
+        for member, own, batch in begun:
+            parts.append((own, self._streams[member].take(batch)))
+            self.harmed |= {int(own[place]): harms for place, harms in self._streams[member].harmed.items()}
         return together(parts, self._prepared.settings.window)
 
     def close(self) -> None:
@@ -269,6 +267,8 @@ def _some(samples: Samples, which: Ints | slice, *, before: int = 0) -> Samples:
         rows=samples.rows[which] - before,
         anchors=samples.anchors[which],
         valid=samples.valid[which],
+        bad={},
+        substituted=None,
     )
 
 

@@ -6,6 +6,7 @@ import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
+from seqlake.training.damage import OnError
 from seqlake.training.frames import FrameOptions
 from seqlake.training.mixed import Groups
 from seqlake.training.steps import TAILS
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from seqlake.training.batches import Batch
+    from seqlake.training.damage import Policy
     from seqlake.training.frames import Layout
     from seqlake.training.prepared import Prepared
     from seqlake.training.settings import Settings
@@ -139,6 +141,26 @@ class Verbs:
         options = FrameOptions(size=size, layout=layout, device=device or "cpu", threads=threads)
         options.check()
         return self._with(frames=options)
+
+    def on_error(self, policy: Policy, /, *, budget: float | None = 0.01) -> Self:
+        """What becomes of samples whose data are bad: a file gone or damaged, a frame or cell that cannot be read.
+
+        Batches then have `valid` [B]. Shape and number of batches do not change. Broken connections and time-outs
+        always raise: they say nothing about the data.
+
+        Args:
+            policy: `"raise"`, the default; `"mask"` delivers zeros, with False in `<column>_mask` where data are bad,
+                and in `valid`; `"substitute"` puts another sample of the same lane and block in the place, chosen by
+                seed, epoch and sample number alone, with True in `substituted` [B].
+            budget: Bad samples of an epoch that are tolerated on this process: a count, a fraction of its samples
+                (rounded up), or None for any number. `loader.ledger` has an entry for each.
+
+        Raises:
+            ValueError: An unknown policy, or a budget that is neither.
+        """
+        on_error = OnError(policy=policy, budget=budget)
+        on_error.check()
+        return self._with(on_error=on_error)
 
     def reuse_buffers(self) -> Self:
         """Write each batch's windows where the last ones were: a batch is valid until the next `next()`."""

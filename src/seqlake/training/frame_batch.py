@@ -1,0 +1,295 @@
+"""The frames of one batch: what it needs is decoded once, by several threads."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import partial
+from threading import Event, Lock
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from seqlake.errors import SeqlakeError
+from seqlake.training.clips import check_shape
+from seqlake.training.damage import Harm, is_damage
+from seqlake.training.telemetry import Work
+from seqlake.windows.frames import find, steps_shown
+from seqlake.windows.sources import told
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Sequence
+
+    from numpy.typing import NDArray
+
+    from seqlake.protocols import Ints
+    from seqlake.training.batches import Batch
+    from seqlake.training.clips import Clip, FrameColumn
+    from seqlake.training.decoding import Workers
+    from seqlake.training.frames import FrameColumns
+
+_PATIENCE = 600.0  # seconds without a batch's frames after which something is wrong
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Task:
+    """Frames of one clip that one thread decodes: ascending, each once, and where each is wanted."""
+
+    column: int
+    key: Hashable
+    frames: Ints  # [m]
+    which: Ints  # [n] number in `frames`
+    places: Ints  # [n] place in the batch's [B * W]
+
+
+class FrameBatch:
+    """The frames of one batch on their way: clips are looked at, frames found, frames decoded.
+
+    Whichever thread does the last piece of one stage begins the next. Errors are raised where the batch is asked for;
+    of several, always the same one.
+    """
+
+    allocate: Callable[[str, tuple[int, ...], np.dtype[Any]], NDArray[Any]]
+
+    def __init__(
+        self, frame_columns: FrameColumns, workers: Workers, rows: Ints, anchors: Ints, *, number: int
+    ) -> None:
+        self.pid = os.getpid()
+        self.rows = rows
+        self.anchors = anchors
+        self._frame_columns = frame_columns
+        self._workers = workers
+        self._number = number
+        self._lock = Lock()
+        self._left = 0
+        self._ready = Event()
+        self._errors: list[tuple[int, BaseException]] = []
+        self._clips: list[dict[Hashable, Clip]] = [{} for _ in frame_columns.columns]
+        self._frames: list[NDArray[Any]] = []
+        self._masks: list[NDArray[np.bool_]] = []
+        self._lost: dict[tuple[int, Hashable], Exception] = {}
+        self.harmed: dict[int, list[Harm]] = {}
+        self.work = Work()
+
+    @property
+    def ready(self) -> bool:
+        """Whether nothing need be waited for."""
+        return self._ready.is_set()
+
+    def start(self) -> None:
+        """Begin."""
+        unique = np.unique(self.rows)
+        looks: list[Callable[[], None]] = []
+        for number, column in enumerate(self._frame_columns.columns):
+            looks += [partial(self._look, number, rows) for rows in column.chores(unique)]
+        self._stage(looks, self._arrange)
+
+    def result(self) -> Batch:
+        """Each column's frames [B, W, height, width, 3] and `<column>_mask` [B, W].
+
+        Raises:
+            DecodeError: A frame cannot be decoded; says of which sequence, column and file.
+            DamagedTableError: A file is not there.
+            SchemaMismatchError: Frames differ in size.
+            TimeoutError: Nothing came for ten minutes.
+        """
+        if not self._ready.wait(_PATIENCE):
+            raise TimeoutError(
+                f"The frames of {len(self.rows)} windows were not decoded in {_PATIENCE:.0f} s: {self._left} pieces "
+                f"are left, of rows {self.rows[:4].tolist()} and others. Does a store or a disk not answer?"
+            )
+        if self._errors:
+            raise min(self._errors, key=lambda pair: pair[0])[1]
+        for slot, harms in self.harmed.items():  # of several errors in a column, always the same one
+            worst = {harm.column: harm for harm in sorted(harms, key=lambda harm: harm.error, reverse=True)}
+            self.harmed[slot] = [worst[name] for name in sorted(worst)]
+        batch: Batch = {}
+        for column, frames, mask in zip(self._frame_columns.columns, self._frames, self._masks, strict=True):
+            self.work.delivered += mask.size
+            turned = frames.transpose(0, 1, 4, 2, 3) if self._frame_columns.options.layout == "TCHW" else frames
+            batch |= {column.track.column: turned, f"{column.track.column}_mask": mask}
+        return batch
+
+    def _stage(self, works: Sequence[Callable[[], None]], then: Callable[[], None]) -> None:
+        """Have pieces of work done, each by any thread, and then something else by the last of them."""
+        self._left = max(1, len(works))
+        for number, work in enumerate(works or [lambda: None]):
+            self._workers.put(self._number, partial(self._piece, number, work, then))
+
+    def _piece(self, number: int, work: Callable[[], None], then: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001 - raised where the batch is asked for
+            with self._lock:
+                self._errors.append((number, error))
+        with self._lock:
+            self._left -= 1
+            last = not self._left
+        if not last:
+            return
+        if self._errors:
+            self._ready.set()
+            return
+        try:
+            then()
+        except BaseException as error:  # noqa: BLE001 - the same
+            self._errors.append((0, error))
+            self._ready.set()
+
+    def _look(self, number: int, rows: list[int]) -> None:
+        column = self._frame_columns.columns[number]
+        try:
+            found = column.look(rows)
+        except (SeqlakeError, OSError) as error:
+            if not self._tolerates(error):
+                raise self._told(error, column, rows[0], "") from error
+            found = {}
+            if len(rows) == 1:
+                self._lost[number, column.key(rows[0])] = error
+            for row in rows if len(rows) > 1 else ():
+                self._look(number, [row])
+        with self._lock:
+            self._clips[number].update(found)
+
+    def _tolerates(self, error: Exception) -> bool:
+        return self._frame_columns.prepared.settings.on_error.tolerant and is_damage(error)
+
+    def _harm(self, slots: Ints, error: Exception, column: FrameColumn, key: Hashable) -> None:
+        harm = Harm.of(error, column=column.column.name, file=column.where(key))
+        with self._lock:
+            for slot in slots.tolist():
+                self.harmed.setdefault(slot, []).append(harm)
+
+    def _arrange(self) -> None:
+        """Find every frame, make room for all of them, and deal them to the threads."""
+        tasks: list[_Task] = []
+        for number in range(len(self._frame_columns.columns)):
+            tasks += self._arranged(number)
+        self._stage([partial(self._decode, task) for task in tasks], self._ready.set)
+
+    def _arranged(self, number: int) -> list[_Task]:
+        column, survey = self._frame_columns.columns[number], self._frame_columns.survey
+        shape, dtype = column.shape()
+        width = column.track.width
+        frames = self.allocate(column.track.column, (len(self.rows), width, *shape), dtype)
+        mask = np.zeros((len(self.rows), width), np.bool_)
+        wanted = np.zeros((len(self.rows), width), np.bool_)
+        parts: dict[Hashable, list[tuple[Ints, Ints]]] = {}
+        places = np.arange(mask.size).reshape(mask.shape)
+        order = np.argsort(self.rows, kind="stable")
+        for own in np.split(order, np.flatnonzero(np.diff(self.rows[order])) + 1):
+            row = int(self.rows[own[0]])
+            key = column.key(row)
+            if key is None:
+                continue
+            clip = self._clip(number, key, row)
+            if clip is not None and clip.shape is not None:
+                self._check_shape(number, clip, (shape, dtype), row)
+            if clip is None or (number, key) in self._lost:
+                self._harm(own, self._lost[number, key], column, key)
+                continue
+            first, shown = column.shown(row, clip)
+            steps = steps_shown(column.track, shown) if survey.steps is None else int(survey.steps[row])
+            stamps = column.track.timestamps and self._frame_columns.opened.cell(column.track.timestamps, row)
+            numbers, mask[own] = find(
+                column.track,
+                self.anchors[own],
+                steps=np.full(len(own), steps, np.int64),
+                shown=shown,
+                stamps=stamps if isinstance(stamps, np.ndarray) else None,
+            )
+            wanted[own] = shown.there(numbers) if self._frame_columns.clamp else mask[own]
+            parts.setdefault(key, []).append((places[own][wanted[own]], numbers[wanted[own]] + first))
+        frames.reshape(-1, *shape)[~wanted.reshape(-1)] = 0
+        self._frames.append(frames)
+        self._masks.append(mask)
+        return self._dealt(number, parts, int(wanted.sum()))
+
+    def _clip(self, number: int, key: Hashable, row: int) -> Clip | None:
+        clips = self._clips[number]
+        if key not in clips and (number, key) not in self._lost:
+            known = self._frame_columns.columns[number].known(key)
+            if known is None:  # forgotten meanwhile, for the sake of very many other files
+                self._look(number, [row])
+            else:
+                clips[key] = known
+        return clips.get(key)
+
+    def _dealt(self, number: int, parts: dict[Hashable, list[tuple[Ints, Ints]]], total: int) -> list[_Task]:
+        """Each clip's frames as one piece of work, or as several of whole groups of pictures."""
+        most = max(1, -(-total // (2 * self._workers.size)))
+        tasks: list[_Task] = []
+        for key, own in parts.items():
+            places, numbers = (np.concatenate(arrays) for arrays in zip(*own, strict=True))
+            if not len(places):
+                continue
+            clip = self._clips[number][key]
+            unique, which = np.unique(numbers, return_inverse=True)
+            groups = unique if clip.starts is None else np.searchsorted(clip.starts, unique, side="right")
+            begins = np.flatnonzero(np.diff(groups, prepend=-1))  # the first frame of each group that is wanted
+            edges = [0]
+            for begin in begins.tolist():
+                if begin - edges[-1] >= most:
+                    edges.append(begin)
+            for low, high in zip(edges, [*edges[1:], len(unique)], strict=True):
+                inside = (which >= low) & (which < high)
+                order = np.argsort(which[inside], kind="stable")
+                tasks.append(_Task(number, key, unique[low:high], which[inside][order] - low, places[inside][order]))
+        return tasks
+
+    def _decode(self, task: _Task) -> None:
+        column = self._frame_columns.columns[task.column]
+        out = self._frames[task.column]
+        out = out.reshape(-1, *out.shape[2:])
+        first = int(task.places[0])
+        clip = self._clips[task.column][task.key]
+        began = perf_counter()
+        try:
+            if len(task.places) == len(task.frames) and bool((np.diff(task.places) == 1).all()):
+                column.read(task.key, clip, task.frames, out[first : first + len(task.frames)])
+            else:
+                found = column.read(task.key, clip, task.frames, None)
+                for place, number in zip(task.places.tolist(), task.which.tolist(), strict=True):
+                    out[place] = found[number]
+        except (SeqlakeError, OSError) as error:
+            if not self._tolerates(error):
+                row = int(self.rows[first // column.track.width])
+                raise self._told(error, column, row, f", frames {task.frames[0]} to {task.frames[-1]}") from error
+            self._decode_singly(task, out)
+        with self._lock:
+            self.work.frames += len(task.frames)
+            self.work.seconds += perf_counter() - began
+
+    def _decode_singly(self, task: _Task, out: NDArray[Any]) -> None:
+        """What can be decoded of a damaged clip: whether a frame can must not depend on what it is decoded with."""
+        column, mask = self._frame_columns.columns[task.column], self._masks[task.column].reshape(-1)
+        clip = self._clips[task.column][task.key]
+        harmed: set[int] = set()
+        for number, frame in enumerate(task.frames.tolist()):
+            places = task.places[task.which == number]
+            try:
+                out[places] = column.read(task.key, clip, np.array([frame]), None)
+            except (SeqlakeError, OSError) as error:
+                if not self._tolerates(error):
+                    raise
+                out[places] = 0
+                mask[places] = False
+                slots = {*(places // column.track.width).tolist()} - harmed
+                harmed |= slots
+                self._harm(np.array(sorted(slots), np.int64), error, column, task.key)
+
+    def _check_shape(self, number: int, clip: Clip, expected: Any, row: int) -> None:
+        column = self._frame_columns.columns[number]
+        try:
+            assert clip.shape is not None
+            check_shape(clip.shape, expected)
+        except SeqlakeError as error:
+            if not self._tolerates(error):
+                raise self._told(error, column, row, "") from None
+            self._lost[number, column.key(row)] = error
+
+    def _told(self, error: Exception, column: FrameColumn, row: int, frames: str) -> Exception:
+        key = column.key(row)
+        file = "" if key is None else f" ({column.where(key)})"
+        return told(error, f"{self._frame_columns.name(row)}, column {column.track.column!r}{frames}{file}")

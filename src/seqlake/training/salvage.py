@@ -1,0 +1,153 @@
+"""What can still be read of a damaged shard: column by column, part by part, cell by cell."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from seqlake.errors import SchemaMismatchError
+from seqlake.training.damage import Harm, is_damage
+from seqlake.training.decoded import flatten
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from seqlake.protocols import Ints, Shard, ShardReader
+    from seqlake.training.opened import Opened
+
+_PARTS = 64  # of a shard: what lies in the same part as damaged bytes is lost with them
+
+Steps = tuple["NDArray[Any]", int]  # [T, ...] of one row, and T with -1 for null
+
+
+def salvage(opened: Opened, shard: int, source: Shard, /) -> None:
+    """Take in what can be read of a shard; every other cell counts as null and stands in `opened.harms`.
+
+    What is lost depends on the shard's bytes alone.
+
+    Raises:
+        OSError: The line or the machine failed, not the data.
+        ShardChangedError: The file changed.
+    """
+    rows = opened.rows(shard)
+    everything = np.arange(rows.start, rows.stop)
+    file = source.key.rpartition("#")[0] or source.key
+    try:
+        reader = source.open()
+    except Exception as error:
+        if not is_damage(error):
+            raise
+        _lose(opened, everything, Harm.of(error, column="", file=file))
+        return
+    lost: dict[str, Exception] = {}
+    names = [*opened.cells, *opened.singles]
+    try:
+        for name in names:
+            try:
+                opened.take(reader, shard, [name])
+            except Exception as error:
+                if not is_damage(error):
+                    raise
+                lost[name] = error
+        if len(lost) == len(names) > 1 and len({str(error) for error in lost.values()}) == 1:
+            first = lost[names[0]]
+            _lose(opened, everything, Harm.of(first, column="", file=file))
+            return
+        for name, why in lost.items():
+            _Column(opened, shard, file, reader, name).save(why)
+    finally:
+        reader.close()
+    opened.origins[shard] = 0
+
+
+def _lose(opened: Opened, rows: Ints, harm: Harm) -> None:
+    for row in rows.tolist():
+        own = opened.harms.setdefault(row, [])
+        if harm not in own:
+            own.append(harm)
+
+
+class _Column:
+    """One column of a damaged shard."""
+
+    def __init__(self, opened: Opened, shard: int, file: str, reader: ShardReader, name: str) -> None:
+        self._opened = opened
+        self._shard = shard
+        self._file = file
+        self._reader = reader
+        self._name = name
+        self._first = opened.rows(shard).start
+        self._count = opened.rows(shard).stop - self._first
+
+    def save(self, error: Exception) -> None:
+        """Take in the cells that can be read.
+
+        Args:
+            error: Why the column as a whole cannot.
+        """
+        parts = self._read(0, self._count)
+        if all(cells is None for _, _, cells in parts):
+            self._lost(0, self._count, error)
+        elif self._name in self._opened.cells:
+            self._save_steps(parts)
+        else:
+            kind = next(cells.type for _, _, cells in parts if cells is not None)
+            arrays = [pa.nulls(stop - start, kind) if cells is None else cells for start, stop, cells in parts]
+            try:
+                self._opened.keep(self._shard, self._name, pa.chunked_array(arrays))
+            except SchemaMismatchError as other:  # vectors of unlike lengths
+                self._lost(0, self._count, other)
+
+    def _read(self, start: int, stop: int) -> list[tuple[int, int, pa.Array | None]]:
+        """The cells of some rows in parts, halved where they cannot be read together; None where not at all."""
+        try:
+            found = pa.Table.from_batches(self._reader.batches([self._name], rows=np.arange(start, stop)))
+            return [(start, stop, pa.concat_arrays(found.column(0).chunks))]
+        except Exception as error:
+            if not is_damage(error):
+                raise
+            if stop - start <= max(1, self._count // _PARTS):
+                self._lost(start, stop, error)
+                return [(start, stop, None)]
+        middle = (start + stop) // 2
+        return [*self._read(start, middle), *self._read(middle, stop)]
+
+    def _save_steps(self, parts: list[tuple[int, int, pa.Array | None]]) -> None:
+        nothing = (np.zeros((0, 0), np.uint8), -1)
+        found: list[Steps] = [nothing] * self._count
+        for start, stop, cells in parts:
+            if cells is None:
+                continue
+            for row in range(start, stop):
+                try:
+                    values, length = flatten(cells[row - start : row - start + 1], name=self._name)
+                    found[row] = (values, int(length[0]))
+                except SchemaMismatchError as error:
+                    self._lost(row, row + 1, error)
+        shape = self._shape(found)
+        for row, (values, steps) in enumerate(found):
+            if steps > 0 and values.shape[1:] != shape:
+                found[row] = nothing
+                expected = SchemaMismatchError(
+                    f"Column {self._name!r}: expected steps of shape {shape}, found {values.shape[1:]}."
+                )
+                self._lost(row, row + 1, expected)
+        dtype = self._opened.cells[self._name].dtype
+        whole = [values for values, steps in found if steps > 0] or [np.zeros((0, *shape), dtype)]
+        self._opened.keep_steps(self._shard, self._name, np.concatenate(whole), np.array([s for _, s in found]))
+
+    def _shape(self, found: list[Steps]) -> tuple[int, ...]:
+        """Of a step as it is stored: the declared width, else the one that most rows have."""
+        known = self._opened.cells[self._name].shape
+        shapes = Counter(values.shape[1:] for values, steps in found if steps > 0)
+        if known is not None:
+            size = int(np.prod(known))
+            return next((shape for shape in shapes if int(np.prod(shape)) == size), known)
+        return shapes.most_common(1)[0][0] if shapes else ()
+
+    def _lost(self, start: int, stop: int, error: BaseException) -> None:
+        harm = Harm.of(error, column=self._name, file=self._file)
+        _lose(self._opened, np.arange(self._first + start, self._first + stop), harm)
