@@ -200,15 +200,15 @@ class MixPlanner:
         _, rows, anchors = self._mixture.locate(epochs * len(self._mixture) + numbers)
         return Samples(epochs=epochs, numbers=numbers, rows=rows, anchors=anchors, valid=valid)
 
+    def visits(self, epoch: int, position: int) -> Visits:  # noqa: ARG002 - every rank needs every lane
+        """When each shard is needed in an epoch."""
+        return self._mixture.visits(epoch)
+
     def substitutes(self, epochs: Ints, numbers: Ints, attempt: int) -> Samples:
         """Samples to be tried in the places of others, of the same sources."""
         rows, anchors = self._mixture.substitutes(epochs * len(self._mixture) + numbers, attempt)
         valid = np.ones(len(rows), np.bool_)
         return Samples(epochs=epochs, numbers=numbers, rows=rows, anchors=anchors, valid=valid)
-
-    def visits(self, epoch: int, position: int) -> Visits:  # noqa: ARG002 - every rank needs every lane
-        """When each shard is needed in an epoch."""
-        return self._mixture.visits(epoch)
 
 
 def split(keys: Ints, /) -> Iterator[tuple[int, Ints]]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class MixOpened:
-    """`Opened` of several datasets, as far as passes ask it."""
+    """`Opened` of several datasets, as far as passes ask for it."""
 
     def __init__(self, prepared: PreparedMix) -> None:
         self._prepared = prepared
@@ -65,8 +65,24 @@ class MixOpened:
         for member, own in self._prepared.by_member(rows):
             self._members[member].visit(rows[own] - self._prepared.first_rows[member])
 
+    @property
+    def is_fetched(self) -> bool:
+        """Whether shards are copied to a folder as they are needed."""
+        return any(member.is_fetched for member in self._members)
+
+    def expect(self, visits: Visits, sample: int, *, then: Visits | None) -> None:
+        """Say when which shards will be needed, numbered on through the datasets."""
+        for number, member in enumerate(self._members):
+            later = None if then is None else self._own(number, then)
+            member.expect(self._own(number, visits), sample, then=later)
+
+    def leave(self, sample: int) -> None:
+        """Release local copies that no sample from this one on needs soon."""
+        for member in self._members:
+            member.leave(sample)
+
     def pin(self, rows: Ints) -> None:
-        """Keep the shards of these rows as long as this chunk is in use."""
+        """Keep the shards of these rows as long as the chunk under way; see `Opened.pin`."""
         for member, own in self._prepared.by_member(rows):
             self._members[member].pin(rows[own] - self._prepared.first_rows[member])
 
@@ -86,6 +102,11 @@ class MixOpened:
         """The id of a row."""
         member, own = self._of(row)
         return member.id_of(own)
+
+    def _own(self, number: int, visits: Visits) -> Visits:
+        first, stop = self._prepared.first_shards[number : number + 2]
+        own = (visits.shards >= first) & (visits.shards < stop)
+        return Visits(shards=visits.shards[own] - first, begins=visits.begins[own], ends=visits.ends[own])
 
     def _of(self, row: int) -> tuple[Opened, int]:
         ((member, _),) = self._prepared.by_member(np.array([row]))
