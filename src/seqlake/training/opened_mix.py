@@ -26,26 +26,6 @@ class MixOpened:
         self._members = [member.opened for member in prepared.members]
 
     @property
-    def is_fetched(self) -> bool:
-        """Whether shards are copied to a folder as they are needed."""
-        return any(member.is_fetched for member in self._members)
-
-    def expect(self, visits: Visits, sample: int, *, then: Visits | None) -> None:
-        """Say when which shards will be needed."""
-        for number, member in enumerate(self._members):
-            member.expect(self._own(number, visits), sample, then=None if then is None else self._own(number, then))
-
-    def leave(self, sample: int) -> None:
-        """Release local copies that no sample from this one on needs soon."""
-        for member in self._members:
-            member.leave(sample)
-
-    def _own(self, number: int, visits: Visits) -> Visits:
-        first, stop = self._prepared.first_shards[number : number + 2]
-        own = (visits.shards >= first) & (visits.shards < stop)
-        return Visits(shards=visits.shards[own] - first, begins=visits.begins[own], ends=visits.ends[own])
-
-    @property
     def seconds(self) -> float:
         """Spent on opening and looking at shards."""
         return sum(member.seconds for member in self._members)
