@@ -5,6 +5,7 @@ Run as a script, this is the server: in a process of its own, so that tests may 
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -35,6 +36,17 @@ def user_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder))
         yield folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forks_that_come_up() -> Iterator[None]:
+    """Whatever forks here, `multiprocessing` too, does so beside the threads of many libraries."""
+    from seqlake.testing.oracle import crashes
+
+    with pytest.MonkeyPatch.context() as patch:
+        if hasattr(os, "fork"):
+            patch.setattr(os, "fork", crashes.fork)
+        yield
 
 
 @pytest.fixture(scope="session")
