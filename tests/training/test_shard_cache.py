@@ -319,20 +319,19 @@ def ended(process: subprocess.Popen) -> str:
 
 def test_killing_some_of_those_who_share_harms_nobody(tmp_path, transfers) -> None:
     cache = ShardCache(tmp_path / "cache", limit=int(5.5 * size_of_one(tmp_path, transfers)), patience=30)
-    processes = [start(cache, me) for me in range(3)]
     worker = start(cache, 4, rounds=10_000)
     victim = start(cache, 3, what="stall")
     assert victim.stdout.readline() == "stalls\n"
     assert list((cache.path / "shards").glob("*.part"))
+    processes = [start(cache, me) for me in range(3)]
+    assert [process.stdout.readline() for process in (*processes, worker)] == ["ready\n"] * 4
+    for dying in (victim, worker):
+        dying.kill()
+        dying.wait(timeout=10)
+        dying.stdout.close()
     most = 0
     while any(process.poll() is None for process in processes):
         most = max(most, on_disk(cache))
-        for dying in (victim, worker):
-            if dying.poll() is None:
-                assert dying is victim or worker.stdout.readline() == "ready\n"
-                dying.kill()
-                dying.wait(timeout=10)
-                dying.stdout.close()
         time.sleep(0.005)
     outputs = [ended(process) for process in processes]
     assert all(out.endswith("done\n") and "wrong" not in out for out in outputs)
