@@ -509,7 +509,7 @@ def test_a_shard_that_is_there_is_not_replaced_by_one_that_comes_ahead(cache, tr
 
 def test_a_program_that_ends_does_not_wait_for_what_is_fetched_ahead(tmp_path) -> None:
     code = (
-        "import sys, time\n"
+        "import sys, threading, time\n"
         f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
         "import sharing\n"
         "from seqlake.training.fetch import Fetcher\n"
@@ -522,12 +522,14 @@ def test_a_program_that_ends_does_not_wait_for_what_is_fetched_ahead(tmp_path) -
         "    def batches(self, columns, rows=None):\n"
         "        for _ in range(1000):\n"
         "            print('.', flush=True)\n"
+        "            began.set()\n"
         "            time.sleep(0.1)\n"
         "            yield self.table.select(columns).slice(0, 1).combine_chunks().to_batches()[0]\n"
+        "began = threading.Event()\n"
         f"cache = ShardCache({str(tmp_path / 'cache')!r}, limit={LIMIT})\n"
         "fetcher = Fetcher([Slow(n) for n in range(8)], sharing.SCHEMA, cache=cache)\n"
         "fetcher.schedule(range(8))\n"
-        "time.sleep(0.3)\n"
+        "assert began.wait(30)\n"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=40, check=True)
     assert ended.stdout.startswith(".")
