@@ -312,7 +312,9 @@ def start(cache: ShardCache, me: int, *, rounds: int = 12, what: str = "train", 
 
 def ended(process: subprocess.Popen) -> str:
     try:
-        return process.communicate(timeout=60)[0]
+        process.wait(timeout=60)  # what it says fits into a pipe
+        with process.stdout as said:
+            return said.read()
     finally:
         process.kill()
 
