@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-_fork: Callable[[], int] = getattr(os, "fork", lambda: 0)  # Windows has none; tests put `fork` in its place
+if hasattr(os, "fork"):
+    _fork = os.fork  # kept here, because tests put the function below in its place
 _PATIENCE = 20.0  # seconds
 
 
