@@ -571,14 +571,17 @@ def test_a_long_take_says_hourly_that_it_is_alive(root: Path, monkeypatch: pytes
 
 
 TAKE = 20  # steps
+FAR = 15  # steps after which the encoder, which looks ahead, has written something
 
 
 def record_for_ever(root: Path, first: int, say: int, *, last_step: int) -> None:
     """Take after take; the number of each that is committed goes down the pipe, and before that a dot for each step.
 
-    At the last step it waits for the encoder's thread, and dies.
+    At the last step it dies, far into a take only when the encoder has begun its file.
     """
     ds = opening.open(root)
+    staged = root / "_seqlake" / "staged"
+    earlier = set(staged.glob("*.tmp"))
     steps = 0
     with ds.writer() as writer:
         for number in range(first, first + 1000):
@@ -588,7 +591,9 @@ def record_for_ever(root: Path, first: int, say: int, *, last_step: int) -> None
                     os.write(say, b".")
                     steps += 1
                     if steps == last_step:
-                        time.sleep(0.1)
+                        deadline = time.monotonic() + 60
+                        while k >= FAR and not set(staged.glob("*.tmp")) - earlier and time.monotonic() < deadline:
+                            time.sleep(0.001)
                         os.kill(os.getpid(), signal.SIGKILL)
             os.write(say, b"%d\n" % number)
 
@@ -620,8 +625,10 @@ def killed(root: Path, first: int, *, steps: int, after: float | None) -> list[i
 def check_kills(root: Path, kills: int, seed: int) -> None:
     rng = random.Random(seed)
     acknowledged: set[str] = set()
+    in_the_making = 0
     for kill in range(kills):
         steps, after = rng.randint(1, 3 * TAKE), rng.choice([None, rng.uniform(0, 0.03)])
+        in_the_making += after is None and (steps - 1) % TAKE >= FAR
         said = killed(root, 1000 * kill, steps=steps, after=after)
         assert len(said) >= (steps - 1) // TAKE
         acknowledged |= {f"ep_{number:05}" for number in said}
@@ -635,7 +642,7 @@ def check_kills(root: Path, kills: int, seed: int) -> None:
             assert row["length"] == len(row["action"]) == TAKE
             assert len(video(root / row["cam"])[0]) == TAKE
     staged = root / "_seqlake" / "staged"
-    assert any(staged.glob("*.tmp")), "killed while videos were in the making"
+    assert len(list(staged.glob("*.tmp"))) >= in_the_making > 0, "killed while videos were in the making"
     ds = opening.open(root)
     ds.collect(older_than=timedelta(0))
     files = {name for name in files_in(root) if name.startswith("files/")}

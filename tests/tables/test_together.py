@@ -68,6 +68,16 @@ def test_readers_see_whole_versions_while_others_write(tmp_path):
     tables.append(table, ["stays"])
     first = tables.append(table, ["goes"])
 
+    turns = tmp_path / "turns"
+    turns.write_bytes(b"")
+
+    def two_more_turns():
+        """The second of them began after this, so it sees what was committed by now."""
+        enough = turns.stat().st_size + 2
+        deadline = time.monotonic() + 60
+        while turns.stat().st_size < enough and time.monotonic() < deadline:
+            time.sleep(0.001)
+
     def write(report):
         writer = standalone.open(location)
         for number in range(8):
@@ -78,6 +88,8 @@ def test_readers_see_whole_versions_while_others_write(tmp_path):
                 writer.rollback(writer.versions()[-2])
             if number % 4 == 3:
                 writer.collect(older_than=timedelta(seconds=0.05))
+            if number % 2:
+                two_more_turns()
 
     pinned = standalone.open(location).snapshot(first)
     seen = []
@@ -90,9 +102,11 @@ def test_readers_see_whole_versions_while_others_write(tmp_path):
             assert len(ids) == len(set(ids)) == snapshot.version.rows
             assert "stays" in oracle.glob_ids(table.store)
             oracle.check_pinned(pinned, ["stays", "goes"])
+            with turns.open("ab") as file:
+                file.write(b".")
 
     crashes.in_child(write, patience=read)
-    assert seen
+    assert len({version for version, _ in seen}) > 3
     # Whatever was read as a version is what the log says that version is.
     found = oracle.Bytes(table.store)
     for version, ids in seen:
