@@ -18,18 +18,15 @@ kept between rounds. Rounds alternate; medians count.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import shutil
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from pages import Checks, conditions, save, verdicts
 
 import seqlake as sl
 
@@ -126,21 +123,14 @@ def table(report: dict[str, Any]) -> str:
             f"| {r['dim']} | {rate['np.mean']:.2f} | {rate['moments']:.2f} ({r['moments_of_mean']:.2f}) | "
             f"{rate['np.quantile']:.2f} | {rate['quantiles']:.2f} ({r['quantiles_of_quantile']:.1f}) |"
         )
-    lines += ["", "| | found | target | |", "|---|---|---|---|"]
-    for check in report["checks"]:
-        verdict = "met" if check["met"] else "missed"
-        lines.append(f"| {check['what']} | {check['found']:.2f} | {check['target']:g} | {verdict} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, *verdicts(report["checks"])]) + "\n"
 
 
 def conclusions(dims: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    checks = []
+    checks = Checks()
     for r in dims:
-        for what, found, target in (
-            (f"moments of np.mean, D={r['dim']}", r["moments_of_mean"], 0.5),
-            (f"quantiles of np.quantile, D={r['dim']}", r["quantiles_of_quantile"], 1.0),
-        ):
-            checks.append({"what": what, "found": found, "target": target, "met": found >= target})
+        checks.check(f"moments of np.mean, D={r['dim']}", r["moments_of_mean"], 0.5)
+        checks.check(f"quantiles of np.quantile, D={r['dim']}", r["quantiles_of_quantile"], 1.0)
     return checks
 
 
@@ -154,23 +144,17 @@ def main() -> None:
     args = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="seqlake-stats-", dir=args.folder))
     try:
-        load = os.getloadavg()[0]
+        head = conditions()
         dims = [compare(folder / str(dim), dim, args.megabytes, args.rounds) for dim in args.dims]
     finally:
         shutil.rmtree(folder)
     report = {
-        "when": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        "machine": f"{os.cpu_count()} cores, {platform.processor() or platform.machine()}",
-        "python": f"Python {platform.python_version()}",
+        **head,
         "numpy": np.__version__,
-        "load_before": load,
         "dims": dims,
         "checks": conclusions(dims),
     }
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(report, indent=1) + "\n")
-    args.out.with_suffix(".md").write_text(table(report))
-    print(table(report))
+    save(args.out, report, table(report))
 
 
 if __name__ == "__main__":

@@ -21,14 +21,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
@@ -36,6 +34,7 @@ from typing import TYPE_CHECKING, Any
 
 import av
 import numpy as np
+from pages import Checks, conditions, save, verdicts
 
 import seqlake as sl
 from seqlake import media
@@ -325,13 +324,8 @@ def ratio(report: dict[str, Any], task: str, reader: str) -> float | None:
 
 def conclusions(report: dict[str, Any]) -> list[dict[str, Any]]:
     """What was to be reached, and what was."""
-    checks = []
-
-    def check(what: str, found: float | None, target: float, *, at_most: bool = False) -> None:
-        if found is not None:
-            met = found <= target if at_most else found >= target
-            checks.append({"what": what, "found": round(found, 3), "target": target, "met": met})
-
+    checks = Checks()
+    check = checks.check
     for width, codec, lerobot in ((2, 1.0, 2.5), (16, 0.95, 4.0)):
         task = f"random windows of {width}"
         check(f"of PyAV by hand, {task}", ratio(report, task, "pyav"), 0.95)
@@ -383,17 +377,7 @@ def table(report: dict[str, Any]) -> str:
         f"ms, {one['index_kb']:.0f} kB ({one['bytes_per_packet']:.1f} bytes a packet). With a kept index the file is "
         f"open and a frame of its middle decoded in {one['first_frame_with_kept_index_ms']:.1f} ms."
     )
-    lines += [
-        "",
-        index,
-        "",
-        "| | found | target | |",
-        "|---|---|---|---|",
-    ]
-    lines += [
-        f"| {c['what']} | {c['found']:g} | {c['target']:g} | {'met' if c['met'] else 'missed'} |"
-        for c in report["checks"]
-    ]
+    lines += ["", index, *verdicts(report["checks"])]
     return "\n".join(lines) + "\n"
 
 
@@ -413,11 +397,8 @@ def main() -> None:
         if args.prepare:
             return
         report: dict[str, Any] = {
-            "when": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-            "machine": f"{os.cpu_count()} cores, {platform.processor() or platform.machine()}",
-            "python": f"Python {platform.python_version()}",
+            **conditions(),
             "pyav": av.__version__,
-            "load_before": os.getloadavg()[0],
             "files": {
                 name: {key: value for key, value in made.items() if key not in {"dataset", "videos"}}
                 for name, made in plan["files"].items()
@@ -429,10 +410,7 @@ def main() -> None:
     finally:
         if args.folder is None:
             shutil.rmtree(folder)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(report, indent=1) + "\n")
-    args.out.with_suffix(".md").write_text(table(report))
-    print(table(report))
+    save(args.out, report, table(report))
 
 
 if __name__ == "__main__":

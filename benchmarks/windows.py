@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import resource
 import shutil
 import statistics
@@ -26,7 +25,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +32,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from pages import Checks, conditions, save, verdicts
 
 import seqlake as sl
 from seqlake.training.batches import Assembler
@@ -356,12 +355,8 @@ def writing_memory(folder: Path, gigabytes: float) -> dict[str, float]:
 
 def conclusions(report: dict[str, Any]) -> list[dict[str, Any]]:
     """What was to be reached, and what was."""
-    checks = []
-
-    def check(what: str, found: float, target: float, *, at_most: bool = False) -> None:
-        met = found <= target if at_most else found >= target
-        checks.append({"what": what, "found": round(found, 4), "target": target, "met": met})
-
+    checks = Checks()
+    check = checks.check
     wide = [r for r in report["windows"] if r["width"] > 1]
     for r in wide:
         where = f"{r['shards']} shards, W={r['width']}, {r['threads']} threads"
@@ -416,11 +411,7 @@ def table(report: dict[str, Any]) -> str:
     for peer in report.get("peers", []):
         rate = f"{peer['windows_per_second']:,.0f}" if "windows_per_second" in peer else peer.get("missing", "failed")
         lines.append(f"| {peer['peer']} | {peer.get('width', '')} | {rate} |")
-    lines += ["", "| | found | target | |", "|---|---|---|---|"]
-    lines += [
-        f"| {c['what']} | {c['found']:g} | {c['target']:g} | {'met' if c['met'] else 'missed'} |"
-        for c in report["checks"]
-    ]
+    lines += verdicts(report["checks"])
     return "\n".join(lines) + "\n"
 
 
@@ -440,11 +431,8 @@ def main() -> None:
     try:
         arrays = make_arrays(args.sequences)
         report: dict[str, Any] = {
-            "when": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-            "machine": f"{os.cpu_count()} cores, {platform.processor() or platform.machine()}",
-            "python": f"Python {platform.python_version()}",
+            **conditions(),
             "torch": torch.__version__,
-            "load_before": os.getloadavg()[0],
         }
         report["windows"] = compare(args, arrays, folder)
         if "sequence" not in args.skip and args.shards:
@@ -462,10 +450,7 @@ def main() -> None:
         report["checks"] = conclusions(report)
     finally:
         shutil.rmtree(folder)
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(json.dumps(report, indent=1) + "\n")
-    args.out.with_suffix(".md").write_text(table(report))
-    print(table(report))
+    save(args.out, report, table(report))
 
 
 if __name__ == "__main__":
