@@ -189,6 +189,11 @@ class Assembler:
             and 0 < cells.layouts[0].width == cells.layouts[0].stride
         ):
             return self._find_runs(track, samples, np.minimum(counts, steps), size)
+        return self._find_steps(track, samples, size)
+
+    def _find_steps(self, track: Track, samples: Samples, size: int) -> Found:
+        counts = self.opened.cells[track.column].steps[samples.rows]
+        steps = counts if self._survey.steps is None else self._survey.steps[samples.rows]
         numbers, mask = self._numbers(track, samples.rows, samples.anchors, steps=steps, counts=counts)
         nothing = np.zeros(0, dtype=np.int64)
         missing = self._by_batch(np.flatnonzero(~mask), mask.size, size * track.width)

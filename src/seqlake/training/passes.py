@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 _Coming = tuple["Chunk", "dict[str, float]", int, "FrameBatch | None"]
 """The chunk of a batch, the bytes of a batch by origin, its number in the chunk, and its frames on their way."""
 
+_Prepared = tuple["Chunk", "dict[str, float]"]
+"""A chunk, and the bytes of one of its batches by origin."""
+
 _AHEAD = 1 << 15  # windows whose places are computed at a time
 _FIRST = 1 << 10  # fewer at first, so that the first batch comes soon
 _DECODED_AHEAD = 1  # batches whose frames are decoded while one is in use
@@ -143,9 +146,10 @@ class Pass:
         if assembler.opened.is_fetched:
             then = planner.visits(epoch + 1, 0)
             assembler.opened.expect(planner.visits(epoch, sample), sample, then=then)
+        chunks = self._chunks(position, steps)
         self._batches = (
             (chunk, origins, at)
-            for chunk, origins in self._chunks(position, steps)
+            for chunk, origins in (chunks if assembler.opened.portion is None else _one_ahead(chunks))
             for at in range(len(chunk.samples.rows) // self._local)
         )
         self._next: deque[_Coming] = deque()
@@ -156,7 +160,7 @@ class Pass:
         Each with the bytes of one of its batches by origin.
         """
         before, opened, spent = position[1], self._assembler.opened, self._meter.seconds
-        for part in _parts(steps, self._local):
+        for part in _parts(steps, self._local, most=opened.portion or _AHEAD):
             began, opening = perf_counter(), opened.seconds
             samples = self._planner.samples(*position, part)
             ordered = perf_counter()
@@ -248,10 +252,21 @@ class Pass:
         return self._frames.begin(chunk.samples.rows[own], chunk.samples.anchors[own])
 
 
-def _parts(steps: range, local_batch: int) -> Iterator[Ints]:
-    """Step numbers in the portions they are prepared in."""
-    at, size = 0, _FIRST
+def _parts(steps: range, local_batch: int, *, most: int) -> Iterator[Ints]:
+    """Step numbers in the portions they are prepared in, of about `most` samples."""
+    at, size = 0, min(_FIRST, most)
     while at < len(steps):
         count = max(1, size // max(1, local_batch))
         yield np.array(steps[at : at + count], dtype=np.int64)
-        at, size = at + count, _AHEAD
+        at, size = at + count, most
+
+
+def _one_ahead(chunks: Iterator[_Prepared]) -> Iterator[_Prepared]:
+    """The next is begun before one is handed out: what it needs is read meanwhile."""
+    before: _Prepared | None = None
+    for chunk in chunks:
+        if before is not None:
+            yield before
+        before = chunk
+    if before is not None:
+        yield before

@@ -12,6 +12,7 @@ from seqlake.training.frames import FrameColumns, FrameStream
 from seqlake.training.mixed import MixPlanner, Mixture, resolved
 from seqlake.training.opened import Opened
 from seqlake.training.passes import Planner
+from seqlake.training.range_batches import RangeAssembler
 from seqlake.training.state import describe
 from seqlake.training.steps import Steps
 from seqlake.training.survey import Survey, survey
@@ -166,6 +167,8 @@ class Prepared:
 
     def assembler(self) -> Assembler:
         """Makes batches of samples."""
+        if self.opened.portion is not None:
+            return RangeAssembler(self.survey, self.opened)
         return Assembler(self.survey, self.opened)
 
     def frame_stream(self, *, sharers: int) -> FrameStream | None:

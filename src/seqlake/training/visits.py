@@ -10,6 +10,8 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from numpy.typing import NDArray
+
     from seqlake.protocols import Ints
     from seqlake.training.order import Order
 
@@ -34,6 +36,11 @@ class Visits:
         """Those that are not over at a sample."""
         left = self.ends > sample
         return Visits(shards=self.shards[left], begins=self.begins[left], ends=self.ends[left])
+
+    def of(self, shards: NDArray[np.bool_], /) -> Visits:
+        """Those of some shards: [shards] True where wanted."""
+        own = shards[self.shards]
+        return Visits(shards=self.shards[own], begins=self.begins[own], ends=self.ends[own])
 
     def needed(self, first: int, stop: int, /) -> Ints:
         """Shards that some of the samples may need."""
