@@ -7,6 +7,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from seqlake.files.ranges import GAP
 from seqlake.shards.files import ParquetShard
@@ -19,12 +20,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from seqlake.protocols import Blob, Flat, Ints, Shard, ShardReader
-    from seqlake.training.cache import Cache
-    from seqlake.training.survey import Survey
+    from seqlake.protocols import Blob, Flat, Ints, Shard
     from seqlake.training.transfers import Transfers
-
-_QUARTER = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,15 +39,27 @@ class Steps:
     numbers: Ints
 
 
-def opened(
-    shard: Shard, columns: Sequence[str], transfers: Transfers, /
-) -> tuple[ShardReader, dict[str, Flat]] | None:
-    """A reader of a remote shard, and where columns of it lie, if all of them can be read by range.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """A remote shard whose windows can be read by range.
+
+    Attributes:
+        flats: Where its columns lie.
+        others: Further columns, read whole.
+    """
+
+    flats: dict[str, Flat]
+    others: pa.Table
+
+
+def look(shard: Shard, columns: Sequence[str], transfers: Transfers, /, *, others: Sequence[str] = ()) -> Look | None:
+    """Where columns of a remote shard lie, if all of them can be read by range.
 
     Args:
         shard: The shard.
         columns: Its temporal columns that windows take.
-        transfers: What reads the footer and the index, in a few requests, and whatever the reader is asked for.
+        transfers: What reads the footer and the index, in a few requests.
+        others: Columns to read whole.
 
     Returns:
         None where the shard is no remote Parquet, or a column is not flat: then fetch it whole.
@@ -59,40 +68,14 @@ def opened(
     if base is None or not is_remote(shard):
         return None
     reader = over(shard, MeteredBlob(base.blob, transfers), kind=_Remote).open()
-    found = {name: flat for name in columns if (flat := reader.flat(name)) is not None}
-    if len(found) == len(columns):
-        return reader, found
-    reader.close()
-    return None
-
-
-def chosen(survey: Survey, cache: Cache | None, /) -> NDArray[np.bool_]:
-    """[shards] whose windows shall be read by range, where they are remote and flat; nothing is read to find out.
-
-    With `fetch="auto"` those of which the windows of an epoch are less than a quarter of what would be fetched whole.
-    Steps that several windows take count as often, since each window is read when it comes, and each range counts as
-    `GAP` bytes more: that is what one more request costs.
-    """
-    fetch = "auto" if cache is None else cache.fetch
-    shards = len(survey.shards)
-    if fetch != "auto" or not survey.tracks:
-        return np.full(shards, fetch == "range" and bool(survey.tracks))
-    windows, taken, held = survey.axis.shard_windows, np.zeros(shards, np.int64), np.zeros(shards)
-    for track in survey.tracks:
-        size, counts = survey.step_bytes.get(track.column, 0), survey.counts.get(track.column)
-        if counts is None or not size:
-            return np.zeros(shards, np.bool_)  # samples, or steps of unknown size
-        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.maximum(counts, 0))])
-        taken += windows * (track.width * size + GAP)
-        held += np.diff(ends[survey.first_rows]) * size
-    if cache is not None and cache.path is not None:  # whole files, whichever of their rows are wanted
-        held *= [_all_rows(shard) / max(1, shard.rows) for shard in survey.shards]
-    return taken < held * _QUARTER
-
-
-def _all_rows(shard: Shard) -> int:
-    base = beneath(shard)
-    return shard.rows if base is None else base.rows
+    try:
+        flats = {name: flat for name in columns if (flat := reader.flat(name)) is not None}
+        if len(flats) < len(columns):
+            return None
+        found = pa.Table.from_batches(reader.batches(others)) if others else pa.table({})
+        return Look(flats=flats, others=found)
+    finally:
+        reader.close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

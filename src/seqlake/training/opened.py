@@ -11,14 +11,13 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.errors import CacheTooSmallError, DamagedTableError
-from seqlake.training.by_range import chosen
-from seqlake.training.by_range import opened as open_by_range
 from seqlake.training.cache import Cache
 from seqlake.training.cells import Cells, Values
 from seqlake.training.damage import is_damage
 from seqlake.training.decoded import flatten
 from seqlake.training.fetch import Fetcher
 from seqlake.training.gather import Memory, torch
+from seqlake.training.ranged import Ranged
 from seqlake.training.residents import Residents
 from seqlake.training.salvage import salvage
 from seqlake.training.shard_cache import ShardCache, is_remote
@@ -31,13 +30,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from seqlake.protocols import Blob, Flat, Ints, ShardReader
+    from seqlake.protocols import Blob, Ints, ShardReader
     from seqlake.spec.schema import Schema
     from seqlake.training.damage import Harm
     from seqlake.training.survey import Survey
     from seqlake.training.visits import Visits
 
-_AT_A_TIME = 32 << 20  # bytes of windows that are read by range together
 _FRESH = 0.05  # seconds for which a shard that was looked at counts as still the same file
 
 
@@ -52,7 +50,7 @@ class Opened:
         decoded: Bytes held for shards that are not flat.
         origins: [shards] where each one's steps are copied from: which of `telemetry.ORIGINS`.
         harms: Row -> what is wrong with it; only rows of shards that were salvaged.
-        flats: Shard whose windows are read by range -> where its columns lie.
+        ranged: The shards whose windows are read by range.
         transfers: What reads stores.
         seconds: Spent on opening and looking at shards.
 
@@ -73,8 +71,7 @@ class Opened:
         self._limit = (cache if cache is not None and in_memory else Cache()).nbytes
         self._residents: Residents | None = None
         self.transfers = Transfers()
-        self._wanted_by_range = chosen(survey, cache)
-        self.flats: dict[int, dict[str, Flat]] = {}
+        self.ranged = Ranged(survey, cache, self.transfers)
         self._ready = np.zeros(len(survey.shards), dtype=np.bool_)
         self._seen = np.full(len(survey.shards), -np.inf)
         self._blobs: dict[int, list[Blob]] = {}
@@ -126,7 +123,7 @@ class Opened:
     def expect(self, visits: Visits, sample: int, *, then: Visits | None) -> None:
         """Say when which shards will be needed: fetch the next ones ahead. For caches in a folder; see `Residents`."""
         if self._residents is not None:
-            whole = ~self._wanted_by_range
+            whole = ~self.ranged.wanted
             self._residents.begin(visits.of(whole), sample=sample, then=None if then is None else then.of(whole))
 
     def leave(self, sample: int) -> None:
@@ -171,15 +168,8 @@ class Opened:
 
     @property
     def portion(self) -> int | None:
-        """Samples whose windows are read at a time, where some are read by range."""
-        if not self._wanted_by_range.any():
-            return None
-        size = sum(self._survey.step_bytes.get(track.column, 0) * track.width for track in self._survey.tracks)
-        return max(1, _AT_A_TIME // max(1, size))
-
-    def by_range(self, rows: Ints) -> NDArray[np.bool_]:
-        """[n] whether the windows of rows, whose shards are open, are read by range."""
-        return np.isin(self.shard_of(rows), list(self.flats)) if self.flats else np.zeros(len(rows), np.bool_)
+        """Samples whose windows are read by range together; None where none are."""
+        return self.ranged.portion
 
     @property
     def is_fetched(self) -> bool:
@@ -196,7 +186,9 @@ class Opened:
         began = perf_counter()
         touched = np.zeros(len(self._ready), dtype=np.bool_)
         touched[self.shard_of(rows)] = True
-        for shard in np.flatnonzero(touched & ~self._ready).tolist():
+        unready = np.flatnonzero(touched & ~self._ready).tolist()
+        self.ranged.look_ahead(unready, self)
+        for shard in unready:
             with self._lock:  # loaders made from each other share what is open
                 if not self._ready[shard]:
                     self._open(shard)
@@ -228,11 +220,12 @@ class Opened:
         before = self.decoded
         torch()  # a second to import: here it counts as opening
         try:
-            reader = self._read(shard)
-            try:
-                self.take(reader, shard, [*self.cells, *self.singles])
-            finally:
-                reader.close()
+            if not self.ranged.read(shard, self):
+                reader = self._read(shard)
+                try:
+                    self.take(reader, shard, [*self.cells, *self.singles])
+                finally:
+                    reader.close()
         except Exception as error:
             if not self._tolerant or not is_damage(error):
                 raise
@@ -243,11 +236,6 @@ class Opened:
     def _read(self, shard: int) -> ShardReader:
         """The shard, or its local copy where it cannot be read in place and there is a folder for copies."""
         own = self._survey.shards[shard]
-        if self._wanted_by_range[shard]:
-            found = open_by_range(own, [track.column for track in self._survey.tracks], self.transfers)
-            if found is not None:
-                self.flats[shard] = found[1]
-                return found[0]
         if self._residents is None:
             return own.open()
         if not is_remote(own):
@@ -272,12 +260,9 @@ class Opened:
     def take(self, reader: ShardReader, shard: int, names: Sequence[str]) -> None:
         """Take in columns of a shard: where they lie in the file, or else decoded."""
         decode, blobs = [], {}
-        by_range = self.flats.get(shard, {})
         for name in names:
             flat = reader.flat(name) if name in self.cells else None
-            if name in by_range:
-                self.cells[name].count(shard, self.rows(shard), by_range[name])
-            elif flat is None or flat.blob.view() is None:
+            if flat is None or flat.blob.view() is None:
                 decode.append(name)
             else:
                 self.cells[name].place(shard, self.rows(shard), flat, self.memory)
@@ -290,7 +275,6 @@ class Opened:
         self._blobs.setdefault(shard, []).extend(blobs.values())
         copied = self._residents is not None and shard in self._residents.open
         origin = "memory" if any(name in self.cells for name in decode) else "cache" if copied else "mapped"
-        origin = "range" if by_range else origin
         self.origins[shard] = ORIGINS.index(origin)
 
     def keep(self, shard: int, name: str, column: pa.ChunkedArray) -> None:

@@ -55,7 +55,7 @@ class RangeAssembler(Assembler):
     def prepare(self, samples: Samples, *, size: int) -> Chunk:
         """Open the shards that the samples are in, and begin to read what is read by range; see `Assembler.prepare`."""
         self.opened.visit(samples.rows)
-        self._places = np.flatnonzero(self.opened.by_range(samples.rows))
+        self._places = np.flatnonzero(self.opened.ranged.has(self.opened.shard_of(samples.rows)))
         if not len(self._places):
             self._reading = None
             return super().prepare(samples, size=size)
@@ -75,7 +75,7 @@ class RangeAssembler(Assembler):
             own = np.flatnonzero(shards == shard)
             places = self._places[own]
             rows = samples.rows[places] - self.opened.rows(shard).start
-            steps = Steps(flat=self.opened.flats[shard][track.column], rows=rows, numbers=found.numbers[places])
+            steps = Steps(flat=self.opened.ranged.flats[shard][track.column], rows=rows, numbers=found.numbers[places])
             self._asked.append((track.column, own, steps))
         return ReadFound(
             mask=found.mask,
