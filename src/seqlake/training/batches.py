@@ -231,7 +231,7 @@ class Assembler:
                 inside = np.ones(len(address), dtype=np.bool_)
                 inside[apart] = False
                 address[apart] = address[np.argmax(inside)]  # any readable one
-            runs = self.opened.memory.ranges(address, width * stride, size=size)
+            runs = self.opened.memory.ranges(address, width * stride, size=size, together=self._buffers is None)
         alone = slice(None) if runs is None else apart
         return Found(
             mask=mask,
