@@ -5,9 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
-import signal
-import subprocess
-import sys
 import threading
 import time
 from importlib.util import find_spec
@@ -440,28 +437,10 @@ def test_a_wait_without_end_has_one(arm, monkeypatch):
         blocked.set()
 
 
-def test_sigint_ends_a_loop_over_frames_and_its_process(arm):
-    script = f"""
+def test_sigint_ends_a_loop_over_frames_and_its_process(arm, interrupted):
+    interrupted(f"""
 import seqlake as sl
-loader = sl.Loader(sl.open({str(arm.location)!r}), window={{"cam": range(8)}}, batch_size=8).frames(threads=3)
-next(iter(loader))
-try:
-    print("ready", flush=True)
-    while True:
-        for batch in loader:
-            pass
-except KeyboardInterrupt:
-    print("stopped", flush=True)
-"""
-    process = subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    time.sleep(0.3)
-    process.send_signal(signal.SIGINT)
-    out, error = process.communicate(timeout=60)
-    assert (process.returncode, out, error) == (0, "stopped\n", "")
+loader = sl.Loader(sl.open({str(arm.location)!r}), window={{"cam": range(8)}}, batch_size=8).frames(threads=3)""")
 
 
 def _child(loader, live, connection):

@@ -104,7 +104,7 @@ class Opened:
 
     def shard_of(self, rows: Ints) -> Ints:
         """[n] rows -> the shard of each."""
-        shards: Ints = self._shard_of[rows]
+        shards: Ints = self._shard_of.take(rows)
         return shards
 
     def rows_by_shard(self) -> Iterator[Ints]:
@@ -176,16 +176,19 @@ class Opened:
         """Whether shards are copied to a folder as they are needed."""
         return self._residents is not None
 
-    def visit(self, rows: Ints) -> None:
+    def visit(self, rows: Ints) -> Ints:
         """Open the shards of these rows, and see that those open already are still the same files.
+
+        Returns:
+            [shards] how many of the rows are in each.
 
         Raises:
             ShardChangedError: A file changed under its map.
             CacheTooSmallError: A shard that is not flat does not fit into memory.
         """
         began = perf_counter()
-        touched = np.zeros(len(self._ready), dtype=np.bool_)
-        touched[self.shard_of(rows)] = True
+        counts = np.bincount(self.shard_of(rows), minlength=len(self._ready))
+        touched = counts > 0
         unready = np.flatnonzero(touched & ~self._ready).tolist()
         self.ranged.look_ahead(unready, self)
         for shard in unready:
@@ -200,6 +203,7 @@ class Opened:
                 blob.view()
             self._seen[shard] = now
         self.seconds += perf_counter() - began
+        return counts
 
     def cell(self, name: str, row: int) -> NDArray[Any]:
         """[T, ...] one whole cell, copied; [0, ...] where it is null."""

@@ -83,8 +83,8 @@ class Finder:
 
     def __call__(self, numbers: Ints) -> Ints:
         """[n] numbers, each below the last end -> [n] intervals."""
-        found: Ints = self._first[numbers >> self._shift]
-        behind = self._ends[found] <= numbers
+        found: Ints = self._first.take(numbers >> self._shift)
+        behind = self._ends.take(found) <= numbers
         if behind.any():
             found += behind
             left = np.flatnonzero(self._ends[found] <= numbers)
@@ -124,10 +124,14 @@ class Axis:
     def _rows(self) -> Finder:
         return Finder(self.row_ends)
 
+    @cached_property
+    def _row_starts(self) -> Ints:
+        return np.concatenate([np.zeros(1, np.int64), self.row_ends[:-1]])
+
     def locate(self, numbers: Ints) -> tuple[Ints, Ints]:
         """[n] window numbers -> the row of each, and which of the row's windows it is."""
         rows = self._rows(numbers)
-        return rows, numbers - np.where(rows > 0, self.row_ends[rows - 1], 0)
+        return rows, numbers - self._row_starts.take(rows)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -205,8 +209,8 @@ class Order:
         lane, place = self._lane(samples)
         for shifted in self._passes():
             place = self._mix_blocks(place, lane, shifted=shifted, backwards=False)
-        position = place + self._lane_spans[1][lane]
-        position += self._moved[self._finder(position)]
+        position = place + self._lane_spans[1].take(lane)
+        position += self._moved.take(self._finder(position))
         return position
 
     def _sample(self, windows: Ints) -> Ints:
@@ -266,8 +270,8 @@ class Order:
             # Neighbours share blocks: what is to be known of a block is found once.
             lanes, blocks = np.divmod(np.arange(wide * self._lanes), wide)
             first, domain, keys = self._blocks(lanes, low + blocks, shift, shifted=shifted)
-            which = block + (np.arange(self._lanes) * wide - low)[lane]
-            first, domain, keys = first[which], domain[which], keys[which]
+            which = block + (np.arange(self._lanes) * wide - low).take(lane)
+            first, domain, keys = first.take(which), domain[which], keys.take(which)
         return first + permute(place - first, domain, keys, backwards=backwards)
 
     def _blocks(self, lane: Ints, block: Ints, shift: int, *, shifted: bool) -> tuple[Ints, Domain, Words]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
@@ -180,10 +180,15 @@ class PreparedMix(Prepared):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixChunk:
-    """Some steps' samples; each batch is prepared when it is made, since its parts differ in size."""
+    """Some steps' samples; each batch is prepared when it is made, since its parts differ in size.
+
+    Attributes:
+        origins: Bytes of the batch that was made last, by where they were copied from.
+    """
 
     samples: Samples
     size: int
+    origins: dict[str, float] = field(default_factory=dict)
 
 
 class MixAssembler:
@@ -191,17 +196,12 @@ class MixAssembler:
 
     def __init__(self, prepared: PreparedMix) -> None:
         self.opened = prepared.opened
-        self._origins: dict[str, float] = {}
         self._prepared = prepared
         self._assemblers = [member.assembler() for member in prepared.members]
         self._names = np.array([*prepared.mix.sources, None], dtype=object)[:-1]
 
     def reuse_buffers(self) -> None:
         """Nothing: batches are put together in fresh memory."""
-
-    def origins(self, rows: Ints, *, size: int) -> dict[str, float]:  # noqa: ARG002 - `Assembler` needs them
-        """Bytes of the batch that was made last, by where they were copied from."""
-        return self._origins
 
     def prepare(self, samples: Samples, *, size: int) -> MixChunk:
         """Samples of some batches, one after the other; see `Assembler.prepare`."""
@@ -213,13 +213,14 @@ class MixAssembler:
         samples = _some(chunk.samples, own)
         parts: list[tuple[Ints, Batch]] = []
         members = np.zeros(len(samples.rows), dtype=np.int64)
-        self._origins.clear()
+        chunk.origins.clear()
         for member, which in self._prepared.by_member(samples.rows):
             mine = _some(samples, which, before=int(self._prepared.first_rows[member]))
             assembler = self._assemblers[member]
-            parts.append((which, assembler.batch(assembler.prepare(mine, size=len(which)), 0)))
-            for origin, count in assembler.origins(mine.rows, size=len(which)).items():
-                self._origins[origin] = self._origins.get(origin, 0.0) + count
+            part = assembler.prepare(mine, size=len(which))
+            parts.append((which, assembler.batch(part, 0)))
+            for origin, count in part.origins.items():
+                chunk.origins[origin] = chunk.origins.get(origin, 0.0) + count
             members[which] = member
         batch = together(parts, self._prepared.settings.window)
         return {**batch, NAME: self._names[members], NUMBER: members}
