@@ -83,7 +83,9 @@ def visits(order: Order, /, *, lanes: Iterable[int] | None = None) -> Visits:
         inside = np.flatnonzero((starts < high) & (stops > low))
         first = np.maximum(starts[inside], low) - low
         last = np.minimum(stops[inside], high) - low - 1
-        first, last = _travelled(first, last, order.shuffle.block, twice=mixed_twice)
+        size = order.shuffle.visits
+        first, last = _travelled(first // size, last // size, order.block, twice=mixed_twice)
+        first, last = first * size, last * size + size - 1
         last = np.minimum(last, high - low - 1)
         found.append((shards[inside], first * count + lane, np.minimum(last * count + lane + 1, total)))
     if not found:
