@@ -220,9 +220,7 @@ def test_chunks_are_of_bounded_size_and_one_is_read_ahead(store, tmp_path, monke
 def test_a_mixture_map_style_windows_and_bad_data_by_range(store, tmp_path):
     _, ds = store
     mix = sl.Mix({"early": (ds.where("sequence_id < 'ep_3'"), 1), "late": (ds.where("sequence_id >= 'ep_3'"), 2)})
-    found, expected = (
-        list(load(mix, tmp_path, fetch=fetch, batch_size=16)) for fetch in ("range", "whole")
-    )
+    found, expected = (list(load(mix, tmp_path, fetch=fetch, batch_size=16)) for fetch in ("range", "whole"))
     same(found, expected)
     one, other = (load(ds, tmp_path, fetch=fetch).dataset() for fetch in ("range", "whole"))
     for number in (0, 7, -1):

@@ -14,9 +14,10 @@ from seqlake.plugins import require
 from seqlake.training.clips import Pictures, Videos
 from seqlake.training.decoding import DecoderPool, Workers, cores
 from seqlake.training.frame_batch import FrameBatch
+from seqlake.training.frame_sequences import SequenceFrames
 from seqlake.training.pictures import EncodedCells
 from seqlake.windows.sources import Files
-from seqlake.windows.spec import Window
+from seqlake.windows.spec import Whole, Window
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -132,7 +133,8 @@ class FrameStream:
             self._pid, self._workers = os.getpid(), Workers(self._size)
         frame_columns = self._prepared.frame_columns
         frame_columns.opened.visit(rows)
-        batch = FrameBatch(frame_columns, self._workers, rows, anchors, number=self._number)
+        kind = SequenceFrames if isinstance(frame_columns.survey.window, Whole) else FrameBatch
+        batch = kind(frame_columns, self._workers, rows, anchors, number=self._number)
         batch.allocate = partial(self._allocate, self._number % _RING)
         self._number += 1
         batch.start()

@@ -289,12 +289,13 @@ def together(parts: Sequence[tuple[Ints, Batch]], window: Any) -> Batch:
     batch: Batch = {}
     packed = {f"{name}_offsets": name for name in window.columns} if isinstance(window, Whole) and window.packed else {}
     for name in parts[0][1]:
-        if name in packed or f"{name}_offsets" in parts[0][1]:
+        if name in packed or f"{name.removesuffix('_mask')}_offsets" in parts[0][1]:
             continue
         batch[name] = _scattered([(own, part[name]) for own, part in parts], size, name, isinstance(window, Whole))
     for offsets, name in packed.items():
         if offsets in parts[0][1]:
-            batch[name], batch[offsets] = _packed([(own, part[name], part[offsets]) for own, part in parts], size)
+            for each in {name, f"{name}_mask"} & parts[0][1].keys():
+                batch[each], batch[offsets] = _packed([(own, part[each], part[offsets]) for own, part in parts], size)
     return batch
 
 
