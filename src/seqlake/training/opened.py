@@ -71,7 +71,8 @@ class Opened:
         self._limit = (cache if cache is not None and in_memory else Cache()).nbytes
         self._residents: Residents | None = None
         self.transfers = Transfers()
-        self.ranged = Ranged(survey, cache, self.transfers)
+        images = [track.column for track in survey.framed if schema[track.column].category == "frames"]
+        self.ranged = Ranged(survey, cache, self.transfers, images=bool(images))
         self._ready = np.zeros(len(survey.shards), dtype=np.bool_)
         self._seen = np.full(len(survey.shards), -np.inf)
         self._blobs: dict[int, list[Blob]] = {}
@@ -95,7 +96,7 @@ class Opened:
         self.files = {name: Values(name, rows=rows) for name in videos}
         self._vectors = {name for name in singles if schema[name].category == "vector"}
         if cache is not None and cache.path is not None:
-            copied = schema.select(dict.fromkeys([*self.cells, *self.values, *self.files]))
+            copied = schema.select(dict.fromkeys([*self.cells, *self.values, *self.files, *images]))
             self._residents = Residents(
                 Fetcher(
                     survey.shards, copied, cache=ShardCache(cache.path, limit=cache.nbytes), transfers=self.transfers
@@ -250,6 +251,11 @@ class Opened:
             reader.close()
         self._residents.come_to(np.array([shard]))
         return self._residents.open[shard].shard.open()
+
+    def reader(self, shard: int) -> ShardReader:
+        """An open shard once more, for any thread: its local copy where there is one."""
+        copy = None if self._residents is None else self._residents.open.get(shard)
+        return (self._survey.shards[shard] if copy is None else copy.shard).open()
 
     @property
     def singles(self) -> list[str]:

@@ -36,14 +36,15 @@ class Ranged:
         survey: The dataset through the window.
         cache: Says what shall be fetched.
         transfers: What reads stores.
+        images: Windows take images that stand in rows, too.
 
     Attributes:
         wanted: [shards] True where windows shall be read by range, if they can.
         flats: Open shard of that kind -> column -> where it lies.
     """
 
-    def __init__(self, survey: Survey, cache: Cache | None, transfers: Transfers) -> None:
-        self.wanted = chosen(survey, cache)
+    def __init__(self, survey: Survey, cache: Cache | None, transfers: Transfers, *, images: bool) -> None:
+        self.wanted = chosen(survey, cache, images=images)
         self.flats: dict[int, dict[str, Flat]] = {}
         self._survey = survey
         self._transfers = transfers
@@ -101,7 +102,7 @@ class Ranged:
         return [name for name in (*opened.cells, *opened.singles) if name not in self._columns]
 
 
-def chosen(survey: Survey, cache: Cache | None, /) -> NDArray[np.bool_]:
+def chosen(survey: Survey, cache: Cache | None, /, *, images: bool) -> NDArray[np.bool_]:
     """[shards] whose windows shall be read by range, where they are remote and flat; nothing is read to find out.
 
     With `fetch="auto"` those of which the windows of an epoch are less than a quarter of what would be fetched whole.
@@ -110,7 +111,7 @@ def chosen(survey: Survey, cache: Cache | None, /) -> NDArray[np.bool_]:
     """
     fetch = "auto" if cache is None else cache.fetch
     shards = len(survey.shards)
-    if fetch != "auto" or not survey.tracks:
+    if fetch != "auto" or images or not survey.tracks:  # images cannot be read but by the row group
         return np.full(shards, fetch == "range" and bool(survey.tracks))
     windows, taken, held = survey.axis.shard_windows, np.zeros(shards, np.int64), np.zeros(shards)
     for track in survey.tracks:
