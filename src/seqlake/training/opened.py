@@ -164,8 +164,7 @@ class Opened:
         """What came from stores."""
         if self._residents is not None:
             return self._residents.fetched()
-        traffic = self.transfers.traffic
-        return Fetched(nbytes=traffic.nbytes, requests=traffic.requests, retries=traffic.retries)
+        return Fetched.of(self.transfers.traffic)
 
     @property
     def portion(self) -> int | None:

@@ -129,8 +129,16 @@ class Prepared:
     def report(self) -> Telemetry:
         """The meter's counts, with what the shards in use know."""
         if self._opened is None or self._opened[0] != os.getpid():
-            return self.meter.report(held=0, fetched=Fetched())
-        return self.meter.report(held=self._opened[1].decoded, fetched=self._opened[1].fetched)
+            return self.meter.report(held=0, fetched=Fetched(), files=Fetched())
+        opened = self._opened[1]
+        return self.meter.report(held=opened.decoded, fetched=opened.fetched, files=self.files_read)
+
+    @property
+    def files_read(self) -> Fetched:
+        """What came from stores of videos and other files."""
+        if self._frame_columns is None or self._frame_columns[0] != os.getpid():
+            return Fetched()
+        return Fetched.of(self._frame_columns[1].transfers.traffic)
 
     @property
     def frame_columns(self) -> FrameColumns:

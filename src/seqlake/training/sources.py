@@ -16,6 +16,7 @@ from seqlake.training.mixed import Mixture, Part, split
 from seqlake.training.mixture import Mix
 from seqlake.training.opened_mix import MixOpened
 from seqlake.training.prepared import Prepared
+from seqlake.training.telemetry import Fetched
 from seqlake.windows.spec import Whole
 
 if TYPE_CHECKING:
@@ -144,7 +145,8 @@ class PreparedMix(Prepared):
 
     def report(self) -> Telemetry:
         """The meter's counts, with what the shards in use know."""
-        return self.meter.report(held=self.opened.decoded, fetched=self.opened.fetched)
+        files = sum((member.files_read for member in self.members), Fetched())
+        return self.meter.report(held=self.opened.decoded, fetched=self.opened.fetched, files=files)
 
     def assembler(self) -> Assembler:
         """Makes batches of samples of all datasets."""

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from seqlake.training.transfers import Traffic
+
 STAGES = ("order", "open", "locate", "gather", "decode", "transform")
 ORIGINS = ("memory", "mapped", "cache", "range")
 """Where steps come from: shards decoded into memory, files read in place, copies in the cache's folder, ranges read
@@ -33,6 +35,11 @@ class Fetched:
     hits: int = 0
     misses: int = 0
     waited: float = 0.0
+
+    @classmethod
+    def of(cls, traffic: Traffic) -> Fetched:
+        """Traffic that no cache had a part in."""
+        return cls(nbytes=traffic.nbytes, requests=traffic.requests, retries=traffic.retries)
 
     def __add__(self, other: Fetched, /) -> Fetched:
         """Both."""
@@ -89,7 +96,7 @@ class Meter:
     work: Work = field(default_factory=Work)
     ahead: int = 0
 
-    def report(self, *, held: int, fetched: Fetched) -> Telemetry:
+    def report(self, *, held: int, fetched: Fetched, files: Fetched) -> Telemetry:
         """The counts as a value."""
         return Telemetry(
             batches=self.batches,
@@ -100,6 +107,7 @@ class Meter:
             nbytes={origin: round(count) for origin, count in self.nbytes.items()},
             held=held,
             fetched=fetched,
+            files=files,
             frames_decoded=self.work.frames,
             frames_delivered=self.work.delivered,
             decode_seconds=self.work.seconds,
@@ -124,6 +132,7 @@ class Telemetry:
             into, `cache` in a folder, `range` read from a store.
         held: Bytes of decoded shards in memory.
         fetched: Bytes and requests of stores, hits and misses of a cache in a folder.
+        files: Bytes and requests of stores for videos and images that are files, of which only parts are read.
         frames_decoded: Frames decoded; those that windows of a batch share count once.
         frames_delivered: Frames in batches.
         decode_seconds: Seconds in which the decoding threads worked, added up.
@@ -144,6 +153,7 @@ class Telemetry:
     nbytes: Mapping[str, int]
     held: int
     fetched: Fetched
+    files: Fetched
     frames_decoded: int
     frames_delivered: int
     decode_seconds: float
@@ -191,6 +201,8 @@ class Telemetry:
                 f"frames     {self.frames_decoded:,} decoded for {self.frames_delivered:,} delivered, "
                 f"{self.frames_per_second:,.0f}/s, {self.decode_seconds:.2f} s of threads"
             )
+            if self.files.requests:
+                lines.append(_traffic("files      ", self.files))
             lines.append(f"ahead      {self.ahead} batches, {self.ready:.0%} ready when asked for")
         return "\n".join(lines)
 
