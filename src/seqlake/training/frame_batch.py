@@ -51,6 +51,7 @@ class FrameBatch:
     """
 
     allocate: Callable[[str, tuple[int, ...], np.dtype[Any]], NDArray[Any]]
+    scratch: Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
 
     def __init__(
         self, frame_columns: FrameColumns, workers: Workers, rows: Ints, anchors: Ints, *, number: int
@@ -265,7 +266,8 @@ class FrameBatch:
             if len(task.places) == len(task.frames) and bool((np.diff(task.places) == 1).all()):
                 column.read(task.key, clip, task.frames, out[first : first + len(task.frames)])
             else:
-                found = column.read(task.key, clip, task.frames, None)
+                shape, dtype = out.shape[1:], out.dtype
+                found = column.read(task.key, clip, task.frames, self.scratch((len(task.frames), *shape), dtype))
                 for place, number in zip(task.places.tolist(), task.which.tolist(), strict=True):
                     out[place] = found[number]
         except (SeqlakeError, OSError) as error:

@@ -181,7 +181,7 @@ class Prepared:
 
     def frame_stream(self, *, sharers: int) -> FrameStream | None:
         """Decodes frames; None where the window asks for none."""
-        return FrameStream(self, sharers=sharers, reuse=self.settings.reuse) if self.survey.framed else None
+        return FrameStream(self, sharers=sharers) if self.survey.framed else None
 
     def windows(self) -> int:
         """All windows there are."""

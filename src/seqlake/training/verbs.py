@@ -171,7 +171,10 @@ class Verbs:
         return self._with(on_error=on_error)
 
     def reuse_buffers(self) -> Self:
-        """Write each batch's windows where the last ones were: a batch is valid until the next `next()`."""
+        """Write each batch's signals where the last ones were: a batch is valid until the next `next()`.
+
+        Frames need no asking: their memory is used again once nobody has the batch any more.
+        """
         return self._with(reuse=True)
 
     def _with(self, **changes: Any) -> Self:
