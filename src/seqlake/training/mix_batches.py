@@ -136,12 +136,10 @@ class MixAssembler(Assembler):
         if readable is None:
             numbers = scattered([(which, each.numbers) for which, each in found], count, name=track.column)
             return Found(mask=mask, missing=missing, runs=None, apart=np.zeros(0, np.int64), numbers=numbers)
-        addresses, apart, numbers = np.empty(count, np.int64), [], []
+        addresses = np.empty(count, np.int64)
         for which, each in found:
             addresses[which] = readable if each.runs is None else each.runs.addresses
-            apart.append(which if each.runs is None else which[each.apart])
-            numbers.append(each.numbers)
-        alone = np.concatenate(apart)
+        alone = np.concatenate([which if each.runs is None else which[each.apart] for which, each in found])
         order = np.argsort(alone, kind="stable")
         layout = self.opened.cells[track.column].layouts[0]
         return Found(
@@ -149,17 +147,18 @@ class MixAssembler(Assembler):
             missing=missing,
             runs=memory.ranges(addresses, track.width * layout.stride, size=size, together=True),
             apart=alone[order],
-            numbers=np.concatenate(numbers)[order],
+            numbers=np.concatenate([each.numbers for _, each in found])[order],
         )
 
-    def _picks(self, cells: Cells, rows: Ints, numbers: Ints) -> NDArray[Any]:
+    def picks(self, cells: Cells, rows: Ints, numbers: Ints) -> NDArray[Any]:
+        """[n, W, ...] steps gathered one by one, dataset by dataset; rows are counted through all of them."""
         if not len(rows):
             return np.zeros((*numbers.shape, *(cells.shape or ())), cells.layouts[0].stored)
         parts: list[tuple[Ints, NDArray[Any]]] = []
         for member, own in self._prepared.by_member(rows):
             assembler, first = self._assemblers[member], self._prepared.first_rows[member]
             mine = assembler.opened.cells[cells.name]
-            parts.append((own, assembler._picks(mine, rows[own] - first, numbers[own])))
+            parts.append((own, assembler.picks(mine, rows[own] - first, numbers[own])))
         return scattered(parts, len(rows), name=cells.name)
 
 

@@ -60,9 +60,7 @@ def together(parts: Sequence[tuple[Ints, Batch]], window: Any) -> Batch:
     return batch
 
 
-def scattered(
-    parts: Sequence[tuple[Ints, NDArray[Any]]], size: int, *, name: str, whole: bool = False
-) -> NDArray[Any]:
+def scattered(parts: Sequence[tuple[Ints, NDArray[Any]]], size: int, *, name: str, whole: bool = False) -> NDArray[Any]:
     """[B, ...] values at their positions; whole sequences are padded to the longest of all."""
     shapes = {values.shape[1:] for _, values in parts}
     kinds = {values.dtype for _, values in parts}
