@@ -33,14 +33,16 @@ _Parts = dict[int, tuple["Ints", Chunk]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixChunk:
-    """Some steps' samples; each batch is prepared when it is made.
+    """Some steps' samples, of which each batch is prepared by itself.
 
     Attributes:
+        parts: Of each batch; empty where that is done when it is made.
         origins: Bytes of the batch that was made last, by where they were copied from.
     """
 
     samples: Samples
     size: int
+    parts: Sequence[_Parts] = ()
     origins: dict[str, float] = field(default_factory=dict)
 
 
@@ -56,17 +58,21 @@ class MixAssembler(Assembler):
         self._prepared = prepared
         self._assemblers = [member.assembler() for member in prepared.members]
         self._names = np.array([*prepared.mix.sources, None], dtype=object)[:-1]
-        self._apart = isinstance(prepared.settings.window, Whole) or any(
-            isinstance(assembler, RangeAssembler) for assembler in self._assemblers
-        )
+        self._sequences = isinstance(prepared.settings.window, Whole)
+        self._reads = any(isinstance(assembler, RangeAssembler) for assembler in self._assemblers)
 
     def reuse_buffers(self) -> None:
         """Nothing: batches are put together in fresh memory."""
 
     def prepare(self, samples: Samples, *, size: int) -> Chunk:
         """Find where the windows of some batches lie; see `Assembler.prepare`."""
-        whole = None if self._apart or not len(samples.rows) else self._one(samples, self._parts(samples), size)
-        return cast("Chunk", MixChunk(samples=samples, size=size)) if whole is None else whole
+        count = len(samples.rows)
+        parts: list[_Parts] = []
+        if self._reads:  # begin to read all of it
+            parts = [self._parts(some(samples, slice(at, at + size))) for at in range(0, count, size)]
+        elif count and not self._sequences and (found := self._one(samples, self._parts(samples), size)) is not None:
+            return found
+        return cast("Chunk", MixChunk(samples=samples, size=size, parts=parts))
 
     def batch(self, chunk: Chunk | MixChunk, number: int) -> Batch:
         """One batch of a chunk, with the source of each sample."""
@@ -76,7 +82,7 @@ class MixAssembler(Assembler):
         samples = some(chunk.samples, own)
         found: list[tuple[Ints, Batch]] = []
         chunk.origins.clear()
-        parts = self._parts(samples)
+        parts = chunk.parts[number] if chunk.parts else self._parts(samples)
         for member, (which, part) in parts.items():
             found.append((which, self._assemblers[member].batch(part, 0)))
             for origin, count in part.origins.items():
