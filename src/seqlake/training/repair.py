@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from seqlake.training.damage import BadSample
+from seqlake.training.mix_parts import chosen, exchanged
 from seqlake.training.substitutes import ATTEMPTS
+from seqlake.windows.spec import Whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -93,9 +95,13 @@ class Repair:
 
         def filled(places: Ints, others: Samples) -> NDArray[np.bool_]:
             found, good = self._assembled(others)
-            own = places[good]
-            for name, values in found.items():
-                batch[name][own] = values[good]
+            own, window = places[good], self._prepared.settings.window
+            if isinstance(window, Whole):  # of other lengths
+                if len(own):
+                    batch.update(exchanged(batch, own, chosen(found, np.flatnonzero(good), window), window))
+            else:
+                for name, values in found.items():
+                    batch[name][own] = values[good]
             valid[own], substituted[own] = samples.valid[own], True
             return good
 
