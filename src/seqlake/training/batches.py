@@ -183,14 +183,18 @@ class Assembler:
         return window.edges if isinstance(window, Window) else "pad"
 
     def _find(self, track: Track, samples: Samples, size: int) -> Found:
-        cells, rows = self.opened.cells[track.column], samples.rows
+        cells = self.opened.cells[track.column]
         if (
             track.first is not None
             and len(cells.layouts) == 1
             and 0 < cells.layouts[0].width == cells.layouts[0].stride
         ):
             return self._find_runs(track, samples, size)
-        counts = cells.steps[rows]
+        return self._find_steps(track, samples, size)
+
+    def _find_steps(self, track: Track, samples: Samples, size: int) -> Found:
+        rows = samples.rows
+        counts = self.opened.cells[track.column].steps[rows]
         steps = counts if self._survey.steps is None else self._survey.steps[rows]
         numbers, mask = self._numbers(track, rows, samples.anchors, steps=steps, counts=counts)
         nothing = np.zeros(0, dtype=np.int64)

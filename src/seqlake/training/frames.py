@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from seqlake.plugins import require
-from seqlake.training.clips import Pictures, Videos
+from seqlake.training.clips import MeteredFiles, Pictures, Videos
 from seqlake.training.decoding import DecoderPool, Workers, cores
 from seqlake.training.frame_batch import FrameBatch
+from seqlake.training.frame_sequences import SequenceFrames
 from seqlake.training.pictures import EncodedCells
+from seqlake.training.transfers import Transfers
 from seqlake.windows.sources import Files
-from seqlake.windows.spec import Window
+from seqlake.windows.spec import Whole, Window
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -73,13 +75,17 @@ class FrameColumns:
 
     Args:
         prepared: The dataset through the window.
+
+    Attributes:
+        transfers: What reads videos and images that lie in stores.
     """
 
     def __init__(self, prepared: Prepared) -> None:
         self.prepared = prepared
         self.survey, self.opened = prepared.survey, prepared.opened
         self.options = prepared.settings.frames
-        schema, files = prepared.source.schema, Files.of(prepared.source)
+        self.transfers = Transfers()
+        schema, files = prepared.source.schema, MeteredFiles(Files.of(prepared.source), self.transfers)
         pool = DecoderPool(most=_DECODERS * (self.options.threads or cores()))
         self.columns: list[FrameColumn] = []
         for track in self.survey.framed:
@@ -137,7 +143,8 @@ class FrameStream:
             self._begin_anew()
         frame_columns = self._prepared.frame_columns
         frame_columns.opened.visit(rows)
-        batch = FrameBatch(frame_columns, self._workers, rows, anchors, number=self._number)
+        kind = SequenceFrames if isinstance(frame_columns.survey.window, Whole) else FrameBatch
+        batch = kind(frame_columns, self._workers, rows, anchors, number=self._number)
         batch.allocate, batch.scratch = self._allocate, self._scratch.empty
         self._number += 1
         batch.start()

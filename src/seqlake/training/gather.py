@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from seqlake.protocols import Ints
@@ -46,6 +48,17 @@ class Memory:
         self._held: dict[int, memoryview] = {}  # by its first address
         self._low = 0
         self._high = 0
+
+    @classmethod
+    def joined(cls, memories: Sequence[Memory], /) -> Memory:
+        """The pieces of several, as they are now."""
+        made = cls()
+        for memory in memories:
+            made._held |= memory._held
+        full = [memory for memory in memories if memory._high]
+        made._low = min((memory._low for memory in full), default=0)
+        made._high = max((memory._high for memory in full), default=0)
+        return made
 
     def hold(self, view: memoryview) -> tuple[int, int]:
         """Keep a piece of memory alive; its first address and the one after its last."""
@@ -105,6 +118,7 @@ class Ranges:
         self._together = together
         self._copied: tuple[int, NDArray[np.uint8]] | None = None  # batches of which some were not asked for yet
         low, high = span
+        self._low = low
         self._whole = _bytes_at(low, high - low)
         self._torch = torch() if len(offsets) else None
         if self._torch is not None:
@@ -112,6 +126,11 @@ class Ranges:
             self._rows = everything.as_strided((high - low - width + 1, width), (1, 1))
             # Cut once: a view of the index for each batch costs more to make than to use.
             self._index = self._torch.from_numpy(offsets).split(size * together)
+
+    @property
+    def addresses(self) -> Ints:
+        """[n] where each begins."""
+        return self._offsets + self._low
 
     def copy(self, number: int, *, out: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
         """Copy the ranges of a batch.

@@ -45,7 +45,7 @@ class Loader(Verbs):
         source: A dataset, a selection, anything else that follows the `Readable` protocol, or a `Mix` of several.
         window: A mapping of columns to offsets, a `Window`, or `Whole(columns)`.
         batch_size: Samples a step on each rank.
-        shuffle: True for the default, False for source order, or `Shuffle(lanes=, block=)`.
+        shuffle: True for the default, False for source order, or `Shuffle(lanes=, block=, visits=)`.
         seed: Any whole number.
         rank: This process among `world_size`; nothing is guessed from the environment.
         world_size: Number of processes that share every step.

@@ -143,12 +143,13 @@ class Pass:
         if assembler.opened.is_fetched:
             then = planner.visits(epoch + 1, 0)
             assembler.opened.expect(planner.visits(epoch, sample), sample, then=then)
-        self._coming = self._begun_ahead(self._chunks(position, steps))
+        chunks = self._chunks(position, steps)
+        self._coming = self._begun_ahead(chunks if assembler.opened.portion is None else _one_ahead(chunks))
 
     def _chunks(self, position: tuple[int, int], steps: range) -> Iterator[Chunk]:
         """Chunks in order; when one is begun, the one before it may still be in use, but no earlier one."""
         before, opened, spent = position[1], self._assembler.opened, self._meter.seconds
-        for part in _parts(steps, self._local):
+        for part in _parts(steps, self._local, most=opened.portion or _AHEAD):
             began, opening = perf_counter(), opened.seconds
             samples = self._planner.samples(*position, part)
             ordered = perf_counter()
@@ -234,10 +235,21 @@ class Pass:
         return batch
 
 
-def _parts(steps: range, local_batch: int) -> Iterator[Ints]:
-    """Step numbers in the portions they are prepared in."""
-    at, size = 0, _FIRST
+def _parts(steps: range, local_batch: int, *, most: int) -> Iterator[Ints]:
+    """Step numbers in the portions they are prepared in, of about `most` samples."""
+    at, size = 0, min(_FIRST, most)
     while at < len(steps):
         count = max(1, size // max(1, local_batch))
         yield np.array(steps[at : at + count], dtype=np.int64)
-        at, size = at + count, _AHEAD
+        at, size = at + count, most
+
+
+def _one_ahead(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+    """The next is begun before one is handed out: what it needs is read meanwhile."""
+    before: Chunk | None = None
+    for chunk in chunks:
+        if before is not None:
+            yield before
+        before = chunk
+    if before is not None:
+        yield before

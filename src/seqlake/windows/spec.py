@@ -163,9 +163,9 @@ class Whole:
     """Whole sequences as training examples, one sample a row.
 
     Args:
-        columns: The columns to deliver.
-        packed: False pads each temporal column to the longest of the batch and adds `<column>_length`; True
-            lays the sequences end to end and adds `<column>_offsets`, the cumulative lengths.
+        columns: The columns to deliver; videos and columns of images come as frames, all that a row has.
+        packed: False pads each column of steps or frames to the longest of the batch and adds `<column>_length`;
+            True lays the sequences end to end and adds `<column>_offsets`, the cumulative lengths.
 
     Example:
         >>> Whole(["action"], packed=True)
