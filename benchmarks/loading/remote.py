@@ -1,0 +1,94 @@
+"""Two epochs out of a bucket: bytes, requests and seconds, beside plain parallel GETs of the same objects."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from loading.runs import run_peer
+from loading.store import BUCKET, COUNTS, Store, serving
+
+if TYPE_CHECKING:
+    import argparse
+
+WIDTH = 16
+PARALLEL = 12
+
+
+def remote(args: argparse.Namespace, arrays: Path, folder: Path) -> dict[str, Any]:
+    """Everybody's two epochs; ours as often as asked for, between GETs."""
+    with serving() as store:
+        runs: dict[str, list[dict[str, Any]]] = {}
+        report = ours(args, arrays, folder, store)
+        for name in args.peers:
+            runs[name] = of_peer(name, args, arrays, folder, store, workers=[2])
+            for one in runs[name]:
+                print(one, flush=True)
+        report["peers"] = [one for found in runs.values() for one in found]
+    return report
+
+
+def of_peer(
+    name: str, args: argparse.Namespace, arrays: Path, folder: Path, store: Store, *, workers: list[int]
+) -> list[dict[str, Any]]:
+    """A peer's epochs; its files are put into the bucket first."""
+    own = folder / name
+    plan: dict[str, Any] = {"arrays": str(arrays), "folder": str(own), "workers": workers}
+    written = own / f"windows-{WIDTH}"
+    if not written.exists():
+        failed = run_peer(name, {**plan, "tasks": [{"work": "write", "width": WIDTH}]}, args)
+        if failed:
+            return failed
+    store.put(written.resolve(), name)
+    plan |= {"uri": store.uri(name), "web": f"{store.endpoint}/{BUCKET}/{name}", "counts": store.endpoint + COUNTS}
+    # Local files come first, so that what is imported at the first use is not timed.
+    tasks = [{"work": work, "width": WIDTH, "batch": args.batch, "seconds": 0.1} for work in ("windows", "remote")]
+    found = run_peer(name, {**plan, "tasks": tasks}, args, variables=store.environment)
+    return [one for one in found if one.get("work") != "windows"]
+
+
+def ours(args: argparse.Namespace, arrays: Path, folder: Path, store: Store) -> dict[str, Any]:
+    rounds = [of_peer("seqlake", args, arrays, folder, store, workers=[0])[0]]  # the server reads its objects
+    if "failed" in rounds[0]:
+        return {"seqlake": rounds[0]}
+    data = (folder / "seqlake" / f"windows-{WIDTH}").resolve() / "data"
+    sizes = {f"seqlake/data/{path.name}": path.stat().st_size for path in sorted(data.glob("*.parquet"))}
+    gets, ratios = [], []
+    rounds.clear()
+    for _ in range(args.remote_rounds):
+        before = plain(store, list(sizes))
+        rounds.append(of_peer("seqlake", args, arrays, folder, store, workers=[0])[0])
+        gets.append((before + plain(store, list(sizes))) / 2)
+        if "failed" in rounds[-1]:
+            return {"seqlake": rounds[-1]}
+        ratios.append(gets[-1] / rounds[-1]["epochs"][0]["seconds"])
+    middle = sorted(range(len(ratios)), key=ratios.__getitem__)[len(ratios) // 2]
+    first = rounds[middle]["epochs"][0]
+    return {
+        "objects": len(sizes),
+        "object_bytes": sum(sizes.values()),
+        "plain_gets_s": statistics.median(gets),
+        "of_plain_gets": statistics.median(ratios),
+        "all_of_plain_gets": ratios,
+        "of_least_bytes": first["bytes"] / sum(sizes.values()),
+        "of_least_requests": first["requests"] / len(sizes),
+        "seqlake": rounds[middle],
+    }
+
+
+def plain(store: Store, names: list[str]) -> float:
+    """Seconds of asking for all objects, so many at a time, and forgetting them."""
+    import obstore
+
+    bucket = obstore.store.S3Store(BUCKET, **store.storage)
+
+    def get(name: str) -> int:
+        return len(obstore.get(bucket, name).bytes())
+
+    began = time.perf_counter()
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        assert sum(pool.map(get, names))
+    return time.perf_counter() - began
