@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from _running import Epoch, Samples, Source, by_torch, main
 from litdata import StreamingDataLoader, StreamingDataset, TemporalArrayLoader, optimize
+from litdata.streaming import downloader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,6 +58,7 @@ def opened(source: Source, workers: int) -> Epoch:
     if source.local is not None:
         dataset = StreamingDataset(str(source.local), shuffle=True)
     else:
+        downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True  # noqa: SLF001 - it gives no other way to plain HTTP
         options = {"endpoint_url": os.environ["AWS_ENDPOINT_URL"]}
         dataset = StreamingDataset(source.uri, cache_dir=str(source.cache), shuffle=True, storage_options=options)
     return by_torch(dataset, source, workers, loader=StreamingDataLoader)
