@@ -20,7 +20,7 @@ process and its workers; memory is what came to it since the measurement began, 
 
 *Cameras*: as `benchmarks/video.py` measures, the loader's frames beside PyAV by hand and LeRobot on the same files.
 
-*A bucket*: a server on loopback that counts. Everybody writes the same windows in shards of 8 MB, and reads two
+*A bucket*: a server on loopback that counts. Everybody writes the same windows in shards of 14 MiB, and reads two
 epochs, the first with nothing copied, opening included. Seconds are compared with plain parallel GETs of the same objects
 before and after.
 
@@ -57,6 +57,7 @@ SMALL: dict[str, Any] = {
     "workers": [2],
     "episodes": 1,
     "frames": 60,
+    "remote_sequences": 60,
     "remote_rounds": 1,
     "growth": [10_000, 100_000],
 }
@@ -132,6 +133,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--episodes", type=int, default=4)
     parser.add_argument("--frames", type=int, default=300)
     parser.add_argument("--camera-widths", type=int, nargs="*", default=[2, 16])
+    parser.add_argument("--remote-sequences", type=int, default=6000)
     parser.add_argument("--remote-rounds", type=int, default=5)
     parser.add_argument("--growth", type=int, nargs="*", default=[10**4, 10**6, 10**8])
     add_peers(parser)
@@ -153,7 +155,7 @@ def main() -> None:
             "windows": lambda: windows(args, arrays, folder),
             "peers": lambda: peers(args, arrays, folder),
             "cameras": lambda: cameras(args, folder),
-            "remote": lambda: remote(args, arrays, folder),
+            "remote": lambda: remote(args, save_arrays(folder / "far", make_arrays(args.remote_sequences)), folder / "far"),
             "growth": lambda: growth(folder, args.growth),
         }
         for name in args.only:

@@ -45,6 +45,8 @@ def conclusions(report: dict[str, Any]) -> list[dict[str, Any]]:
     checks.check("first epoch from S3 of plain parallel GETs, by time", bucket.get("of_plain_gets"), 0.8)
     checks.check("its bytes of the least possible", bucket.get("of_least_bytes"), 1.1, at_most=True)
     checks.check("its requests of the least possible", bucket.get("of_least_requests"), 1.5, at_most=True)
+    far = bucket.get("far", {}).get("of_plain_gets")
+    checks.check("first epoch from a store that is far away of plain parallel GETs, by time", far, 0.8)
     growth = report.get("growth", [])
     if len(growth) > 1:
         small, large = growth[0], growth[-1]
@@ -136,7 +138,8 @@ def remote(part: dict[str, Any]) -> list[str]:
     if "plain_gets_s" in part:
         lines += [
             f"{part['objects']} objects of {part['object_bytes'] / 1e6:,.0f} MB in all. Plain parallel GETs of seqlake's take "
-            f"{part['plain_gets_s']:.2f} s.",
+            f"{part['plain_gets_s']:.2f} s ({part['plain_gets_to_files_s']:.2f} s into files), of which its first epoch has "
+            f"{part['of_plain_gets']:.2f}.",
             "",
         ]
     lines += ["| | first epoch s | first batch s | MB | requests | second epoch s | MB | requests | CPU s per million | memory MB | missing |", "|---" * 11 + "|"]
@@ -151,6 +154,13 @@ def remote(part: dict[str, Any]) -> list[str]:
             f"{first['requests']} | {second['seconds']:.2f} | {second['bytes'] / 1e6:,.0f} | {second['requests']} | "
             f"{one['cpu_s_per_million']:,.1f} | {one['peak_mb']:,.0f} | {first['missing']} |"
         )
+    far = part.get("far", {})
+    if "plain_gets_s" in far:
+        lines += [
+            "",
+            "From a store that is far away (20 ms to the first byte, then 100 MB/s a request) plain parallel GETs take "
+            f"{far['plain_gets_s']:.2f} s, seqlake's first epoch {far['seqlake']['epochs'][0]['seconds']:.2f} s.",
+        ]
     return lines
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,18 +17,21 @@ if TYPE_CHECKING:
 
 WIDTH = 16
 PARALLEL = 12
+LATENCY, RATE = 0.02, 100e6  # seconds to the first byte and bytes a second of each request, of a store that is far away
 
 
 def remote(args: argparse.Namespace, arrays: Path, folder: Path) -> dict[str, Any]:
-    """Everybody's two epochs; ours as often as asked for, between GETs."""
+    """Everybody's two epochs; ours as often as asked for, between GETs, and once more from a store that is far away."""
     with serving() as store:
-        runs: dict[str, list[dict[str, Any]]] = {}
         report = ours(args, arrays, folder, store)
+        print(report, flush=True)
+        report["peers"] = []
         for name in args.peers:
-            runs[name] = of_peer(name, args, arrays, folder, store, workers=[2])
-            for one in runs[name]:
-                print(one, flush=True)
-        report["peers"] = [one for found in runs.values() for one in found]
+            report["peers"] += of_peer(name, args, arrays, folder, store, workers=[2])
+            print(report["peers"][-1], flush=True)
+    with serving(latency=LATENCY, rate=RATE) as store:
+        report["far"] = ours(args, arrays, folder, store)
+        print(report["far"], flush=True)
     return report
 
 
@@ -56,12 +60,14 @@ def ours(args: argparse.Namespace, arrays: Path, folder: Path, store: Store) -> 
         return {"seqlake": rounds[0]}
     data = (folder / "seqlake" / f"windows-{WIDTH}").resolve() / "data"
     sizes = {f"seqlake/data/{path.name}": path.stat().st_size for path in sorted(data.glob("*.parquet"))}
-    gets, ratios = [], []
     rounds.clear()
+    gets, files, ratios = [], [], []
     for _ in range(args.remote_rounds):
         before = plain(store, list(sizes))
         rounds.append(of_peer("seqlake", args, arrays, folder, store, workers=[0])[0])
         gets.append((before + plain(store, list(sizes))) / 2)
+        with tempfile.TemporaryDirectory(dir=folder) as target:
+            files.append(plain(store, list(sizes), target=Path(target)))
         if "failed" in rounds[-1]:
             return {"seqlake": rounds[-1]}
         ratios.append(gets[-1] / rounds[-1]["epochs"][0]["seconds"])
@@ -71,6 +77,7 @@ def ours(args: argparse.Namespace, arrays: Path, folder: Path, store: Store) -> 
         "objects": len(sizes),
         "object_bytes": sum(sizes.values()),
         "plain_gets_s": statistics.median(gets),
+        "plain_gets_to_files_s": statistics.median(files),
         "of_plain_gets": statistics.median(ratios),
         "all_of_plain_gets": ratios,
         "of_least_bytes": first["bytes"] / sum(sizes.values()),
@@ -79,14 +86,17 @@ def ours(args: argparse.Namespace, arrays: Path, folder: Path, store: Store) -> 
     }
 
 
-def plain(store: Store, names: list[str]) -> float:
-    """Seconds of asking for all objects, so many at a time, and forgetting them."""
+def plain(store: Store, names: list[str], *, target: Path | None = None) -> float:
+    """Seconds of asking for all objects, so many at a time; forgotten, or each kept in a file."""
     import obstore
 
     bucket = obstore.store.S3Store(BUCKET, **store.storage)
 
     def get(name: str) -> int:
-        return len(obstore.get(bucket, name).bytes())
+        data = obstore.get(bucket, name).bytes()
+        if target is not None:
+            (target / name.rpartition("/")[2]).write_bytes(data)
+        return len(data)
 
     began = time.perf_counter()
     with ThreadPoolExecutor(PARALLEL) as pool:

@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -67,9 +68,15 @@ def counts(endpoint: str) -> dict[str, int]:
 
 
 @contextmanager
-def serving() -> Iterator[Store]:
-    """The server in a process of its own, with an empty bucket."""
-    server = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+def serving(*, latency: float = 0.0, rate: float = 0.0) -> Iterator[Store]:
+    """The server in a process of its own, with an empty bucket.
+
+    Args:
+        latency: Seconds before an object's first byte.
+        rate: Bytes a second of each request, afterwards; 0: as many as go.
+    """
+    command = [sys.executable, __file__, str(latency), str(rate)]
+    server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert server.stdin
     assert server.stdout
     try:
@@ -86,8 +93,10 @@ def serving() -> Iterator[Store]:
 class Counting:
     """Counts requests and bytes; answers objects from memory once they were read."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Any, *, latency: float, rate: float) -> None:
         self.app = app
+        self.latency = latency
+        self.rate = rate
         self.lock = threading.Lock()
         self.counts = {"requests": 0, "gets": 0, "bytes": 0}
         self.kept: dict[str, tuple[list[tuple[str, str]], bytes]] = {}
@@ -133,6 +142,8 @@ class Counting:
             last = min(int(found[2]), len(data) - 1) if found[1] and found[2] else len(data) - 1
             status, own = "206 Partial Content", [*own, ("Content-Range", f"bytes {first}-{last}/{len(data)}")]
             data = data[first : last + 1]
+        if self.latency:
+            time.sleep(self.latency + (len(data) / self.rate if self.rate else 0))
         start_response(status, [*own, ("Content-Length", str(len(data)))])
         return [data]
 
@@ -149,7 +160,7 @@ def serve() -> None:
             return
 
     os.environ.setdefault("MOTO_S3_DEFAULT_KEY_BUFFER_SIZE", str(1 << 30))  # no temporary files
-    app = Counting(DomainDispatcherApplication(create_backend_app))
+    app = Counting(DomainDispatcherApplication(create_backend_app), latency=float(sys.argv[1]), rate=float(sys.argv[2]))
     server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=Quiet)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(f"http://127.0.0.1:{server.server_port}", flush=True)

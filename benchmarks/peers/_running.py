@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
 COLUMNS = ("action", "obs_state")
+SHARD_BYTES = 14 << 20  # of everybody's shards; a whole one is still one request of ours
 Batch: TypeAlias = dict[str, Any]
 Epoch: TypeAlias = "Callable[[], Iterable[Batch]]"
 TICK = 0.1  # seconds between looks at memory

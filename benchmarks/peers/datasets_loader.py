@@ -7,14 +7,13 @@ from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from _running import COLUMNS, Epoch, Samples, Source, by_torch, main
+from _running import COLUMNS, SHARD_BYTES, Epoch, Samples, Source, by_torch, main
 from datasets import Array2D, Dataset, Features, load_dataset, load_from_disk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-SHARD_BYTES = 8 << 20
 BUFFER = 2000  # samples in the shuffle buffer
 
 

@@ -10,7 +10,7 @@ import lance
 import numpy as np
 import pyarrow as pa
 import torch
-from _running import COLUMNS, Batch, Epoch, Samples, Source, main, pad
+from _running import COLUMNS, SHARD_BYTES, Batch, Epoch, Samples, Source, main, pad
 from lance.sampler import ShardedBatchSampler, ShardedFragmentSampler
 from lance.torch.data import LanceDataset
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-FILE_BYTES = 8 << 20
 DIMS = {"action": 12, "obs_state": 48}
 
 
@@ -36,7 +35,7 @@ class Lance:
 
         schema = pa.schema([(name, column([samples[0][name]], samples.width).type) for name in COLUMNS])
         reader = pa.RecordBatchReader.from_batches(schema, batches())
-        lance.write_dataset(reader, str(folder), max_bytes_per_file=FILE_BYTES)
+        lance.write_dataset(reader, str(folder), max_bytes_per_file=SHARD_BYTES)
         steps = folder.with_name("steps")
         if not steps.exists():
             table = {name: column(list(values[:]), 1) for name, values in samples.arrays.items()}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from _running import Epoch, Samples, Source, by_torch, main
+from _running import SHARD_BYTES, Epoch, Samples, Source, by_torch, main
 from litdata import StreamingDataLoader, StreamingDataset, TemporalArrayLoader, optimize
 from litdata.streaming import downloader
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-CHUNK_BYTES = 8 << 20
 
 
 class LitData:
@@ -27,7 +26,7 @@ class LitData:
     def write(self, samples: Samples, folder: Path) -> None:
         tensors = partial(as_tensors, samples)
         optimize(
-            fn=tensors, inputs=list(range(len(samples))), output_dir=str(folder), chunk_bytes=CHUNK_BYTES, num_workers=1
+            fn=tensors, inputs=list(range(len(samples))), output_dir=str(folder), chunk_bytes=SHARD_BYTES, num_workers=1
         )
         tracks = folder.with_name("tracks")
         if not tracks.exists():
@@ -36,7 +35,7 @@ class LitData:
                 fn=partial(as_tensors, whole),
                 inputs=list(range(len(whole))),
                 output_dir=str(tracks),
-                chunk_bytes=CHUNK_BYTES,
+                chunk_bytes=SHARD_BYTES,
                 num_workers=1,
                 item_loader=TemporalArrayLoader([list(samples.arrays)]),
             )

@@ -6,7 +6,7 @@ from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from _running import COLUMNS, Epoch, Samples, Source, by_torch, declare_torchvision, main
+from _running import COLUMNS, SHARD_BYTES, Epoch, Samples, Source, by_torch, declare_torchvision, main
 
 declare_torchvision()
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-SHARD_BYTES = 8 << 20
 
 
 class MosaicML:

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from _running import COLUMNS, Epoch, Samples, Source, main
+from _running import COLUMNS, SHARD_BYTES, Epoch, Samples, Source, main
 
 import seqlake as sl
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-SHARD_BYTES = 8 << 20
 
 
 class Seqlake:
@@ -30,7 +29,9 @@ class Seqlake:
         if not sequences.exists():
             dataset = sl.create(sequences, schema)
             ends = samples.lengths.cumsum().tolist()
-            with dataset.writer(bytes_per_shard=SHARD_BYTES) as writer:
+            whole = sum(values.nbytes for values in samples.arrays.values())
+            rows = max(1, SHARD_BYTES * len(ends) // whole)  # a limit in bytes is looked at every few megabytes
+            with dataset.writer(rows_per_shard=rows) as writer:
                 for number, (end, steps) in enumerate(zip(ends, samples.lengths.tolist(), strict=True)):
                     cells = {name: values[end - steps : end] for name, values in samples.arrays.items()}
                     writer.add(f"ep_{number:06d}", task="pick", **cells)

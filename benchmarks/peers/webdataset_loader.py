@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import webdataset as wds
-from _running import COLUMNS, Batch, Epoch, Samples, Source, main, pad, stack
+from _running import COLUMNS, SHARD_BYTES, Batch, Epoch, Samples, Source, main, pad, stack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-SHARD_BYTES = 8 << 20
 BUFFER = 2000  # samples in the shuffle buffer
 
 
