@@ -205,6 +205,11 @@ class Array:
         except FileNotFoundError:
             return None
 
+    def blobs(self) -> list[Blob | None]:
+        """The files of all chunks, asked for side by side; None where there is none."""
+        with ThreadPoolExecutor(max(1, self._threads)) as pool:
+            return list(pool.map(self.blob, range(self.metadata.count)))
+
     def key(self, number: int, /) -> str:
         """The name of a chunk's file."""
         return self.metadata.separator.join([str(number), *("0" for _ in self.shape[1:])])
