@@ -43,7 +43,9 @@ def scan(location: str, /, *, view: str = "scenes", storage: Any = None, **optio
             step from where it was seen first to where it was seen last. `"agents"`: one window around one sighting of
             an agent, as `AgentDataset` selects them.
         storage: Options of the object store.
-        **options: Of the views of agents: see `tracks` and `windows`.
+        **options: Of the views of agents. `mask`: which sightings are selected, as `select_agents` gives it, or the
+            name of one in the store; by default it is computed for `"agents"` and left out of `"tracks"`. Of
+            `"agents"`: `history`, `future`, `min_frame_history`, `min_frame_future`; see `windows`.
 
     Raises:
         DatasetNotFoundError: No such store.
@@ -62,7 +64,9 @@ def scan(location: str, /, *, view: str = "scenes", storage: Any = None, **optio
         if options:
             raise TypeError(f"The view {view!r} takes no option {sorted(options)[0]!r}.")
         return scenes(store, ego=view == "ego")
-    raise NotImplementedError(view)
+    from seqlake.formats.l5kit.views import agent_view
+
+    return agent_view(store, view=view, **options)
 
 
 def scenes(store: Store, /, *, ego: bool = False) -> L5kitScenes:
