@@ -44,7 +44,9 @@ CODECS = {
 ATTRIBUTES = {"format_version": 2, "labels": [f"label {number}" for number in range(17)]}
 
 
-def write(folder: Path, arrays: dict[str, Any], *, codec: Any = None, chunks: int = 20_000, leave_out: Any = ()) -> Path:
+def write(
+    folder: Path, arrays: dict[str, Any], *, codec: Any = None, chunks: int = 20_000, leave_out: Any = ()
+) -> Path:
     """A store of zarr format 2; `leave_out`: (array, chunk) whose files are not written."""
     import numcodecs
 

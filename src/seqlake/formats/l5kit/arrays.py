@@ -164,7 +164,7 @@ class Array:
             chunk[max(start - number * size, 0) : stop - number * size]
             for number, chunk in zip(numbers, self.chunks(numbers), strict=True)
         ]
-        return parts[0] if len(parts) == 1 else _joined(parts)
+        return parts[0] if len(parts) == 1 else joined(parts, self.metadata)
 
     def chunks(self, numbers: Sequence[int], /) -> list[Rows]:
         """Whole chunks, decoded side by side: [chunk rows, ...] each, read-only; the last one padded."""
@@ -273,8 +273,9 @@ def _as_bytes(rows: Rows) -> Rows:
     return rows.view(np.dtype((np.void, rows.dtype.itemsize)))
 
 
-def _joined(parts: Sequence[Rows]) -> Rows:
-    out = np.empty((sum(map(len, parts)), *parts[0].shape[1:]), parts[0].dtype)
+def joined(parts: Sequence[Rows], like: ArrayMetadata, /) -> Rows:
+    """Parts of an array, one after the other, in its very dtype: `np.concatenate` would change the byte order."""
+    out = np.empty((sum(map(len, parts)), *like.shape[1:]), like.dtype)
     target, at = _as_bytes(out), 0
     for part in parts:
         target[at : at + len(part)] = _as_bytes(part)

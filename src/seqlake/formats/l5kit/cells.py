@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from seqlake.formats.l5kit.arrays import joined
 from seqlake.formats.l5kit.columns import row_cells, step_cells
 from seqlake.formats.l5kit.layout import CHILDREN, NO_RUNS, SceneRows, clipped
 from seqlake.formats.l5kit.mapping import COUNTS, RUNS, SCENE, TIMES, FieldColumn, Mapping, kind_of
@@ -92,8 +93,7 @@ class Cells:
         runs = runs[runs[:, 1] > runs[:, 0]]
         if len(runs) and (runs[1:, 0] == runs[:-1, 1]).all():
             return array.rows(int(runs[0, 0]), int(runs[-1, 1]))
-        parts = [array.rows(a, b) for a, b in runs.tolist()]
-        return np.concatenate([np.zeros((0, *array.shape[1:]), array.dtype), *parts])
+        return joined([array.rows(a, b) for a, b in runs.tolist()], array.metadata)
 
     def offsets(self, array: str, /) -> Ints:
         """[rows + 1] the first row of each scene among those that `array` gives."""

@@ -120,7 +120,7 @@ def field_of(cells: pa.Array, dtype: np.dtype[Any], /, *, name: str) -> NDArray[
     if len(values) % size:
         raise SchemaMismatchError(f"Column {name!r}: {len(values)} values are no whole number of {dtype.shape} steps.")
     flat = _from_texts(values, base, name) if base.kind == "U" else _from_numbers(values, base, name)
-    return flat.reshape(-1, *dtype.shape)
+    return flat.reshape(len(flat) // size, *dtype.shape)
 
 
 def _from_numbers(values: pa.Array, base: np.dtype[Any], name: str) -> NDArray[Any]:
@@ -138,7 +138,7 @@ def _from_numbers(values: pa.Array, base: np.dtype[Any], name: str) -> NDArray[A
 
 def _texts(flat: NDArray[Any]) -> pa.Array:
     units = np.ascontiguousarray(flat).astype(flat.dtype.newbyteorder("="), copy=False).view(np.uint32)
-    units = units.reshape(len(flat), -1)
+    units = units.reshape(len(flat), flat.dtype.itemsize // 4)
     odd = ((units >= 0xD800) & (units < 0xE000)) | (units > 0x10FFFF)
     if units.shape[1]:
         odd[:, 0] |= units[:, 0] == ord(_ESCAPE)

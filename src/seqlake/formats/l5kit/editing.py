@@ -123,9 +123,7 @@ def uncompressed(input_zarr: str, output_zarr: str, /, *, storage: Mapping[str, 
     """
     store = open_store(input_zarr, storage=storage)
     arrays = {
-        name: replace(
-            array.metadata, chunks=(max(1, len(array)), *array.shape[1:]), compressor=None, text=""
-        )
+        name: replace(array.metadata, chunks=(max(1, len(array)), *array.shape[1:]), compressor=None, text="")
         for name, array in store.arrays.items()
     }
     writer = staged_store(output_zarr, arrays)
@@ -147,7 +145,9 @@ def _write(
     _check_alike([store for store, _ in parts])
     counts = _counts(parts, frames)
     arrays = {
-        name: metadata_of(name, first.arrays[name].dtype, (count,)) for name, count in counts.items() if name in first.arrays
+        name: metadata_of(name, first.arrays[name].dtype, (count,))
+        for name, count in counts.items()
+        if name in first.arrays
     }
     writer = staged_store(location, arrays, storage=storage)
     appenders = {name: Appender(writer, name) for name in arrays}

@@ -70,10 +70,13 @@ def layout_of(store: Store, /) -> Layout:
     present = [name for name in CHILDREN if name in store.arrays and CHILDREN[name] in (store.frames.dtype.names or ())]
     for array, interval in ((store.scenes, FRAME_INTERVAL), (store.frames, AGENT_INTERVAL)):
         if interval not in (array.dtype.names or ()):
-            raise InvalidMetadataError(f"{store.location}: {array.name} has no field {interval!r}.", path=store.location)
+            raise InvalidMetadataError(
+                f"{store.location}: {array.name} has no field {interval!r}.", path=store.location
+            )
     parts = list(store.frames.each_chunk())
     intervals = {
-        name: np.concatenate([np.zeros((0, 2), np.int64), *(part[CHILDREN[name]] for part in parts)]) for name in present
+        name: np.concatenate([np.zeros((0, 2), np.int64), *(part[CHILDREN[name]] for part in parts)])
+        for name in present
     }
     sizes = {name: len(array) for name, array in store.arrays.items()}
     own = scenes[FRAME_INTERVAL].astype(np.int64)

@@ -94,9 +94,9 @@ class ArrayMetadata:
             value = json.loads(text)
             found = _parsed(value, text if isinstance(text, str) else text.decode())
         except (KeyError, TypeError, ValueError, RecursionError) as error:
-            raise InvalidMetadataError(f"{location}: no usable .zarray of zarr format 2: {error!r}.", path=location) from (
-                error
-            )
+            raise InvalidMetadataError(
+                f"{location}: no usable .zarray of zarr format 2: {error!r}.", path=location
+            ) from (error)
         if isinstance(found, str):
             raise InvalidMetadataError(f"{location}: {found}", path=location)
         return found

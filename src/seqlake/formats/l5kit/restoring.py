@@ -29,7 +29,9 @@ def _runs(mapping: Mapping) -> dict[str, str]:
     return {array: name for array, name in RUNS.items() if array in mapping.arrays}
 
 
-def structured(batch: pa.RecordBatch, mapping: Mapping, /) -> tuple[dict[str, NDArray[Any]], dict[str, list[list[int]]]]:
+def structured(
+    batch: pa.RecordBatch, mapping: Mapping, /
+) -> tuple[dict[str, NDArray[Any]], dict[str, list[list[int]]]]:
     """The rows of every array that some scenes hold, and where they lay in a store whose intervals do not tile.
 
     Args:

@@ -30,7 +30,10 @@ _HOST_BYTES = 70
 
 
 def get_history_slice(
-    frame_index: int, history_num_states: int, history_step_size: int, include_current_state: bool = False  # noqa: FBT001, FBT002 - the name and order that users know
+    frame_index: int,
+    history_num_states: int,
+    history_step_size: int,
+    include_current_state: bool = False,  # noqa: FBT001, FBT002 - the name and order that users know
 ) -> slice:
     """The frames before one, the newest first, as far as there are any.
 

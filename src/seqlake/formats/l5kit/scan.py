@@ -154,7 +154,9 @@ class L5kitScenes:
             for number in range(array.metadata.count):
                 if array.blob(number) is None:
                     text = f"chunk {number} is not there: its rows read as zeros"
-                    yield Finding(code="l5kit-missing-chunk", severity="warning", message=text, location=f"{self.root}/{name}")
+                    yield Finding(
+                        code="l5kit-missing-chunk", severity="warning", message=text, location=f"{self.root}/{name}"
+                    )
 
     def __repr__(self) -> str:
         return f"L5kitScenes({self.root!r}, {len(self.layout.rows)} scenes, columns: {', '.join(self._schema.names)})"

@@ -17,6 +17,7 @@ import numpy as np
 
 from seqlake.files.locations import absolute, parent
 from seqlake.files.stores import exists, open_store, read_all
+from seqlake.formats.l5kit.arrays import joined
 from seqlake.formats.l5kit.layout import CHILDREN, clipped, layout_of
 from seqlake.formats.l5kit.slices import label_mask
 from seqlake.formats.l5kit.store import AGENTS, FRAMES, Store
@@ -107,7 +108,7 @@ def _state(store: Store) -> str:
 def _one_scene(store: Store, row: SceneRows, rules: Thresholds) -> NDArray[np.uint32]:
     runs = row.runs.get(AGENTS, np.zeros((0, 2), np.int64)).tolist()
     spans = [store.agents.rows(a, b) for a, b in runs]
-    agents = np.concatenate([np.zeros(0, store.agents.dtype), *spans]) if len(spans) != 1 else spans[0]
+    agents = spans[0] if len(spans) == 1 else joined(spans, store.agents.metadata)
     frames = [store.frames.rows(a, b) for a, b in row.runs[FRAMES].tolist()]
     if not len(agents) or not frames:
         return np.zeros((len(agents), 2), np.uint32)

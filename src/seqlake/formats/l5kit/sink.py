@@ -11,6 +11,7 @@ import pyarrow as pa
 from seqlake.errors import SchemaMismatchError, SeqlakeError, ValidationError
 from seqlake.files.locations import absolute, is_local, local_path
 from seqlake.files.stores import exists, open_store, read_all
+from seqlake.formats.l5kit.arrays import joined
 from seqlake.formats.l5kit.layout import CHILDREN
 from seqlake.formats.l5kit.mapping import KEY, SCENE, Mapping, kind_of
 from seqlake.formats.l5kit.places import ROOT
@@ -120,9 +121,9 @@ class L5kitSink:
         counts = {}
         for name, parts in found.items():
             metadata = self.arrays[name]
-            joined = np.concatenate([np.zeros((0, *metadata.shape[1:]), metadata.dtype), *parts])
-            counts[name] = len(joined)
-            store.put(_part(part, name), joined.tobytes())
+            whole = joined(parts, metadata)
+            counts[name] = len(whole)
+            store.put(_part(part, name), whole.tobytes())
         return {"part": part, "counts": counts, "runs": runs}
 
     def _shift(self, arrays: dict[str, NDArray[Any]], before: dict[str, list[NDArray[Any]]]) -> None:
@@ -212,5 +213,3 @@ class L5kitSink:
 
 def _part(part: int, name: str) -> str:
     return f"{_STAGED}/{part}/{name.replace('/', '.')}"
-
-

@@ -215,15 +215,13 @@ def open_store(
         ```
     """
     made = Store(location, storage=storage, cache_bytes=cache_bytes, threads=threads)
-    try:
-        known = made.arrays
-    except DatasetNotFoundError:
-        raise
-    except (OSError, SeqlakeError) as error:
-        if isinstance(error, SeqlakeError):
-            raise
-        raise DatasetNotFoundError(f"{location} cannot be read: {error}.", path=location) from error
-    assert known
+    if not exists(made.place, ROOT):  # type: ignore[arg-type]  # it asks for `blob` alone
+        raise DatasetNotFoundError(
+            f"{made.location} is no l5kit store: it has no {ROOT}.",
+            path=made.location,
+            hint="A store is a folder (or a zip archive of one) in zarr format 2.",
+        )
+    _ = made.arrays  # what cannot be used is told now
     return made
 
 
@@ -257,8 +255,6 @@ AGENT_DTYPE = np.dtype(
         ("label_probabilities", "<f4", (17,)),
     ]
 )
-FACE_DTYPE = np.dtype(
-    [("face_id", "<U16"), ("traffic_light_id", "<U16"), ("traffic_light_face_status", "<f4", (3,))]
-)
+FACE_DTYPE = np.dtype([("face_id", "<U16"), ("traffic_light_id", "<U16"), ("traffic_light_face_status", "<f4", (3,))])
 DTYPES = {SCENES: SCENE_DTYPE, FRAMES: FRAME_DTYPE, AGENTS: AGENT_DTYPE, FACES: FACE_DTYPE}
 CHUNKS = {SCENES: 10_000, FRAMES: 10_000, AGENTS: 20_000, FACES: 10_000}

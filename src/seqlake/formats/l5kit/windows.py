@@ -334,4 +334,3 @@ class WindowReader:
         found = laid[self._begins(rows)[:, None] + np.arange(span.width)]
         offsets = np.arange(len(rows) + 1, dtype=np.int64) * span.width
         return step_cells(found.reshape(len(rows) * span.width, *laid.shape[1:]), offsets, kind, name=name)
-

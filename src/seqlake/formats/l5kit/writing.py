@@ -12,7 +12,7 @@ import numpy as np
 from seqlake.errors import DatasetExistsError, SchemaMismatchError
 from seqlake.files.locations import absolute, is_local, local_path
 from seqlake.files.stores import exists, open_store
-from seqlake.formats.l5kit.arrays import THREADS
+from seqlake.formats.l5kit.arrays import THREADS, joined
 from seqlake.formats.l5kit.labels import PERCEPTION_LABELS
 from seqlake.formats.l5kit.metadata import BLOSC, ArrayMetadata, encode
 from seqlake.formats.l5kit.places import ROOT
@@ -145,15 +145,15 @@ class Appender:
         self._held.append(rows)
         self._count += len(rows)
         if self._count - self._written >= self._chunk * max(1, self._writer.threads):
-            joined = np.concatenate(self._held)
-            whole = len(joined) - len(joined) % self._chunk
-            self._writer.write(self._name, self._written, joined[:whole])
-            self._held, self._written = [joined[whole:]], self._written + whole
+            held = joined(self._held, self._writer.arrays[self._name])
+            whole = len(held) - len(held) % self._chunk
+            self._writer.write(self._name, self._written, held[:whole])
+            self._held, self._written = [held[whole:]], self._written + whole
 
     def close(self) -> int:
         """Write what is left; how many rows they were in all."""
         if self._count > self._written:
-            self._writer.write(self._name, self._written, np.concatenate(self._held))
+            self._writer.write(self._name, self._written, joined(self._held, self._writer.arrays[self._name]))
             self._held, self._written = [], self._count
         return self._count
 
