@@ -213,7 +213,7 @@ def real(zarr) -> Path:
 
 @pytest.fixture(scope="session")
 def peer(zarr):
-    """Runs l5kit 1.5.0 in an environment of its own: `peer(code, folder, **values)` gives the dict `out` of that code."""
+    """Runs l5kit 1.5.0 in its own environment: `peer(code, folder, **values)` gives the dict `out` of that code."""
     python = Path(os.environ.get("SEQLAKE_L5KIT", str(LOCAL_PEER)))
     if not python.exists():
         pytest.skip("l5kit is not there: benchmarks/peers/setup makes it, or SEQLAKE_L5KIT names its python")

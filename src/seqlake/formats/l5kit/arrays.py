@@ -188,7 +188,7 @@ class Array:
                 yield rows[: len(self) - n * size]
 
     def mapped(self) -> Rows | None:
-        """All rows as one read-only view of a memory-mapped file; None where they are compressed or in several files."""
+        """All rows as one read-only view of a mapped file; None where they are compressed or in several files."""
         if not len(self):
             return np.empty(self.shape, self.dtype)
         if self.metadata.compressor is not None or self.metadata.count != 1:

@@ -1,7 +1,7 @@
 """Fields of structured arrays as Arrow cells and back, bit by bit.
 
 Numbers keep their bits: they go through buffers, never through Python's floats. A string that UTF-8 cannot hold (half
-of a surrogate pair, a number beyond Unicode) is written as `\\ufdd0` and the hex digits of its bytes; `\\ufdd0` names no
+of a surrogate pair, a number beyond Unicode) is written as U+FDD0 and the hex digits of its bytes; U+FDD0 names no
 character, and a string that begins with it is written so as well.
 """
 
@@ -132,7 +132,7 @@ def _from_numbers(values: pa.Array, base: np.dtype[Any], name: str) -> NDArray[A
     expected = arrow_type(base, name=name)
     if values.type != expected:
         raise SchemaMismatchError(f"Column {name!r}: expected {expected}, found {values.type}.")
-    found = values.to_numpy(zero_copy_only=False)
+    found: NDArray[Any] = values.to_numpy(zero_copy_only=False)
     return found.view(np.bool_) if base.kind == "b" else found.astype(base, copy=False)
 
 

@@ -144,10 +144,12 @@ def _irregular(own: Ints, intervals: dict[str, Ints], sizes: dict[str, int]) -> 
                 named[name][a:b] = True
     # Frames that no scene names still name agents; those go with them.
     for a, b in _pieces(~named[FRAMES]):
-        runs = {FRAMES: np.array([[a, b]], np.int64), **{n: _merged(found[n][a:b]) for n in found}}
-        rows.append(SceneRows(scene=-1, runs=runs))
+        row = SceneRows(
+            scene=-1, runs={FRAMES: np.array([[a, b]], np.int64), **{n: _merged(found[n][a:b]) for n in found}}
+        )
+        rows.append(row)
         for name in found:
-            for first, last in runs[name].tolist():
+            for first, last in row.runs[name].tolist():
                 named[name][first:last] = True
     for name in CHILDREN:
         if name in named:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake.errors import InvalidMetadataError
+from seqlake.formats.l5kit.identity import grouped, state_of, stem_of
 from seqlake.formats.l5kit.layout import Layout, layout_of
 from seqlake.formats.l5kit.mapping import Mapping
 from seqlake.formats.l5kit.shard import SceneShard, lengths_of, scene_bytes
@@ -17,18 +18,16 @@ from seqlake.shards.lengths import count_lengths
 from seqlake.spec.findings import Finding
 
 if TYPE_CHECKING:
-    import builtins
     from collections.abc import Iterator
 
     from seqlake.protocols import Depth, Ints, Readable, Shard
     from seqlake.spec.schema import Schema
 
 VIEWS = ("scenes", "ego", "agents", "tracks")
-_SHARD_BYTES = 64 << 20
 _EGO_FIELDS = ("timestamp", "ego_translation", "ego_rotation")
 
 
-def matches(location: str, /, *, storage: builtins.dict[str, str] | None = None) -> bool:
+def matches(location: str, /, *, storage: dict[str, str] | None = None) -> bool:
     """Whether a folder, URI or zip archive is a store of l5kit: zarr format 2 with scenes, frames and agents."""
     return is_store(location, storage=storage)
 
@@ -62,7 +61,7 @@ def scan(location: str, /, *, view: str = "scenes", storage: Any = None, **optio
     store = open_store(location, storage=storage)
     if view in {"scenes", "ego"}:
         if options:
-            raise TypeError(f"The view {view!r} takes no option {sorted(options)[0]!r}.")
+            raise TypeError(f"The view {view!r} takes no option {min(options)!r}.")
         return scenes(store, ego=view == "ego")
     from seqlake.formats.l5kit.views import agent_view
 
@@ -84,18 +83,19 @@ def scenes(store: Store, /, *, ego: bool = False) -> L5kitScenes:
                 hint="Remove that mask: it belongs to another store.",
             )
     found = layout_of(store)
-    return L5kitScenes(store, found, ego=ego)
+    mapping = Mapping.of(store, tiles=found.tiles)
+    schema = mapping.schema()
+    return L5kitScenes(store, found, mapping, schema.select(_ego_columns(schema)) if ego else schema)
 
 
 class L5kitScenes:
     """A store as rows of scenes: a `Readable`, `Checked` and picklable."""
 
-    def __init__(self, store: Store, layout: Layout, /, *, ego: bool) -> None:
+    def __init__(self, store: Store, layout: Layout, mapping: Mapping, schema: Schema, /) -> None:
         self.store = store
         self.layout = layout
-        self.mapping = Mapping.of(store, tiles=layout.tiles)
-        schema = self.mapping.schema()
-        self._schema = schema.select(_ego_columns(schema)) if ego else schema
+        self.mapping = mapping
+        self._schema = schema
 
     @property
     def schema(self) -> Schema:
@@ -128,7 +128,7 @@ class L5kitScenes:
                     store=self.store,
                     mapping=self.mapping,
                     scenes=own,
-                    names=[name_of(stem, row.scene, number) for number, row in enumerate(own, start)],
+                    names=[_name(stem, row.scene, number) for number, row in enumerate(own, start)],
                     types=self._schema.arrow,
                     key=f"{stem}-{start:06d}#{told}",
                 )
@@ -167,33 +167,6 @@ def _ego_columns(schema: Schema) -> list[str]:
     return [*whole, *(name for name in _EGO_FIELDS if name in schema)]
 
 
-def state_of(store: Store, /) -> str:
-    """A hash of what changes when any row of a store may have: metadata, and size and token of every chunk."""
-    told = [
-        [name, array.metadata.to_json(), [blob and (blob.size, blob.token) for blob in array.blobs()]]
-        for name, array in store.arrays.items()
-    ]
-    return hashlib.sha256(repr(told).encode()).hexdigest()
-
-
-def stem_of(location: str, /) -> str:
-    """The store's name without `.zarr` and `.zip`."""
-    name = location.replace("\\", "/").rstrip("/").rpartition("/")[2]
-    return name.removesuffix(".zip").removesuffix(".zarr") or "store"
-
-
-def name_of(stem: str, scene: int, number: int, /) -> str:
+def _name(stem: str, scene: int, number: int) -> str:
     """The id of a row."""
     return f"{stem}-{scene:05d}" if scene >= 0 else f"{stem}-orphan-{number:05d}"
-
-
-def grouped(sizes: list[int], /, *, limit: int = _SHARD_BYTES) -> Iterator[tuple[int, int]]:
-    """Neighbours of about `limit` bytes together: (first, after the last)."""
-    start, held = 0, 0
-    for at, size in enumerate(sizes):
-        if at > start and held + size > limit:
-            yield start, at
-            start, held = at, 0
-        held += size
-    if start < len(sizes):
-        yield start, len(sizes)

@@ -18,6 +18,7 @@ import numpy as np
 from seqlake.files.locations import absolute, parent
 from seqlake.files.stores import exists, open_store, read_all
 from seqlake.formats.l5kit.arrays import joined
+from seqlake.formats.l5kit.identity import state_of
 from seqlake.formats.l5kit.layout import CHILDREN, clipped, layout_of
 from seqlake.formats.l5kit.slices import label_mask
 from seqlake.formats.l5kit.store import AGENTS, FRAMES, Store
@@ -81,7 +82,7 @@ def select_agents(
         ```
     """
     rules = thresholds or Thresholds()
-    told = "" if keep is None else json.dumps([_state(store), asdict(rules)])
+    told = "" if keep is None else json.dumps([state_of(store), asdict(rules)])
     if keep is not None and (known := _kept(keep, told, storage)) is not None:
         return known
     mask = np.zeros((len(store.agents), 2), np.uint32)
@@ -97,12 +98,6 @@ def select_agents(
     if keep is not None:
         _keep(keep, mask, told, storage)
     return mask
-
-
-def _state(store: Store) -> str:
-    from seqlake.formats.l5kit.scan import state_of
-
-    return state_of(store)[:16]
 
 
 def _one_scene(store: Store, row: SceneRows, rules: Thresholds) -> NDArray[np.uint32]:
@@ -147,7 +142,8 @@ def runs_of(agents: NDArray[Any], frame: Ints, car: NDArray[Any], rules: Thresho
 def _turned(yaw: NDArray[Any]) -> NDArray[Any]:
     """[n - 1] degrees from each to the next, at most 180."""
     step = (yaw[1:] - yaw[:-1]).astype(np.float64)
-    return np.abs((step + np.pi) % (2 * np.pi) - np.pi) * 180 / np.pi
+    turned: NDArray[np.float64] = np.abs((step + np.pi) % (2 * np.pi) - np.pi) * 180 / np.pi
+    return turned
 
 
 def _resized(extent: NDArray[Any]) -> NDArray[Any]:
@@ -155,7 +151,7 @@ def _resized(extent: NDArray[Any]) -> NDArray[Any]:
     area = extent[:, 0] * extent[:, 1]
     low, high = np.minimum(area[1:], area[:-1]), np.maximum(area[1:], area[:-1])
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = (high / low).astype(np.float64)
+        ratio: NDArray[np.float64] = (high / low).astype(np.float64)
     ratio[low.astype(np.float64) < _SMALLEST_AREA] = np.inf
     return ratio
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
 from seqlake.errors import SchemaMismatchError, SeqlakeError, ValidationError
 from seqlake.files.locations import absolute, is_local, local_path
@@ -20,9 +19,9 @@ from seqlake.formats.l5kit.store import FRAME_INTERVAL, FRAMES, MASKS, SCENES
 from seqlake.formats.l5kit.writing import Appender, StoreWriter, publish, staged_store
 
 if TYPE_CHECKING:
-    import builtins
     from collections.abc import Iterator, Sequence
 
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from seqlake.formats.l5kit.metadata import ArrayMetadata
@@ -38,7 +37,7 @@ def create(
     *,
     chunks: int = 0,
     compressor: Any = "as it was",
-    storage: builtins.dict[str, str] | None = None,
+    storage: dict[str, str] | None = None,
 ) -> L5kitSink:
     """Write scenes as a store of l5kit.
 
@@ -97,7 +96,7 @@ class L5kitSink:
     location: str
     mapping: Mapping
     arrays: dict[str, ArrayMetadata]
-    storage: builtins.dict[str, str] | None = field(default=None, repr=False)
+    storage: dict[str, str] | None = field(default=None, repr=False)
 
     def write(self, part: int, rows: Iterator[pa.RecordBatch], /, *, root: str) -> dict[str, Any]:  # noqa: ARG002 - no files
         """Stage the rows of one part; the same part again replaces itself.

@@ -64,19 +64,22 @@ def filter_agents_by_labels(agents: NDArray[Any], threshold: float = 0.5) -> NDA
         cars = filter_agents_by_labels(store.agents[:20_000], threshold=0.5)
         ```
     """
-    return agents[label_mask(agents["label_probabilities"], threshold)]
+    kept: NDArray[Any] = agents[label_mask(agents["label_probabilities"], threshold)]
+    return kept
 
 
 def filter_agents_by_track_id(agents: NDArray[Any], track_id: int) -> NDArray[Any]:
     """Agents of one track; track ids are unique within a scene only."""
-    return agents[agents["track_id"] == track_id]
+    kept: NDArray[Any] = agents[agents["track_id"] == track_id]
+    return kept
 
 
 def filter_agents_by_distance(agents: NDArray[Any], centroid: Any, max_distance: float) -> NDArray[Any]:
     """Agents nearer than `max_distance` metres to a point [2], the nearest first."""
     distance = np.linalg.norm(agents["centroid"] - centroid, axis=-1)
     near = distance < max_distance
-    return agents[near][np.argsort(distance[near])]
+    kept: NDArray[Any] = agents[near][np.argsort(distance[near])]
+    return kept
 
 
 def filter_tl_faces_by_status(tl_faces: NDArray[Any], status: str) -> NDArray[Any]:
@@ -116,7 +119,7 @@ def get_combined_scenes(scenes: NDArray[Any], /) -> NDArray[Any]:
     follows = (scenes["start_time"][1:] == scenes["end_time"][:-1]) & _same_host(scenes)
     firsts = np.concatenate([[0], np.flatnonzero(~follows) + 1])
     lasts = np.concatenate([firsts[1:] - 1, [len(scenes) - 1]])
-    combined = scenes[firsts].copy()
+    combined: NDArray[Any] = scenes[firsts].copy()
     combined["end_time"] = scenes["end_time"][lasts]
     combined[FRAME_INTERVAL][:, 1] = scenes[FRAME_INTERVAL][lasts, 1]
     return combined

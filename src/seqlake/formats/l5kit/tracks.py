@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,9 +18,9 @@ import pyarrow as pa
 from seqlake.errors import SchemaMismatchError
 from seqlake.formats.l5kit.cells import Cells
 from seqlake.formats.l5kit.columns import step_cells, step_column
+from seqlake.formats.l5kit.identity import grouped, state_of, stem_of
 from seqlake.formats.l5kit.layout import layout_of
 from seqlake.formats.l5kit.mapping import SCENE, TIMES, Mapping
-from seqlake.formats.l5kit.scan import grouped, stem_of, state_of
 from seqlake.formats.l5kit.shard import scene_bytes
 from seqlake.formats.l5kit.store import AGENTS, FRAMES, SCENES, Store
 from seqlake.shards.counting import count_only
@@ -76,7 +77,7 @@ def found_in(cells: Cells, scenes: int, /) -> tuple[Tracks, Ints]:
         parts.append((np.full(len(tracks[0]), scene), *tracks))
         sources.append(np.where(source < 0, -1, source + agents[scene]))
         at += len(source)
-    kinds = (np.int64, ids.dtype, np.int64, np.int64)
+    kinds: tuple[Any, ...] = (np.int64, ids.dtype, np.int64, np.int64)
     merged = [
         np.concatenate([np.zeros(0, kind), *(part[n] for part in parts)]).astype(kind) for n, kind in enumerate(kinds)
     ]
@@ -101,31 +102,57 @@ def _one_scene(ids: NDArray[Any], frame: Ints) -> tuple[tuple[NDArray[Any], Ints
     return (unique[order], first, steps), source
 
 
-class L5kitTracks:
-    """A store as rows of tracks: a `Readable` and picklable. All track ids were read once.
+def tracks_of(store: Store, /, *, mask: NDArray[Any] | None = None) -> L5kitTracks:
+    """The view of tracks; reads all track ids once.
 
     Args:
         store: An open store.
-        mask: [agents, ...] what `selection` shows of each sighting, as `agents_mask` gives it; None: no such column.
+        mask: [agents, ...] what `selection` shows of each sighting, as `select_agents` gives it; None: no such column.
+    """
+    layout = layout_of(store)
+    mapping = Mapping.of(store, tiles=layout.tiles)
+    rows = [row for row in layout.rows if row.scene >= 0]
+    groups = [rows[a:b] for a, b in grouped([scene_bytes(row, mapping) for row in rows])]
+
+    def look(group: Sequence[SceneRows]) -> Tracks:
+        return found_in(Cells(store, mapping, group, [""] * len(group), pa.schema([])), len(group))[0]
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        found = list(zip(groups, pool.map(look, groups), strict=True))
+    return L5kitTracks(store, mapping, found, mask)
+
+
+class L5kitTracks:
+    """A store as rows of tracks: a `Readable` and picklable.
+
+    Args:
+        store: The store.
+        mapping: How its arrays are columns.
+        groups: The scenes of each shard, with their tracks.
+        mask: See `tracks_of`.
     """
 
-    def __init__(self, store: Store, /, *, mask: NDArray[Any] | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        mapping: Mapping,
+        groups: Sequence[tuple[Sequence[SceneRows], Tracks]],
+        mask: NDArray[Any] | None,
+        /,
+    ) -> None:
         self.store = store
-        layout = layout_of(store)
-        self.mapping = Mapping.of(store, tiles=layout.tiles)
+        self.mapping = mapping
+        self._groups = list(groups)
         self._mask = mask
-        self._state = hashlib.sha256(
-            f"{state_of(store)}{'' if mask is None else hashlib.sha256(np.ascontiguousarray(mask)).hexdigest()}".encode()
-        ).hexdigest()
-        rows = [row for row in layout.rows if row.scene >= 0]
-        groups = [rows[a:b] for a, b in grouped([scene_bytes(row, self.mapping) for row in rows])]
-        with ThreadPoolExecutor(_THREADS) as pool:
-            found = list(pool.map(lambda group: found_in(self._cells(group), len(group))[0], groups))
-        self._groups = list(zip(groups, found, strict=True))
-        self._schema = schema_of(self.mapping, store, mask)
 
-    def _cells(self, group: Sequence[SceneRows]) -> Cells:
-        return Cells(self.store, self.mapping, group, [""] * len(group), pa.schema([]))
+    @cached_property
+    def _state(self) -> str:
+        chosen = b"" if self._mask is None else self._mask.tobytes()
+        return hashlib.sha256(state_of(self.store).encode() + chosen).hexdigest()
+
+    @cached_property
+    def _schema(self) -> Schema:
+        return schema_of(self.mapping, self.store, self._mask)
 
     @property
     def schema(self) -> Schema:

@@ -8,7 +8,7 @@ import numpy as np
 
 from seqlake.errors import DatasetNotFoundError, SchemaMismatchError
 from seqlake.formats.l5kit.selecting import select_agents
-from seqlake.formats.l5kit.tracks import L5kitTracks
+from seqlake.formats.l5kit.tracks import tracks_of
 from seqlake.formats.l5kit.windows import windows
 
 if TYPE_CHECKING:
@@ -27,10 +27,10 @@ def agent_view(store: Store, /, *, view: str, mask: NDArray[Any] | str | None = 
     """
     if view == "tracks":
         if options:
-            raise TypeError(f"The view 'tracks' takes no option {sorted(options)[0]!r}.")
-        return L5kitTracks(store, mask=_mask(store, mask))
+            raise TypeError(f"The view 'tracks' takes no option {min(options)!r}.")
+        return tracks_of(store, mask=_mask(store, mask))
     found = select_agents(store) if mask is None else _mask(store, mask)
-    return windows(L5kitTracks(store, mask=found), **options)
+    return windows(tracks_of(store, mask=found), **options)
 
 
 def _mask(store: Store, mask: NDArray[Any] | str | None) -> NDArray[Any] | None:

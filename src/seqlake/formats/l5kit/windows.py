@@ -1,4 +1,4 @@
-"""One row per window around one sighting of an agent: the samples of `AgentDataset`, from a store or a dataset of tracks.
+"""One row per window around one sighting of an agent: the samples of `AgentDataset`, of a store or a dataset.
 
 The steps of a shard's tracks are laid end to end in memory with zeros between them, and every row is a place in there:
 windows that overlap share their bytes.
@@ -163,8 +163,8 @@ class AgentWindows:
     def _told(self) -> str:
         state = hashlib.sha256(repr(self._span).encode())
         for place in self._places:
-            state.update(np.ascontiguousarray(place.row))
-            state.update(np.ascontiguousarray(place.step))
+            state.update(place.row.tobytes())
+            state.update(place.step.tobytes())
         return state.hexdigest()
 
     def shards(self) -> list[Shard]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -78,7 +79,7 @@ class StoreWriter:
         metadata = self.arrays[name]
         cuts = np.linspace(0, metadata.count, max(1, min(parts, metadata.count)) + 1).astype(int) * metadata.chunks[0]
         rows = metadata.shape[0]
-        return [range(int(a), min(int(b), rows)) for a, b in zip(cuts[:-1], cuts[1:], strict=True)] if rows else []
+        return [range(int(a), min(int(b), rows)) for a, b in pairwise(cuts)] if rows else []
 
     def write(self, name: str, start: int, rows: NDArray[Any], /) -> None:
         """Put rows where they belong, whole chunks at a time.
@@ -251,7 +252,9 @@ def write_store(
         write_store("first.zarr", open_store("sample.zarr").get_scene_dataset(0))
         ```
     """
-    arrays = data if not hasattr(data, "tl_faces") else named(data)
+    from seqlake.formats.l5kit.store import SceneData as InMemory
+
+    arrays = named(data) if isinstance(data, InMemory) else data
     metadata = {
         name: metadata_of(name, rows.dtype, rows.shape, chunks=chunks, compressor=compressor)
         for name, rows in arrays.items()
