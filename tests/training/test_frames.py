@@ -6,6 +6,8 @@ import itertools
 import multiprocessing
 import os
 import pickle
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -444,6 +446,17 @@ def test_sigint_ends_a_loop_over_frames_and_its_process(arm, interrupted):
     interrupted(f"""
 import seqlake as sl
 loader = sl.Loader(sl.open({str(arm.location)!r}), window={{"cam": range(8)}}, batch_size=8).frames(threads=3)""")
+
+
+def test_a_program_may_end_while_frames_are_decoded(arm):
+    script = f"""
+import seqlake as sl
+batches = iter(sl.Loader(sl.open({str(arm.location)!r}), window={{"cam": range(8)}}, batch_size=8).frames(threads=3))
+next(batches)
+"""
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def _child(loader, live, connection):

@@ -103,7 +103,8 @@ class Direct:
         made: int | None = swscale.sws_getContext(*self._size, source, *self._size, target, _BICUBIC, None, None, None)
         if not made:
             return None
-        weakref.finalize(self, swscale.sws_freeContext, made)
+        # Not when the interpreter ends: a thread may be in the middle of a picture then.
+        weakref.finalize(self, swscale.sws_freeContext, made).atexit = False
         table = swscale.sws_getCoefficients(_MATRICES[matrix])
         full = int(span == _FULL or name == "yuvj420p")
         if swscale.sws_setColorspaceDetails(made, table, full, table, 1, 0, _ONE, _ONE) < 0:

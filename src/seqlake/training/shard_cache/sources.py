@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import nullcontext
 from dataclasses import replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ from seqlake.training.transfers import MeteredBlob, Piece, passes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from seqlake.protocols import Blob, Ints, Shard
@@ -80,16 +82,26 @@ class Source:
         shard: Any shard.
         schema: The columns wanted, with the types that the shard shows.
         transfers: What reads remote files.
+        writing: Held while a shard is written anew: bounds how many are at a time.
 
     Attributes:
         progress: Grows while a local copy is made.
     """
 
-    def __init__(self, shard: Shard, schema: Schema, transfers: Transfers, /) -> None:
+    def __init__(
+        self,
+        shard: Shard,
+        schema: Schema,
+        transfers: Transfers,
+        /,
+        *,
+        writing: AbstractContextManager[object] | None = None,
+    ) -> None:
         self.shard = shard
         self.schema = schema
         self.progress = 0
         self._transfers = transfers
+        self._writing = nullcontext() if writing is None else writing
         self._planned: tuple[list[list[int]], list[tuple[int, int]] | None] | None = None
 
     @property
@@ -97,6 +109,9 @@ class Source:
         """What messages call it."""
         base = beneath(self.shard)
         return f"shard {self.shard.key}" + (f" ({base.blob.location})" if base is not None else "")
+
+    def __str__(self) -> str:
+        return self.name
 
     @property
     def key(self) -> str:
@@ -147,7 +162,8 @@ class Source:
         part.path.replace(part.beside)
         mirror = LocalBlob(part.beside)
         try:
-            return self._rewrite(part, over(self.shard, mirror), beside=part.room)
+            with self._writing:
+                return self._rewrite(part, over(self.shard, mirror), beside=part.room)
         finally:
             mirror.let_go()
             part.beside.unlink(missing_ok=True)
@@ -237,7 +253,8 @@ class Source:
     def _rewrite_patiently(self, part: Part) -> dict[str, Any]:
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                return self._rewrite(part, self.shard, beside=0)
+                with self._writing:
+                    return self._rewrite(part, self.shard, beside=0)
             except OSError as error:
                 if not passes(error) or attempt == _ATTEMPTS:
                     raise
