@@ -177,6 +177,9 @@ class Assembler:
             batch[name] = column[start:stop]
         return batch
 
+    def close(self) -> None:
+        """End what is done ahead of batches, if anything is."""
+
     @property
     def _edges(self) -> str:
         window = self._survey.window

@@ -89,6 +89,11 @@ class MixAssembler(Assembler):
                 chunk.origins[origin] = chunk.origins.get(origin, 0.0) + count
         return {**together(found, self._prepared.settings.window), **self._told(samples, parts)}
 
+    def close(self) -> None:
+        """End what is done ahead of batches."""
+        for assembler in self._assemblers:
+            assembler.close()
+
     def _parts(self, samples: Samples) -> _Parts:
         """The samples of each dataset, prepared as one batch."""
         found: _Parts = {}
