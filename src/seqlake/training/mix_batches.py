@@ -117,8 +117,7 @@ class MixAssembler(Assembler):
         if not all(_alike([opened[m].cells[track.column] for m in parts]) for track in self._survey.tracks):
             return None
         memory = Memory.joined([each.memory for each in opened.values()])
-        first = next(iter(opened.values()))
-        cast("Any", self.opened).cells = first.cells  # all have its layout
+        self.opened.cells = next(iter(opened.values())).cells
         count = len(samples.rows)
         values = {
             name: scattered([(which, part.values[name]) for which, part in parts.values()], count, name=name)
