@@ -2,18 +2,54 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from seqlake.files.locations import absolute
+from seqlake.formats._streaming.creating import Settings
 from seqlake.formats._streaming.encodings import Encoding
 from seqlake.formats._streaming.scan import SampleDataset, first_format, scan
+from seqlake.formats._streaming.writing import SampleWriter, begin
 from seqlake.formats.mds import layout
+from seqlake.formats.mds.packing import Packer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Encoding", "SampleDataset", "layout", "matches", "scan"]
+__all__ = ["Encoding", "SampleDataset", "SampleWriter", "layout", "matches", "scan", "writer"]
 
 
 def matches(location: str, /, *, storage: Mapping[str, str] | None = None) -> bool:
     """Whether a folder has an `index.json` that begins with an MDS shard, or one without shards."""
     return first_format(location, storage=storage) in {"", "mds"}
+
+
+def writer(
+    out: str,
+    columns: Mapping[str, str],
+    /,
+    *,
+    mode: str = "new",
+    encodings: Mapping[str, Encoding] | None = None,
+    storage: Mapping[str, str] | None = None,
+    **settings: Any,
+) -> SampleWriter:
+    """Begin to write samples, one by one; what is written equals the official writer's output, byte for byte.
+
+    Args:
+        out: A new or empty folder, as a path or URI.
+        columns: Name -> encoding, as in `{"tokens": "ndarray:int32", "label": "int"}`.
+        mode: `"append"` adds to a folder that is there, or goes on after an interruption: `writer.samples` says how
+            many samples are in it.
+        encodings: Your own encodings by name.
+        storage: Options of the object store.
+        **settings: `compression`, `hashes`, `size_limit`, as in `Settings`.
+
+    Returns:
+        A writer with `write(sample)` and `finish()`; best used with `with`.
+
+    Raises:
+        DatasetExistsError: Something is at `out`.
+        ValueError: A setting that makes no sense.
+    """
+    packer = Packer(Settings(**settings).config("mds", columns), encodings or {})
+    return begin(absolute(out), packer, mode=mode, storage=storage)

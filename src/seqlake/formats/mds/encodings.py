@@ -232,3 +232,5 @@ _SIMPLE: dict[str, Callable[[], Encoding]] = {
     "list[jpeg]": lambda: _image_list("jpeg"),
     "list[png]": lambda: _image_list("png"),
 }
+
+PICKLED = unpickled(pa.null())  # to write, which is safe
