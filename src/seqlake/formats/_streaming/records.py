@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from seqlake.formats._streaming.encodings import Encoding
     from seqlake.formats._streaming.index import Config, Entry
     from seqlake.formats._streaming.options import Options
-    from seqlake.formats._streaming.stored import Place
     from seqlake.formats._streaming.shard import SampleShard
+    from seqlake.formats._streaming.stored import Place
     from seqlake.protocols import Blob, Flat, Ints
     from seqlake.spec.schema import Column
 
@@ -48,9 +48,7 @@ class Records(Protocol):
     def bounds(self) -> Ints:
         """[samples + 1] first byte of each sample in the blob, then the end of the last."""
 
-    def arrays(
-        self, columns: Sequence[str], buffer: NDArray[np.uint8], starts: Ints, stops: Ints, /
-    ) -> list[pa.Array]:
+    def arrays(self, columns: Sequence[str], buffer: NDArray[np.uint8], starts: Ints, stops: Ints, /) -> list[pa.Array]:
         """The cells of samples that lie at these places of a buffer; SampleError."""
 
     def value(self, sample: memoryview, /) -> dict[str, Any]:
@@ -113,9 +111,7 @@ def ranged(blob: Blob, start: int, stop: int, /) -> memoryview:
     return found
 
 
-def cell_arrays(
-    encodings: Mapping[str, Encoding], columns: Sequence[str], cells: Sequence[Cells], /
-) -> list[pa.Array]:
+def cell_arrays(encodings: Mapping[str, Encoding], columns: Sequence[str], cells: Sequence[Cells], /) -> list[pa.Array]:
     """The cells of some columns as Arrow arrays.
 
     Raises:

@@ -104,7 +104,9 @@ def scan(
 
 
 def _nothing(root: str, store: Any) -> DatasetNotFoundError:
-    splits = sorted({path.split("/")[0] for path, _ in store.list() if path.count("/") == 1 and path.endswith("/index.json")})
+    splits = sorted(
+        {path.split("/")[0] for path, _ in store.list() if path.count("/") == 1 and path.endswith("/index.json")}
+    )
     hint = f"Name one of its folders: split={splits[0]!r}." if splits else "Check the location."
     return DatasetNotFoundError(f"No {indexes.NAME} is at {root}.", path=root, hint=hint)
 
@@ -247,4 +249,6 @@ def _schema(index: Index, options: Options, root: str) -> Schema:
                     hint=f"Give both one reading: encodings={{{name!r}: ...}}.",
                 )
     source = {"format": index.entries[0].config.format if index.entries else "mds"}
-    return Schema({name: column for name, (column, _) in found.items()}, id=None, metadata=Metadata(extra={"source": source}))
+    return Schema(
+        {name: column for name, (column, _) in found.items()}, id=None, metadata=Metadata(extra={"source": source})
+    )

@@ -55,7 +55,7 @@ class Place:
                 raise self._missing(raw)
             self._check(blob, raw)
             return blob
-        here = self._local and self._blob(raw) or None  # a cache of the official reader keeps the raw file
+        here = self._blob(raw) if self._local else None  # a cache of the official reader keeps the raw file
         if here is not None:
             self._check(here, raw)
             return here

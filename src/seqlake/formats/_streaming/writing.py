@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from seqlake.errors import DatasetExistsError, SchemaMismatchError, SeqlakeError, ValidationError
 from seqlake.files.stores import open_store, read_all
@@ -259,7 +259,7 @@ class SampleWriter:
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def __enter__(self) -> SampleWriter:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

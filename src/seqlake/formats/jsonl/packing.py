@@ -43,7 +43,9 @@ class Packer:
         made = {}
         for name, kind in self._plan:
             if name not in sample:
-                raise CellError(f"column {name!r} is missing; the sample has {', '.join(map(repr, sample)) or 'nothing'}")
+                raise CellError(
+                    f"column {name!r} is missing; the sample has {', '.join(map(repr, sample)) or 'nothing'}"
+                )
             value = sample[name]
             if not isinstance(value, kind):
                 raise CellError(f"column {name!r}: expected {kind.__name__}, found {type(value).__name__}")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from seqlake.formats._streaming.options import Options
     from seqlake.formats._streaming.shard import SampleShard
 
+
 def columns(config: Config, options: Options, /) -> dict[str, Column]:
     """The columns of shards of this kind."""
     made = {}
