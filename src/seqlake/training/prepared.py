@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from seqlake.training.batches import Assembler
 from seqlake.training.damage import Ledger
@@ -12,6 +12,9 @@ from seqlake.training.frames import FrameColumns, FrameStream
 from seqlake.training.mixed import MixPlanner, Mixture, resolved
 from seqlake.training.opened import Opened
 from seqlake.training.passes import Planner
+from seqlake.training.plan import resident
+from seqlake.training.rows.batches import RowAssembler
+from seqlake.training.rows.shards import RowShards
 from seqlake.training.state import describe
 from seqlake.training.steps import Steps
 from seqlake.training.survey import Survey, survey
@@ -112,6 +115,10 @@ class Prepared:
 
     def _open(self) -> Opened:
         settings = self.settings
+        if self.survey.by_row:
+            shuffle = resolved(settings.shuffle, self.survey.axis.shard_windows)
+            in_use = resident(self.survey.axis, shuffle)
+            return cast("Opened", RowShards(self.source.schema, self.survey, settings.cache, in_use=in_use))
         return Opened(self.source.schema, self.survey, settings.cache, tolerant=settings.on_error.tolerant)
 
     @cached_property
@@ -166,6 +173,9 @@ class Prepared:
 
     def assembler(self) -> Assembler:
         """Makes batches of samples."""
+        if self.survey.by_row:
+            rows = cast("RowShards", self.opened)
+            return cast("Assembler", RowAssembler(rows, tolerant=self.settings.on_error.tolerant))
         return Assembler(self.survey, self.opened)
 
     def frame_stream(self, *, sharers: int) -> FrameStream | None:

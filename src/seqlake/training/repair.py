@@ -95,7 +95,11 @@ class Repair:
             found, good = self._assembled(others)
             own = places[good]
             for name, values in found.items():
-                batch[name][own] = values[good]
+                if isinstance(values, list):
+                    for place, which in zip(own.tolist(), np.flatnonzero(good).tolist(), strict=True):
+                        batch[name][place] = values[which]
+                else:
+                    batch[name][own] = values[good]
             valid[own], substituted[own] = samples.valid[own], True
             return good
 

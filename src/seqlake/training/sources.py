@@ -46,8 +46,15 @@ def prepare(source: Readable | Mix, settings: Settings) -> Prepared:
     """
     # A dataset moves on with its commits, and rows without a name would count as samples: a selection can pin both.
     if not isinstance(source, Mix):
-        return Prepared(_pinned(source), settings)
+        pinned = _pinned(source)
+        return Prepared(pinned, _named(settings, pinned.schema))
     return PreparedMix.of(source, settings)
+
+
+def _named(settings: Settings, schema: Schema) -> Settings:
+    """The settings with all columns named where all are meant."""
+    window = settings.window
+    return replace(settings, window=window.of(list(schema))) if isinstance(window, Whole) else settings
 
 
 def _pinned(source: Readable) -> Readable:
@@ -68,6 +75,7 @@ class PreparedMix(Prepared):
     def of(cls, mix: Mix, settings: Settings) -> PreparedMix:
         """From the sources as they are given; see `prepare`."""
         sources = {name: _pinned(source) for name, source in mix.sources.items()}
+        settings = _named(settings, next(iter(sources.values())).schema)
         _check({name: source.schema for name, source in sources.items()}, settings.window.columns)
         pinned = copy(mix)
         pinned.sources = sources
@@ -203,6 +211,15 @@ class MixAssembler:
         """Bytes of the batch that was made last, by where they were copied from."""
         return self._origins
 
+    def harmed(self, samples: Samples) -> dict[int, Sequence[Harm]]:
+        """Place in a batch -> what only making it showed to be bad."""
+        found: dict[int, Sequence[Harm]] = {}
+        for member, which in self._prepared.by_member(samples.rows):
+            own = _some(samples, which, before=int(self._prepared.first_rows[member]))
+            harms = self._assemblers[member].harmed(own)
+            found |= {int(which[place]): harms[place] for place in harms}
+        return {place: found[place] for place in found if place not in samples.bad}
+
     def prepare(self, samples: Samples, *, size: int) -> MixChunk:
         """Samples of some batches, one after the other; see `Assembler.prepare`."""
         return MixChunk(samples=samples, size=size)
@@ -298,7 +315,13 @@ def together(parts: Sequence[tuple[Ints, Batch]], window: Any) -> Batch:
 
 
 def _scattered(parts: Sequence[tuple[Ints, NDArray[Any]]], size: int, name: str, whole: bool) -> NDArray[Any]:  # noqa: FBT001 - private
-    """[B, ...] values at their positions; whole sequences are padded to the longest of all."""
+    """[B, ...] values at their positions; whole sequences are padded to the longest of all, lists stay lists."""
+    if isinstance(parts[0][1], list):
+        found: Any = [None] * size
+        for own, listed in parts:
+            for place, value in zip(own.tolist(), listed, strict=True):
+                found[place] = value
+        return found  # type: ignore[no-any-return] # a list of a batch's values, whatever they are
     shapes = {values.shape[1:] for _, values in parts}
     kinds = {values.dtype for _, values in parts}
     shape = shapes.pop()

@@ -49,6 +49,7 @@ class Survey:
         axis: All windows.
         counts: For each temporal column and each column of images, [rows] T; empty for samples.
         step_bytes: Bytes of one step of each column, where its shape (of frames: the resolution) is declared.
+        by_row: Rows are samples and are delivered whole.
     """
 
     shards: Sequence[Shard]
@@ -64,6 +65,7 @@ class Survey:
     axis: Axis
     counts: Mapping[str, Ints] = field(default_factory=dict)
     step_bytes: Mapping[str, int] = field(default_factory=dict)
+    by_row: bool = False
 
     @property
     def rows(self) -> int:
@@ -111,8 +113,9 @@ def survey(source: Readable, window: Window | Whole, /) -> Survey:
     wanted: list[Track] = []
     framed: list[Track] = []
     if isinstance(window, Whole):
-        check_columns(window.columns, schema, categories=_WHOLE)
-        cells = [name for name in window.columns if schema[name].category == "temporal"]
+        by_row = schema.id is None
+        check_columns(window.columns, schema, categories=None if by_row else _WHOLE)
+        cells = [name for name in window.columns if schema[name].category == "temporal" and not by_row]
         clock = Clock(rate=None, rule="whole sequences need no clock")
         values = [name for name in window.columns if name not in cells and name != schema.id]
     else:
@@ -144,6 +147,7 @@ def survey(source: Readable, window: Window | Whole, /) -> Survey:
         axis=Axis.of(windows, shard_rows=shard_rows),
         counts=lengths.counts,
         step_bytes={track.column: _step_bytes(schema[track.column]) for track in (*wanted, *framed)},
+        by_row=isinstance(window, Whole) and schema.id is None,
     )
 
 

@@ -37,7 +37,7 @@ def test_rows_are_samples_in_order(arms: Path) -> None:
 
 def test_types_follow_the_encodings(arms: Path) -> None:
     schema = sl.scan(arms).schema
-    assert schema["action"].type == sl.Trajectory(dim=3)
+    assert schema["action"].type == sl.Trajectory(dim=3, steps=4)
     assert schema["image"].shape == (3, 5)
     assert schema["goal"].category == "vector"
     assert schema["label"].arrow == pa.int64()

@@ -7,6 +7,7 @@ import json
 import re
 from bisect import bisect_right
 from collections import OrderedDict
+from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -249,6 +250,9 @@ def _schema(index: Index, options: Options, root: str) -> Schema:
                     hint=f"Give both one reading: encodings={{{name!r}: ...}}.",
                 )
     source = {"format": index.entries[0].config.format if index.entries else "mds"}
-    return Schema(
-        {name: column for name, (column, _) in found.items()}, id=None, metadata=Metadata(extra={"source": source})
-    )
+    everywhere = set(found).intersection(*({entry.config: entry.config.names for entry in index.entries}.values()))
+    columns = {
+        name: replace(column, nullable=column.nullable or name not in everywhere)
+        for name, (column, _) in found.items()
+    }
+    return Schema(columns, id=None, metadata=Metadata(extra={"source": source}))

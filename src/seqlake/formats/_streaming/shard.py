@@ -63,6 +63,16 @@ class SampleShard:
         meta = self.entry.raw_meta
         return self.entry.raw.size + (meta.size if meta is not None else 0)
 
+    @property
+    def in_place(self) -> bool:
+        """Whether single samples are read where they are: from files of this machine that are not compressed."""
+        return self.place.is_local and not self.memory
+
+    @property
+    def memory(self) -> int:
+        """Bytes that an open reader holds: the decompressed files."""
+        return self.nbytes if self.entry.config.compression is not None else 0
+
     def open(self) -> SampleReader:
         """A reader for this process; files are opened, checked and decompressed when they are first needed."""
         return SampleReader(self)
@@ -80,6 +90,11 @@ class SampleReader:
     def __init__(self, shard: SampleShard) -> None:
         self._shard = shard
         self._opened: Records | None = None
+
+    @property
+    def held(self) -> int:
+        """Bytes of memory that go with this reader when it is closed."""
+        return self._shard.memory
 
     @property
     def records(self) -> Records:

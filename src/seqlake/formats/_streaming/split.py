@@ -56,7 +56,8 @@ def columns(config: Config, options: Options, /) -> dict[str, Column]:
     made = {}
     for name, stored in config.columns:
         found = chosen(name, stored, options)
-        made[name] = Column(name, found.arrow, found.type)
+        # An object of JSON may lack a key; a line of separated values lacks nothing.
+        made[name] = Column(name, found.arrow, found.type, nullable=config.format == "json")
     return made
 
 

@@ -55,7 +55,7 @@ class Place:
                 raise self._missing(raw)
             self._check(blob, raw)
             return blob
-        here = self._blob(raw) if self._local else None  # a cache of the official reader keeps the raw file
+        here = self._blob(raw) if self.is_local else None  # a cache of the official reader keeps the raw file
         if here is not None:
             self._check(here, raw)
             return here
@@ -66,11 +66,12 @@ class Place:
 
     def stamp(self, file: File, /) -> str:
         """What changes when a local file does; nothing is asked of other stores."""
-        blob = self._blob(file) if self._local else None
+        blob = self._blob(file) if self.is_local else None
         return "" if blob is None else blob.token
 
     @property
-    def _local(self) -> bool:
+    def is_local(self) -> bool:
+        """Whether it is a folder of this machine."""
         return locations.is_local(self.root)
 
     def location(self, file: File, /) -> str:
@@ -79,14 +80,14 @@ class Place:
 
     def _blob(self, file: File) -> Blob | None:
         store: Any = open_store(self.root, storage=self.storage)
-        if not self._local and hasattr(store, "known"):
+        if not self.is_local and hasattr(store, "known"):
             found: Blob = store.known(file.name, file.size)
             return found
         try:
             blob: Blob = store.blob(file.name)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        if self._local and not self.allow_outside and not locations.inside(self.root, blob.location):
+        if self.is_local and not self.allow_outside and not locations.inside(self.root, blob.location):
             raise UnsafeReferenceError(
                 f"{blob.location} is a link that leaves the folder of its index.",
                 path=blob.location,

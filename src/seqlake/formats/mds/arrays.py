@@ -90,7 +90,8 @@ class Array:
         if len(self.shape) == 1:
             return Embedding(dim=self.shape[0], dtype=number)
         step = self.shape[1:]
-        return Trajectory(dim=prod(step), dtype=number, shape=list(step) if len(step) > 1 else None)
+        shape = list(step) if len(step) > 1 else None
+        return Trajectory(dim=prod(step), dtype=number, shape=shape, steps=self.shape[0])
 
     # ---- reading
 

@@ -29,7 +29,7 @@ def columns(config: Config, options: Options, /) -> dict[str, Column]:
     made = {}
     for name, stored in config.columns:
         found = chosen(name, stored, options)
-        made[name] = Column(name, found.arrow, found.type)
+        made[name] = Column(name, found.arrow, found.type, nullable=False)
     return made
 
 

@@ -310,6 +310,18 @@ def is_remote(shard: Shard, /) -> bool:
     return base is not None and _by_range(base.blob)
 
 
+def innermost(shard: Shard, /) -> Shard:
+    """What rows and columns are taken of."""
+    while isinstance(shard, (Rows, Columns)):
+        shard = shard.shard
+    return shard
+
+
+def needs_copy(shard: Shard, /) -> bool:
+    """Whether reading single rows of a shard asks for a local copy: it is remote or compressed."""
+    return is_remote(shard) or not getattr(innermost(shard), "in_place", True)
+
+
 def over(shard: Shard, blob: Blob, /, *, kind: type[ParquetShard] = ParquetShard) -> Shard:
     """The same rows and columns of another copy of the file.
 
