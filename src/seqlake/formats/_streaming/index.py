@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 NAME = "index.json"
 VERSION = 2
-EXTENSION = "seqlake"  # our own key beside `shards`; other readers pass over it
+EXTENSION = "x_seqlake"  # our own key, sorted behind `shards`; other readers pass over it
 SPLIT = frozenset({"csv", "tsv", "xsv", "json"})  # formats of two files a shard: data and meta
 FORMATS = frozenset({"mds", *SPLIT})
 _SEPARATORS = {"csv": ",", "tsv": "\t"}

@@ -10,7 +10,7 @@ from seqlake.errors import CorruptFileError
 from seqlake.formats._streaming.cells import CellError, Cells
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -67,7 +67,7 @@ class Layout(Protocol):
     def columns(self, config: Config, options: Options, /) -> dict[str, Column]:
         """The columns of shards of this kind."""
 
-    def learn(self, shards: Sequence[SampleShard], options: Options, /) -> Options:
+    def learn(self, shards: Iterable[SampleShard], options: Options, /) -> Options:
         """Options that know what only the first samples say."""
 
     def Records(self, entry: Entry, place: Place, options: Options, /) -> Records:  # noqa: N802 - a class

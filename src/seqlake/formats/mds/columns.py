@@ -17,7 +17,7 @@ from seqlake.formats.mds.arrays import Array, head
 from seqlake.spec.schema import Column
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
     from seqlake.formats._streaming.index import Config
     from seqlake.formats._streaming.options import Options
@@ -58,7 +58,7 @@ def fixed_arrays(config: Config, options: Options, /) -> dict[str, Array]:
     return found
 
 
-def learn(shards: Sequence[SampleShard], options: Options, /) -> Options:
+def learn(shards: Iterable[SampleShard], options: Options, /) -> Options:
     """Look at first samples for dtype and dimensions of arrays, and for the type of pickles.
 
     Raises:
