@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import SchemaMismatchError, ValidationError
@@ -17,6 +17,7 @@ from seqlake.files.locations import join
 from seqlake.files.stores import open_store
 from seqlake.formats._streaming import index as indexes
 from seqlake.formats._streaming.cells import CellError
+from seqlake.formats._streaming.merging import below
 from seqlake.formats._streaming.restoring import described
 from seqlake.formats._streaming.writing import begin, remove_empty
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from seqlake.formats._streaming.index import Entry, File
+    from seqlake.formats._streaming.index import Entry
     from seqlake.formats._streaming.packing import Packer
     from seqlake.spec.schema import Schema
 
@@ -145,20 +146,3 @@ def _placed(receipt: Any) -> list[Entry]:
     """The entries of a part, with its folder in their names."""
     data = json.dumps({"version": indexes.VERSION, "shards": receipt["shards"]}).encode()
     return [below(entry, f"part-{receipt['part']:05d}") for entry in indexes.parse(data).entries]
-
-
-def below(entry: Entry, folder: str, /) -> Entry:
-    """An entry whose files lie in a folder below the index."""
-
-    def moved(file: File | None) -> File | None:
-        return None if file is None else replace(file, name=f"{folder}/{file.name}")
-
-    raw = moved(entry.raw)
-    assert raw is not None
-    return replace(
-        entry,
-        raw=raw,
-        zipped=moved(entry.zipped),
-        raw_meta=moved(entry.raw_meta),
-        zipped_meta=moved(entry.zipped_meta),
-    )

@@ -205,7 +205,7 @@ class SampleDataset:
         """What only this format knows: the index, sizes, hashes, each shard's own header and offsets."""
         from seqlake.formats._streaming.checking import check
 
-        yield from check(self._index, depth)
+        yield from check(self._index, self._place, depth)
 
     def __len__(self) -> int:
         return self._index.samples

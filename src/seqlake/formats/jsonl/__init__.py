@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from seqlake.files.locations import absolute
 from seqlake.formats._streaming import texts
 from seqlake.formats._streaming.exporting import SampleSink
+from seqlake.formats._streaming.merging import merge
 from seqlake.formats._streaming.scan import first_format, scan
 from seqlake.formats._streaming.texts import dropped
 from seqlake.formats._streaming.writing import SampleWriter, begin
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from seqlake.spec.schema import Schema
 
-__all__ = ["create", "dropped", "layout", "matches", "scan", "writer"]
+__all__ = ["create", "dropped", "layout", "matches", "merge", "scan", "writer"]
 
 
 def matches(location: str, /, *, storage: Mapping[str, str] | None = None) -> bool:

@@ -8,6 +8,7 @@ from seqlake.files.locations import absolute
 from seqlake.formats._streaming.creating import Settings
 from seqlake.formats._streaming.encodings import Encoding
 from seqlake.formats._streaming.exporting import SampleSink
+from seqlake.formats._streaming.merging import merge
 from seqlake.formats._streaming.scan import SampleDataset, first_format, scan
 from seqlake.formats._streaming.writing import SampleWriter, begin
 from seqlake.formats.mds import export, layout
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from seqlake.spec.schema import Schema
 
-__all__ = ["Encoding", "SampleDataset", "SampleWriter", "create", "layout", "matches", "scan", "writer"]
+__all__ = ["Encoding", "SampleDataset", "SampleWriter", "create", "layout", "matches", "merge", "scan", "writer"]
 
 
 def matches(location: str, /, *, storage: Mapping[str, str] | None = None) -> bool:
