@@ -80,7 +80,7 @@ def create(
     partition_by: Sequence[str] = ...,
     storage: Mapping[str, str] | None = ...,
     exist_ok: bool = ...,
-    format: None = ...,  # noqa: A002 - the word of the field
+    format: None = ...,
 ) -> Dataset: ...
 
 
@@ -91,7 +91,7 @@ def create(
     /,
     *,
     storage: Mapping[str, str] | None = ...,
-    format: str,  # noqa: A002 - the word of the field
+    format: str,
     **options: Any,
 ) -> Any: ...
 
@@ -158,7 +158,11 @@ def create(
 
 
 def _writer(
-    name: str, location: str | os.PathLike[str], columns: Any, storage: Mapping[str, str] | None, options: dict[str, Any]
+    name: str,
+    location: str | os.PathLike[str],
+    columns: Any,
+    storage: Mapping[str, str] | None,
+    options: dict[str, Any],
 ) -> Any:
     """The writer of samples of another format."""
     make = getattr(plugins.load("formats", name), "writer", None)

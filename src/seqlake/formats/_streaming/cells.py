@@ -40,7 +40,7 @@ class Cells:
 
     def one(self, row: int) -> memoryview:
         """The bytes of one cell."""
-        return memoryview(self.buffer)[int(self.starts[row]) : int(self.stops[row])]
+        return self.buffer.data[int(self.starts[row]) : int(self.stops[row])]
 
     def from_byte(self, skipped: int) -> Cells:
         """The same cells without their first bytes."""

@@ -5,7 +5,6 @@ A user's own encoding is one of these, too, given by name: `sl.scan(uri, encodin
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,8 @@ import pyarrow as pa
 from seqlake.formats._streaming.cells import CellError, Cells
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from seqlake.spec.column_types import ColumnType
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 NAME = "index.json"
 VERSION = 2
-EXTENSION = "seqlake"  # our own key beside `shards`; other readers pass over it
+EXTENSION = "x_seqlake"  # our own key, sorted behind `shards`; other readers pass over it
 SPLIT = frozenset({"csv", "tsv", "xsv", "json"})  # formats of two files a shard: data and meta
 FORMATS = frozenset({"mds", *SPLIT})
 _SEPARATORS = {"csv": ",", "tsv": "\t"}
@@ -215,7 +215,7 @@ class _WrongError(Exception):
     """What was expected; becomes an error that says where."""
 
 
-def _expect(condition: bool, what: str) -> None:  # noqa: FBT001 - a condition
+def _expect(condition: object, what: str) -> None:
     if not condition:
         raise _WrongError(what)
 
@@ -243,11 +243,12 @@ def _config(shard: Mapping[str, Any]) -> Config:
     _expect(shard.get("version", VERSION) == VERSION, f"version {VERSION}, found {shard.get('version')!r}")
     _expect(kind in FORMATS, f"a format among {', '.join(sorted(FORMATS))}, found {kind!r}")
     if kind == "json":
-        columns = shard.get("columns")
+        columns: Any = shard.get("columns")
         _expect(isinstance(columns, dict) and _texts(list(columns.values())), "'columns': names with encodings")
         pairs = tuple(columns.items())
     else:
-        names, encodings = shard.get("column_names"), shard.get("column_encodings")
+        names: Any = shard.get("column_names")
+        encodings: Any = shard.get("column_encodings")
         same = _texts(names) and _texts(encodings) and len(names) == len(encodings)
         _expect(same, "'column_names' and 'column_encodings' of equal length")
         pairs = tuple(zip(names, encodings, strict=True))
@@ -274,14 +275,14 @@ def _config(shard: Mapping[str, Any]) -> Config:
 
 
 def _sizes(shard: Mapping[str, Any], count: int) -> tuple[int | None, ...]:
-    sizes = shard.get("column_sizes")
+    sizes: Any = shard.get("column_sizes")
     right = isinstance(sizes, list) and len(sizes) == count
     _expect(right and all(size is None or (type(size) is int and size >= 0) for size in sizes), "'column_sizes'")
-    return tuple(sizes)  # type: ignore[arg-type]  # a list, as was just looked at
+    return tuple(sizes)
 
 
 def _file(shard: Mapping[str, Any], key: str, *, optional: bool = False) -> File | None:
-    value = shard.get(key)
+    value: Any = shard.get(key)
     if value is None and optional:
         return None
     _expect(isinstance(value, dict), f"'{key}': an object")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-from seqlake.formats._streaming.encodings import Encoding
+    import pyarrow as pa
+
+    from seqlake.formats._streaming.encodings import Encoding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

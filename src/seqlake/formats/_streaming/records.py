@@ -10,7 +10,7 @@ from seqlake.errors import CorruptFileError
 from seqlake.formats._streaming.cells import CellError, Cells
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from seqlake.formats._streaming.encodings import Encoding
     from seqlake.formats._streaming.index import Config, Entry
     from seqlake.formats._streaming.options import Options
-    from seqlake.formats._streaming.stored import Place
     from seqlake.formats._streaming.shard import SampleShard
+    from seqlake.formats._streaming.stored import Place
     from seqlake.protocols import Blob, Flat, Ints
     from seqlake.spec.schema import Column
 
@@ -48,9 +48,7 @@ class Records(Protocol):
     def bounds(self) -> Ints:
         """[samples + 1] first byte of each sample in the blob, then the end of the last."""
 
-    def arrays(
-        self, columns: Sequence[str], buffer: NDArray[np.uint8], starts: Ints, stops: Ints, /
-    ) -> list[pa.Array]:
+    def arrays(self, columns: Sequence[str], buffer: NDArray[np.uint8], starts: Ints, stops: Ints, /) -> list[pa.Array]:
         """The cells of samples that lie at these places of a buffer; SampleError."""
 
     def value(self, sample: memoryview, /) -> dict[str, Any]:
@@ -69,7 +67,7 @@ class Layout(Protocol):
     def columns(self, config: Config, options: Options, /) -> dict[str, Column]:
         """The columns of shards of this kind."""
 
-    def learn(self, shards: Sequence[SampleShard], options: Options, /) -> Options:
+    def learn(self, shards: Iterable[SampleShard], options: Options, /) -> Options:
         """Options that know what only the first samples say."""
 
     def Records(self, entry: Entry, place: Place, options: Options, /) -> Records:  # noqa: N802 - a class
@@ -113,9 +111,7 @@ def ranged(blob: Blob, start: int, stop: int, /) -> memoryview:
     return found
 
 
-def cell_arrays(
-    encodings: Mapping[str, Encoding], columns: Sequence[str], cells: Sequence[Cells], /
-) -> list[pa.Array]:
+def cell_arrays(encodings: Mapping[str, Encoding], columns: Sequence[str], cells: Sequence[Cells], /) -> list[pa.Array]:
     """The cells of some columns as Arrow arrays.
 
     Raises:

@@ -7,23 +7,21 @@ import json
 import re
 from bisect import bisect_right
 from collections import OrderedDict
-from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqlake.errors import DatasetNotFoundError, SchemaMismatchError
+from seqlake.errors import DatasetNotFoundError
 from seqlake.files import locations
 from seqlake.files.stores import open_store, read_all
 from seqlake.formats._streaming import index as indexes
 from seqlake.formats._streaming.options import Options
+from seqlake.formats._streaming.schemas import schema_of
 from seqlake.formats._streaming.shard import SampleReader, SampleShard, layout_of
 from seqlake.formats._streaming.stored import Place
 from seqlake.shards.lengths import lengths_of
-from seqlake.spec.metadata import Metadata
-from seqlake.spec.schema import Schema
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -32,10 +30,11 @@ if TYPE_CHECKING:
     from seqlake.formats._streaming.index import Entry, Index
     from seqlake.protocols import Depth, Ints
     from seqlake.spec.findings import Finding
-    from seqlake.spec.schema import Column
+    from seqlake.spec.schema import Column, Schema
 
 _HEAD = 1 << 16
 _FORMAT = re.compile(rb'"format"\s*:\s*"(\w+)"')
+_NO_SHARDS = re.compile(rb"\s*:\s*\[\s*\]")
 _OPEN_SHARDS = 64
 
 
@@ -46,11 +45,10 @@ def first_format(location: str, /, *, storage: Mapping[str, str] | None = None) 
         [head] = blob.ranges(np.zeros(1, np.int64), np.array([min(_HEAD, blob.size)], np.int64))
     except (OSError, ValueError):
         return None
-    found = _FORMAT.search(head)
-    if b'"shards"' not in bytes(head):
-        return None
+    shards = bytes(head).partition(b'"shards"')[2]
+    found = _FORMAT.search(shards)
     if found is None:
-        return "" if re.search(rb'"shards"\s*:\s*\[\s*\]', head) else None
+        return "" if _NO_SHARDS.match(shards) else None
     return found[1].decode()
 
 
@@ -105,7 +103,9 @@ def scan(
 
 
 def _nothing(root: str, store: Any) -> DatasetNotFoundError:
-    splits = sorted({path.split("/")[0] for path, _ in store.list() if path.count("/") == 1 and path.endswith("/index.json")})
+    splits = sorted(
+        {path.split("/")[0] for path, _ in store.list() if path.count("/") == 1 and path.endswith("/index.json")}
+    )
     hint = f"Name one of its folders: split={splits[0]!r}." if splits else "Check the location."
     return DatasetNotFoundError(f"No {indexes.NAME} is at {root}.", path=root, hint=hint)
 
@@ -128,16 +128,17 @@ class SampleDataset:
         self._open: OrderedDict[int, SampleReader] = OrderedDict()
 
     @cached_property
-    def _known(self) -> tuple[Schema, Options]:
-        """The schema, and options that know what it took to make it."""
+    def _known(self) -> tuple[Schema, Options, dict[str, Column]]:
+        """The schema, options that know what it took to make it, and columns that are made again what they were."""
         options = self._options
         kinds: dict[str, list[Entry]] = {}
         for entry in self._index.entries:
             kinds.setdefault(entry.config.format, []).append(entry)
         for kind, entries in kinds.items():
-            shards = [self._shard(entry, options, None) for entry in entries]
+            shards = (SampleShard(entry=one, place=self._place, options=options, key="", types=None) for one in entries)
             options = layout_of(kind).learn(shards, options)
-        return _schema(self._index, options, self._place.root), options
+        schema, again = schema_of(self._index, options, root=self._place.root)
+        return schema, options, again
 
     @property
     def schema(self) -> Schema:
@@ -166,18 +167,30 @@ class SampleDataset:
 
     def shards(self) -> list[SampleShard]:
         """One a shard of the index, in its order; those without samples are left out."""
-        schema, options = self._known
-        return [self._shard(entry, options, schema) for entry in self._index.entries if entry.samples]
+        schema, options, again = self._known
+        types = schema.arrow
+        columns = [(field.name, str(field.type)) for field in types]
+        common = {
+            id(entry.config): repr([self._place.root, self._stamp, entry.config.header(), columns])
+            for entry in {id(one.config): one for one in self._index.entries}.values()
+        }
+        return [
+            SampleShard(
+                entry=entry,
+                place=self._place,
+                options=options,
+                key=self._key(entry, common[id(entry.config)]),
+                types=types,
+                was=again,
+            )
+            for entry in self._index.entries
+            if entry.samples
+        ]
 
-    def _shard(self, entry: Entry, options: Options, schema: Schema | None) -> SampleShard:
-        key, types = "", None
-        if schema is not None:
-            types = schema.arrow
-            files = [self._place.stamp(file) for file in entry.stored]
-            columns = [(field.name, str(field.type)) for field in types]
-            state = [self._place.root, self._stamp, files, entry.to_json(), columns]
-            key = f"{entry.raw.name}#{hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()[:16]}"
-        return SampleShard(entry=entry, place=self._place, options=options, key=key, types=types)
+    def _key(self, entry: Entry, common: str) -> str:
+        stamps = [self._place.stamp(file) for file in entry.stored]
+        state = f"{common} {entry.samples} {entry.raw} {entry.stored} {stamps}"
+        return f"{entry.raw.name}#{hashlib.sha256(state.encode()).hexdigest()[:16]}"
 
     def lengths(self, column: str, /) -> Ints:
         """[rows] the first dimension of a column of arrays, or how many images; counted where it differs.
@@ -192,7 +205,7 @@ class SampleDataset:
         """What only this format knows: the index, sizes, hashes, each shard's own header and offsets."""
         from seqlake.formats._streaming.checking import check
 
-        yield from check(self._index, depth)
+        yield from check(self._index, self._place, depth)
 
     def __len__(self) -> int:
         return self._index.samples
@@ -230,24 +243,3 @@ class SampleDataset:
 
     def __repr__(self) -> str:
         return f"SampleDataset({self.root!r}, {len(self)} samples, columns: {', '.join(self.schema.names)})"
-
-
-def _schema(index: Index, options: Options, root: str) -> Schema:
-    found: dict[str, tuple[Column, int]] = {}
-    looked: set[int] = set()
-    for number, entry in enumerate(index.entries):
-        if id(entry.config) in looked:
-            continue
-        looked.add(id(entry.config))
-        for name, column in layout_of(entry.config.format).columns(entry.config, options).items():
-            first, where = found.setdefault(name, (column, number))
-            if first.logical != column.logical:
-                raise SchemaMismatchError(
-                    f"Column {name!r} is {first.logical} in shard {where} and {column.logical} in shard {number}.",
-                    path=root,
-                    hint=f"Give both one reading: encodings={{{name!r}: ...}}.",
-                )
-    source = {"format": index.entries[0].config.format if index.entries else "mds"}
-    everywhere = set(found).intersection(*(entry.config.names for entry in index.entries))
-    columns = {name: replace(column, nullable=name not in everywhere) for name, (column, _) in found.items()}
-    return Schema(columns, id=None, metadata=Metadata(extra={"source": source}))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,11 +10,13 @@ import pyarrow as pa
 
 from seqlake import plugins
 from seqlake.errors import CorruptFileError, SchemaMismatchError
+from seqlake.formats._streaming.cells import CellError
 from seqlake.formats._streaming.records import Layout, Records, SampleError, ranged
+from seqlake.formats._streaming.restoring import restored
 from seqlake.shards.counting import count_only
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from seqlake.formats._streaming.options import Options
     from seqlake.formats._streaming.stored import Place
     from seqlake.protocols import Flat, Ints
+    from seqlake.spec.schema import Column
 
 _BATCH_BYTES = 32 << 20
 _BATCH_ROWS = 1 << 16
@@ -44,6 +47,7 @@ class SampleShard:
         options: How columns are read.
         key: `<file name>#<hash>`.
         types: The logical Arrow schema of the whole dataset; columns that this shard lacks are null.
+        was: Columns that are made again what they were before the export.
     """
 
     entry: Entry
@@ -51,6 +55,7 @@ class SampleShard:
     options: Options
     key: str
     types: pa.Schema
+    was: Mapping[str, Column] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -195,7 +200,24 @@ class SampleReader:
             found = dict(zip(there, self.records.arrays(there, buffer, starts, stops), strict=True))
         except SampleError as error:
             raise self._shard.damaged(error, rows) from error
+        for name in there:
+            if name in self._shard.was:
+                found[name] = self._restored(found[name], self._shard.was[name], rows)
         return [found[f.name] if f.name in found else pa.nulls(len(rows), f.type) for f in schema]
+
+    def _restored(self, array: pa.Array, column: Column, rows: Ints) -> pa.Array:
+        commas = self._shard.entry.config.format != "csv"
+        try:
+            return restored(array, column, commas=commas)
+        except CellError as error:
+            found = SampleError(str(error), column=column.name)
+            for row in range(len(array)):
+                try:
+                    restored(array.slice(row, 1), column, commas=commas)
+                except CellError as alone:
+                    found = SampleError(str(alone), row=row, column=column.name)
+                    break
+            raise self._shard.damaged(found, rows) from error
 
 
 def _parts(rows: Ints, bounds: Ints) -> Iterator[Ints]:

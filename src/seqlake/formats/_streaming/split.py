@@ -14,7 +14,7 @@ from seqlake.formats._streaming.records import SampleError, offsets, ranged
 from seqlake.spec.schema import Column
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
     from seqlake.formats._streaming.index import Config, Entry
     from seqlake.formats._streaming.options import Options
@@ -56,11 +56,12 @@ def columns(config: Config, options: Options, /) -> dict[str, Column]:
     made = {}
     for name, stored in config.columns:
         found = chosen(name, stored, options)
-        made[name] = Column(name, found.arrow, found.type)
+        # An object of JSON may lack a key; a line of separated values lacks nothing.
+        made[name] = Column(name, found.arrow, found.type, nullable=config.format == "json")
     return made
 
 
-def learn(_shards: Sequence[SampleShard], options: Options, /) -> Options:
+def learn(_shards: Iterable[SampleShard], options: Options, /) -> Options:
     """The options themselves: nothing is left to learn."""
     return options
 

@@ -16,9 +16,10 @@ from __future__ import annotations
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from seqlake.errors import DatasetExistsError, SchemaMismatchError, SeqlakeError, ValidationError
+from seqlake.files.locations import is_local, join, local_path
 from seqlake.files.stores import open_store, read_all
 from seqlake.formats._streaming import index as indexes
 from seqlake.formats._streaming.cells import CellError
@@ -46,6 +47,7 @@ def begin(
     mode: str = "new",
     storage: Mapping[str, str] | None = None,
     extension: Mapping[str, Any] | None = None,
+    claim: bool = True,
 ) -> SampleWriter:
     """Begin to write a folder, or go on with one.
 
@@ -56,6 +58,7 @@ def begin(
             run with the same settings finished.
         storage: Options of the store.
         extension: What our own key of the index holds.
+        claim: Write the index at the end; else this is a part of something, and `entries` says what it holds.
 
     Raises:
         DatasetExistsError: `new`, and something is there.
@@ -72,8 +75,16 @@ def begin(
         found = _indexed(out, store)
         entries, extension = list(found.entries), extension or found.extension
         kept = _left_behind(out, store, packer, len(entries))
-    store.put(SETTINGS, _settings(packer))
-    return SampleWriter(out, packer, store, entries=entries, kept=kept, extension=extension)
+    if claim:
+        store.put(SETTINGS, _settings(packer))
+    return SampleWriter(out, packer, store, entries=entries, kept=kept, extension=extension, claim=claim)
+
+
+def remove_empty(out: str, folder: str, /) -> None:
+    """Remove a local folder if nothing is in it; stores of objects have none."""
+    if is_local(out):
+        with suppress(OSError):
+            local_path(join(out, f"./{folder}")).rmdir()
 
 
 def _settings(packer: Packer) -> bytes:
@@ -149,7 +160,9 @@ class SampleWriter:
         entries: Sequence[Entry] = (),
         kept: Sequence[Entry] = (),
         extension: Mapping[str, Any] | None = None,
+        claim: bool = True,
     ) -> None:
+        self._claim = claim
         self._out = out
         self._packer = packer
         self._store = store
@@ -218,7 +231,8 @@ class SampleWriter:
         entry, files = seal(self._packer, samples, f"shard.{number:05d}")
         for name, data in files.items():
             self._store.put(name, data)
-        self._store.put(_journal(number), indexes.dump([entry]))
+        if self._claim:
+            self._store.put(_journal(number), indexes.dump([entry]))
         return entry
 
     def _collect(self) -> None:
@@ -241,6 +255,8 @@ class SampleWriter:
         finally:
             self._close()
         self._store.sync("")  # the shards' names are durable before the index says them
+        if not self._claim:
+            return
         self._store.put(indexes.NAME, indexes.dump(self._entries, extension=self._extension))
         self._store.sync("")
         self._forget()
@@ -249,17 +265,19 @@ class SampleWriter:
         """Remove the journal; nothing else in its folder is touched."""
         written = [_journal(number) for number in range(self._before, len(self._entries))]
         self._store.delete([*written, SETTINGS])
-        folder = self._store.local(SETTINGS)
-        if folder is not None:
-            with suppress(OSError):
-                folder.parent.rmdir()
+        remove_empty(self._out, JOURNAL)
+
+    @property
+    def entries(self) -> list[Entry]:
+        """The shards that are stored, in order."""
+        return list(self._entries)
 
     def _close(self) -> None:
         self._closed = True
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
-    def __enter__(self) -> SampleWriter:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -5,16 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from seqlake.files.locations import absolute
-from seqlake.formats._streaming.creating import Settings
+from seqlake.formats._streaming import texts
+from seqlake.formats._streaming.exporting import SampleSink
+from seqlake.formats._streaming.merging import merge
 from seqlake.formats._streaming.scan import first_format, scan
+from seqlake.formats._streaming.texts import dropped
 from seqlake.formats._streaming.writing import SampleWriter, begin
 from seqlake.formats.jsonl import records as layout
-from seqlake.formats.jsonl.packing import Packer
+from seqlake.formats.jsonl.packing import packer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["layout", "matches", "scan", "writer"]
+    from seqlake.spec.schema import Schema
+
+__all__ = ["create", "dropped", "layout", "matches", "merge", "scan", "writer"]
 
 
 def matches(location: str, /, *, storage: Mapping[str, str] | None = None) -> bool:
@@ -50,7 +55,43 @@ def writer(
         DatasetExistsError: Something is at `out`.
         ValueError: A setting that makes no sense.
     """
-    if not newline:
-        raise ValueError("newline is not empty.")
-    packer = Packer(Settings(newline=newline, **settings).config("json", columns), {})
-    return begin(absolute(out), packer, mode=mode, storage=storage)
+    made = packer(columns, {"newline": newline, **settings})
+    return begin(absolute(out), made, mode=mode, storage=storage)
+
+
+def create(
+    location: str,
+    schema: Schema,
+    /,
+    *,
+    columns: Mapping[str, str] | None = None,
+    fill: Mapping[str, Any] | None = None,
+    storage: Mapping[str, str] | None = None,
+    **settings: Any,
+) -> SampleSink:
+    """Where `convert(..., to="jsonl")` writes: a sample for every sequence.
+
+    Args:
+        location: The folder.
+        schema: The columns.
+        columns: Encodings that you choose, by column.
+        fill: What stands for nulls, by column; these formats hold none.
+        storage: Options of the object store.
+        **settings: As for `writer`.
+
+    Raises:
+        SchemaMismatchError: `columns` or `fill` name a column that is not there.
+        ValueError: A setting that makes no sense.
+    """
+    sink = SampleSink(
+        location=absolute(location),
+        schema=schema,
+        packer=packer,
+        plan=texts.plan,
+        columns=columns or {},
+        fill=fill or {},
+        settings=settings,
+        storage=storage,
+    )
+    sink.check()
+    return sink

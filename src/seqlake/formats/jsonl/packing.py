@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from seqlake.formats._streaming.cells import CellError
+from seqlake.formats._streaming.creating import Settings
 from seqlake.formats._streaming.packing import offsets
 
 if TYPE_CHECKING:
@@ -43,7 +44,9 @@ class Packer:
         made = {}
         for name, kind in self._plan:
             if name not in sample:
-                raise CellError(f"column {name!r} is missing; the sample has {', '.join(map(repr, sample)) or 'nothing'}")
+                raise CellError(
+                    f"column {name!r} is missing; the sample has {', '.join(map(repr, sample)) or 'nothing'}"
+                )
             value = sample[name]
             if not isinstance(value, kind):
                 raise CellError(f"column {name!r}: expected {kind.__name__}, found {type(value).__name__}")
@@ -53,3 +56,15 @@ class Packer:
     def files(self, samples: Sequence[bytes], /) -> tuple[bytes, bytes]:
         """See `Packer`."""
         return b"".join(samples), offsets([len(one) for one in samples], 0) + self.config.header()
+
+
+def packer(columns: Mapping[str, str], settings: Mapping[str, Any], /) -> Packer:
+    """The packer of some columns.
+
+    Raises:
+        ValueError: A setting that makes no sense.
+    """
+    chosen = Settings(**{"newline": "\n", **settings})
+    if not chosen.newline:
+        raise ValueError("newline is not empty.")
+    return Packer(chosen.config("json", columns), {})

@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
-from seqlake.formats._streaming.encodings import Encoding
 from seqlake.formats._streaming.records import SampleError, ranged
 from seqlake.formats._streaming.split import ENCODINGS, SplitRecords, columns, learn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
+    from seqlake.formats._streaming.encodings import Encoding
     from seqlake.protocols import Ints
 
 __all__ = ["Records", "columns", "learn"]
@@ -27,11 +27,9 @@ _KINDS: dict[pa.DataType, tuple[Any, ...]] = {pa.string(): (str,), pa.int64(): (
 class Records(SplitRecords):
     """The samples of one open shard."""
 
-    def arrays(
-        self, columns: Sequence[str], buffer: NDArray[np.uint8], starts: Ints, stops: Ints, /
-    ) -> list[pa.Array]:
+    def arrays(self, columns: Sequence[str], buffer: NDArray[np.uint8], starts: Ints, stops: Ints, /) -> list[pa.Array]:
         """See `Records`."""
-        view = memoryview(buffer)
+        view = buffer.data
         objects = []
         for row, (start, stop) in enumerate(zip(starts.tolist(), stops.tolist(), strict=True)):
             try:
@@ -80,7 +78,7 @@ def _value(kind: Encoding, value: Any) -> Any:
         return kind.decode(_json(value))
     kinds = _KINDS[kind.arrow]
     if not isinstance(value, kinds):
-        raise ValueError(f"expected {kinds[0].__name__}, found {type(value).__name__}")
+        raise TypeError(f"expected {kinds[0].__name__}, found {type(value).__name__}")
     if kinds[0] is int and not -(1 << 63) <= value < 1 << 63:
         raise ValueError("it does not fit into 64 bits")
     return kinds[0](value)

@@ -7,15 +7,19 @@ from typing import TYPE_CHECKING, Any
 from seqlake.files.locations import absolute
 from seqlake.formats._streaming.creating import Settings
 from seqlake.formats._streaming.encodings import Encoding
+from seqlake.formats._streaming.exporting import SampleSink
+from seqlake.formats._streaming.merging import merge
 from seqlake.formats._streaming.scan import SampleDataset, first_format, scan
 from seqlake.formats._streaming.writing import SampleWriter, begin
-from seqlake.formats.mds import layout
+from seqlake.formats.mds import export, layout
 from seqlake.formats.mds.packing import Packer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Encoding", "SampleDataset", "SampleWriter", "layout", "matches", "scan", "writer"]
+    from seqlake.spec.schema import Schema
+
+__all__ = ["Encoding", "SampleDataset", "SampleWriter", "create", "layout", "matches", "merge", "scan", "writer"]
 
 
 def matches(location: str, /, *, storage: Mapping[str, str] | None = None) -> bool:
@@ -53,3 +57,41 @@ def writer(
     """
     packer = Packer(Settings(**settings).config("mds", columns), encodings or {})
     return begin(absolute(out), packer, mode=mode, storage=storage)
+
+
+def create(
+    location: str,
+    schema: Schema,
+    /,
+    *,
+    columns: Mapping[str, str] | None = None,
+    fill: Mapping[str, Any] | None = None,
+    storage: Mapping[str, str] | None = None,
+    **settings: Any,
+) -> SampleSink:
+    """Where `convert(..., to="mds")` writes: a sample for every sequence.
+
+    Args:
+        location: The folder.
+        schema: The columns.
+        columns: Encodings that you choose, by column.
+        fill: What stands for nulls, by column; these formats hold none.
+        storage: Options of the object store.
+        **settings: As for `writer`.
+
+    Raises:
+        SchemaMismatchError: `columns` or `fill` name a column that is not there.
+        ValueError: A setting that makes no sense.
+    """
+    sink = SampleSink(
+        location=absolute(location),
+        schema=schema,
+        packer=export.packer,
+        plan=export.plan,
+        columns=columns or {},
+        fill=fill or {},
+        settings=settings,
+        storage=storage,
+    )
+    sink.check()
+    return sink

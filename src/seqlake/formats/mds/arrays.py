@@ -22,10 +22,8 @@ if TYPE_CHECKING:
     from seqlake.protocols import Ints
 
 # The byte that names a dtype in a cell.
-DTYPES = {
-    **{8: "uint8", 9: "int8", 16: "uint16", 17: "int16", 18: "float16", 32: "uint32", 33: "int32", 34: "float32"},
-    **{64: "uint64", 65: "int64", 66: "float64"},
-}
+DTYPES = {8: "uint8", 9: "int8", 16: "uint16", 17: "int16", 18: "float16", 32: "uint32", 33: "int32", 34: "float32"}
+DTYPES |= {64: "uint64", 65: "int64", 66: "float64"}
 _CODES = {name: code for code, name in DTYPES.items()}
 _MOST_DIMENSIONS = 63
 
@@ -115,9 +113,7 @@ class Array:
             raise CellError(f"{self.dtype} {dims[row].tolist()} does not make its {have} bytes of values")
         raw = binary(body).buffers()[2]
         values = np.frombuffer(raw or b"", dtype.newbyteorder("<"), int(counts.sum())).astype(dtype, copy=False)
-        levels = []
-        for level in range(dims.shape[1]):
-            levels.append(np.repeat(dims[:, level], dims[:, :level].prod(axis=1)))
+        levels = [np.repeat(dims[:, level], dims[:, :level].prod(axis=1)) for level in range(dims.shape[1])]
         return _nested(pa.array(values), levels, self.arrow)
 
     def _levels(self, rows: int) -> list[Ints]:

@@ -17,18 +17,19 @@ from seqlake.formats.mds.arrays import Array, head
 from seqlake.spec.schema import Column
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
 
     from seqlake.formats._streaming.index import Config
     from seqlake.formats._streaming.options import Options
     from seqlake.formats._streaming.shard import SampleShard
+
 
 def columns(config: Config, options: Options, /) -> dict[str, Column]:
     """The columns of shards of this kind."""
     made = {}
     for name, stored in config.columns:
         found = chosen(name, stored, options)
-        made[name] = Column(name, found.arrow, found.type)
+        made[name] = Column(name, found.arrow, found.type, nullable=False)
     return made
 
 
@@ -57,7 +58,7 @@ def fixed_arrays(config: Config, options: Options, /) -> dict[str, Array]:
     return found
 
 
-def learn(shards: Sequence[SampleShard], options: Options, /) -> Options:
+def learn(shards: Iterable[SampleShard], options: Options, /) -> Options:
     """Look at first samples for dtype and dimensions of arrays, and for the type of pickles.
 
     Raises:

@@ -74,7 +74,7 @@ def refused(column: str, /) -> Encoding:
     def refuse(_: object) -> Any:
         raise DecodeError(
             f"Column {column!r} holds pickles, which can run any code when they are read.",
-            hint=f"If you trust whoever wrote it: scan(..., allow_pickle=[{column!r}]). To do without it, select others.",
+            hint=f"If you trust whoever wrote it: scan(..., allow_pickle=[{column!r}]); else select other columns.",
         )
 
     return Encoding(arrow=pa.binary(), decode=refuse, encode=_pickle, array=refuse)

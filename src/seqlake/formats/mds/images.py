@@ -60,9 +60,10 @@ def pixels(cell: memoryview, /) -> Any:
 
 def pixel_bytes(image: Any, /) -> bytes:
     """A Pillow image as raw pixels."""
-    mode = image.mode.encode()
+    mode: bytes = image.mode.encode()
     data: bytes = image.tobytes()
-    return _RAW.pack(*image.size, len(mode)) + mode + data
+    head = _RAW.pack(*image.size, len(mode))
+    return head + mode + data
 
 
 def jpeg_bytes(image: Any, /) -> bytes:

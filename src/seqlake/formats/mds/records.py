@@ -64,9 +64,7 @@ class Records:
         head = ranged(self.blob, 0, min(stop, size))
         return offsets(head, self._entry.samples, first=stop, size=size, location=self.blob.location)
 
-    def arrays(
-        self, columns: Sequence[str], buffer: NDArray[np.uint8], starts: Ints, stops: Ints, /
-    ) -> list[pa.Array]:
+    def arrays(self, columns: Sequence[str], buffer: NDArray[np.uint8], starts: Ints, stops: Ints, /) -> list[pa.Array]:
         """See `Records`."""
         places = self._places(columns, buffer, starts, stops)
         return cell_arrays(self._encodings, columns, [Cells(buffer, *places[name]) for name in columns])
@@ -125,7 +123,7 @@ class Records:
         sample = np.frombuffer(ranged(self.blob, start, stop), np.uint8)
         whole = (np.zeros(1, np.int64), np.array([len(sample)], np.int64))
         first, end = self._places([column], sample, *whole)[column]
-        return memoryview(sample)[int(first[0]) : int(end[0])]
+        return sample.data[int(first[0]) : int(end[0])]
 
     def flat(self, column: str, /) -> Flat | None:
         """Where arrays of a fixed shape lie; None for others."""

@@ -5,18 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from seqlake.files.locations import absolute
-from seqlake.formats._streaming.creating import Settings
+from seqlake.formats._streaming import texts
+from seqlake.formats._streaming.exporting import SampleSink
+from seqlake.formats._streaming.merging import merge
 from seqlake.formats._streaming.scan import first_format, scan
+from seqlake.formats._streaming.texts import dropped
 from seqlake.formats._streaming.writing import SampleWriter, begin
 from seqlake.formats.xsv import records as layout
-from seqlake.formats.xsv.packing import Packer
+from seqlake.formats.xsv.packing import packer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["layout", "matches", "scan", "writer"]
+    from seqlake.spec.schema import Schema
 
-_NAMES = {",": "csv", "\t": "tsv"}
+__all__ = ["create", "dropped", "layout", "matches", "merge", "scan", "writer"]
 
 
 def matches(location: str, /, *, storage: Mapping[str, str] | None = None) -> bool:
@@ -54,8 +57,43 @@ def writer(
         DatasetExistsError: Something is at `out`.
         ValueError: A setting that makes no sense.
     """
-    if not separator or not newline:
-        raise ValueError("separator and newline are not empty.")
-    chosen = Settings(separator=separator, newline=newline, **settings)
-    packer = Packer(chosen.config(_NAMES.get(separator, "xsv"), columns), {})
-    return begin(absolute(out), packer, mode=mode, storage=storage)
+    made = packer(columns, {"separator": separator, "newline": newline, **settings})
+    return begin(absolute(out), made, mode=mode, storage=storage)
+
+
+def create(
+    location: str,
+    schema: Schema,
+    /,
+    *,
+    columns: Mapping[str, str] | None = None,
+    fill: Mapping[str, Any] | None = None,
+    storage: Mapping[str, str] | None = None,
+    **settings: Any,
+) -> SampleSink:
+    """Where `convert(..., to="xsv")` writes: a sample for every sequence.
+
+    Args:
+        location: The folder.
+        schema: The columns.
+        columns: Encodings that you choose, by column.
+        fill: What stands for nulls, by column; these formats hold none.
+        storage: Options of the object store.
+        **settings: As for `writer`.
+
+    Raises:
+        SchemaMismatchError: `columns` or `fill` name a column that is not there.
+        ValueError: A setting that makes no sense.
+    """
+    sink = SampleSink(
+        location=absolute(location),
+        schema=schema,
+        packer=packer,
+        plan=texts.plan_commas if settings.get("separator", ",") == "," else texts.plan,
+        columns=columns or {},
+        fill=fill or {},
+        settings=settings,
+        storage=storage,
+    )
+    sink.check()
+    return sink

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from seqlake.formats._streaming.cells import CellError
+from seqlake.formats._streaming.creating import Settings
 from seqlake.formats._streaming.packing import offsets
 
 if TYPE_CHECKING:
@@ -47,7 +48,9 @@ class Packer:
         values, (newline, separator) = [], self._forbidden
         for name, kind in self._plan:
             if name not in sample:
-                raise CellError(f"column {name!r} is missing; the sample has {', '.join(map(repr, sample)) or 'nothing'}")
+                raise CellError(
+                    f"column {name!r} is missing; the sample has {', '.join(map(repr, sample)) or 'nothing'}"
+                )
             value = sample[name]
             if not isinstance(value, kind):
                 raise CellError(f"column {name!r}: expected {kind.__name__}, found {type(value).__name__}")
@@ -66,3 +69,15 @@ class Packer:
         config = self.config
         header = (config.separator.join(config.names) + config.newline).encode()
         return b"".join([header, *samples]), offsets([len(one) for one in samples], len(header)) + config.header()
+
+
+def packer(columns: Mapping[str, str], settings: Mapping[str, Any], /) -> Packer:
+    """The packer of some columns; a comma makes `csv`, a tab `tsv`, another separator `xsv`.
+
+    Raises:
+        ValueError: A setting that makes no sense.
+    """
+    chosen = Settings(**{"separator": ",", "newline": "\n", **settings})
+    if not chosen.separator or not chosen.newline:
+        raise ValueError("separator and newline are not empty.")
+    return Packer(chosen.config({",": "csv", "\t": "tsv"}.get(chosen.separator, "xsv"), columns), {})

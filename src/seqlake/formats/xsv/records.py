@@ -30,9 +30,7 @@ class Records(SplitRecords):
         config = self._entry.config
         return len((config.separator.join(config.names) + config.newline).encode())
 
-    def arrays(
-        self, columns: Sequence[str], buffer: NDArray[np.uint8], starts: Ints, stops: Ints, /
-    ) -> list[pa.Array]:
+    def arrays(self, columns: Sequence[str], buffer: NDArray[np.uint8], starts: Ints, stops: Ints, /) -> list[pa.Array]:
         """See `Records`."""
         if not columns:
             return []
