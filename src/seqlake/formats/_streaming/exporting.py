@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from seqlake.formats._streaming.packing import Packer
     from seqlake.spec.schema import Schema
 
-_OURS = re.compile(r"part-\d{5}/(shard\.\d{5,}\.[a-z.0-9]+|_writing/\w+\.json)")
+_OURS = re.compile(r"part-\d{5}/(shard\.\d{5,}\.[a-z.0-9]+|_writing/[\w.]+\.tmp)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

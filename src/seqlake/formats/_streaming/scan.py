@@ -17,6 +17,7 @@ import numpy as np
 
 from seqlake.errors import DatasetNotFoundError, SeqlakeError
 from seqlake.files import locations
+from seqlake.files.names import checked
 from seqlake.files.stores import open_store, read_all
 from seqlake.formats._streaming import index as indexes
 from seqlake.formats._streaming.options import Options
@@ -94,7 +95,7 @@ def scan(
         ```
     """
     root = locations.absolute(location)
-    root = root if split is None else locations.join(root, f"./{split}")
+    root = root if split is None else locations.join(root, f"./{checked(split)}")
     store: Any = open_store(root, storage=storage)
     try:
         blob = store.blob(indexes.NAME)

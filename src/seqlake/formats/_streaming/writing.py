@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 JOURNAL = "_writing"
 SETTINGS = f"{JOURNAL}/settings.json"
+_PASSING = ".tmp"
 _WORKERS = 2
 _WAITING = 3  # finished shards in memory that are not stored yet
 
@@ -76,8 +77,13 @@ def begin(
         entries, extension = list(found.entries), extension or found.extension
         kept = _left_behind(out, store, packer, len(entries))
     if claim:
-        store.put(SETTINGS, _settings(packer))
+        _put(store, SETTINGS, _settings(packer))
     return SampleWriter(out, packer, store, entries=entries, kept=kept, extension=extension, claim=claim)
+
+
+def _put(store: Any, name: str, data: bytes) -> None:
+    """A file, whole; the name it has before is always the same, so that a kill leaves nothing that is not found."""
+    store.put(name, data, temporary=f"{JOURNAL}/{name.removeprefix(JOURNAL + '/')}{_PASSING}")
 
 
 def remove_empty(out: str, folder: str, /) -> None:
@@ -121,9 +127,10 @@ def _left_behind(out: str, store: Any, packer: Packer, number: int) -> list[Entr
             path=out,
             hint="Give the same ones, or remove the folder.",
         )
+    store.delete([name for name in names if name.endswith(_PASSING)])
     written = {}
     for name in names:
-        if name != SETTINGS:
+        if name != SETTINGS and not name.endswith(_PASSING):
             [written[name]] = indexes.parse(read_all(store.blob(name)), location=f"{out}/{name}").entries
     kept = []
     while _journal(number) in written:
@@ -179,6 +186,7 @@ class SampleWriter:
         self._running: deque[Future[Entry]] = deque()
         self._number = len(self._entries)
         self._closed = False
+        self._failed = False
 
     def write(self, sample: Mapping[str, Any], /) -> None:
         """Add one sample.
@@ -239,14 +247,19 @@ class SampleWriter:
     def _store_shard(self, samples: list[bytes], number: int) -> Entry:
         entry, files = seal(self._packer, samples, f"shard.{number:05d}")
         for name, data in files.items():
-            self._store.put(name, data)
+            _put(self._store, name, data)
         if self._claim:
-            self._store.put(_journal(number), indexes.dump([entry]))
+            _put(self._store, _journal(number), indexes.dump([entry]))
         return entry
 
     def _collect(self) -> None:
-        """Wait for the oldest shard."""
-        self._entries.append(self._running.popleft().result())
+        """Wait for the oldest shard; one that could not be stored is the end."""
+        try:
+            self._entries.append(self._running.popleft().result())
+        except BaseException:
+            self._failed = True
+            self._close()
+            raise
 
     def finish(self) -> None:
         """Store what is left and write the index; only then is the dataset there.
@@ -254,19 +267,24 @@ class SampleWriter:
         Raises:
             SeqlakeError: A shard could not be stored; the index is not written.
         """
+        if self._failed:
+            raise SeqlakeError(
+                f"A shard at {self._out} could not be stored, so no index was written.",
+                path=self._out,
+                hint='Go on behind the last whole shard with mode="append".',
+            )
         if self._closed:
             return
         if self._new:
             self._flush()
-        try:
-            while self._running:
-                self._collect()
-        finally:
-            self._close()
+        while self._running:
+            self._collect()
+        self._close()
         self._store.sync("")  # the shards' names are durable before the index says them
         if not self._claim:
+            remove_empty(self._out, JOURNAL)
             return
-        self._store.put(indexes.NAME, indexes.dump(self._entries, extension=self._extension))
+        _put(self._store, indexes.NAME, indexes.dump(self._entries, extension=self._extension))
         self._store.sync("")
         self._forget()
 

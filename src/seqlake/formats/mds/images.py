@@ -30,6 +30,9 @@ def pixels_as_png(cell: memoryview, /) -> bytes:
     image = pixels(cell)
     if image.mode not in _MODES:
         raise CellError(f'PNG cannot hold the mode {image.mode!r}; encodings={{column: "bytes"}} gives raw cells')
+    if image.mode == "P":
+        # The palette is not stored; PNG keeps only as many bits of the indices as it has colours.
+        image.putpalette(bytes(level for level in range(256) for _ in range(3)))
     out = io.BytesIO()
     image.save(out, format="PNG", compress_level=1)
     return out.getvalue()
