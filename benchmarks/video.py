@@ -11,9 +11,9 @@ How it is measured. Every reader runs in a process of its own that stays, with t
 same files: H.264 by seqlake's training profile. Each delivers RGB in fresh memory, LeRobot its float32. *lerobot* is
 its decoding function in two threads that share nothing, the best that can be made of it; *lerobot DataLoader* is the
 same function as its users run it, in two worker processes of torch's DataLoader, and what targets are held to: the
-bare function spends most of a short window in FFmpeg's decoder, as every reader must. One reader works at a time; rounds
-alternate between all; ratios are taken within a round and the median counts. Before, each is held to frames that were
-decoded in sequence. A second comparison reads each library's own encoding: AV1 with a keyframe every other frame, as
+bare function spends most of a short window in FFmpeg's decoder, as every reader must. One reader works at a time;
+rounds alternate between all; ratios are taken within a round and the median counts. Before, each is held to frames that
+were decoded in sequence. A second comparison reads each library's own encoding: AV1 with a keyframe every other frame, as
 LeRobot writes, of the quality (SSIM of luma) that seqlake's has.
 """
 

@@ -144,5 +144,16 @@ def test_damaged_files_cost_their_own_sequence(tmp_path, packed):
             if name != "ep_0":
                 assert_array_equal(frames, clean[name])
     assert {entry.sequence_id for entry in masked.ledger} == {"ep_0"}
-    with pytest.raises(ValueError, match=r"Use on_error\('mask'\)"):
-        whole(ds, ["cam"], packed=packed).on_error("substitute")
+    other = whole(sl.open(tmp_path / "arm"), ["cam", "action"], packed=packed, batch_size=5).on_error(
+        "substitute", budget=1
+    )
+    (batch,) = other
+    assert batch["valid"].all()
+    assert batch["substituted"].sum() == 1
+    assert "ep_0" not in batch["sequence_id"]
+    counts = batch["action_offsets" if packed else "action_length"]
+    assert (np.diff(counts) if packed else counts).tolist() == [films.STEPS] * 5
+    for name, frames in zip(batch["sequence_id"], sequences(batch, "cam", packed=packed), strict=True):
+        assert_array_equal(frames, clean[name])
+    steps = batch["action"].reshape(5, films.STEPS, 2)[:, 0, 1] // 100
+    assert [f"ep_{int(step)}" for step in steps] == batch["sequence_id"].tolist()

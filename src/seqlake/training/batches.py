@@ -278,7 +278,7 @@ class Assembler:
         start = number * chunk.size
         stop = min(start + chunk.size, len(rows))
         if found.runs is None:
-            return self._picks(cells, rows[start:stop], found.numbers[start:stop])
+            return self.picks(cells, rows[start:stop], found.numbers[start:stop])
         layout = cells.layouts[0]
         out = None if self._buffers is None else self._buffer(track.column, stop - start, track.width * layout.stride)
         data = found.runs.copy(number, out=out)
@@ -286,7 +286,7 @@ class Assembler:
         if len(found.apart):
             low, high = found.apart.searchsorted(start), found.apart.searchsorted(stop)
             alone = found.apart[low:high]
-            values[alone - start] = self._picks(cells, rows[alone], found.numbers[low:high])
+            values[alone - start] = self.picks(cells, rows[alone], found.numbers[low:high])
         return values
 
     def _buffer(self, name: str, rows: int, width: int) -> NDArray[np.uint8]:
@@ -295,7 +295,7 @@ class Assembler:
             self._buffers[name] = np.empty((rows, width), dtype=np.uint8)
         return self._buffers[name]
 
-    def _picks(self, cells: Cells, rows: Ints, numbers: Ints) -> NDArray[Any]:
+    def picks(self, cells: Cells, rows: Ints, numbers: Ints) -> NDArray[Any]:
         """[n, W, ...] steps gathered one by one; zeros where a row has none."""
         shape = cells.shape if cells.shape is not None else ()
         stored = cells.layouts[0].stored if len(cells.layouts) == 1 else cells.dtype

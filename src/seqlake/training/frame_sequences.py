@@ -57,10 +57,11 @@ class SequenceFrames(FrameBatch):
         return self._dealt(number, parts, int(wanted.sum()))
 
     def _slots(self, number: int, places: Ints) -> Ints:
-        if self._packed:
-            slots: Ints = np.searchsorted(self._ends[number], places, side="right") - 1
-            return slots
-        return places // max(1, self._masks[number].shape[1])
+        width = max(1, int(self._masks[number].shape[1]))
+        slots: Ints = (
+            (np.searchsorted(self._ends[number], places, side="right") - 1) if self._packed else places // width
+        )
+        return slots
 
     def _named(self, number: int, name: str) -> Batch:
         frames, mask, ends = self._turned(self._frames[number]), self._masks[number], self._ends[number]

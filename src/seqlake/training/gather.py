@@ -54,10 +54,8 @@ class Memory:
         """The pieces of several, as they are now."""
         made = cls()
         for memory in memories:
-            made._held |= memory._held
-        full = [memory for memory in memories if memory._high]
-        made._low = min((memory._low for memory in full), default=0)
-        made._high = max((memory._high for memory in full), default=0)
+            for piece in memory.pieces:
+                made.hold(piece)
         return made
 
     def hold(self, view: memoryview) -> tuple[int, int]:

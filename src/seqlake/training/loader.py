@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from seqlake.training.cache import Cache
     from seqlake.training.damage import Ledger
     from seqlake.training.order import Shuffle
-    from seqlake.training.samples import WindowDataset
+    from seqlake.training.samples import WindowDataset, WindowSampler
     from seqlake.training.steps import Steps
     from seqlake.training.telemetry import Telemetry
     from seqlake.training.torch import LoaderDataset
@@ -249,8 +249,12 @@ class Loader(Verbs):
 
     # ---- other shapes of the same batches
 
-    def torch(self) -> LoaderDataset:
+    def torch(self, *, pin_memory: bool = False) -> LoaderDataset:
         """The same batches as a torch `IterableDataset` of tensors over the same memory.
+
+        Args:
+            pin_memory: Copy them into memory from which `.to(device, non_blocking=True)` does not block; without a
+                GPU there is a warning, and they stay where they are.
 
         Example:
             >>> from torch.utils.data import DataLoader
@@ -258,13 +262,23 @@ class Loader(Verbs):
         """
         from seqlake.training.torch import LoaderDataset
 
-        return LoaderDataset(self)
+        return LoaderDataset(self, pin_memory=pin_memory)
 
     def dataset(self) -> WindowDataset:
         """The windows as a map-style dataset in source order: `len`, `[i]` and `__getitems__`."""
         from seqlake.training.samples import WindowDataset
 
         return WindowDataset(self._prepared)
+
+    def sampler(self) -> WindowSampler:
+        """This loader's order for its `dataset()`: a batch sampler.
+
+        Example:
+            >>> batches = DataLoader(loader.dataset(), batch_sampler=loader.sampler(), num_workers=2)
+        """
+        from seqlake.training.samples import WindowSampler
+
+        return WindowSampler(self)
 
 
 class LoaderIterator:

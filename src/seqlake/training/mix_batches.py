@@ -34,14 +34,16 @@ _Parts = dict[int, tuple["Ints", Chunk]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixChunk:
-    """Some steps' samples; each batch is prepared when it is made.
+    """Some steps' samples, of which each batch is prepared by itself.
 
     Attributes:
+        parts: Of each batch; empty where that is done when it is made.
         origins: Bytes of the batch that was made last, by where they were copied from.
     """
 
     samples: Samples
     size: int
+    parts: Sequence[_Parts] = ()
     origins: dict[str, float] = field(default_factory=dict)
 
 
@@ -57,9 +59,8 @@ class MixAssembler(Assembler):
         self._prepared = prepared
         self._assemblers = [member.assembler() for member in prepared.members]
         self._names = np.array([*prepared.mix.sources, None], dtype=object)[:-1]
-        self._apart = isinstance(prepared.settings.window, Whole) or any(
-            isinstance(assembler, RangeAssembler) for assembler in self._assemblers
-        )
+        self._sequences = isinstance(prepared.settings.window, Whole)
+        self._reads = any(isinstance(assembler, RangeAssembler) for assembler in self._assemblers)
 
     def reuse_buffers(self) -> None:
         """Nothing: batches are put together in fresh memory."""
@@ -75,8 +76,13 @@ class MixAssembler(Assembler):
 
     def prepare(self, samples: Samples, *, size: int) -> Chunk:
         """Find where the windows of some batches lie; see `Assembler.prepare`."""
-        whole = None if self._apart or not len(samples.rows) else self._one(samples, self._parts(samples), size)
-        return cast("Chunk", MixChunk(samples=samples, size=size)) if whole is None else whole
+        count = len(samples.rows)
+        parts: list[_Parts] = []
+        if self._reads:  # begin to read all of it
+            parts = [self._parts(some(samples, slice(at, at + size))) for at in range(0, count, size)]
+        elif count and not self._sequences and (found := self._one(samples, self._parts(samples), size)) is not None:
+            return found
+        return cast("Chunk", MixChunk(samples=samples, size=size, parts=parts))
 
     def batch(self, chunk: Chunk | MixChunk, number: int) -> Batch:
         """One batch of a chunk, with the source of each sample."""
@@ -86,7 +92,7 @@ class MixAssembler(Assembler):
         samples = some(chunk.samples, own)
         found: list[tuple[Ints, Batch]] = []
         chunk.origins.clear()
-        parts = self._parts(samples)
+        parts = chunk.parts[number] if chunk.parts else self._parts(samples)
         for member, (which, part) in parts.items():
             found.append((which, self._assemblers[member].batch(part, 0)))
             for origin, count in part.origins.items():
@@ -146,12 +152,10 @@ class MixAssembler(Assembler):
         if readable is None:
             numbers = scattered([(which, each.numbers) for which, each in found], count, name=track.column)
             return Found(mask=mask, missing=missing, runs=None, apart=np.zeros(0, np.int64), numbers=numbers)
-        addresses, apart, numbers = np.empty(count, np.int64), [], []
+        addresses = np.empty(count, np.int64)
         for which, each in found:
             addresses[which] = readable if each.runs is None else each.runs.addresses
-            apart.append(which if each.runs is None else which[each.apart])
-            numbers.append(each.numbers)
-        alone = np.concatenate(apart)
+        alone = np.concatenate([which if each.runs is None else which[each.apart] for which, each in found])
         order = np.argsort(alone, kind="stable")
         layout = self.opened.cells[track.column].layouts[0]
         return Found(
@@ -159,17 +163,18 @@ class MixAssembler(Assembler):
             missing=missing,
             runs=memory.ranges(addresses, track.width * layout.stride, size=size, together=True),
             apart=alone[order],
-            numbers=np.concatenate(numbers)[order],
+            numbers=np.concatenate([each.numbers for _, each in found])[order],
         )
 
-    def _picks(self, cells: Cells, rows: Ints, numbers: Ints) -> NDArray[Any]:
+    def picks(self, cells: Cells, rows: Ints, numbers: Ints) -> NDArray[Any]:
+        """[n, W, ...] steps gathered one by one, dataset by dataset; rows are counted through all of them."""
         if not len(rows):
             return np.zeros((*numbers.shape, *(cells.shape or ())), cells.layouts[0].stored)
         parts: list[tuple[Ints, NDArray[Any]]] = []
         for member, own in self._prepared.by_member(rows):
             assembler, first = self._assemblers[member], self._prepared.first_rows[member]
             mine = assembler.opened.cells[cells.name]
-            parts.append((own, assembler._picks(mine, rows[own] - first, numbers[own])))
+            parts.append((own, assembler.picks(mine, rows[own] - first, numbers[own])))
         return scattered(parts, len(rows), name=cells.name)
 
 

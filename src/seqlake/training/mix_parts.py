@@ -72,9 +72,7 @@ def _listed(parts: Sequence[tuple[Ints, list[Any]]], size: int) -> list[Any]:
     return found
 
 
-def scattered(
-    parts: Sequence[tuple[Ints, NDArray[Any]]], size: int, *, name: str, whole: bool = False
-) -> NDArray[Any]:
+def scattered(parts: Sequence[tuple[Ints, NDArray[Any]]], size: int, *, name: str, whole: bool = False) -> NDArray[Any]:
     """[B, ...] values at their positions; whole sequences are padded to the longest of all."""
     shapes = {values.shape[1:] for _, values in parts}
     kinds = {values.dtype for _, values in parts}
@@ -104,3 +102,34 @@ def _packed(parts: Sequence[tuple[Ints, NDArray[Any], Ints]], size: int) -> tupl
             pieces[place] = piece
     ends = np.cumsum([0, *(len(piece) for piece in pieces)], dtype=np.int64)
     return np.concatenate(pieces), ends
+
+
+def exchanged(batch: Batch, places: Ints, others: Batch, window: Whole, /) -> Batch:
+    """A batch of whole sequences with others in some places, whatever their lengths.
+
+    Args:
+        batch: The batch.
+        places: [m] positions in it, ascending.
+        others: As many sequences.
+        window: Of both.
+    """
+    kept = np.setdiff1d(np.arange(len(batch["start"])), places)
+    if not len(kept):
+        return others
+    own = {name: batch[name] for name in others}
+    return together([(kept, chosen(own, kept, window)), (places, others)], window)
+
+
+def chosen(batch: Batch, which: Ints, window: Whole, /) -> Batch:
+    """Some sequences of a batch of whole ones."""
+    found: Batch = {}
+    for name, values in batch.items():
+        offsets = f"{name.removesuffix('_mask')}_offsets" if window.packed else ""
+        if offsets in batch:
+            pieces = np.split(values, batch[offsets][1:-1])
+            found[name] = np.concatenate([values[:0], *(pieces[number] for number in which.tolist())])
+        elif window.packed and name.endswith("_offsets") and name.removesuffix("_offsets") in batch:
+            found[name] = np.concatenate([[0], np.cumsum(np.diff(values)[which])])
+        else:
+            found[name] = values[which]
+    return found

@@ -327,10 +327,11 @@ class Opened:
 
     def _check_room(self, rows: slice, names: list[str]) -> None:
         """Refuse before decoding what is known not to fit."""
-        need = self.decoded + sum(self._bytes(name, rows) for name in names)
+        cells = [self.cells[name] for name in names]
+        need = self.decoded + sum(_decoded_bytes(self._survey, each, rows) for each in cells)
         if need <= self._limit:
             return
-        everything = _size(max(need, sum(self._bytes(name, slice(None)) for name in names)))
+        everything = _size(max(need, sum(_decoded_bytes(self._survey, each, slice(None)) for each in cells)))
         raise CacheTooSmallError(
             f"Some shards cannot be read in place ({', '.join(names)}: compressed, encoded or remote); decoded they "
             f"need up to {everything} of memory where {_size(self._limit)} are allowed.",
@@ -338,13 +339,14 @@ class Opened:
             f"Loader(..., cache=Cache(limit={everything!r})).",
         )
 
-    def _bytes(self, name: str, rows: slice) -> int:
-        counts = self._survey.counts.get(name)
-        cells = self.cells[name]
-        if counts is None or cells.shape is None:
-            return 0
-        steps = int(np.maximum(counts[rows], 0).sum())
-        return steps * int(np.prod(cells.shape)) * cells.dtype.itemsize
+
+def _decoded_bytes(survey: Survey, cells: Cells, rows: slice) -> int:
+    """Of some rows of a column; 0 where nothing says it."""
+    counts = survey.counts.get(cells.name)
+    if counts is None or cells.shape is None:
+        return 0
+    steps = int(np.maximum(counts[rows], 0).sum())
+    return steps * int(np.prod(cells.shape)) * cells.dtype.itemsize
 
 
 def _size(nbytes: int) -> str:

@@ -150,7 +150,7 @@ class Pass:
     def _chunks(self, position: tuple[int, int], steps: range) -> Iterator[Chunk]:
         """Chunks in order; when one is begun, the one before it may still be in use, but no earlier one."""
         before, opened, spent = position[1], self._assembler.opened, self._meter.seconds
-        for part in _parts(steps, self._local, most=opened.portion or _AHEAD):
+        for part in parts(steps, self._local, most=opened.portion or _AHEAD):
             began, opening = perf_counter(), opened.seconds
             samples = self._planner.samples(*position, part)
             ordered = perf_counter()
@@ -242,7 +242,7 @@ class Pass:
         return batch
 
 
-def _parts(steps: range, local_batch: int, *, most: int) -> Iterator[Ints]:
+def parts(steps: range, local_batch: int, *, most: int) -> Iterator[Ints]:
     """Step numbers in the portions they are prepared in, of about `most` samples."""
     at, size = 0, min(_FIRST, most)
     while at < len(steps):

@@ -6,6 +6,8 @@ import os
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+
 from seqlake.training.batches import Assembler
 from seqlake.training.damage import Ledger
 from seqlake.training.frames import FrameColumns, FrameStream
@@ -201,6 +203,13 @@ class Prepared:
         """[n] windows in source order -> row and anchor of each."""
         rows, index = self.survey.axis.locate(numbers)
         return rows, self.survey.first + index * self.survey.stride
+
+    def numbers(self, rows: Ints, anchors: Ints) -> Ints:
+        """[n] rows and anchors -> windows in source order: the inverse of `locate`."""
+        axis = self.survey.axis
+        before = np.concatenate([np.zeros(1, np.int64), axis.row_ends]).take(rows)
+        found: Ints = before + (anchors - self.survey.first) // self.survey.stride
+        return found
 
     def __getstate__(self) -> dict[str, Any]:
         return {"source": self.source, "settings": self.settings, "_opened": None, "_frame_columns": None}

@@ -99,7 +99,7 @@ class RangeAssembler(Assembler):
         others = np.ones(len(rows), np.bool_)
         others[own] = False
         if others.any():
-            values[others] = self._picks(cells, rows[others], found.numbers[start : start + len(rows)][others])
+            values[others] = self.picks(cells, rows[others], found.numbers[start : start + len(rows)][others])
         if len(own):
             values[own] = found.reading.result()[track.column][low:high].reshape(len(own), *values.shape[1:])
         return values

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from seqlake.training.survey import Survey
     from seqlake.training.telemetry import Telemetry
 
+
 def prepare(source: Readable | Mix, settings: Settings) -> Prepared:
     """What a loader knows of one dataset, or of several.
 
@@ -175,6 +176,15 @@ class PreparedMix(Prepared):
             found, anchors[own] = self.members[number].locate(numbers[own] - before)
             rows[own] = found + self.first_rows[number]
         return rows, anchors
+
+    def numbers(self, rows: Ints, anchors: Ints) -> Ints:
+        """[n] rows, counted through the datasets, and anchors -> windows in source order, dataset after dataset."""
+        found, before = np.empty_like(rows), np.cumsum([0, *(len(survey.axis) for survey in self.surveys)])
+        for number, own in self.by_member(rows):
+            found[own] = before[number] + self.members[number].numbers(
+                rows[own] - self.first_rows[number], anchors[own]
+            )
+        return found
 
     def by_member(self, rows: Ints) -> list[tuple[int, Ints]]:
         """Each dataset that rows belong to, and which of them do."""

@@ -64,11 +64,9 @@ def position(state: Mapping[str, Any], here: Mapping[str, Any], /) -> tuple[int,
     # JSON, msgpack and torch.save give lists back as lists or tuples.
     changed = [name for name in here if _plain(state.get(name)) != _plain(here[name])]
     if changed:
-        name = changed[0]
-        parts = ", ".join(_MEANING[each] for each in changed)
+        parts = "; ".join(f"{_MEANING[each]} (saved {state.get(each)!r}, here {here[each]!r})" for each in changed)
         raise LoaderStateError(
-            f"This state belongs to another loader. Changed since it was saved: {parts} "
-            f"({name}: saved {state.get(name)!r}, here {here[name]!r}).",
+            f"This state belongs to another loader. Changed since it was saved: {parts}.",
             hint="Make the loader as it was, open the dataset at the version it had, or start a new epoch without "
             "load_state_dict. Batch size, rank and world size may differ.",
         )

@@ -11,7 +11,6 @@ from seqlake.training.frames import FrameOptions
 from seqlake.training.mixed import Groups
 from seqlake.training.steps import TAILS
 from seqlake.training.transforms import MapBatch, MapSamples, Normalise
-from seqlake.windows.frames import framed
 from seqlake.windows.spec import Whole
 
 if TYPE_CHECKING:
@@ -44,7 +43,13 @@ class Verbs:
         Args:
             function: `sample -> sample`, or with `random` `(sample, numpy generator) -> sample`.
             random: Hand over a generator that belongs to the sample: seed, epoch and sample number decide it.
+
+        Raises:
+            ValueError: Whole sequences that are packed.
         """
+        window = self._settings.window
+        if isinstance(window, Whole) and window.packed:
+            raise ValueError("Loader map: packed sequences lie end to end and are no samples to map; use map_batch.")
         return self._with(transforms=(*self._settings.transforms, MapSamples(function, random)))
 
     def map_batch(self, function: Callable[..., Batch], /, *, random: bool = False) -> Self:
@@ -158,16 +163,10 @@ class Verbs:
                 (rounded up), or None for any number. `loader.ledger` has an entry for each.
 
         Raises:
-            ValueError: An unknown policy, a budget that is neither, or substitutes for whole sequences with frames.
+            ValueError: An unknown policy, or a budget that is neither.
         """
         on_error = OnError(policy=policy, budget=budget)
         on_error.check()
-        window, schema = self._settings.window, self._prepared.schema
-        if policy == "substitute" and isinstance(window, Whole) and any(framed(schema[n]) for n in window.columns):
-            raise ValueError(
-                "Loader on_error: whole sequences with frames differ in length, so that none can take another's place in "
-                "a batch that is being made. Use on_error('mask')."
-            )
         return self._with(on_error=on_error)
 
     def reuse_buffers(self) -> Self:
