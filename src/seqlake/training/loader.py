@@ -158,7 +158,7 @@ class Loader(Verbs):
             sharers: Processes of this machine that decode frames at the same time.
         """
         prepared, settings = self._prepared, self._settings
-        assembler = prepared.assembler()
+        assembler = prepared.assembler(sharers=sharers)
         if settings.reuse:
             assembler.reuse_buffers()
         planner = prepared.planner()

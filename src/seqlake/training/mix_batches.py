@@ -54,10 +54,10 @@ class MixAssembler(Assembler):
     sequences, windows read by range and shards of unlike layouts are assembled dataset by dataset and put together.
     """
 
-    def __init__(self, prepared: PreparedMix) -> None:
+    def __init__(self, prepared: PreparedMix, *, sharers: int) -> None:
         super().__init__(prepared.surveys[0], prepared.opened)
         self._prepared = prepared
-        self._assemblers = [member.assembler() for member in prepared.members]
+        self._assemblers = [member.assembler(sharers=sharers) for member in prepared.members]
         self._names = np.array([*prepared.mix.sources, None], dtype=object)[:-1]
         self._sequences = isinstance(prepared.settings.window, Whole)
         self._reads = any(isinstance(assembler, RangeAssembler) for assembler in self._assemblers)

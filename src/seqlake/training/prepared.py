@@ -17,6 +17,7 @@ from seqlake.training.passes import Planner
 from seqlake.training.plan import resident
 from seqlake.training.range_batches import RangeAssembler
 from seqlake.training.rows.batches import RowAssembler
+from seqlake.training.rows.pictures import Pictures
 from seqlake.training.rows.shards import RowShards
 from seqlake.training.state import describe
 from seqlake.training.steps import Steps
@@ -182,11 +183,12 @@ class Prepared:
             return MixPlanner(self.mixture, self.steps)
         return Planner(self.survey, self.steps, shuffle=self.shuffle, seed=self.settings.seed)
 
-    def assembler(self) -> Assembler:
-        """Makes batches of samples."""
+    def assembler(self, *, sharers: int = 1) -> Assembler:
+        """Makes batches of samples; `sharers` processes of this machine do so at the same time."""
         if self.survey.by_row:
             rows = cast("RowShards", self.opened)
-            return cast("Assembler", RowAssembler(rows, tolerant=self.settings.on_error.tolerant))
+            pictures = Pictures(self.settings.frames, sharers=sharers)
+            return cast("Assembler", RowAssembler(rows, pictures, tolerant=self.settings.on_error.tolerant))
         if self.opened.portion is not None:
             return RangeAssembler(self.survey, self.opened)
         return Assembler(self.survey, self.opened)

@@ -153,9 +153,9 @@ class PreparedMix(Prepared):
         files = sum((member.files_read for member in self.members), Fetched())
         return self.meter.report(held=self.opened.decoded, fetched=self.opened.fetched, files=files)
 
-    def assembler(self) -> Assembler:
+    def assembler(self, *, sharers: int = 1) -> Assembler:
         """Makes batches of samples of all datasets."""
-        return MixAssembler(self)
+        return MixAssembler(self, sharers=sharers)
 
     def frame_stream(self, *, sharers: int) -> FrameStream | None:
         """Decodes frames of all datasets, on one set of threads."""

@@ -266,7 +266,10 @@ def test_compressed_shards_are_decompressed_into_the_folder(tmp_path):
         check(batch)
     assert len(list(tmp_path.glob("cache/**/*"))) > len(packed.shards())
     some = packed.where("n < 30").select("n", "text")
-    found = [n for batch in Loader(some, window=None, batch_size=5, cache=Cache(tmp_path / "cache")) for n in batch["n"]]
+    mine = Loader(some, window=None, batch_size=5, cache=Cache(tmp_path / "cache"))
+    found = [n for batch in mine for n in batch["n"]]
+        n for batch in Loader(some, window=None, batch_size=5, cache=Cache(tmp_path / "cache")) for n in batch["n"]
+    ]
     assert sorted(found) == list(range(30))
 
 
@@ -317,3 +320,46 @@ def test_single_samples_and_transforms(samples):
     assert mapped["length"].tolist() == [0, 1, 2, 3]
     assert mapped["frame"].shape == (4, 3, 2)
     assert next(iter(loader.map_batch(lambda batch: {"n": batch["n"] * 2})))["n"].tolist() == [0, 2, 4, 6]
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Pictures of one colour each, in two sizes; of every second sample also a list of them."""
+    simplejpeg = pytest.importorskip("simplejpeg")
+
+    def jpeg(n):
+        return simplejpeg.encode_jpeg(np.full((16 + 8 * (n % 2), 32, 3), 10 * n, np.uint8), quality=95)
+
+    with sl.create(tmp_path / "photos", {"n": "int", "photo": "jpeg", "more": "list[jpeg]"}, format="mds") as writer:
+        for n in range(20):
+            more = (0).to_bytes(4, "little") + (1).to_bytes(4, "little") + len(jpeg(n)).to_bytes(4, "little") + jpeg(n)
+            writer.write({"n": n, "photo": jpeg(n), "more": more})
+    return tmp_path / "photos"
+
+
+def test_images_come_decoded(photos):
+    loader = Loader(sl.scan(photos), window=None, batch_size=5, seed=1)
+    for batch in loader:
+        for n, photo, more in zip(batch["n"].tolist(), batch["photo"], batch["more"], strict=True):
+            assert photo.shape == (16 + 8 * (n % 2), 32, 3)
+            assert abs(int(photo.mean()) - 10 * n) <= 2
+            np.testing.assert_array_equal(more[0], photo)
+    for batch in loader.frames(size=(8, 12), layout="TCHW", threads=2):
+        assert batch["photo"].shape == (5, 3, 8, 12)
+        assert np.abs(batch["photo"].mean(axis=(1, 2, 3)) - 10 * batch["n"]).max() <= 2
+    plain = Loader(sl.scan(photos, encodings={"photo": "bytes"}), window=["photo"], batch_size=5, shuffle=False)
+    assert next(iter(plain))["photo"][0][:2] == b"\xff\xd8"
+
+
+def test_pictures_that_cannot_be_decoded_are_bad_samples(photos):
+    path = photos / "shard.00000.mds"
+    data = bytearray(path.read_bytes())
+    at = data.index(b"\xff\xd8\xff")  # of a list: its picture comes first in a sample
+    data[at : at + 2] = b"\x00\x00"
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match="JPEG") as caught:
+        list(Loader(sl.scan(photos), window=None, batch_size=5))
+    assert "shard.00000.mds" in "".join(caught.value.__notes__)
+    loader = Loader(sl.scan(photos), window=None, batch_size=5).on_error("mask", budget=1)
+    assert sum(int(batch["valid"].sum()) for batch in loader) == 19
+    assert len(loader.ledger) == 1

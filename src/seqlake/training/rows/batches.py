@@ -15,10 +15,14 @@ if TYPE_CHECKING:
     from seqlake.protocols import Ints
     from seqlake.training.batches import Batch, Samples
     from seqlake.training.gather import Ranges
+    from seqlake.training.rows.pictures import Pictures
     from seqlake.training.rows.shards import RowShards
     from seqlake.training.rows.values import Form
 
 _PORTION = 8 << 20  # bytes that are decoded at a time
+
+_Coming = tuple[int, "Batch", dict[str, Any]]
+"""Number of a batch, its decoded columns, and its pictures that are on their way."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -34,6 +38,7 @@ class RowChunk:
         origins: Bytes of a batch, about, by where they come from.
         portion: Number of the portion that is decoded now.
         values: Its columns.
+        coming: The next batch, whose pictures are being decoded.
         pieces: The memory that `ranges` points into, which stays while it is in use.
     """
 
@@ -45,14 +50,16 @@ class RowChunk:
     origins: dict[str, float]
     portion: int = -1
     values: Batch = field(default_factory=dict)
+    coming: _Coming | None = None
     pieces: tuple[memoryview, ...]
 
 
 class RowAssembler:
     """`Assembler` of samples that are rows."""
 
-    def __init__(self, opened: RowShards, *, tolerant: bool) -> None:
+    def __init__(self, opened: RowShards, pictures: Pictures, *, tolerant: bool) -> None:
         self.opened = opened
+        self._pictures = pictures
         self._tolerant = tolerant
         self._buffers: dict[str, Any] | None = None
 
@@ -82,15 +89,15 @@ class RowAssembler:
     def batch(self, chunk: RowChunk, number: int) -> Batch:
         """One batch of a chunk: arrays and lists, one value a sample in each."""
         rows = chunk.samples.rows[number * chunk.size : (number + 1) * chunk.size]
-        batch: Batch = {}
-        if chunk.decoded:
-            portion, within = divmod(number, chunk.step)
-            if portion != chunk.portion:
-                first = portion * chunk.step * chunk.size
-                wanted = chunk.samples.rows[first : first + chunk.step * chunk.size]
-                chunk.values, chunk.portion = self._decode(chunk.decoded, wanted), portion
-            own = slice(within * chunk.size, within * chunk.size + len(rows))
-            batch = {name: values[own] for name, values in chunk.values.items()}
+        coming = chunk.coming if chunk.coming is not None and chunk.coming[0] == number else self._begun(chunk, number)
+        _, batch, begun = coming
+        chunk.coming = None
+        if begun and (number + 1) * chunk.size < len(chunk.samples.rows):
+            chunk.coming = self._begun(chunk, number + 1)
+        for name, pictures in begun.items():
+            batch[name], failed = self._pictures.take(pictures)
+            for place, error in failed.items():
+                self._bad(name, int(rows[place]), error)
         for form in self.opened.forms:
             if form.name in chunk.ranges:
                 batch[form.name] = self._copied(form, chunk.ranges[form.name], number, len(rows))
@@ -98,6 +105,28 @@ class RowAssembler:
                     batch[f"{form.name}_mask"] = np.ones(len(rows), dtype=np.bool_)
         names = [name for form in self.opened.forms for name in (form.name, f"{form.name}_mask")]
         return {name: batch[name] for name in names if name in batch}
+
+    def _begun(self, chunk: RowChunk, number: int) -> _Coming:
+        """What is decoded of a batch, its pictures on their way."""
+        if not chunk.decoded:
+            return number, {}, {}
+        portion, within = divmod(number, chunk.step)
+        if portion != chunk.portion:
+            first = portion * chunk.step * chunk.size
+            wanted = chunk.samples.rows[first : first + chunk.step * chunk.size]
+            chunk.values, chunk.portion = self._decode(chunk.decoded, wanted), portion
+        own = slice(within * chunk.size, (within + 1) * chunk.size)
+        batch = {name: values[own] for name, values in chunk.values.items()}
+        begun = {form.name: self._pictures.begin(batch[form.name]) for form in chunk.decoded if form.pictures}
+        return number, batch, begun
+
+    def _bad(self, column: str, row: int, error: Exception) -> None:
+        """A picture that cannot be decoded."""
+        shard = int(self.opened.shard_of(np.array([row]))[0])
+        if not self._tolerant:
+            error.add_note(f"in column {column!r}, row {row}, {self.opened.file(shard)}")
+            raise error
+        self.opened.harms[row] = [Harm.of(error, column=column, file=self.opened.file(shard))]
 
     def harmed(self, samples: Samples) -> dict[int, list[Harm]]:
         """Place in a batch -> what was found wrong with its row while it was read."""

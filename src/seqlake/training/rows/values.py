@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.errors import SchemaMismatchError
-from seqlake.spec.schema import is_list, is_number
+from seqlake.spec.schema import is_binary, is_list, is_number
 from seqlake.training.decoded import single_values
 
 if TYPE_CHECKING:
@@ -31,12 +31,14 @@ class Form:
         shape: Of a cell, where all have the same; () for one number; None where the batch has a list.
         dtype: Of its numbers, where there is a shape.
         nullable: A cell may be null: then the batch says which are.
+        pictures: Its cells are encoded images, or lists of them; batches have them decoded.
     """
 
     name: str
     shape: tuple[int, ...] | None
     dtype: np.dtype[Any] | None
     nullable: bool
+    pictures: bool = False
 
     @classmethod
     def of(cls, column: Column, /) -> Form:
@@ -52,7 +54,7 @@ class Form:
         kind = column.arrow
         if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
             return cls(name, (), np.dtype(kind.to_pandas_dtype()), nullable)
-        return cls(name, None, None, nullable)
+        return cls(name, None, None, nullable, pictures=_has_pictures(column))
 
     @property
     def width(self) -> int:
@@ -96,6 +98,11 @@ class Form:
             return False
         step = prod(flat.shape) * flat.stored.itemsize
         return bool((flat.steps == self.shape[0]).all()) and flat.stride == step and step * self.shape[0] == self.width
+
+
+def _has_pictures(column: Column) -> bool:
+    cell = column.arrow.value_type if is_list(column.arrow) else column.arrow
+    return column.type is not None and column.type.type == "image" and is_binary(cell)
 
 
 def _steps(column: Column) -> int | None:
