@@ -156,7 +156,9 @@ class NamedSamples:
         return made
 
     def lengths(self, column: str, /) -> Ints:
-        """The source's."""
+        """The source's; an image is one frame."""
+        if is_image(self._source.schema[column]):
+            return np.ones(sum(shard.rows for shard in self._source.shards()), np.int64)
         return self._source.lengths(column)
 
     def __getattr__(self, name: str) -> Any:
