@@ -41,9 +41,9 @@ class Loader(Verbs):
     video and column of images uint8 `[B, W, height, width, 3]` and its mask, for each column asked for with None `[B]`
     and `<column>_mask` `[B]`, `sequence_id` `[B]`, `start` `[B]`, and with `.tail("pad")` or `.on_error` `valid` `[B]`.
 
-    Where rows are samples (`source.schema.id` is None) and the window names columns, or is None for all of them, a batch
-    has an array `[B, ...]` for each column whose cells have one declared shape, and a list of B values (texts, bytes,
-    arrays of any shape) for every other; `<column>_mask` `[B]` only for columns that may be null.
+    Where rows are samples (`source.schema.id` is None) and the window names columns, or is None for all of them, a
+    batch has an array `[B, ...]` for each column whose cells have one declared shape, and a list of B values (texts,
+    bytes, arrays of any shape) for every other; `<column>_mask` `[B]` only for columns that may be null.
 
     Args:
         source: A dataset, a selection, anything else that follows the `Readable` protocol, or a `Mix` of several.

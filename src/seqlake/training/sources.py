@@ -307,21 +307,28 @@ def together(parts: Sequence[tuple[Ints, Batch]], window: Any) -> Batch:
     for name in parts[0][1]:
         if name in packed or f"{name}_offsets" in parts[0][1]:
             continue
-        batch[name] = _scattered([(own, part[name]) for own, part in parts], size, name, isinstance(window, Whole))
+        own_parts = [(own, part[name]) for own, part in parts]
+        if isinstance(own_parts[0][1], list):
+            batch[name] = _listed(own_parts, size)
+        else:
+            batch[name] = _scattered(own_parts, size, name, isinstance(window, Whole))
     for offsets, name in packed.items():
         if offsets in parts[0][1]:
             batch[name], batch[offsets] = _packed([(own, part[name], part[offsets]) for own, part in parts], size)
     return batch
 
 
+def _listed(parts: Sequence[tuple[Ints, list[Any]]], size: int) -> list[Any]:
+    """[B] Python values at their positions."""
+    found: list[Any] = [None] * size
+    for own, values in parts:
+        for place, value in zip(own.tolist(), values, strict=True):
+            found[place] = value
+    return found
+
+
 def _scattered(parts: Sequence[tuple[Ints, NDArray[Any]]], size: int, name: str, whole: bool) -> NDArray[Any]:  # noqa: FBT001 - private
-    """[B, ...] values at their positions; whole sequences are padded to the longest of all, lists stay lists."""
-    if isinstance(parts[0][1], list):
-        found: Any = [None] * size
-        for own, listed in parts:
-            for place, value in zip(own.tolist(), listed, strict=True):
-                found[place] = value
-        return found  # type: ignore[no-any-return] # a list of a batch's values, whatever they are
+    """[B, ...] values at their positions; whole sequences are padded to the longest of all."""
     shapes = {values.shape[1:] for _, values in parts}
     kinds = {values.dtype for _, values in parts}
     shape = shapes.pop()

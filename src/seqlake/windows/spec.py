@@ -206,9 +206,10 @@ def as_window(value: object, /) -> Window | Whole:
         return value
     if isinstance(value, Mapping):
         return Window(value)
-    names = isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(n, str) for n in value)
-    if value is None or (names and value):
-        return Whole("*" if value is None else value)
+    if value is None:
+        return Whole("*")
+    if isinstance(value, Sequence) and not isinstance(value, str) and value and all(isinstance(n, str) for n in value):
+        return Whole(value)
     raise TypeError(
         f"window: expected a mapping such as {{'action': range(16)}}, a Window, a Whole, names of columns or None for "
         f"all of them, found {value!r}."

@@ -5,15 +5,17 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import struct
 from bisect import bisect_right
 from collections import OrderedDict
 from functools import cached_property
 from itertools import accumulate
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqlake.errors import DatasetNotFoundError
+from seqlake.errors import DatasetNotFoundError, SeqlakeError
 from seqlake.files import locations
 from seqlake.files.names import checked
 from seqlake.files.stores import open_store, read_all
@@ -25,7 +27,7 @@ from seqlake.formats._streaming.stored import Place
 from seqlake.shards.lengths import lengths_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from seqlake.formats._streaming.encodings import Encoding
     from seqlake.formats._streaming.index import Entry, Index
@@ -36,7 +38,10 @@ if TYPE_CHECKING:
 _HEAD = 1 << 16
 _FORMAT = re.compile(rb'"format"\s*:\s*"(\w+)"')
 _NO_SHARDS = re.compile(rb"\s*:\s*\[\s*\]")
-_OPEN_SHARDS = 64
+_HELD = 2 << 30  # bytes of decompressed shards that single samples are read from
+_FRESH = 0.05  # seconds for which a file that was looked at counts as still the same
+_LOOK_AFTER = 1024
+_DAMAGE = (ValueError, TypeError, LookupError, ArithmeticError, struct.error)
 
 
 def first_format(location: str, /, *, storage: Mapping[str, str] | None = None) -> str | None:
@@ -127,6 +132,8 @@ class SampleDataset:
         self._options = options
         self._stamp = stamp
         self._open: OrderedDict[int, SampleReader] = OrderedDict()
+        self._reads: dict[int, Callable[[int], dict[str, Any]]] = {}
+        self._due = 0.0  # when open files are looked at again
 
     @cached_property
     def _known(self) -> tuple[Schema, Options, dict[str, Column]]:
@@ -216,6 +223,14 @@ class SampleDataset:
         return list(accumulate(entry.samples for entry in self._index.entries if entry.samples))
 
     @cached_property
+    def _count(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [0, *self._ends]
+
+    @cached_property
     def _listed(self) -> list[SampleShard]:
         """Enough for single samples, which say themselves what they are."""
         return [self._bare(entry, self._options) for entry in self._index.entries if entry.samples]
@@ -230,21 +245,61 @@ class SampleDataset:
             IndexError: There is no such sample.
             CorruptFileError: It cannot be read.
         """
-        count = self._ends[-1] if self._ends else 0
         if number < 0:
-            number += count
-        if not 0 <= number < count:
-            raise IndexError(f"There is no sample {number}; there are {count}.")
+            number += self._count
+        if not 0 <= number < self._count:
+            raise IndexError(f"There is no sample {number}; there are {self._count}.")
+        if monotonic() > self._due:
+            self._look()
         shard = bisect_right(self._ends, number)
-        reader = self._open.get(shard)
-        if reader is None:
-            reader = self._open[shard] = self._listed[shard].open()
-            if len(self._open) > _OPEN_SHARDS:
-                self._open.popitem(last=False)
-        return reader.sample(number - (self._ends[shard - 1] if shard else 0))
+        read = self._reads.get(shard) or self._begin(shard)
+        row = number - self._starts[shard]
+        try:
+            return read(row)
+        except _DAMAGE as error:
+            return self._failed(shard, row, error)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """All samples in order."""
+        for shard, listed in enumerate(self._listed):
+            read = self._begin(shard)
+            for row in range(listed.rows):
+                if not row % _LOOK_AFTER:
+                    self._look()
+                try:
+                    sample = read(row)
+                except _DAMAGE as error:
+                    sample = self._failed(shard, row, error)
+                yield sample
+
+    def _begin(self, shard: int) -> Callable[[int], dict[str, Any]]:
+        """Open a shard; where shards are decompressed, those that were opened first are let go of."""
+        found = self._reads.get(shard)
+        if found is not None:
+            return found
+        reader = self._open[shard] = self._listed[shard].open()
+        found = self._reads[shard] = reader.one_by_one()
+        held = sum(one.held for one in self._open.values())
+        while held > _HELD and len(self._open) > 1:
+            gone, oldest = self._open.popitem(last=False)
+            self._reads.pop(gone, None)
+            held -= oldest.held
+        return found
+
+    def _look(self) -> None:
+        """See that what is open is still the same files."""
+        for reader in self._open.values():
+            reader.look()
+        self._due = monotonic() + _FRESH
+
+    def _failed(self, shard: int, row: int, error: Exception) -> dict[str, Any]:
+        """Read a sample again, slowly: that says what is wrong with it."""
+        if isinstance(error, SeqlakeError):
+            raise error
+        return self._open[shard].sample(row)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_open": OrderedDict()}
+        return {**vars(self), "_open": OrderedDict(), "_reads": {}, "_due": 0.0}
 
     def __repr__(self) -> str:
         return f"SampleDataset({self.root!r}, {len(self)} samples, columns: {', '.join(self.schema.names)})"

@@ -16,7 +16,7 @@ from seqlake.formats._streaming.restoring import restored
 from seqlake.shards.counting import count_only
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -151,6 +151,21 @@ class SampleReader:
             return records.value(ranged(records.blob, start, stop))
         except SampleError as error:
             raise self._shard.damaged(error, [row]) from error
+
+    def one_by_one(self) -> Callable[[int], dict[str, Any]]:
+        """The fastest function from a row to its sample; if it fails otherwise than `sample`, that one says why."""
+        made = getattr(self.records, "one_by_one", None)
+        found: Callable[[int], dict[str, Any]] | None = None if made is None else made()
+        return found or self.sample
+
+    def look(self) -> None:
+        """See that the shard's file is what it was.
+
+        Raises:
+            ShardChangedError: It changed.
+        """
+        if self._opened is not None:
+            self._opened.blob.view()
 
     def cell(self, column: str, row: int = 0, /) -> memoryview:
         """The bytes of one cell, as they are stored."""

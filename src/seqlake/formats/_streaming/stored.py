@@ -68,7 +68,10 @@ class Place:
 
     def stamp(self, file: File, /) -> str:
         """What changes when a local file does; nothing is asked of other stores."""
-        blob = self._blob(file) if self.is_local else None
+        try:
+            blob = self._blob(file) if self.is_local else None
+        except CorruptFileError:
+            return "damaged"  # it is said when the shard is read
         return "" if blob is None else blob.token
 
     @property

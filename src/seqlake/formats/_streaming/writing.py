@@ -146,8 +146,7 @@ class SampleWriter:
     """Writes samples; as a context manager it finishes at the end, and after an exception it claims nothing.
 
     Attributes:
-        samples: In the folder so far, with those that were there before.
-        kept: Of these, the ones that an interrupted run left behind and that need not be written again.
+        kept: Samples in the folder that an interrupted run left behind and that need not be written again.
 
     Example:
         ```python
@@ -177,10 +176,12 @@ class SampleWriter:
         self._entries = [*entries, *kept]
         self._before = len(entries)
         self.kept = sum(entry.samples for entry in kept)
-        self.samples = sum(entry.samples for entry in self._entries)
+        self._flushed = sum(entry.samples for entry in self._entries)
         self._new: list[bytes] = []
         self._size = packer.base
         self._limit = packer.config.size_limit
+        self._most = min(self._limit or MOST - 1, MOST - 1)
+        self._pack = packer.sample
         self._pool: ThreadPoolExecutor | None = None
         self._running: deque[Future[Entry]] = deque()
         self._number = len(self._entries)
@@ -197,13 +198,16 @@ class SampleWriter:
             ValidationError: A value that its encoding does not take; names the column. The sample is not added.
             SeqlakeError: A shard could not be stored.
         """
-        if self._closed:
-            raise SeqlakeError("This writer is closed.", path=self._out)
         try:
-            made = self._packer.sample(sample)
+            made = self._pack(sample)
         except CellError as error:
             raise ValidationError(f"Sample {self.samples}: {error}.", path=self._out) from error
-        self.add(made)
+        size = self._size + len(made) + self._packer.each
+        if size > self._most:
+            self.add(made)
+            return
+        self._new.append(made)
+        self._size = size
 
     def add(self, sample: bytes, /) -> None:
         """Add one sample that is encoded already."""
@@ -219,7 +223,11 @@ class SampleWriter:
             )
         self._new.append(sample)
         self._size += size
-        self.samples += 1
+
+    @property
+    def samples(self) -> int:
+        """Samples in the folder so far, with those that were there before."""
+        return self._flushed + len(self._new)
 
     def write_all(self, samples: Iterable[Mapping[str, Any]], /) -> None:
         """Add many samples."""
@@ -228,6 +236,7 @@ class SampleWriter:
 
     def _flush(self) -> None:
         samples, self._new, self._size = self._new, [], self._packer.base
+        self._flushed += len(samples)
         while len(self._running) >= _WAITING:
             self._collect()
         if self._pool is None:
@@ -290,8 +299,12 @@ class SampleWriter:
         """The shards that are stored, in order."""
         return list(self._entries)
 
+    def _refuse(self, _: Mapping[str, Any], /) -> bytes:
+        raise SeqlakeError("This writer is closed.", path=self._out)
+
     def _close(self) -> None:
         self._closed = True
+        self._pack = self._refuse
         if self._pool is not None:
             self._pool.shutdown(wait=True, cancel_futures=True)
 

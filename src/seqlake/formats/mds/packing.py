@@ -40,24 +40,28 @@ class Packer:
         self.config = replace(config, columns=columns, sizes=tuple(kind.size for kind in kinds))
         self._header = self.config.header()
         self.base = 8 + len(self._header)
-        self._plan = [(column, kind.encode, kind.size) for (column, _), kind in zip(columns, kinds, strict=True)]
-        self._heads = struct.Struct(f"<{sum(kind.size is None for kind in kinds)}I")
+        self._plan: list[tuple[str, Any, int | None]] = [
+            (column, kind.encode, kind.size) for (column, _), kind in zip(columns, kinds, strict=True)
+        ]
+        self._pack = struct.Struct(f"<{sum(kind.size is None for kind in kinds)}I").pack
 
     def sample(self, sample: Mapping[str, Any], /) -> bytes:
         """See `Packer`."""
-        heads, parts = [], [b""]
-        for column, encode, size in self._plan:
-            try:
+        heads: list[int] = []
+        parts: list[bytes] = [b""]
+        column = ""
+        try:
+            for column, encode, size in self._plan:
                 value = sample[column]
-                cell = value if isinstance(value, bytes) else encode(value)  # type: ignore[misc]  # looked at before
-            except (CellError, KeyError, ValueError, TypeError, OverflowError, AttributeError, struct.error) as error:
-                raise CellError(_told(sample, column, error)) from error
-            if size is None:
-                heads.append(len(cell))
-            elif size != len(cell):
-                raise CellError(f"column {column!r}: {len(cell)} bytes are given where {size} are stored")
-            parts.append(cell)
-        parts[0] = self._heads.pack(*heads)
+                cell: bytes = value if isinstance(value, bytes) else encode(value)
+                if size is None:
+                    heads.append(len(cell))
+                elif size != len(cell):
+                    raise CellError(f"{len(cell)} bytes are given where {size} are stored")  # noqa: TRY301 - told below
+                parts.append(cell)
+        except (CellError, KeyError, ValueError, TypeError, OverflowError, AttributeError, struct.error) as error:
+            raise CellError(_told(sample, column, error)) from error
+        parts[0] = self._pack(*heads)
         return b"".join(parts)
 
     def files(self, samples: Sequence[bytes], /) -> tuple[bytes, None]:

@@ -15,11 +15,12 @@ import numpy as np
 from seqlake.errors import SeqlakeError
 from seqlake.formats._streaming.cells import Cells, fixed
 from seqlake.formats._streaming.records import SampleError, cell_arrays, offsets, ranged
+from seqlake.formats.mds import single
 from seqlake.formats.mds.columns import chosen, fixed_arrays
 from seqlake.protocols import Flat
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -53,6 +54,8 @@ class Records:
         self._heads = struct.Struct(f"<{sum(size is None for size in config.sizes)}I")
         self._encodings = {name: chosen(name, stored, options) for name, stored in config.columns}
         self._fixed_arrays = fixed_arrays(config, options)
+        given = {name: options.given(name, stored) for name, stored in config.columns}
+        self._given = [(name, own if isinstance(own, str) else "") for name, own in given.items()]
         self._plan = [
             (name, size, self._encodings[name].decode) for name, size in zip(self.names, config.sizes, strict=True)
         ]
@@ -116,6 +119,19 @@ class Records:
         except (ValueError, TypeError, LookupError, ArithmeticError, struct.error) as error:
             raise SampleError(str(error), column=name) from error
         return found
+
+    def one_by_one(self) -> Callable[[int], dict[str, Any]] | None:
+        """A function from a row to its values, where the shard is in memory; see `single`."""
+        view = self.blob.view()
+        if view is None or not len(self.bounds):
+            return None
+        return single.reader(
+            view,
+            [
+                (name, size, single.decoder(stored, self._encodings[name], self._fixed_arrays.get(name)))
+                for (name, stored), size in zip(self._given, self._sizes, strict=True)
+            ],
+        )
 
     def cell(self, column: str, row: int = 0, /) -> memoryview:
         """The bytes of one cell."""

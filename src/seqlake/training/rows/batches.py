@@ -71,9 +71,7 @@ class RowAssembler:
         decoded: list[Form] = []
         for form in opened.forms:
             if len(rows) and not self._tolerant and opened.is_flat(form.name, rows):
-                ranges[form.name] = opened.memory.ranges(
-                    opened.placed[form.name].address[rows], form.width, size=size
-                )
+                ranges[form.name] = opened.memory.ranges(opened.placed[form.name].address[rows], form.width, size=size)
             else:
                 decoded.append(form)
         step = max(1, int(_PORTION / max(1.0, opened.row_bytes * size)))
@@ -165,6 +163,8 @@ class RowAssembler:
             try:
                 self.opened.read(shard, [form.name for form in forms], row)
             except Exception as other:
+                if not is_damage(other):
+                    raise
                 if str(other) != str(error):
                     return False
             else:

@@ -85,8 +85,8 @@ class Form:
         count = int(present.sum())
         if len(numbers) != count * prod(self.shape) or numbers.null_count:
             raise SchemaMismatchError(
-                f"Column {self.name!r}: expected {count} cells of shape {list(self.shape)}, found {len(numbers)} numbers "
-                f"and {numbers.null_count} nulls among them."
+                f"Column {self.name!r}: expected {count} cells of shape {list(self.shape)}, found {len(numbers)} "
+                f"numbers and {numbers.null_count} nulls among them."
             )
         values[places[present]] = numbers.to_numpy(zero_copy_only=False).reshape(count, *self.shape)
 
@@ -113,7 +113,7 @@ def listed(cells: pa.Array, /) -> list[Any]:
     if is_number(inner) and not pa.types.is_boolean(inner):
         numbers = cells.flatten()
         if not numbers.null_count:
-            return _cut(numbers.to_numpy(zero_copy_only=False), cells)
+            return _cut(np.array(numbers.to_numpy(zero_copy_only=False)), cells)  # Arrow's memory is read-only
     number = inner
     while is_list(number):
         number = number.value_type
