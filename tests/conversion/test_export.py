@@ -101,7 +101,13 @@ def test_mds_keeps_everything(ds, tmp_path: Path, options: dict) -> None:
 
 @pytest.mark.parametrize(
     ("to", "options"),
-    [("xsv", {}), ("xsv", {"separator": "\t"}), ("xsv", {"separator": "||"}), ("jsonl", {}), ("jsonl", {"newline": "\r\n"})],
+    [
+        ("xsv", {}),
+        ("xsv", {"separator": "\t"}),
+        ("xsv", {"separator": "||"}),
+        ("jsonl", {}),
+        ("jsonl", {"newline": "\r\n"}),
+    ],
 )
 def test_texts_keep_everything_but_bytes(ds, tmp_path: Path, to: str, options: dict) -> None:
     sl.convert(ds, tmp_path / "out", to=to, workers=1, bytes_per_part=3000, **options)
@@ -129,9 +135,23 @@ def test_any_reader_finds_plain_encodings(ds, tmp_path: Path) -> None:
     [shard] = index["shards"]
     encodings = dict(zip(shard["column_names"], shard["column_encodings"], strict=True))
     assert encodings == {
-        **{"action": "ndarray:float32", "cam": "list[jpeg]", "day": "str", "emb": "ndarray:float32:4", "flags": "json"},
-        **{"n": "int16", "ok": "uint8", "price": "str_decimal", "r": "float32", "raw": "bytes", "rot": "ndarray:float64"},
-        **{"sequence_id": "str", "state": "json", "tags": "json", "task": "str", "took": "int64", "when": "str"},
+        "action": "ndarray:float32",
+        "cam": "list[jpeg]",
+        "day": "str",
+        "emb": "ndarray:float32:4",
+        "flags": "json",
+        "n": "int16",
+        "ok": "uint8",
+        "price": "str_decimal",
+        "r": "float32",
+        "raw": "bytes",
+        "rot": "ndarray:float64",
+        "sequence_id": "str",
+        "state": "json",
+        "tags": "json",
+        "task": "str",
+        "took": "int64",
+        "when": "str",
     }
     sample = mds.scan(str(tmp_path / "out"))[5]
     np.testing.assert_array_equal(sample["rot"], row(5)["rot"])
@@ -257,3 +277,14 @@ def test_a_description_that_makes_no_sense_is_refused(tmp_path: Path, value: Any
     (tmp_path / "mds" / "index.json").write_text(json.dumps({**index, "x_seqlake": value}))
     with pytest.raises(InvalidMetadataError, match="x_seqlake"):
         sl.scan(tmp_path / "mds").schema["a"]
+
+
+def test_the_official_package_reads_an_export(ds, tmp_path: Path, official) -> None:
+    read = """
+from streaming import LocalDataset
+rows = LocalDataset(folder)
+result = [(rows[i]['sequence_id'], rows[i]['action'].tolist(), rows[i]['state']) for i in range(len(rows))]
+"""
+    wanted = [(f"ep_{i:02d}", row(i)["action"].tolist(), row(i)["state"]) for i in range(12)]
+    sl.convert(ds.select("sequence_id", "action", "state"), tmp_path / "few", to="mds", workers=1, bytes_per_part=1000)
+    assert official(read, folder=str(tmp_path / "few")) == wanted

@@ -24,7 +24,7 @@ from seqlake.training.damage import BadSample, is_damage
 from seqlake.training.order import Shuffle
 from seqlake.training.substitutes import Substitutes
 
-from ..media.test_image import png  # noqa: TID252 - tests are no package that could be named
+from ..media.test_image import png
 from . import faulty, films
 
 WINDOW = {"action": range(-1, 3), "obs_state": [0], "task": None}

@@ -13,8 +13,8 @@ from seqlake.errors import CorruptFrameError, DamagedTableError, SchemaMismatchE
 from seqlake.training.cache import Cache
 from seqlake.training.pictures import EncodedCells
 
-from ..media import clips  # noqa: TID252 - tests are no package that could be named
-from ..media.test_image import jpeg, png, random  # noqa: TID252 - the same
+from ..media import clips
+from ..media.test_image import jpeg, png, random
 
 LENGTHS = [9, 0, 5, -1, 12]
 TYPES = {

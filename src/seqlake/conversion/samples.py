@@ -79,9 +79,7 @@ def read_ids(source: Readable, column: str, /) -> pa.ChunkedArray:
     if not (is_text(kind) or pa.types.is_integer(kind)):
         raise SchemaMismatchError(f"An id is a text or an integer; {column!r} is {kind}.")
     if ID in source.schema and column != ID:
-        raise SchemaMismatchError(
-            f"The source has a column {ID!r} beside {column!r}.", hint="Select the others."
-        )
+        raise SchemaMismatchError(f"The source has a column {ID!r} beside {column!r}.", hint="Select the others.")
     ids = pa.chunked_array(list(_texts(source, column)), pa.string())
     wrong = [row for row, one in enumerate(ids.to_pylist()) if not one]
     if wrong:

@@ -30,14 +30,15 @@ def floats(width: int) -> st.SearchStrategy:
 @st.composite
 def arrays(draw, dtype: str, shape: tuple[int, ...] | None, ndim: int = 1):
     dims = shape or tuple(draw(st.lists(st.integers(1, 4), min_size=ndim, max_size=ndim)))
-    return np.frombuffer(draw(st.binary(min_size=(n := math.prod(dims) * np.dtype(dtype).itemsize), max_size=n)), dtype).reshape(
-        dims
-    )
+    size = math.prod(dims) * np.dtype(dtype).itemsize
+    return np.frombuffer(draw(st.binary(min_size=size, max_size=size)), dtype).reshape(dims)
 
 
 @st.composite
 def columns(draw) -> tuple[str, st.SearchStrategy]:
-    kind = draw(st.sampled_from(["scalar", "int", "text", "bytes", "json", "number", "free", "named", "fixed", "images"]))
+    kind = draw(
+        st.sampled_from(["scalar", "int", "text", "bytes", "json", "number", "free", "named", "fixed", "images"])
+    )
     dtype = draw(st.sampled_from(DTYPES))
     ndim = draw(st.integers(1, 3))
     shape = tuple(draw(st.lists(st.integers(1, 4), min_size=ndim, max_size=ndim)))
@@ -50,7 +51,7 @@ def columns(draw) -> tuple[str, st.SearchStrategy]:
     if kind == "fixed":
         return f"ndarray:{dtype}:{','.join(map(str, shape))}", arrays(dtype, shape)
     if kind == "json":
-        return kind, st.recursive(st.none() | st.integers() | st.text(), lambda inner: st.lists(inner), max_leaves=4)
+        return kind, st.recursive(st.none() | st.integers() | st.text(), st.lists, max_leaves=4)
     if kind == "number":
         return draw(
             st.sampled_from(

@@ -8,6 +8,7 @@ import pytest
 
 from ..by_hand import arm, write
 
+
 @pytest.fixture
 def arms(tmp_path: Path) -> Path:
     """Three shards of 5, 0 and 4 samples: numbers, texts, bytes, arrays of fixed and of free shape."""
