@@ -12,7 +12,7 @@ import seqlake as sl
 from seqlake.cli import main
 from seqlake.dataset.validation import validate
 
-from ..by_hand import arm, lines, write
+from ..by_hand import arm, lines, write  # noqa: TID252 - one tool for several formats
 
 
 @pytest.fixture

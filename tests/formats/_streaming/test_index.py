@@ -18,7 +18,7 @@ from seqlake.errors import (
 )
 from seqlake.formats import mds
 
-from ..by_hand import arm, write
+from ..by_hand import arm, write  # noqa: TID252 - one tool for several formats
 
 
 @pytest.fixture

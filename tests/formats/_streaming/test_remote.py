@@ -15,7 +15,7 @@ from seqlake.errors import CorruptFileError, DatasetNotFoundError, ShardChangedE
 from seqlake.files.stores import open_store
 from seqlake.formats import mds
 
-from ...training.faulty import Proxy
+from ...training.faulty import Proxy  # noqa: TID252 - one tool for several formats
 
 COLUMNS = {"a": "int", "blob": "bytes", "free": "ndarray", "x": "ndarray:float32:3"}
 

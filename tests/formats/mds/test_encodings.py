@@ -18,7 +18,7 @@ from seqlake.errors import CorruptFileError, DecodeError, InvalidMetadataError, 
 from seqlake.formats import mds
 from seqlake.formats.mds import Encoding
 
-from ..by_hand import write
+from ..by_hand import write  # noqa: TID252 - one tool for several formats
 
 Image = pytest.importorskip("PIL.Image")
 
