@@ -13,7 +13,7 @@ from av.video.reformatter import Interpolation, VideoReformatter
 
 import seqlake as sl
 
-from ..media import clips
+from ..media import clips  # noqa: TID252 - tests are no package that could be named
 
 if TYPE_CHECKING:
     from pathlib import Path

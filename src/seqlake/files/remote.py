@@ -68,9 +68,10 @@ class ObjectBlob:
             ShardChangedError: The object changed, or does not reach that far.
         """
         check_process()
-        return fetched(plan(starts, stops, self.size, self.location), self._fetch)
+        return fetched(plan(starts, stops, self.size, self.location), self.part)
 
-    def _fetch(self, start: int, stop: int) -> memoryview:
+    def part(self, start: int, stop: int) -> memoryview:
+        """One range in one request."""
         import obstore
 
         options: Any = {"range": (start, stop)}
@@ -192,6 +193,39 @@ class ObjectStore:
         with self.translated(path):
             found = obstore.head(self.handle(), checked(path))
         return f"{_token(found)} {found['last_modified'].isoformat()}"
+
+    def first_read(
+        self, path: str, starts: Ints, stops: Ints, /, *, size: int
+    ) -> tuple[ObjectBlob, list[memoryview]] | None:
+        """Parts of an object of known size, and the object: its ETag comes with the first answer, not before it.
+
+        Args:
+            path: Its name.
+            starts: First bytes of what to read of it.
+            stops: Their ends.
+            size: Its bytes.
+
+        Returns:
+            The object, and its parts; None where it is not as large, or where no byte is asked for.
+
+        Raises:
+            FileNotFoundError: There is none.
+        """
+        import obstore
+
+        requests = plan(starts, stops, size, f"{self.root}/{path}")
+        if not requests.pieces:
+            return None
+        first, end = requests.pieces[0]
+        with self.translated(path):
+            answer = obstore.get(self.handle(), checked(path), options={"range": (first, end)})
+            if int(answer.meta["size"]) != size:
+                return None
+            found = ObjectBlob(self, path, size, _token(answer.meta))
+            data = memoryview(answer.bytes())
+        if len(data) != end - first:
+            return None
+        return found, fetched(requests, lambda start, stop: data if start == first else found.part(start, stop))
 
     def read(self, path: str, /) -> bytes:
         """A small object, whole, in one request; `blob` takes two."""

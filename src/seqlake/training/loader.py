@@ -50,7 +50,7 @@ class Loader(Verbs):
         window: A mapping of columns to offsets, a `Window`, or `Whole(columns)`; names of columns mean `Whole(names)`,
             None all columns.
         batch_size: Samples a step on each rank.
-        shuffle: True for the default, False for source order, or `Shuffle(lanes=, block=)`.
+        shuffle: True for the default, False for source order, or `Shuffle(lanes=, block=, visits=)`.
         seed: Any whole number.
         rank: This process among `world_size`; nothing is guessed from the environment.
         world_size: Number of processes that share every step.

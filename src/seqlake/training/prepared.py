@@ -13,6 +13,7 @@ from seqlake.training.mixed import MixPlanner, Mixture, resolved
 from seqlake.training.opened import Opened
 from seqlake.training.passes import Planner
 from seqlake.training.plan import resident
+from seqlake.training.range_batches import RangeAssembler
 from seqlake.training.rows.batches import RowAssembler
 from seqlake.training.rows.shards import RowShards
 from seqlake.training.state import describe
@@ -135,8 +136,16 @@ class Prepared:
     def report(self) -> Telemetry:
         """The meter's counts, with what the shards in use know."""
         if self._opened is None or self._opened[0] != os.getpid():
-            return self.meter.report(held=0, fetched=Fetched())
-        return self.meter.report(held=self._opened[1].decoded, fetched=self._opened[1].fetched)
+            return self.meter.report(held=0, fetched=Fetched(), files=Fetched())
+        opened = self._opened[1]
+        return self.meter.report(held=opened.decoded, fetched=opened.fetched, files=self.files_read)
+
+    @property
+    def files_read(self) -> Fetched:
+        """What came from stores of videos and other files."""
+        if self._frame_columns is None or self._frame_columns[0] != os.getpid():
+            return Fetched()
+        return Fetched.of(self._frame_columns[1].transfers.traffic)
 
     @property
     def frame_columns(self) -> FrameColumns:
@@ -176,11 +185,13 @@ class Prepared:
         if self.survey.by_row:
             rows = cast("RowShards", self.opened)
             return cast("Assembler", RowAssembler(rows, tolerant=self.settings.on_error.tolerant))
+        if self.opened.portion is not None:
+            return RangeAssembler(self.survey, self.opened)
         return Assembler(self.survey, self.opened)
 
     def frame_stream(self, *, sharers: int) -> FrameStream | None:
         """Decodes frames; None where the window asks for none."""
-        return FrameStream(self, sharers=sharers, reuse=self.settings.reuse) if self.survey.framed else None
+        return FrameStream(self, sharers=sharers) if self.survey.framed else None
 
     def windows(self) -> int:
         """All windows there are."""

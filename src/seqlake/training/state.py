@@ -21,7 +21,7 @@ _MEANING = {
     "window": "the window",
     "samples": "the number of windows",
     "seed": "the seed",
-    "shuffle": "the shuffle (its lanes or block)",
+    "shuffle": "the shuffle (its lanes, block or visits)",
     "tail": "the tail rule",
     "mix": "the mixture (its sources, weights, curriculum or shuffle)",
 }
@@ -38,10 +38,15 @@ def describe(
         "window": window,
         "samples": samples,
         "seed": seed,
-        "shuffle": None if shuffle is None else [shuffle.lanes, shuffle.block],
+        "shuffle": None if shuffle is None else _mixing(shuffle),
         "tail": tail,
         "mix": mix,
     }
+
+
+def _mixing(shuffle: Shuffle) -> list[int]:
+    visits = [] if shuffle.visits == 1 else [shuffle.visits]
+    return [shuffle.lanes, shuffle.block, *visits]
 
 
 def position(state: Mapping[str, Any], here: Mapping[str, Any], /) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from seqlake.plugins import require
+from seqlake.training.damage import LEDGER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -38,7 +39,8 @@ class LoaderDataset:
     Give it to a `DataLoader` with `batch_size=None`, or iterate over it directly. With `num_workers=k` worker j makes
     steps j, j + k, ..., which the `DataLoader` hands out in turn: the order is that of one process. Workers cannot
     move the loader in the main process: there, count steps yourself and use `loader.state_dict(steps=n)`, and call
-    `loader.set_epoch(e)` before each epoch. `torchdata`'s `StatefulDataLoader` does both by itself.
+    `loader.set_epoch(e)` before each epoch. With `on_error`, their batches carry what their ledgers entered: see
+    `Ledger.collect`. `torchdata`'s `StatefulDataLoader` does both by itself.
     """
 
     def __new__(cls, loader: Loader) -> Self:  # noqa: ARG004, D102 - __init__ takes it; not a method of the public kind
@@ -60,10 +62,14 @@ class LoaderDataset:
                 yield from map(tensors, batches)
             return
         steps = range(worker.id, len(self.loader), worker.num_workers)[self._done :]
+        self.loader.ledger.drain()  # a forked worker has the entries of its parent
         with closing(self.loader.batches(steps, sharers=worker.num_workers)) as own:
             for batch in own:
                 self._done += 1  # before it is handed out: a state is asked for after that
-                yield tensors(batch)
+                made = tensors(batch)
+                if self.loader._settings.on_error.tolerant:  # noqa: SLF001 - the two are one thing
+                    made[LEDGER] = self.loader.ledger.drain()
+                yield made
         self.loader.finish()
         self._done = 0
 

@@ -11,6 +11,8 @@ from seqlake.training.frames import FrameOptions
 from seqlake.training.mixed import Groups
 from seqlake.training.steps import TAILS
 from seqlake.training.transforms import MapBatch, MapSamples, Normalise
+from seqlake.windows.frames import framed
+from seqlake.windows.spec import Whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -156,14 +158,23 @@ class Verbs:
                 (rounded up), or None for any number. `loader.ledger` has an entry for each.
 
         Raises:
-            ValueError: An unknown policy, or a budget that is neither.
+            ValueError: An unknown policy, a budget that is neither, or substitutes for whole sequences with frames.
         """
         on_error = OnError(policy=policy, budget=budget)
         on_error.check()
+        window, schema = self._settings.window, self._prepared.schema
+        if policy == "substitute" and isinstance(window, Whole) and any(framed(schema[n]) for n in window.columns):
+            raise ValueError(
+                "Loader on_error: whole sequences with frames differ in length, so that none can take another's place in "
+                "a batch that is being made. Use on_error('mask')."
+            )
         return self._with(on_error=on_error)
 
     def reuse_buffers(self) -> Self:
-        """Write each batch's windows where the last ones were: a batch is valid until the next `next()`."""
+        """Write each batch's signals where the last ones were: a batch is valid until the next `next()`.
+
+        Frames need no asking: their memory is used again once nobody has the batch any more.
+        """
         return self._with(reuse=True)
 
     def _with(self, **changes: Any) -> Self:

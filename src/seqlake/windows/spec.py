@@ -165,9 +165,9 @@ class Whole:
     A list of names is understood as `Whole(names)`, None as `Whole("*")`.
 
     Args:
-        columns: The columns to deliver; `"*"` for all.
-        packed: False pads each temporal column to the longest of the batch and adds `<column>_length`; True
-            lays the sequences end to end and adds `<column>_offsets`, the cumulative lengths.
+        columns: The columns to deliver, `"*"` for all; videos and columns of images come as frames, all that a row has.
+        packed: False pads each column of steps or frames to the longest of the batch and adds `<column>_length`;
+            True lays the sequences end to end and adds `<column>_offsets`, the cumulative lengths.
 
     Example:
         >>> Whole(["action"], packed=True)

@@ -42,7 +42,7 @@ def write(folder, *, count=COUNT, first=0, columns=COLUMNS, **options):
     with sl.create(folder, columns, format="mds", **{"size_limit": 1500, **options}) as writer:
         for n in range(first, first + count):
             writer.write({name: sample(n)[name] for name in columns})
-    return sl.scan(folder)
+    return sl.scan(folder, storage=options.get("storage"))
 
 
 @pytest.fixture(scope="module")
@@ -239,6 +239,59 @@ def test_compressed_shards_that_do_not_fit_are_refused_with_the_way_out(tmp_path
         list(Loader(packed, window=None, batch_size=4, cache=Cache(limit=2000)))
     for batch in Loader(packed, window=None, batch_size=4, shuffle=False, cache=Cache(limit=4000)):
         check(batch)
+
+
+@pytest.mark.parametrize("compression", [None, "zstd"])
+@pytest.mark.parametrize("folder", [True, False])
+def test_remote_shards_are_fetched_whole_once(s3_bucket, tmp_path, compression, folder):
+    uri = f"{s3_bucket.uri}/samples"
+    write(uri, compression=compression, hashes=["sha1"], storage=s3_bucket.storage)
+    source = sl.scan(uri, storage=s3_bucket.storage)
+    cache = Cache(tmp_path / "cache", limit="1 GB") if folder else None
+    loader = Loader(source, window=None, batch_size=8, cache=cache)
+    for _ in range(2):
+        for batch in loader:
+            check(batch)
+    assert loader.report().fetched.requests == len(source.shards())
+    if folder:  # other columns, other loader: the same copies
+        again = Loader(source, window=["n"], batch_size=8, cache=cache)
+        assert sum(len(batch["n"]) for batch in again) == COUNT // 8 * 8
+        assert again.report().fetched.requests == 0
+
+
+def test_compressed_shards_are_decompressed_into_the_folder(tmp_path):
+    packed = write(tmp_path / "zstd", compression="zstd")
+    loader = Loader(packed, window=None, batch_size=4, cache=Cache(tmp_path / "cache", limit="1 GB"))
+    for batch in loader:
+        check(batch)
+    assert len(list(tmp_path.glob("cache/**/*"))) > len(packed.shards())
+    some = packed.where("n < 30").select("n", "text")
+    found = [n for batch in Loader(some, window=None, batch_size=5, cache=Cache(tmp_path / "cache")) for n in batch["n"]]
+    assert sorted(found) == list(range(30))
+
+
+def test_a_copy_that_arrives_damaged_is_refused(tmp_path):
+    packed = write(tmp_path / "zstd", compression="zstd", hashes=["sha1"])
+    path = tmp_path / "zstd" / packed.shards()[1].entry.stored[0].name
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptFileError, match="shard.00001.mds"):
+        list(Loader(sl.scan(tmp_path / "zstd"), window=None, batch_size=4, cache=Cache(tmp_path / "cache")))
+
+
+@pytest.mark.parametrize("kind", ["xsv", "jsonl"])
+def test_lines_are_samples_too(s3_bucket, tmp_path, kind):
+    uri = f"{s3_bucket.uri}/lines"
+    options = {"format": kind, "size_limit": 300, "compression": "zstd", "storage": s3_bucket.storage}
+    with sl.create(uri, {"n": "int", "text": "str"}, **options) as writer:
+        writer.write_all({"n": n, "text": f"sample {n}"} for n in range(COUNT))
+    for cache in (None, Cache(tmp_path / "cache")):
+        found = []
+        for batch in Loader(sl.scan(uri, storage=s3_bucket.storage), window=None, batch_size=10, cache=cache):
+            assert batch["text"] == [f"sample {n}" for n in batch["n"].tolist()]
+            found += batch["n"].tolist()
+        assert sorted(found) == list(range(COUNT))
 
 
 def test_loaders_travel_to_workers_and_give_tensors(samples):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from seqlake.formats._streaming.index import Entry
     from seqlake.formats._streaming.options import Options
     from seqlake.formats._streaming.stored import Place
-    from seqlake.protocols import Flat, Ints
+    from seqlake.protocols import Blob, Flat, Ints
     from seqlake.spec.schema import Column
 
 _BATCH_BYTES = 32 << 20
@@ -76,7 +76,28 @@ class SampleShard:
     @property
     def memory(self) -> int:
         """Bytes that an open reader holds: the decompressed files."""
-        return self.nbytes if self.entry.config.compression is not None else 0
+        return self.nbytes if self.entry.config.compression is not None and self.place.copy is None else 0
+
+    @property
+    def one_file(self) -> bool:
+        """Whether a copy of `unpacked` is all it takes to read the shard."""
+        return self.entry.raw_meta is None
+
+    def packed(self) -> Blob:
+        """The file as it is stored."""
+        return self.place.packed(self.entry.stored[0])
+
+    def unpacked(self, data: memoryview, /) -> memoryview:
+        """The file as it is read, from all of its stored bytes.
+
+        Raises:
+            CorruptFileError: They are not what the index says.
+        """
+        return self.place.unpacked(data, self.entry.raw, self.entry.zipped, self.entry.config.compression)
+
+    def over(self, blob: Blob, /) -> SampleShard:
+        """The same shard, read from a copy of `unpacked`."""
+        return replace(self, place=replace(self.place, copy=blob))
 
     def open(self) -> SampleReader:
         """A reader for this process; files are opened, checked and decompressed when they are first needed."""

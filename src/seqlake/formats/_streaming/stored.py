@@ -32,12 +32,14 @@ class Place:
         storage: Options of its store.
         verify: Whether hashes are compared where all bytes of a file are at hand.
         allow_outside: Names may be links to files outside the folder.
+        copy: A copy of the one file that is asked for, as it is read, somewhere else.
     """
 
     root: str
     storage: Mapping[str, str] | None = field(default=None, repr=False)
     verify: bool = True
     allow_outside: bool = False
+    copy: Blob | None = None
 
     def open(self, raw: File, zipped: File | None, compression: str | None, /) -> Blob:
         """A file as the reader needs it: mapped or by range where it is stored so, else decompressed into memory.
@@ -47,20 +49,73 @@ class Place:
             CorruptFileError: Its size or its hash is not what the index says.
             UnsafeReferenceError: A link that leaves the folder.
         """
+        if self.copy is not None:
+            return self.copy
         if compression is None or zipped is None:
-            blob = self._blob(raw)
-            if blob is None:
-                raise self._missing(raw)
+            blob = self.packed(raw)
             self._check(blob, raw)
             return blob
         here = self._blob(raw) if self.is_local else None  # a cache of the official reader keeps the raw file
         if here is not None:
             self._check(here, raw)
             return here
-        blob = self._blob(zipped)
+        blob = self.packed(zipped)
+        try:
+            packed = blob.view() or read_all(blob)
+        except FileNotFoundError as error:
+            raise self._missing(zipped) from error
+        data = self.unpacked(memoryview(packed), raw, zipped, compression, blob=blob)
+        return MemoryBlob(data, location=blob.location)
+
+    def packed(self, file: File, /) -> Blob:
+        """A file as it is stored.
+
+        Raises:
+            DatasetNotFoundError: It is not there.
+            CorruptFileError: Its size is not what the index says.
+        """
+        blob = self._blob(file)
         if blob is None:
-            raise self._missing(zipped)
-        return self._decompressed(blob, raw, zipped, compression)
+            raise self._missing(file)
+        return blob
+
+    def unpacked(
+        self,
+        packed: memoryview,
+        raw: File,
+        zipped: File | None,
+        compression: str | None,
+        /,
+        *,
+        blob: Blob | None = None,
+    ) -> memoryview:
+        """All bytes of a stored file, decompressed and compared with the hashes of the index.
+
+        Args:
+            packed: The bytes.
+            raw: What the index says of the file as it is read.
+            zipped: What it says of the file as it is stored, where that is compressed.
+            compression: How.
+            blob: Where the bytes are from, if that is known: then they are compared once.
+
+        Raises:
+            CorruptFileError: They are not what the index says.
+        """
+        stored = raw if zipped is None else zipped
+        location = self.location(stored)
+        if self.verify:
+            verify(packed, stored, blob or MemoryBlob(packed, location=location))
+        if compression is None or zipped is None:
+            return packed
+        try:
+            data = memoryview(Compression.of(compression).decompress(packed, raw.size))
+        except (CorruptFileError, ValueError) as error:
+            raise CorruptFileError(
+                f"{location} cannot be decompressed: {error}.", path=location, hint="Fetch it again."
+            ) from error
+        if self.verify and strongest(zipped.hashes) is None:
+            verify(data, raw, MemoryBlob(data, location=location))
+        return data
 
     def unverified(self, raw: File, zipped: File | None, compression: str | None, /) -> Blob:
         """As `open`, without a look at hashes."""
@@ -77,7 +132,7 @@ class Place:
     @property
     def is_local(self) -> bool:
         """Whether it is a folder of this machine."""
-        return locations.is_local(self.root)
+        return self.copy is not None or locations.is_local(self.root)
 
     def location(self, file: File, /) -> str:
         """Where a file lies."""
@@ -111,24 +166,6 @@ class Place:
         view = blob.view()
         if self.verify and view is not None:
             verify(view, file, blob)
-
-    def _decompressed(self, blob: Blob, raw: File, zipped: File, compression: str) -> MemoryBlob:
-        try:
-            packed = blob.view() or read_all(blob)
-        except FileNotFoundError as error:
-            raise self._missing(zipped) from error
-        if self.verify:
-            verify(packed, zipped, blob)
-        try:
-            data = Compression.of(compression).decompress(packed, raw.size)
-        except (CorruptFileError, ValueError) as error:
-            raise CorruptFileError(
-                f"{blob.location} cannot be decompressed: {error}.", path=blob.location, hint="Fetch it again."
-            ) from error
-        made = MemoryBlob(data, location=blob.location)
-        if self.verify and strongest(zipped.hashes) is None:
-            verify(made.view(), raw, made)
-        return made
 
     def _missing(self, file: File) -> DatasetNotFoundError:
         return DatasetNotFoundError(

@@ -31,6 +31,7 @@ class RowChunk:
         ranges: For each column that is copied, where its cells lie.
         decoded: The columns that are not.
         step: Batches of a portion.
+        origins: Bytes of a batch, about, by where they come from.
         portion: Number of the portion that is decoded now.
         values: Its columns.
         pieces: The memory that `ranges` points into, which stays while it is in use.
@@ -41,6 +42,7 @@ class RowChunk:
     ranges: dict[str, Ranges]
     decoded: list[Form]
     step: int
+    origins: dict[str, float]
     portion: int = -1
     values: Batch = field(default_factory=dict)
     pieces: tuple[memoryview, ...]
@@ -58,10 +60,6 @@ class RowAssembler:
         """From now on arrays that are copied are written where the batch before was."""
         self._buffers = {}
 
-    def origins(self, rows: Ints, *, size: int) -> dict[str, float]:  # noqa: ARG002 - `Assembler` asks the rows
-        """Bytes of `size` samples by where they come from."""
-        return {"cache" if self.opened.is_fetched else "mapped": self.opened.row_bytes * size}
-
     def prepare(self, samples: Samples, *, size: int) -> RowChunk:
         """Find where the cells of some batches lie; see `Assembler.prepare`."""
         opened, rows = self.opened, samples.rows
@@ -76,7 +74,10 @@ class RowAssembler:
                 decoded.append(form)
         step = max(1, int(_PORTION / max(1.0, opened.row_bytes * size)))
         pieces = opened.memory.pieces if ranges else ()
-        return RowChunk(samples=samples, size=size, ranges=ranges, decoded=decoded, step=step, pieces=pieces)
+        origins = {"cache" if opened.is_fetched else "mapped": opened.row_bytes * size}
+        return RowChunk(
+            samples=samples, size=size, ranges=ranges, decoded=decoded, step=step, origins=origins, pieces=pieces
+        )
 
     def batch(self, chunk: RowChunk, number: int) -> Batch:
         """One batch of a chunk: arrays and lists, one value a sample in each."""

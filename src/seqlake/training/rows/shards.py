@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections import OrderedDict
 from threading import Lock
 from time import monotonic, perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from seqlake.errors import CacheTooSmallError
+from seqlake.files.memory import MemoryBlob
 from seqlake.training.cache import Cache
 from seqlake.training.fetch import Fetcher
 from seqlake.training.gather import Memory, torch
 from seqlake.training.residents import Residents
 from seqlake.training.rows.values import Form
-from seqlake.training.shard_cache import ShardCache, needs_copy
+from seqlake.training.shard_cache import ShardCache
+from seqlake.training.shard_cache.layers import copyable, needs_copy, over
 from seqlake.training.telemetry import Fetched
+from seqlake.training.transfers import Transfers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,6 +80,8 @@ class RowShards:
         self._in_use = in_use
         self._lock = Lock()
         self._readers: OrderedDict[int, ShardReader] = OrderedDict()
+        self._held: dict[int, int] = {}  # open shard -> bytes of memory
+        self._transfers = Transfers()
         self._blobs: dict[int, list[tuple[Blob, int]]] = {}
         self._seen = np.full(shards, -np.inf)
         self._pinned: list[set[int]] = [set(), set()]  # of the chunk before, and of this one
@@ -86,7 +91,9 @@ class RowShards:
         if cache is not None and cache.path is not None:
             copied = schema.select(survey.singles)
             self._residents = Residents(
-                Fetcher(survey.shards, copied, cache=ShardCache(cache.path, limit=cache.nbytes))
+                Fetcher(
+                    survey.shards, copied, cache=ShardCache(cache.path, limit=cache.nbytes), transfers=self._transfers
+                )
             )
         self._checked = False
 
@@ -149,7 +156,7 @@ class RowShards:
             torch()  # a second to import: here it counts as opening
             found = self._readers[shard] = self._read(shard)
             self._place(shard, found)
-            self.decoded += _held(found)
+            self.decoded += self._held.get(shard, 0)
             while self.decoded > self._limit and len(self._readers) > 1:
                 self._forget(next(iter(self._readers)))
             return found
@@ -166,10 +173,16 @@ class RowShards:
 
     def _read(self, shard: int) -> ShardReader:
         own = self._survey.shards[shard]
-        if self._residents is None or not needs_copy(own):
+        if self._residents is not None and needs_copy(own):
+            self._residents.come_to(np.array([shard]))
+            return self._residents.open[shard].shard.open()
+        files = copyable(own)
+        if files is None:
             return own.open()
-        self._residents.come_to(np.array([shard]))
-        return self._residents.open[shard].shard.open()
+        self._held[shard] = files.nbytes
+        blob = files.packed()
+        data = files.unpacked(self._transfers.whole(blob))
+        return over(own, MemoryBlob(data, location=blob.location)).open()
 
     def _place(self, shard: int, reader: ShardReader) -> None:
         start, stop = self._survey.first_rows[shard : shard + 2].tolist()
@@ -190,7 +203,7 @@ class RowShards:
 
     def _forget(self, shard: int) -> None:
         reader = self._readers.pop(shard)
-        self.decoded -= _held(reader)
+        self.decoded -= self._held.pop(shard, 0)
         for placed in self.placed.values():
             placed.how[shard] = _UNKNOWN
         for _, low in self._blobs.pop(shard, ()):
@@ -202,17 +215,22 @@ class RowShards:
         if self._checked:
             return
         self._checked = True
-        held = [getattr(shard, "memory", 0) for shard in self._survey.shards] if self._residents is None else []
+        files = [copyable(shard) for shard in self._survey.shards] if self._residents is None else []
+        held = [0 if file is None else file.nbytes for file in files]
         need = sum(sorted(held, reverse=True)[: self._in_use])
         if need > self._limit:
             raise CacheTooSmallError(
-                f"Shards are compressed, and this order needs about {self._in_use} of {len(held)} at a time: "
-                f"{need / 1e6:,.0f} MB decompressed, where {self._limit / 1e6:,.0f} MB of memory are allowed.",
+                f"Shards are compressed or remote, and this order needs about {self._in_use} of {len(held)} at a time: "
+                f"{need / 1e6:,.1f} MB, where {self._limit / 1e6:,.1f} MB of memory are allowed.",
                 hint='Give a folder for decompressed copies, Loader(..., cache=Cache("/nvme/cache")), or more memory, '
                 "Cache(limit=...), or let fewer shards be in use: shuffle=Shuffle(lanes=, block=).",
             )
 
     # ---- what passes ask of it
+
+    @property
+    def portion(self) -> None:
+        """Samples that are prepared at a time, where that matters: here it does not."""
 
     @property
     def is_fetched(self) -> bool:
@@ -221,8 +239,11 @@ class RowShards:
 
     @property
     def fetched(self) -> Fetched:
-        """What was copied to a folder."""
-        return Fetched() if self._residents is None else self._residents.fetched()
+        """What came from stores."""
+        if self._residents is not None:
+            return self._residents.fetched()
+        traffic = self._transfers.traffic
+        return Fetched(nbytes=traffic.nbytes, requests=traffic.requests, retries=traffic.retries)
 
     def expect(self, visits: Visits, sample: int, *, then: Visits | None) -> None:
         """Say when which shards will be needed: fetch the next ones ahead. For caches in a folder; see `Residents`."""
@@ -254,8 +275,3 @@ class RowShards:
     def id_of(self, row: int) -> str | None:  # noqa: ARG002 - `Opened` has ids
         """None: samples have no ids."""
         return None
-
-
-def _held(reader: Any) -> int:
-    """Bytes of memory that go with a reader."""
-    return int(getattr(reader, "held", 0))
