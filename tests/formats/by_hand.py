@@ -1,4 +1,4 @@
-"""Tiny writers of MosaicML Streaming's folders that share nothing with the package: struct, json, the layout's words."""
+"""Tiny writers of MosaicML Streaming's folders that share nothing with ours: struct, json, the layout's own words."""
 
 from __future__ import annotations
 

@@ -79,9 +79,7 @@ def read_ids(source: Readable, column: str, /) -> pa.ChunkedArray:
     if not (is_text(kind) or pa.types.is_integer(kind)):
         raise SchemaMismatchError(f"An id is a text or an integer; {column!r} is {kind}.")
     if ID in source.schema and column != ID:
-        raise SchemaMismatchError(
-            f"The source has a column {ID!r} beside {column!r}.", hint="Select the others."
-        )
+        raise SchemaMismatchError(f"The source has a column {ID!r} beside {column!r}.", hint="Select the others.")
     ids = pa.chunked_array(list(_texts(source, column)), pa.string())
     wrong = [row for row, one in enumerate(ids.to_pylist()) if not one]
     if wrong:
@@ -156,7 +154,9 @@ class NamedSamples:
         return made
 
     def lengths(self, column: str, /) -> Ints:
-        """The source's."""
+        """The source's; an image is one frame."""
+        if is_image(self._source.schema[column]):
+            return np.ones(sum(shard.rows for shard in self._source.shards()), np.int64)
         return self._source.lengths(column)
 
     def __getattr__(self, name: str) -> Any:

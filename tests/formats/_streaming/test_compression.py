@@ -15,7 +15,7 @@ from seqlake.errors import CorruptFileError
 from seqlake.formats._streaming.compression import Compression
 from seqlake.formats._streaming.index import byte_size
 
-from ..by_hand import write
+from ..by_hand import write  # noqa: TID252 - one tool for several formats
 
 zstandard = pytest.importorskip("zstandard")
 brotli = pytest.importorskip("brotli")
@@ -40,7 +40,10 @@ def packed(folder: Path, code: str, data: bytes | None = None, *, hashes: tuple[
         (folder / name).unlink()
         (folder / f"{name}.{code}").write_bytes(kept)
         digests = {one: hashlib.new(one, kept).hexdigest() for one in hashes}
-        shard |= {"compression": code, "zip_data": {"basename": f"{name}.{code}", "bytes": len(kept), "hashes": digests}}
+        shard |= {
+            "compression": code,
+            "zip_data": {"basename": f"{name}.{code}", "bytes": len(kept), "hashes": digests},
+        }
     (folder / "index.json").write_text(json.dumps(index))
     return folder
 
@@ -115,7 +118,9 @@ def test_what_a_cache_of_the_official_reader_keeps_is_read(folder: Path) -> None
     assert [finding for finding in rows.check("rows") if finding.severity == "error"] == []
 
 
-@pytest.mark.parametrize("name", ["zip", "zstd:0", "zstd:23", "zstd:07", "zstd:", "snappy:1", "br:12", "bz2:0", "gz:-1"])
+@pytest.mark.parametrize(
+    "name", ["zip", "zstd:0", "zstd:23", "zstd:07", "zstd:", "snappy:1", "br:12", "bz2:0", "gz:-1"]
+)
 def test_names_that_do_not_exist(name: str) -> None:
     with pytest.raises(ValueError, match="compression|level"):
         Compression.of(name)

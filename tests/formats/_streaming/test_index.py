@@ -9,10 +9,16 @@ from typing import Any
 import pytest
 
 import seqlake as sl
-from seqlake.errors import CorruptFileError, DatasetNotFoundError, InvalidMetadataError, SeqlakeError, UnsafeReferenceError
+from seqlake.errors import (
+    CorruptFileError,
+    DatasetNotFoundError,
+    InvalidMetadataError,
+    SeqlakeError,
+    UnsafeReferenceError,
+)
 from seqlake.formats import mds
 
-from ..by_hand import arm, write
+from ..by_hand import arm, write  # noqa: TID252 - one tool for several formats
 
 
 @pytest.fixture
@@ -82,7 +88,9 @@ def test_what_makes_no_sense_is_refused_with_the_shard(folder: Path, keys: tuple
         sl.scan(changed(folder, put(*keys, value=value)), format="mds")
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"shards": 1, "version": 2}', '{"shards": [], "version": 1}', "nope"])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"shards": 1, "version": 2}', '{"shards": [], "version": 1}', "nope"]
+)
 def test_what_is_no_index_is_refused(folder: Path, text: str) -> None:
     (folder / "index.json").write_text(text)
     with pytest.raises(InvalidMetadataError):

@@ -14,7 +14,7 @@ from seqlake.formats import jsonl
 from seqlake.formats.mds import Encoding
 from seqlake.testing.formats import FormatTests
 
-from ..by_hand import lines
+from ..by_hand import lines  # noqa: TID252 - one tool for several formats
 
 COLUMNS = {"a": "int", "text": "str", "x": "float"}
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from ..by_hand import arm, write
+from ..by_hand import arm, write  # noqa: TID252 - one tool for several formats
+
 
 @pytest.fixture
 def arms(tmp_path: Path) -> Path:

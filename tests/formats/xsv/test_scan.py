@@ -11,7 +11,7 @@ from seqlake.errors import CorruptFileError
 from seqlake.formats import xsv
 from seqlake.testing.formats import FormatTests
 
-from ..by_hand import lines
+from ..by_hand import lines  # noqa: TID252 - one tool for several formats
 
 COLUMNS = {"a": "int", "text": "str", "x": "float"}
 

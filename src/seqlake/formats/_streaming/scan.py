@@ -143,7 +143,7 @@ class SampleDataset:
         for entry in self._index.entries:
             kinds.setdefault(entry.config.format, []).append(entry)
         for kind, entries in kinds.items():
-            shards = (SampleShard(entry=one, place=self._place, options=options, key="", types=None) for one in entries)
+            shards = (self._bare(entry, options) for entry in entries)
             options = layout_of(kind).learn(shards, options)
         schema, again = schema_of(self._index, options, root=self._place.root)
         return schema, options, again
@@ -232,7 +232,11 @@ class SampleDataset:
 
     @cached_property
     def _listed(self) -> list[SampleShard]:
-        return self.shards()
+        """Enough for single samples, which say themselves what they are."""
+        return [self._bare(entry, self._options) for entry in self._index.entries if entry.samples]
+
+    def _bare(self, entry: Entry, options: Options) -> SampleShard:
+        return SampleShard(entry=entry, place=self._place, options=options, key="", types=None)
 
     def __getitem__(self, number: int) -> dict[str, Any]:
         """One sample as Python values: numbers, texts, bytes, numpy arrays over the shard's memory.

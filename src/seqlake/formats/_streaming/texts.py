@@ -46,6 +46,8 @@ def _exported(column: Column, chosen: str | None, nested: Callable[[pa.Array], l
         return Exported(encoding=chosen, values=_python)
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
         return Exported(encoding="int", values=lambda array: [None if v is None else int(v) for v in array.to_pylist()])
+    if pa.types.is_duration(kind):
+        return Exported(encoding="int", values=lambda array: list(array.cast(pa.int64()).to_pylist()))
     if pa.types.is_floating(kind):
         return Exported(encoding="float", values=_python)
     if is_text(kind):
