@@ -181,7 +181,7 @@ class Array:
         return whole if dtype is None else whole.astype(dtype)
 
     def rows(self, start: int, stop: int, /) -> Rows:
-        """Rows from `start` to before `stop`, perhaps read-only and shared: not copied where a chunk in memory holds them.
+        """Rows from `start` to before `stop`, perhaps read-only and shared with others: as they lie in memory already.
 
         Args:
             start: At least 0.
