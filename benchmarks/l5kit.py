@@ -3,10 +3,10 @@
     benchmarks/peers/setup                                  # once: makes .venv-l5kit
     python benchmarks/l5kit.py ../shared/data/lyft_single_scene.zarr
 
-The store is the scene given, forty times joined. Prints a table and writes `benchmarks/results/l5kit.json` and `.md`.
+The store is the scene given, forty times joined. It writes `benchmarks/results/l5kit.json` and `l5kit.md`.
 
 How it is measured. Rounds alternate: l5kit in a process of its own, then ours; medians count. Both may keep 32 MB:
-l5kit of compressed chunks, ours of decoded ones. *Random scenes*: `get_scene_dataset(i)` in the same random order, warm.
+l5kit of compressed chunks, ours of decoded ones. *Random scenes*: `get_scene_dataset(i)` in one random order, warm.
 *Cold*: the store is opened anew for each. *Agents*: all of them, once scene by scene and once chunk by chunk. *Agent
 windows*: history 10 and future 50 with availabilities and relative poses. l5kit's are single random samples of
 `AgentDataset` with a stub rasteriser; ours are a whole shuffled epoch of a new loader over the same samples, with
@@ -153,9 +153,9 @@ def table(report: dict[str, Any]) -> str:
     lines = [
         "# Stores of l5kit",
         "",
-        f"{report['when']}, {report['machine']}, {report['python']}; load {report['load_before']:.1f} before. "
-        f"{report['scenes']} scenes, {report['agents']:,} agents. `benchmarks/l5kit.py` writes this page and says how it",
-        "measures. A second of wall time; in brackets of CPU time.",
+        f"{report['when']}, {report['machine']}, {report['python']}; load {report['load_before']:.1f} before.",
+        f"{report['scenes']} scenes, {report['agents']:,} agents. `benchmarks/l5kit.py` writes this page and says how",
+        "it measures. Each a second of wall time, in brackets of CPU time.",
         "",
         "| | l5kit 1.5.0 | seqlake | ratio |",
         "|---|---|---|---|",
@@ -197,6 +197,7 @@ def main() -> None:
         sl.convert(path, folder / "scenes", progress=False)
         sl.convert(path, folder / "archive", progress=False, layout="archive")
         sl.convert(sl.scan(path, view="tracks", mask=mask), tracks, progress=False)
+        epoch(windows(sl.open(tracks), history=HISTORY, future=FUTURE), width=HISTORY + 1 + FUTURE, first=0)  # imports
         command = [peer, str(HERE / "peers" / "l5kit_reads.py"), path, str(folder / "mask.npy")]
         command += [str(args.reads), str(args.samples), str(CACHE)]
         theirs, mine = [], []

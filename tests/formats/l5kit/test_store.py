@@ -150,13 +150,13 @@ def test_only_the_chunks_touched_are_decoded(zarr, drive, monkeypatch):
         (slice(None, None, 250), {"0", "2", "5"}),
         (310, {"3"}),
     ):
-        touched.clear()
-        _ = len(store.agents)
+        _ = len(store.agents)  # its .zarray is read by now
         touched.clear()
         assert store.agents[index].tobytes() == truth[index].tobytes()
         assert touched - {".zarray"} <= chunks
     held = open_store(str(drive), threads=2)
-    assert held.frames[3].tobytes() == zarr.read(drive)["frames"][3].tobytes()
+    for _ in range(2):  # what is small is held from the second look on
+        assert held.frames[3].tobytes() == zarr.read(drive)["frames"][3].tobytes()
     touched.clear()
     assert held.frames[5].tobytes() == zarr.read(drive)["frames"][5].tobytes()
     assert not touched

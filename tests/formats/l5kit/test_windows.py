@@ -120,6 +120,18 @@ def test_a_batch_is_what_its_samples_are(drive):
             np.testing.assert_array_equal(alone[name][0], whole[name][number], err_msg=name)
 
 
+def test_as_tensors(drive):
+    torch = pytest.importorskip("torch")
+    window = sl.Window(dict.fromkeys(AGENT, STEPS))
+    loader = sl.Loader(sl.scan(str(drive), view="tracks"), window=window, batch_size=32, seed=3).map_batch(POSES)
+    arrays = next(iter(loader))
+    loader.set_epoch(0)
+    tensors = next(iter(loader.torch()))
+    assert isinstance(tensors["history_positions"], torch.Tensor)
+    for name, values in arrays.items():
+        np.testing.assert_array_equal(np.asarray(tensors[name]), values, err_msg=name)
+
+
 def test_poses_by_hand():
     """An agent that drives north at 2 metres a step and turns left by a quarter now."""
     batch = {

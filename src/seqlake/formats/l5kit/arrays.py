@@ -77,10 +77,10 @@ class ChunkCache:
         """Whether a chunk is held."""
         return key in self._held
 
-    def wants(self, key: tuple[str, int], nbytes: int, /) -> bool:
-        """Whether a chunk is held, or should be from now on."""
+    def wants(self, key: tuple[str, int], nbytes: int, /, *, after: int) -> bool:
+        """Whether a chunk is held, or should be from now on: parts of it have cost `after` bytes or more."""
         with self._lock:
-            if key in self._held or self._parts.get(key, 0) < nbytes or nbytes > self.limit:
+            if key in self._held or self._parts.get(key, 0) < after or nbytes > self.limit:
                 return key in self._held
             oldest = next(iter(self._held), None)
             idle = oldest is None or self._now - self._used[oldest] > _IDLE * len(self._held)
@@ -188,7 +188,7 @@ class Array:
             stop: At most `len`.
         """
         number, size = start // self.metadata.chunks[0], self.metadata.chunks[0]
-        shared = self.metadata.compressor is None or self._cache.holds((self.name, number)) or self._hot
+        shared = self.metadata.compressor is None or self._cache.holds((self.name, number))
         if start < stop <= min((number + 1) * size, len(self)) and shared:
             return self._chunk(number)[start - number * size : stop - number * size]
         return self.read(start, stop)
@@ -230,17 +230,19 @@ class Array:
             return
         first, last = found.span(low, high)
         self._cache.count_part((self.name, number), last - first)
+        self._decode(found, (first, last), out[at - (low - first) : at - (low - first) + last - first], number)
+
+    def _decode(self, found: Blocks, span: tuple[int, int], out: Rows, number: int) -> None:
         try:
-            found.decode(first, last, out[at - (low - first) : at - (low - first) + last - first])
-        except Exception as error:
+            found.decode(*span, out)
+        except RuntimeError as error:
             place = f"{self.name}/{self.key(number)}"
             raise CorruptFileError(f"{place} cannot be decoded: {error}.", path=place) from error
 
     def _blocks(self, number: int, first: int, last: int) -> Blocks | None:
         """The blocks of a chunk, where it pays to decode only those that hold the rows `first` to before `last`."""
-        compressor = self.metadata.compressor or {}
         key, whole = (self.name, number), self.metadata.chunks[0] * self.metadata.row_bytes
-        if compressor.get("id") != "blosc" or self._hot or not whole or self._cache.wants(key, whole):
+        if not self._is_blosc or not whole or self._cache.wants(key, whole, after=1 if self._small else whole):
             return None
         blob = self.blob(number)
         view = None if blob is None else blob.view()
@@ -251,8 +253,12 @@ class Array:
         return found if high > low else None
 
     @property
-    def _hot(self) -> bool:
-        """Small enough to stay in memory as a whole."""
+    def _is_blosc(self) -> bool:
+        return (self.metadata.compressor or {}).get("id") == "blosc"
+
+    @property
+    def _small(self) -> bool:
+        """Whether all of it has room in memory: then a chunk is held from the second look at it on."""
         return self.nbytes * 8 <= self._cache.limit
 
     def each_chunk(self) -> Iterator[Rows]:
@@ -350,10 +356,16 @@ class Array:
         if found is None:
             return filled(self.metadata, self.metadata.chunks[0])
         view = found.view()
-        rows = decode(self.metadata, read_all(found) if view is None else view, location=found.location)
         used = len(self) - number * self.metadata.chunks[0]
-        # The last chunk is stored in full; where most of it is padding, that is not kept.
-        return rows[:used].copy() if 2 * used < len(rows) and self.metadata.compressor is not None else rows
+        if view is not None and used < self.metadata.chunks[0]:
+            whole, wanted = self.metadata.chunks[0] * self.metadata.row_bytes, used * self.metadata.row_bytes
+            parts = blocks_of(view, whole) if self._is_blosc else None
+            if parts is not None and whole:
+                # The last chunk is stored in full: what pads it need not be decoded.
+                out = np.empty(parts.span(0, wanted)[1], np.uint8)
+                self._decode(parts, (0, len(out)), out, number)
+                return out[:wanted].view(self.dtype).reshape(used, *self.shape[1:])
+        return decode(self.metadata, read_all(found) if view is None else view, location=found.location)
 
     def __repr__(self) -> str:
         chunks = f"{self.metadata.count} chunks of {self.metadata.chunks[0]}"
