@@ -23,7 +23,7 @@ HISTORY, FUTURE = 10, 20
 STEPS = range(HISTORY + 1 + FUTURE)
 WINDOW = sl.Window(dict.fromkeys(("centroid", "yaw", "extent", "available"), STEPS), stride=len(STEPS))
 POSES = relative_poses(history=HISTORY, future=FUTURE)
-PIXELS, METRES = 300, 30  # of one drawn agent, and what they show
+PIXELS = 300  # of one drawn agent
 
 
 def sightings(store: Path) -> sl.Selection:
@@ -80,30 +80,40 @@ def train(source: sl.Selection, *, epochs: int) -> tuple[Motion, list[float]]:
 
 
 def plot(model: Motion, source: sl.Selection, out: Path, *, agents: int = 6) -> None:
-    """Predicted (red) beside true tracks (black), the past in grey: the agents that move farthest."""
+    """Predicted (red) beside true tracks (black), the past in grey: agents that swerve most, each in its own scale."""
     loader = sl.Loader(source, window=WINDOW, batch_size=256, shuffle=False).map_batch(POSES)
     found = [{name: values for name, values in batch.items() if values.dtype == np.float32} for batch in loader]
     whole = {name: np.concatenate([batch[name] for batch in found]) for name in found[0]}
-    far = np.argsort(-np.linalg.norm(whole["target_positions"][:, -1], axis=-1))
-    chosen = far[:: max(1, len(far) // (4 * agents))][:agents]
+    chosen = np.argsort(-np.abs(whole["target_positions"][:, -1, 1]))[: 8 * agents : 8]
     batch = {name: torch.from_numpy(values[chosen]) for name, values in whole.items()}
     with torch.no_grad():
         predicted = model(batch).numpy()
     canvas = Canvas(PIXELS * 3, PIXELS * -(-agents // 3))
     for number, window in enumerate(predicted):
-        left, top = PIXELS * (number % 3), PIXELS * (number // 3)
-        centre = np.array([left + PIXELS / 4, top + PIXELS / 2])
-
-        def pixels(positions: np.ndarray, centre: np.ndarray = centre) -> np.ndarray:
-            return centre + positions * [PIXELS / METRES, -PIXELS / METRES]
-
         seen = batch["history_availabilities"][number].numpy() > 0
-        canvas.box(left, top, PIXELS, PIXELS)
-        canvas.line(pixels(batch["history_positions"][number].numpy()[seen]), color="#999999")
-        canvas.line(pixels(np.concatenate([[[0, 0]], batch["target_positions"][number].numpy()])), color="#202020")
-        canvas.line(pixels(np.concatenate([[[0, 0]], window])), color="#b00020")
-    canvas.text(8, 8, f"black: where agents went in {FUTURE} steps, red: predicted, {METRES} m wide")
+        lines = {
+            "#999999": batch["history_positions"][number].numpy()[seen],
+            "#202020": np.concatenate([[[0, 0]], batch["target_positions"][number].numpy()]),
+            "#b00020": np.concatenate([[[0, 0]], window]),
+        }
+        draw(canvas, (PIXELS * (number % 3), PIXELS * (number // 3)), lines)
+    canvas.text(8, 8, f"grey: the past, black: the next {FUTURE} steps, red: predicted")
     save(canvas.pixels, out)
+
+
+def draw(canvas: Canvas, corner: tuple[int, int], lines: dict[str, np.ndarray]) -> None:
+    """Some tracks in a square, each point a dot, in a scale that shows them all."""
+    points = np.concatenate(list(lines.values()))
+    low, high = points.min(axis=0), points.max(axis=0)
+    metres = max(float((high - low).max()), 1.0)
+    scale = 0.8 * PIXELS / metres
+    for color, track in lines.items():
+        places = (track - (low + high) / 2) * [scale, -scale] + np.array(corner) + PIXELS / 2
+        canvas.line(places, color=color)
+        for x, y in places.astype(int).tolist():
+            canvas.box(x - 1, y - 1, 3, 3, color=color)
+    canvas.box(*corner, PIXELS, PIXELS)
+    canvas.text(corner[0] + 8, corner[1] + PIXELS - 18, f"{metres:.1f} m")
 
 
 def main(arguments: list[str]) -> int:

@@ -22,7 +22,7 @@ pytest.importorskip("numcodecs", reason="the extra l5kit is not installed")
 
 def test_it_learns_and_draws(tmp_path):
     out = tmp_path / "predicted.png"
-    command = [sys.executable, str(EXAMPLE), str(REAL), "--out", str(out), "--epochs", "12"]
+    command = [sys.executable, str(EXAMPLE), str(REAL), "--out", str(out), "--epochs", "8"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     first, last = map(float, re.search(r"error: ([\d.]+) m .*, ([\d.]+) m", done.stdout).groups())
