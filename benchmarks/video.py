@@ -60,7 +60,8 @@ class Reader:
 
     def __init__(self, name: str, plan: Path, environments: Path) -> None:
         self.name = name
-        self.python = python_of("seqlake" if name in {*OURS, "pyav"} else "lerobot", environments).absolute()
+        own = name.removesuffix(" samples") if name.endswith("samples") else "lerobot"
+        self.python = python_of("seqlake" if name in {*OURS, "pyav"} else own, environments).absolute()
         self.missing = "" if self.python.exists() else "run benchmarks/peers/setup"
         if self.missing:
             return
