@@ -120,6 +120,7 @@ def _append_many(pickled: bytes, writer: int) -> None:
 
 def _append_or_die(pickled: bytes, writer: int, log: str) -> int:
     """Append in children of a process that has used no library with threads; gives how many were killed."""
+    tables.batch([tables.episode("a")], tables.SCHEMA)  # pyarrow looks for pandas, once
     for library in ("deltalake", "pyiceberg.catalog.sql", "duckdb"):  # once, and not in every child
         with suppress(ImportError):
             importlib.import_module(library)
