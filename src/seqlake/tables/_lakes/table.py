@@ -63,6 +63,11 @@ class LakeTable:
         return f"{type(self.engine).__name__}({self.root!r})"
 
     @property
+    def kind(self) -> str:
+        """Which lake it is of, as in `delta`."""
+        return type(self.engine).__name__.removesuffix("Engine").lower()
+
+    @property
     def root(self) -> str:
         """Where it lies: an absolute path or a URI."""
         return self.shelf.root
