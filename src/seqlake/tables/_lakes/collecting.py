@@ -79,7 +79,7 @@ def _unneeded(table: LakeTable, retained: Sequence[LakeFile], alive: set[str], l
     needed = {file.path for path, index in known.items() for file in index.files(path)}
     for file in retained:
         if file.path not in known:  # another client wrote it: its rows may name our files all the same
-            needed |= {copied.path for copied in foreign.named_files(table.shelf, state, file)}
+            needed |= {copied.path for copied in foreign.named_files(table.shelf, file)}
     owners = {names.copied_owner(path) for path in needed}
     merged = table.shelf.sidecar.merged()
     for path in listed:

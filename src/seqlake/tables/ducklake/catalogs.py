@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from seqlake import plugins
-from seqlake.errors import CommitConflictError, DatasetNotFoundError, ReadOnlyError, SeqlakeError
+from seqlake.errors import CommitConflictError, CommitUnknownError, DatasetNotFoundError, ReadOnlyError, SeqlakeError
+from seqlake.tables._lakes.engine import RivalError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -26,10 +27,6 @@ if TYPE_CHECKING:
 
 _PATIENCE = 60.0  # seconds that a writer waits for those before it
 _SHORT_PATIENCE = 3.0  # for a DuckDB file, which another process may keep open for good
-
-
-class RivalError(Exception):
-    """Another writer was first, or holds the database: the whole transaction can be made anew."""
 
 
 class Session:
@@ -286,12 +283,24 @@ class PostgresCatalog(_Catalog):
                 connection.execute(f"SET search_path = {quoted}")
             connection.execute(f"BEGIN TRANSACTION {mode}")
             yield connection
-            connection.execute("COMMIT")
+            self._commit(connection, psycopg)
         except psycopg.Error as error:
             raise self._translated(error, psycopg) from error
         finally:
             with suppress(psycopg.Error):
                 connection.close()
+
+    def _commit(self, connection: Any, psycopg: Any) -> None:
+        try:
+            connection.execute("COMMIT")
+        except psycopg.OperationalError as error:
+            if not connection.closed:
+                raise
+            raise CommitUnknownError(
+                f"{self.address}: the connection was lost while a commit was under way. It may have been made.",
+                path=str(self.address),
+                hint="`ds.versions()` shows whether it was; look before you commit the same rows again.",
+            ) from error
 
     def _translated(self, error: Exception, psycopg: Any) -> Exception:
         errors = psycopg.errors

@@ -12,6 +12,7 @@ from seqlake.tables.ducklake.catalogs import moment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from datetime import datetime
 
     from seqlake.tables.ducklake.catalogs import Session
     from seqlake.tables.ducklake.files import Files
@@ -64,6 +65,13 @@ def versions(session: Session, place: Place, files: Files, /) -> list[Version]:
         for number, when, changes, extra in told
         if number in rows
     ]
+
+
+def times(session: Session, place: Place, /) -> list[tuple[int, datetime]]:
+    """(snapshot, time) of those that changed the table, oldest first."""
+    mine = set(reading.touching(session, place))
+    told = session.rows("SELECT snapshot_id, CAST(snapshot_time AS VARCHAR) FROM ducklake_snapshot ORDER BY snapshot_id")
+    return [(number, moment(when)) for number, when in told if number in mine]
 
 
 def version_at(session: Session, place: Place, number: int, /) -> Version:

@@ -323,15 +323,20 @@ def inlined_tables(session: Session, place: Place, /) -> list[tuple[str, int]]:
     return [(name, version) for name, version in found if name in there]
 
 
+def columns_of_version(session: Session, place: Place, version: int, /) -> tuple[types.Field, ...]:
+    """The columns that a schema version of the lake gave the table."""
+    begun = session.rows(
+        "SELECT begin_snapshot FROM ducklake_schema_versions WHERE table_id = ? AND schema_version <= ? "
+        "ORDER BY schema_version DESC LIMIT 1",
+        place.id,
+        version,
+    )
+    return columns(session, place, begun[0][0] if begun else place.since)
+
+
 def _inlined(session: Session, place: Place, snapshot: int) -> Iterator[Inlined]:
     for name, version in inlined_tables(session, place):
-        begun = session.rows(
-            "SELECT begin_snapshot FROM ducklake_schema_versions WHERE table_id = ? AND schema_version <= ? "
-            "ORDER BY schema_version DESC LIMIT 1",
-            place.id,
-            version,
-        )
-        held = columns(session, place, begun[0][0] if begun else place.since)
+        held = columns_of_version(session, place, version)
         cells = [_cell(session.kind, one) for one in held]
         rows = session.rows(
             f"SELECT {', '.join(cells)} FROM {name} WHERE {_LIVE} ORDER BY row_id, begin_snapshot", snapshot, snapshot

@@ -206,7 +206,7 @@ def add_files(
     held = [by_id[number] for number in names if number in by_id]
     for one in added:
         number = counters.take_file()
-        path, relative = _below(place, one.path)
+        path, relative = below(place, one.path)
         files.append(
             (
                 number, place.id, counters.snapshot, None, None, path, relative, "parquet", one.rows, one.nbytes,
@@ -221,7 +221,7 @@ def add_files(
     session.insert("ducklake_data_file", files)
     session.insert("ducklake_file_column_stats", stats)
     session.insert("ducklake_file_partition_value", values)
-    _count(session, place, sum(one.rows for one in added), sum(one.nbytes for one in added), next_row)
+    count(session, place, sum(one.rows for one in added), sum(one.nbytes for one in added), next_row=next_row)
     statistics.widen(session, place, held, [(one.rows, _by_field(one, names, by_id)) for one in added])
     return numbers
 
@@ -298,18 +298,20 @@ def _next_row(session: Session, place: Place) -> int:
     return int(found[0][0]) if found else 0
 
 
-def _count(session: Session, place: Place, rows: int, nbytes: int, next_row: int) -> None:
+def count(session: Session, place: Place, rows: int, nbytes: int, /, *, next_row: int | None = None) -> None:
+    """Take rows and bytes into DuckLake's count of all that was ever added."""
+    row = _next_row(session, place) if next_row is None else next_row
     found = session.rows("SELECT record_count, file_size_bytes FROM ducklake_table_stats WHERE table_id = ?", place.id)
     if found:
         session.run(
             "UPDATE ducklake_table_stats SET record_count = ?, next_row_id = ?, file_size_bytes = ? WHERE table_id = ?",
-            found[0][0] + rows, next_row, found[0][1] + nbytes, place.id,
+            found[0][0] + rows, row, found[0][1] + nbytes, place.id,
         )  # fmt: skip
     else:
-        session.insert("ducklake_table_stats", [(place.id, rows, next_row, nbytes)])
+        session.insert("ducklake_table_stats", [(place.id, rows, row, nbytes)])
 
 
-def _below(place: Place, path: str) -> tuple[str, bool]:
+def below(place: Place, path: str) -> tuple[str, bool]:
     """A path as the catalog keeps it: relative to the table's folder where it lies there."""
     whole = path if "://" in path or path.startswith("/") else f"{place.data_path}{path}"
     return (whole.removeprefix(place.path), True) if whole.startswith(place.path) else (whole, False)
