@@ -154,7 +154,10 @@ def test_rows_and_deletes_that_lie_in_the_catalog_are_read_right(location, engin
 def lake_before(old, now):
     """Rows of an old version under the newest columns."""
     columns = next(iter(now.values()))
-    renamed = [{**row, "text": row.pop("label"), "n": 3} for row in map(dict, old.values())]
+    renamed = [
+        {**{name: value for name, value in row.items() if name != "label"}, "text": row["label"], "n": 3}
+        for row in old.values()
+    ]
     assert all(row.keys() == columns.keys() for row in renamed)
     return {row["sequence_id"]: row for row in renamed}
 

@@ -94,12 +94,14 @@ def _counted(session: Session, place: Place, files: Files, numbers: Sequence[int
         for file, begin in session.rows(f"SELECT file_id, begin_snapshot FROM {inlined}"):
             gone.setdefault(file, []).append(begin)
     ends: dict[int, int] = {}
+    merged: set[int] = set()
     for file, path, relative, count, begin, end, partial in session.rows(
         "SELECT data_file_id, path, path_is_relative, record_count, begin_snapshot, end_snapshot, partial_max "
         "FROM ducklake_data_file WHERE table_id = ?",
         place.id,
     ):
         ends[file] = _never(end)
+        merged |= {file} if partial is not None else set()
         begun: Mapping[int, int] = {begin: count}
         if partial is not None:
             where = place.resolved(path, relative=bool(relative))
@@ -116,10 +118,10 @@ def _counted(session: Session, place: Place, files: Files, numbers: Sequence[int
     ):
         until = min(_never(end), ends.get(file, 0))
         since: Mapping[int, int] = {begin: count}
-        if partial is not None:
+        if partial is not None or file in merged:  # DuckDB does not always say that it put deletes together
             since = files.deleted_since(place.resolved(path, relative=bool(relative)), form)
         for snapshot, rows in since.items():
-            _stay(steps, -rows, max(snapshot, begin), until)
+            _stay(steps, -rows, snapshot or begin, until)
     for name, _ in reading.inlined_tables(session, place):
         for begin, end in session.rows(f"SELECT begin_snapshot, end_snapshot FROM {name}"):
             _stay(steps, 1, begin, _never(end))

@@ -246,20 +246,24 @@ def mappings(session: Session, place: Place, /) -> dict[int, dict[int, str]]:
 
 
 def _property(session: Session, place: Place, snapshot: int) -> str:
-    found = dict(
-        session.rows(
-            f"SELECT key, value FROM ducklake_tag WHERE object_id = ? AND {_LIVE} AND key IN ('mixtrain', 'comment')",
-            place.id, snapshot, snapshot,
-        )
-    )  # fmt: skip
-    if PROPERTY in found:
-        return str(found[PROPERTY] or "")
-    comment = str(found.get("comment") or "")
+    """The tag `mixtrain`, or a comment that is the same JSON; what came first, for versions before either."""
+    found = session.rows(
+        "SELECT key, value, begin_snapshot, end_snapshot FROM ducklake_tag WHERE object_id = ? "
+        "AND key IN ('mixtrain', 'comment') ORDER BY begin_snapshot",
+        place.id,
+    )
+    told = [row for row in found if row[0] == PROPERTY or _is_metadata(row[1])]
+    live = [row for row in told if row[2] <= snapshot and (row[3] is None or row[3] > snapshot)]
+    either = sorted(live or told[:1], key=lambda row: row[0] != PROPERTY)
+    return str(either[0][1] or "") if either else ""
+
+
+def _is_metadata(comment: object) -> bool:
     try:
-        read_ = json.loads(comment) if comment.lstrip().startswith("{") else None
+        read_ = json.loads(str(comment)) if str(comment).lstrip().startswith("{") else None
     except ValueError:
-        read_ = None
-    return comment if isinstance(read_, dict) and PROPERTY in read_ else ""
+        return False
+    return isinstance(read_, dict) and PROPERTY in read_
 
 
 def _files(session: Session, place: Place, snapshot: int) -> Iterator[FileRow]:
