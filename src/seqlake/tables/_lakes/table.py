@@ -72,6 +72,11 @@ class LakeTable:
         """The store of its root."""
         return self.shelf.store
 
+    @property
+    def partition_by(self) -> Sequence[str]:
+        """The columns that new shards are partitioned by."""
+        return self.state().partition_by
+
     # ---- reading
     def versions(self) -> Sequence[Version]:
         """The versions that can be read, oldest first."""
