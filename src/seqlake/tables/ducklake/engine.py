@@ -49,6 +49,7 @@ class DuckLakeEngine:
         self._root = data_path
         self._storage = None if storage is None else Storage(storage)
         self._files: Files | None = None
+        self._folder: str | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"address": self.address, "root": self._root, "storage": self._storage}
@@ -105,9 +106,10 @@ class DuckLakeEngine:
 
     def data_path(self, name: str, partition: Mapping[str, object], /) -> str:
         """The table's folder, and one for each partition value, as DuckDB names them."""
-        with self._reading() as (_, place):
-            folder = place.path.removeprefix(place.data_path)
-        return folder + "/".join([*(f"{column}={_hive(value)}" for column, value in partition.items()), name])
+        if self._folder is None:  # it never changes, whatever the table is called
+            with self._reading() as (_, place):
+                self._folder = place.path.removeprefix(place.data_path)
+        return self._folder + "/".join([*(f"{column}={_hive(value)}" for column, value in partition.items()), name])
 
     @classmethod
     def created(
