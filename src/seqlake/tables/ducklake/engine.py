@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -44,6 +45,9 @@ class DuckLakeEngine:
         storage: obstore's options for them; never printed.
     """
 
+    swept = frozenset({".parquet", ".puffin"})
+    """What `ducklake_delete_orphaned_files` takes for data files, wherever below the data path they lie."""
+
     def __init__(self, address: Address, data_path: str, /, *, storage: Mapping[str, str] | None = None) -> None:
         self.address = address
         self._root = data_path
@@ -75,6 +79,11 @@ class DuckLakeEngine:
     def root(self) -> str:
         """The lake's data path: what relative references resolve against, for all its tables."""
         return self._root
+
+    @property
+    def label(self) -> str:
+        """What tells the sidecar of this table from those of the lake's other tables."""
+        return blake2b(f"{self.address.schema}.{self.address.table}".encode(), digest_size=4).hexdigest()
 
     @property
     def storage(self) -> Mapping[str, str] | None:
