@@ -61,7 +61,9 @@ class Engine:
 
     def rows_at(self, versions):
         """[versions] all rows by id, as the engine reads them."""
-        return [by_id(found) for found in self.each(*(f"SELECT * FROM {self.name} AT (VERSION => {v})" for v in versions))]
+        return [
+            by_id(found) for found in self.each(*(f"SELECT * FROM {self.name} AT (VERSION => {v})" for v in versions))
+        ]
 
 
 def by_id(rows):
@@ -97,7 +99,7 @@ def postgres():
                    stdout=subprocess.DEVNULL, timeout=60)  # fmt: skip
     command = ["postgres", "-D", f"{folder}/db", "-k", folder, "-p", str(port), "-c", "listen_addresses=127.0.0.1",
                "-c", "fsync=off"]  # fmt: skip
-    with open(f"{folder}/log", "w") as log:
+    with Path(folder, "log").open("w") as log:
         server = subprocess.Popen([*as_other, *command], stdout=log, stderr=log)
     try:
         connection = f"host=127.0.0.1 port={port} user=lake dbname=postgres"

@@ -67,10 +67,16 @@ def test_duckdb_prunes_by_our_bounds_and_loses_no_row(sqlite, engine):
                      "ok": pa.bool_()})  # fmt: skip
     table = ducklake.create(sqlite, schema)
     rows = [
-        {"sequence_id": f"r{n}", "n": n if n % 7 else None, "x": math.nan if n % 5 == 0 else n / 3, "s": f"é{n:03}"[: n % 5 + 1],
-         "day": 1_600_000_000_000_000 + n * 86_400_000_000, "ok": n % 2 == 0}
+        {
+            "sequence_id": f"r{n}",
+            "n": n if n % 7 else None,
+            "x": math.nan if n % 5 == 0 else n / 3,
+            "s": f"é{n:03}"[: n % 5 + 1],
+            "day": 1_600_000_000_000_000 + n * 86_400_000_000,
+            "ok": n % 2 == 0,
+        }
         for n in range(-20, 40)
-    ]  # fmt: skip
+    ]
     for start in range(0, 60, 6):
         transaction = table.begin()
         written = tables.write(table, transaction, rows[start : start + 6])
@@ -125,7 +131,9 @@ def test_rows_and_deletes_that_lie_in_the_catalog_are_read_right(location, engin
     append(table, [f"a{number}" for number in range(10)])
     lake = engine(location)
     lake.run("CALL lake.set_option('data_inlining_row_limit', 50, table_name => 'episodes')")
-    lake.run(f"INSERT INTO {NAME} SELECT 'i' || i, i, 'it''s', [[i::FLOAT, 'nan'::FLOAT], [2, NULL]] FROM range(4) t(i)")
+    lake.run(
+        f"INSERT INTO {NAME} SELECT 'i' || i, i, 'it''s', [[i::FLOAT, 'nan'::FLOAT], [2, NULL]] FROM range(4) t(i)"
+    )
     lake.run(f"INSERT INTO {NAME} VALUES ('n', NULL, NULL, NULL), ('m', 'nan', '', [])")
     lake.run(f"DELETE FROM {NAME} WHERE sequence_id = 'i2'")
     lake.run(f"DELETE FROM {NAME} WHERE sequence_id IN ('a1', 'a2')")
@@ -196,7 +204,10 @@ def test_columns_added_renamed_dropped_and_widened_on_either_side(location, engi
     evolve(table.snapshot().schema.with_columns({"gone": pa.int64()}))  # another column of an old name
     same_at_every_version(table, lake)
     lake.run(f"ALTER TABLE {NAME} RENAME COLUMN text TO label", f"ALTER TABLE {NAME} DROP COLUMN more")
-    lake.run(f"ALTER TABLE {NAME} ADD COLUMN fresh VARCHAR DEFAULT 'new'", f"INSERT INTO {NAME} BY NAME SELECT 'q' AS sequence_id")
+    lake.run(
+        f"ALTER TABLE {NAME} ADD COLUMN fresh VARCHAR DEFAULT 'new'",
+        f"INSERT INTO {NAME} BY NAME SELECT 'q' AS sequence_id",
+    )
     append(table, ["e"])
     same_at_every_version(table, lake)
     assert table.snapshot().schema["action"].value_type == pa.float64()

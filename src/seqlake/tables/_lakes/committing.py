@@ -247,6 +247,9 @@ def _carried(table: LakeTable, written: Sequence[Written], draft: Proposal) -> M
     """New shard -> the copied-in files of the shards that leave which its rows still name."""
     known = table.shelf.sidecar.find(draft.remove)
     files: dict[str, Copied] = {file.path: file for path, index in known.items() for file in index.files(path)}
+    for leaves in draft.remove:
+        if leaves.path not in known:  # another client wrote it: only its rows tell which files they name
+            files |= {file.path: file for file in foreign.named_files(table.shelf, leaves)}
     if not files:
         return {}
     arrow = draft.schema if draft.schema is not None else draft.base.schema

@@ -15,6 +15,8 @@ from seqlake.tables.standalone.shards import file_columns
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import pyarrow as pa
+
     from seqlake.tables._lakes.engine import LakeFile, LakeState
     from seqlake.tables._lakes.shelf import Shelf
 
@@ -53,7 +55,8 @@ def named_files(shelf: Shelf, file: LakeFile, /) -> Iterator[Copied]:
     shard = bare_shard(shelf.store, file, storage=shelf.storage, index=None)
     reader = shard.open()
     try:
-        columns = bytes(reader.schema.serialize())
+        held: pa.Schema = reader.schema  # type: ignore[attr-defined]  # both kinds of bare shard tell
+        columns = bytes(held.serialize())
     finally:
         reader.close()
     for text in sorted(file_columns(shard, columns)):

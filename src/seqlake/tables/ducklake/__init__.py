@@ -69,4 +69,6 @@ def create(
         SchemaMismatchError: A type that DuckLake lacks, or a partition column that cannot be one.
         ReadOnlyError: The catalog cannot be written.
     """
-    return LakeTable(DuckLakeEngine.created(parse(os.fspath(location)), schema, partition_by=partition_by, storage=storage))
+    return LakeTable(
+        DuckLakeEngine.created(parse(os.fspath(location)), schema, partition_by=partition_by, storage=storage)
+    )

@@ -52,8 +52,7 @@ _TABLES = {
     "partition_info": "partition_id BIGINT, table_id BIGINT, begin_snapshot BIGINT, end_snapshot BIGINT",
     "partition_column": "partition_id BIGINT, table_id BIGINT, partition_key_index BIGINT, column_id BIGINT,"
     " transform VARCHAR",
-    "file_partition_value": "data_file_id BIGINT, table_id BIGINT, partition_key_index BIGINT,"
-    " partition_value VARCHAR",
+    "file_partition_value": "data_file_id BIGINT, table_id BIGINT, partition_key_index BIGINT, partition_value VARCHAR",
     "files_scheduled_for_deletion": "data_file_id BIGINT, path VARCHAR, path_is_relative BOOLEAN,"
     " schedule_start TIMESTAMPTZ",
     "inlined_data_tables": "table_id BIGINT, table_name VARCHAR, schema_version BIGINT",

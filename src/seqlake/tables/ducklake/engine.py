@@ -9,6 +9,8 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+import pyarrow as pa
+
 from seqlake.errors import DatasetExistsError, SchemaMismatchError, SeqlakeError, VersionNotFoundError
 from seqlake.files.credentials import Storage
 from seqlake.files.locations import absolute, is_local
@@ -20,10 +22,8 @@ from seqlake.tables._lakes.engine import Expired, LakeFile, LakeState, RivalErro
 from seqlake.tables.ducklake import ddl, evolving, expiring, history, reading, restoring, texts, types, writing
 from seqlake.tables.ducklake.catalogs import catalog
 from seqlake.tables.ducklake.files import Files
-from seqlake.tables.standalone import names, transactions
+from seqlake.tables.standalone import transactions
 from seqlake.tables.standalone.changes import writer_name
-
-import pyarrow as pa
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -87,7 +87,7 @@ class DuckLakeEngine:
 
     @property
     def storage(self) -> Mapping[str, str] | None:
-        """obstore's options."""
+        """Obstore's options."""
         return self._storage
 
     # ---- reading
@@ -160,7 +160,9 @@ class DuckLakeEngine:
                 address.schema,
             )
             if there:
-                raise DatasetExistsError(f"{address} is there already.", path=str(address), hint="Open it with sl.open.")
+                raise DatasetExistsError(
+                    f"{address} is there already.", path=str(address), hint="Open it with sl.open."
+                )
             counters = writing.Counters.next(session)
             mixtrain = lake_types.encode_metadata(schema)
             name = (address.schema, address.table)
@@ -291,8 +293,9 @@ class DuckLakeEngine:
             if not times:
                 raise self._unknown(str(version))
             return times[-1][0]
-        if isinstance(version, int):
-            if session.rows("SELECT 1 FROM ducklake_snapshot WHERE snapshot_id = ?", version) and version >= place.since:
+        if isinstance(version, int) and version >= place.since:
+            there = session.rows("SELECT 1 FROM ducklake_snapshot WHERE snapshot_id = ?", version)
+            if there:
                 return version
         raise self._unknown(str(version))
 

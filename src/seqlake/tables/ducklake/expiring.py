@@ -6,12 +6,17 @@ what it shows of this table stays with it.
 
 from __future__ import annotations
 
+import itertools
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import pyarrow as pa
 
 from seqlake.tables._lakes.engine import LakeFile
 from seqlake.tables.ducklake import reading
 from seqlake.tables.ducklake.catalogs import moment, text_of
+from seqlake.tables.standalone.names import OURS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +26,7 @@ if TYPE_CHECKING:
     from seqlake.tables.ducklake.reading import Place
 
 _BATCH = 500
+_PATH = re.compile(rf"{OURS}/files/[^'\",\]}}]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +55,7 @@ def doomed(session: Session, place: Place, limit: datetime, /) -> Doomed:
         for number, when, changes in told
         if number == place.since or place.id in reading.changed(changes or "")
     ]
-    gone = [
-        number for (number, _, alone), (_, replaced, _) in zip(mine, mine[1:], strict=False) if alone and replaced < limit
-    ]
+    gone = [number for (number, _, alone), (_, replaced, _) in itertools.pairwise(mine) if alone and replaced < limit]
     left = sorted({number for number, _, _ in told} - set(gone))
     files = _unseen(session, place, "ducklake_data_file", "data_file_id", left)
     deletes = _unseen(session, place, "ducklake_delete_file", "delete_file_id", left)
@@ -66,9 +70,7 @@ def _alone(place: Place, changes: str, number: int) -> bool:
     return not others and "created_" not in changes and "dropped_" not in changes
 
 
-def _unseen(
-    session: Session, place: Place, table: str, key: str, left: Sequence[int]
-) -> list[tuple[int, str]]:
+def _unseen(session: Session, place: Place, table: str, key: str, left: Sequence[int]) -> list[tuple[int, str]]:
     """Ended files that no snapshot left sees."""
     found = []
     for number, path, relative, begin, end in session.rows(
@@ -109,7 +111,8 @@ def forget(session: Session, place: Place, gone: Doomed, now: datetime, /) -> li
     named = {file.path for file in retained(session, place)} | _delete_paths(session, place)
     paths = [path for _, path in (*gone.files, *gone.deletes) if path not in named and _ours(path)]
     session.insert(
-        "ducklake_files_scheduled_for_deletion", [(number, path, True, text_of(now)) for number, path in enumerate(paths)]
+        "ducklake_files_scheduled_for_deletion",
+        [(number, path, True, text_of(now)) for number, path in enumerate(paths)],
     )
     return paths
 
@@ -125,17 +128,32 @@ def scheduled(session: Session, place: Place, limit: datetime, /) -> list[str]:
     found = session.rows(
         "SELECT path, path_is_relative, CAST(schedule_start AS VARCHAR) FROM ducklake_files_scheduled_for_deletion"
     )
-    return [
-        path for path, relative, when in found if relative and path.startswith(folder) and moment(when) < limit
-    ]
+    return [path for path, relative, when in found if relative and path.startswith(folder) and moment(when) < limit]
 
 
 def retained(session: Session, place: Place, /) -> list[LakeFile]:
-    """Every data file of every table of the lake that a snapshot names: what is ours beside them serves all tables."""
-    return [
-        LakeFile(path=path, rows=rows, nbytes=nbytes)
-        for path, rows, nbytes in _all_files(session, place)
-    ]
+    """Every data file of every table of the lake that a snapshot names: what is ours beside them serves all tables.
+
+    Rows that lie in the catalog are among them, as the texts that they hold.
+    """
+    files = [LakeFile(path=path, rows=rows, nbytes=nbytes) for path, rows, nbytes in _all_files(session, place)]
+    texts = sorted(_inlined_texts(session))
+    if texts:
+        held = pa.table({"text": pa.array(texts, pa.string())})
+        files.append(LakeFile(path="ducklake_inlined_data", rows=len(texts), nbytes=held.nbytes, held=held))
+    return files
+
+
+def _inlined_texts(session: Session) -> set[str]:
+    """Paths of ours in rows of any table that lie in the catalog, at any depth."""
+    found: set[str] = set()
+    for name in session.tables("ducklake_inlined_data_"):
+        if name != "ducklake_inlined_data_tables":
+            for row in session.rows(f"SELECT * FROM {name}"):
+                for cell in row:
+                    text = bytes(cell).decode("utf-8", "replace") if isinstance(cell, bytes | memoryview) else str(cell)
+                    found.update(_PATH.findall(text))
+    return found
 
 
 def _all_files(session: Session, place: Place) -> list[tuple[str, int, int]]:

@@ -70,7 +70,9 @@ def versions(session: Session, place: Place, files: Files, /) -> list[Version]:
 def times(session: Session, place: Place, /) -> list[tuple[int, datetime]]:
     """(snapshot, time) of those that changed the table, oldest first."""
     mine = set(reading.touching(session, place))
-    told = session.rows("SELECT snapshot_id, CAST(snapshot_time AS VARCHAR) FROM ducklake_snapshot ORDER BY snapshot_id")
+    told = session.rows(
+        "SELECT snapshot_id, CAST(snapshot_time AS VARCHAR) FROM ducklake_snapshot ORDER BY snapshot_id"
+    )
     return [(number, moment(when)) for number, when in told if number in mine]
 
 

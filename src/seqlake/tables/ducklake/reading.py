@@ -122,7 +122,7 @@ def find(session: Session, address: Address, /) -> Place:
         DatasetNotFoundError: There is none.
         SeqlakeError: A catalog of another format, or an encrypted one.
     """
-    options = {key: value for key, value in session.rows("SELECT key, value FROM ducklake_metadata WHERE scope IS NULL")}
+    options = dict(session.rows("SELECT key, value FROM ducklake_metadata WHERE scope IS NULL"))
     if options.get("version") != "1.0":
         raise SeqlakeError(
             f"{address}: expected a DuckLake catalog of format 1.0, found {options.get('version')!r}.",
@@ -205,7 +205,9 @@ def read(session: Session, place: Place, snapshot: int, /) -> Facts:
         f"SELECT partition_id FROM ducklake_partition_info WHERE table_id = ? AND {_LIVE}",
         place.id, snapshot, snapshot,
     )  # fmt: skip
-    ((reshaped,),) = session.rows("SELECT count(*) FROM ducklake_column WHERE table_id = ? AND end_snapshot IS NOT NULL", place.id)
+    ((reshaped,),) = session.rows(
+        "SELECT count(*) FROM ducklake_column WHERE table_id = ? AND end_snapshot IS NOT NULL", place.id
+    )
     return Facts(
         place=place,
         snapshot=snapshot,
@@ -321,7 +323,8 @@ def inlined_tables(session: Session, place: Place, /) -> list[tuple[str, int]]:
     """(table of the catalog, its schema version) of rows that lie in the catalog."""
     there = session.tables("ducklake_inlined_data_")
     found = session.rows(
-        "SELECT table_name, schema_version FROM ducklake_inlined_data_tables WHERE table_id = ? ORDER BY schema_version",
+        "SELECT table_name, schema_version FROM ducklake_inlined_data_tables WHERE table_id = ? "
+        "ORDER BY schema_version",
         place.id,
     )
     return [(name, version) for name, version in found if name in there]

@@ -124,7 +124,9 @@ def _delete_file(path: str, rows: Ints) -> bytes:
     return sink.getvalue()
 
 
-def apply(session: Session, place: Place, counters: Counters, plan_: Plan, copies: Sequence[Copy], /, *, to: int) -> list[str]:
+def apply(
+    session: Session, place: Place, counters: Counters, plan_: Plan, copies: Sequence[Copy], /, *, to: int
+) -> list[str]:
     """Write a rollback down.
 
     Args:

@@ -57,9 +57,7 @@ def file_rows(
     return found
 
 
-def _bounds(
-    column: Field, known: tuple[object, object, int], rows: int
-) -> tuple[str | None, str | None, bool | None]:
+def _bounds(column: Field, known: tuple[object, object, int], rows: int) -> tuple[str | None, str | None, bool | None]:
     """(least, greatest, whether NaN is among the values) of a scalar column."""
     low, high = bound(known[0], column), bound(known[1], column)
     if low is None or high is None:
@@ -115,7 +113,7 @@ def _merged(
     if told is None:
         return (None, None, None, None)
     low, high, nan = _bounds(leaf, told, rows)
-    null = told[2] > 0
+    null: bool | None = told[2] > 0
     if old is None:
         return (null, nan, low, high)
     null_before, nan_before, low_before, high_before = old

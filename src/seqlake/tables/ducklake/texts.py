@@ -30,9 +30,7 @@ def table_of(inlined: Inlined, columns: Sequence[Field], /) -> pa.Table:
     had = {column.id: at for at, column in enumerate(inlined.columns)}
     both = [column for column in columns if column.id in had]
     cells = [[row[had[column.id]] for row in inlined.rows] for column in both]
-    found = dict(
-        zip((c.id for c in both), _cast(cells, [inlined.columns[had[c.id]] for c in both], both), strict=True)
-    )
+    found = dict(zip((c.id for c in both), _cast(cells, [inlined.columns[had[c.id]] for c in both], both), strict=True))
     count = len(inlined.rows)
     arrays = [
         found[column.id] if column.id in found else pa.array([default_of(column)] * count, column.arrow)
@@ -47,7 +45,9 @@ def _cast(cells: Sequence[Sequence[object]], old: Sequence[Field], new: Sequence
     import duckdb
 
     names = [f"c{at}" for at in range(len(cells))]
-    texts = [pa.array([_text(cell, field) for cell in column], pa.string()) for column, field in zip(cells, old, strict=True)]
+    texts = [
+        pa.array([_text(cell, field) for cell in column], pa.string()) for column, field in zip(cells, old, strict=True)
+    ]
     casts = [_expression(name, a, b) for name, a, b in zip(names, old, new, strict=True)]
     if not casts:
         return []
@@ -60,9 +60,7 @@ def _cast(cells: Sequence[Sequence[object]], old: Sequence[Field], new: Sequence
         raise SchemaMismatchError(f"Values in the DuckLake catalog cannot be read: {error}") from error
     finally:
         connection.close()
-    return [
-        column.combine_chunks().cast(field.arrow) for column, field in zip(found.columns, new, strict=True)
-    ]
+    return [column.combine_chunks().cast(field.arrow) for column, field in zip(found.columns, new, strict=True)]
 
 
 def _expression(name: str, old: Field, new: Field) -> str:

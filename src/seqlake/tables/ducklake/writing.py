@@ -105,9 +105,7 @@ def make_table(
     """
     schema, table = name
     changes = []
-    found = session.rows(
-        "SELECT schema_id FROM ducklake_schema WHERE schema_name = ? AND end_snapshot IS NULL", schema
-    )
+    found = session.rows("SELECT schema_id FROM ducklake_schema WHERE schema_name = ? AND end_snapshot IS NULL", schema)
     now = counters.snapshot
     if found:
         schema_id = found[0][0]
@@ -117,8 +115,8 @@ def make_table(
         session.insert("ducklake_schema", [row])
         changes.append(f"created_schema:{_quoted(schema)}")
     table_id = counters.take_catalog()
-    row = (table_id, str(uuid.uuid4()), now, None, schema_id, table, _folder(table), True)
-    session.insert("ducklake_table", [row])
+    made = (table_id, str(uuid.uuid4()), now, None, schema_id, table, _folder(table), True)
+    session.insert("ducklake_table", [made])
     counters.schema_version += 1
     session.insert("ducklake_schema_versions", [(now, counters.schema_version, table_id)])
     begin_columns(session, table_id, now, [(one, parent) for column in columns for one, parent in _pairs(column, None)])
@@ -136,9 +134,7 @@ def make_table(
     return [*changes, f"created_table:{_quoted(schema)}.{_quoted(table)}"]
 
 
-def begin_columns(
-    session: Session, table: int, snapshot: int, begun: Iterable[tuple[Field, int | None]], /
-) -> None:
+def begin_columns(session: Session, table: int, snapshot: int, begun: Iterable[tuple[Field, int | None]], /) -> None:
     """Rows of columns that are there from this snapshot on."""
     session.insert(
         "ducklake_column",
@@ -214,7 +210,7 @@ def add_files(
             )
         )  # fmt: skip
         next_row += one.rows
-        known = {name: told for name, told in _by_field(one, names, by_id).items()}
+        known = dict(_by_field(one, names, by_id).items())
         stats += statistics.file_rows(number, place.id, one.rows, held, known)
         values += [(number, place.id, at, _partition_text(one.partition.get(key))) for at, key in enumerate(keys)]
         numbers.append(number)
