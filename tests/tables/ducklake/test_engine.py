@@ -7,6 +7,7 @@ import math
 import pyarrow as pa
 import pytest
 
+from seqlake.errors import DatasetNotFoundError, SchemaMismatchError, SeqlakeError
 from seqlake.protocols import Change
 from seqlake.spec.column_types import Trajectory
 from seqlake.spec.schema import Schema
@@ -213,3 +214,39 @@ def test_columns_added_renamed_dropped_and_widened_on_either_side(location, engi
     assert table.snapshot().schema["action"].value_type == pa.float64()
     assert rows_of(table.snapshot())["a"]["fresh"] == "new"
     assert lake.rows()["e"]["fresh"] is None
+
+
+def test_nested_columns_that_grew_are_read_and_those_that_moved_are_refused(sqlite, engine):
+    schema = Schema({"seen": pa.struct([("url", pa.string()), ("n", pa.int32())])})
+    table = ducklake.create(sqlite, schema)
+    rows = [{"sequence_id": "a", "seen": {"url": "x.mp4", "n": 1}}, {"sequence_id": "b", "seen": None}]
+    transaction = table.begin()
+    written = tables.write(table, transaction, rows)
+    table.commit(Change(operation="append", add=[written]), transaction=transaction)
+    lake = engine(sqlite)
+    lake.run(f"INSERT INTO {NAME} VALUES ('c', {{'url': 'y', 'n': 2}})")
+    lake.run(f"ALTER TABLE {NAME} ADD COLUMN seen.more DOUBLE")
+    lake.run(f"INSERT INTO {NAME} VALUES ('d', {{'url': 'z', 'n': 3, 'more': 0.5}})")
+    same_at_every_version(table, lake)
+    assert rows_of(table.snapshot())["a"]["seen"] == {"url": "x.mp4", "n": 1, "more": None}
+    lake.run(f"ALTER TABLE {NAME} RENAME COLUMN seen.n TO count")
+    with pytest.raises(SchemaMismatchError, match=r"'count'.*renamed"):
+        table.snapshot()
+
+
+def test_what_cannot_be_read_is_refused_and_says_why(sqlite, engine, tmp_path):
+    table = ducklake.create(sqlite, tables.SCHEMA)
+    append(table, [f"a{number}" for number in range(9)])
+    lake = engine(sqlite)
+    lake.run("CALL lake.set_option('write_deletion_vectors', true)")
+    lake.run(f"DELETE FROM {NAME} WHERE sequence_id = 'a1'")
+    with pytest.raises(SeqlakeError, match="experimental"):
+        table.snapshot()
+    lake.run("CALL ducklake_rewrite_data_files('lake', delete_threshold => 0.0)")
+    assert len(rows_of(table.snapshot())) == 8
+    locked = f"ducklake:sqlite:{tmp_path}/locked.sqlite?table={NAME}"
+    engine(locked).run(MAKE, options=f"DATA_PATH '{tmp_path}/locked', ENCRYPTED")
+    with pytest.raises(SeqlakeError, match="encrypted"):
+        ducklake.open(locked)
+    with pytest.raises(DatasetNotFoundError, match=r"main\.nobody.*main\.episodes"):
+        ducklake.open(sqlite.replace(f"={NAME}", "=nobody"))

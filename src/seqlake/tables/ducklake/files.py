@@ -6,11 +6,13 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from seqlake.errors import SeqlakeError
 from seqlake.shards import parquet
 from seqlake.tables._lakes.engine import LakeFile
 from seqlake.tables._lakes.paths import blob_at
+from seqlake.tables.ducklake import types
 from seqlake.tables.ducklake.texts import default_of
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ class Files:
         self._store = store
         self._storage = storage
         self._names: dict[str, dict[int, str]] = {}
+        self._parts: dict[str, dict[int, dict[str, int]]] = {}
         self._marked: dict[str, tuple[Ints, Ints | None]] = {}
         self._begun: dict[str, Ints] = {}
 
@@ -92,7 +95,11 @@ class Files:
                     constants[column.name] = default_of(column)
                 else:
                     absent.add(column.name)
-            elif names[column.id] != column.name:
+                continue
+            if column.children:
+                parts = self._parts[file.path] if file.mapping is None else facts.parts.get(file.mapping, {})
+                types.refuse_moved(column, parts.get(column.id, {}))
+            if names[column.id] != column.name:
                 columns[column.name] = names[column.id]
         return columns, absent, constants
 
@@ -104,6 +111,9 @@ class Files:
             reader = parquet.open(blob_at(self._store, file.path, storage=self._storage))
             self._names[file.path] = {
                 int((one.metadata or {})[_ID]): one.name for one in reader.schema if _ID in (one.metadata or {})
+            }
+            self._parts[file.path] = {
+                int((one.metadata or {})[_ID]): _parts(one.type) for one in reader.schema if _ID in (one.metadata or {})
             }
             reader.close()
         return self._names[file.path]
@@ -131,3 +141,18 @@ class Files:
         finally:
             reader.close()
         return np.concatenate(found).astype(np.int64) if found else np.zeros(0, np.int64)
+
+
+def _parts(kind: pa.DataType, above: str = "") -> dict[str, int]:
+    """Path -> field id below a column of a file that carries field ids; only structs have parts that can move."""
+    if pa.types.is_list(kind):
+        return _parts(kind.value_type, f"{above}.element")
+    found: dict[str, int] = {}
+    if pa.types.is_struct(kind):
+        for at in range(kind.num_fields):
+            field = kind.field(at)
+            path = f"{above}.{field.name}"
+            if _ID in (field.metadata or {}):
+                found[path] = int(field.metadata[_ID])
+            found |= _parts(field.type, path)
+    return found

@@ -109,6 +109,7 @@ class Facts:
     mixtrain: str
     files: Sequence[FileRow]
     mappings: Mapping[int, Mapping[int, str]]
+    parts: Mapping[int, Mapping[int, Mapping[str, int]]]
     inlined: Sequence[Inlined]
     partitions: Mapping[int, Sequence[tuple[int, str]]]
     partition_id: int | None
@@ -216,6 +217,7 @@ def read(session: Session, place: Place, snapshot: int, /) -> Facts:
         mixtrain=_property(session, place, snapshot),
         files=files,
         mappings=mappings(session, place) if used else {},
+        parts=mapped_parts(session, place) if used else {},
         inlined=tuple(_inlined(session, place, snapshot)),
         partitions=partitions,
         partition_id=current[0][0] if current and partitions.get(current[0][0]) else None,
@@ -244,6 +246,24 @@ def mappings(session: Session, place: Place, /) -> dict[int, dict[int, str]]:
         place.id,
     ):
         found.setdefault(number, {})[target] = source
+    return found
+
+
+def mapped_parts(session: Session, place: Place, /) -> dict[int, dict[int, dict[str, int]]]:
+    """Name mapping -> field id of a column -> path -> field id of its parts."""
+    found: dict[int, dict[int, dict[str, int]]] = {}
+    paths: dict[tuple[int, int], tuple[int, str]] = {}
+    for number, at, source, target, parent in session.rows(
+        "SELECT n.mapping_id, n.column_id, n.source_name, n.target_field_id, n.parent_column "
+        "FROM ducklake_name_mapping n JOIN ducklake_column_mapping m ON m.mapping_id = n.mapping_id "
+        "WHERE m.table_id = ? ORDER BY n.mapping_id, n.column_id",
+        place.id,
+    ):
+        top, above = (target, "") if parent is None else paths[number, parent]
+        path = above if parent is None else f"{above}.{'element' if source == 'list' else source}"
+        paths[number, at] = top, path
+        if parent is not None:
+            found.setdefault(number, {}).setdefault(top, {})[path] = target
     return found
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from seqlake.errors import SchemaMismatchError
+from seqlake.tables.ducklake.types import refuse_moved
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,6 +30,8 @@ def table_of(inlined: Inlined, columns: Sequence[Field], /) -> pa.Table:
     """
     had = {column.id: at for at, column in enumerate(inlined.columns)}
     both = [column for column in columns if column.id in had]
+    for column in both:
+        refuse_moved(column, inlined.columns[had[column.id]].parts())
     cells = [[row[had[column.id]] for row in inlined.rows] for column in both]
     found = dict(zip((c.id for c in both), _cast(cells, [inlined.columns[had[c.id]] for c in both], both), strict=True))
     count = len(inlined.rows)

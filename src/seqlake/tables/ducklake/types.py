@@ -12,7 +12,7 @@ from seqlake.errors import SchemaMismatchError
 from seqlake.spec.schema import is_binary, is_list, is_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 _ARROW = {
     "boolean": pa.bool_(),
@@ -91,6 +91,14 @@ class Field:
         for child in self.children:
             yield from child.walk()
 
+    def parts(self, above: str = "") -> dict[str, int]:
+        """Path -> field id of everything below it; lists and maps add their own names."""
+        found = {}
+        for child in self.children:
+            path = f"{above}.{child.name}"
+            found |= {path: child.id, **child.parts(path)}
+        return found
+
     @property
     def leaves(self) -> list[Field]:
         """The fields that hold values."""
@@ -106,7 +114,8 @@ class Field:
         if self.type == "list":
             return pa.list_(self.children[0].arrow)
         if self.type == "struct":
-            return pa.struct([pa.field(child.name, child.arrow, child.nullable) for child in self.children])
+            # DuckDB notes parts that were added later as never null, though rows from before have none.
+            return pa.struct([pa.field(child.name, child.arrow) for child in self.children])
         if self.type == "map":
             key, value = self.children
             return pa.map_(key.arrow, value.arrow)
@@ -135,6 +144,27 @@ class Field:
 def quoted(name: str, /) -> str:
     """A name as it stands between double quotes in SQL."""
     return name.replace('"', '""')
+
+
+def refuse_moved(now: Field, held: Mapping[str, int], /) -> None:
+    """Refuse parts of a column that are called otherwise than where they are held.
+
+    Args:
+        now: The column.
+        held: Path -> field id of its parts, as a file has them.
+
+    Raises:
+        SchemaMismatchError: A part has another name there, or another part its name.
+    """
+    parts = now.parts()
+    there = {number: path for path, number in held.items()}
+    for path, number in parts.items():
+        if held.get(path, number) != number or there.get(number, path) != path:
+            raise SchemaMismatchError(
+                f"Column {now.name!r}: its part {path[1:]!r} was renamed, or replaced by another, after rows were "
+                "written.",
+                hint="Write the column anew with DuckDB, as in CREATE TABLE ... AS, or rename the part back.",
+            )
 
 
 def tree(rows: Iterable[Sequence[Any]], /) -> tuple[Field, ...]:
