@@ -45,8 +45,7 @@ class Address:
 
     def __str__(self) -> str:
         kind = "" if self.kind == "duckdb" else f"{self.kind}:"
-        hidden = _SECRET.sub(lambda found: f"{found[1] or found[3]}...", self.target)
-        return f"{PREFIX}{kind}{hidden}?table={self.schema}.{self.table}"
+        return f"{PREFIX}{kind}{self.target}?table={self.schema}.{self.table}"
 
     @property
     def default_data_path(self) -> str | None:
@@ -58,7 +57,7 @@ def parse(location: str, /) -> Address:
     """Read a location.
 
     Raises:
-        ValueError: It names no table, or has an option that is not known.
+        ValueError: It names no table, has an option that is not known, or a password.
 
     Example:
         >>> parse("ducklake:sqlite:/data/lake.sqlite?table=robots.episodes").schema
@@ -72,6 +71,11 @@ def parse(location: str, /) -> Address:
     kind = _KINDS.get(word.lower()) if colon else None
     if colon and kind is None and re.fullmatch(r"[a-z]{2,}", word):
         raise ValueError(f"A DuckLake catalog is a DuckDB file, sqlite: or postgres:, found {word}:.")
+    if kind == "postgres" and _SECRET.search(rest):
+        raise ValueError(
+            "Leave the password out of the address, which is printed and kept: PostgreSQL takes it from PGPASSWORD or "
+            "from ~/.pgpass."
+        )
     if kind is None and rest.startswith(("dbname=", "host=")):
         raise ValueError("A catalog in PostgreSQL is written ducklake:postgres:dbname=... .")
     target = target if kind else rest
