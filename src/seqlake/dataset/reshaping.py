@@ -205,7 +205,10 @@ def _write(
             staging.commit("append")
     except BaseException:
         staging.discard()
-        remove_all(out, storage=storage)
+        if hasattr(dataset.table, "drop"):  # a lake's, whose address is no folder
+            dataset.table.drop()
+        else:
+            remove_all(out, storage=storage)
         raise
     dataset.refresh()
     return dataset

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import itertools
-import os
 import re
 import secrets
 import tempfile
@@ -14,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from seqlake.dataset.copying import digest, on_this_machine, packets_of, slug
+from seqlake.dataset.copying import digest, on_this_machine, packets_of, put_file, slug
 from seqlake.dataset.ingest import Encoded
 from seqlake.dataset.partitioning import Divided, partition_of
 from seqlake.dataset.references import sizes_seen
@@ -273,7 +272,7 @@ class Staging:
                 suffix += ".kept"  # a lake's cleanup takes such names for data files of its own
             name = f"{slug(sequence_id)}-{transaction.id}-{self._number()}{suffix}"
             path = f"{self._table.files(transaction)}/{slug(column)}/{sha256[:2]}/{name}"
-            self._put(path, source, link=link)
+            put_file(self._table.store, path, source, link=link)
             packets = packets or packets_of(source, self._schema[column].type if column in self._schema else None)
             after = source.stat()
             if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
@@ -291,19 +290,6 @@ class Staging:
                 self._elsewhere = tempfile.TemporaryDirectory(prefix="seqlake-", ignore_cleanup_errors=True)
             path = Path(self._elsewhere.name, f"{self._number()}.tmp")
         return path
-
-    def _put(self, path: str, source: Path, *, link: bool) -> None:
-        store = self._table.store
-        target = store.local(path) if link else None
-        if target is not None:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                os.link(source, target)
-            except OSError:
-                pass  # another file system, or one without links: copied instead
-            else:
-                source = target
-        store.put(path, source)
 
     # ---- the end
 

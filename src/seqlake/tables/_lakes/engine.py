@@ -149,7 +149,7 @@ class Engine(Protocol):
 
     @property
     def storage(self) -> Mapping[str, str] | None:
-        """obstore's options for the files; never printed."""
+        """Obstore's options for the files; never printed."""
 
     def state(self, version: int | str | datetime | None = None, /) -> LakeState:
         """A version by id or time; None: the newest, read anew. VersionNotFoundError."""
@@ -174,3 +174,6 @@ class Engine(Protocol):
 
     def expire(self, limit: datetime, /, *, dry_run: bool) -> Expired:
         """Forget versions that were replaced before `limit`, and remove the data files that only they named."""
+
+    def drop(self) -> None:
+        """Remove the table and its data files: it was just made, and what was to fill it failed."""

@@ -12,7 +12,6 @@ from seqlake.shards.lengths import lengths_of
 from seqlake.shards.parquet import index as offsets
 from seqlake.tables._lakes import checking, derived, paths, sidecar, types
 from seqlake.tables._lakes.shards import kept_rows, logical_shard
-from seqlake.tables._lakes.shelf import Shelf
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from seqlake.spec.findings import Finding
     from seqlake.spec.schema import Schema
     from seqlake.tables._lakes.engine import LakeFile, LakeState
+    from seqlake.tables._lakes.shelf import Shelf
 
 
 class LakeSnapshot:
@@ -99,6 +99,13 @@ class LakeSnapshot:
                 row[mine] = np.searchsorted(keep, row[mine])
         return np.where(found < 0, -1, self._starts[np.maximum(number, 0)] + row)
 
+    def bounds(self, column: str, /) -> list[tuple[object, object] | None]:
+        """[shards] the least and the most that a column has in each, as partition or by the lake's statistics.
+
+        (None, None) where every cell is null; None where nothing is known.
+        """
+        return [_bounds(file, column) for file in self.state.files]
+
     def kept_packets(self, reference: str, /) -> Mapping[int, bytes]:
         """Video stream -> packet index, made when a copied-in file was committed; empty for other references."""
         return self.shelf.packets.find(reference)
@@ -154,3 +161,10 @@ class LakeSnapshot:
             return lengths_of(reader, column)
         finally:
             reader.close()
+
+
+def _bounds(file: LakeFile, column: str) -> tuple[object, object] | None:
+    if column in file.constants:
+        return file.constants[column], file.constants[column]
+    low, high, _ = file.statistics.get(column, (None, None, 0))
+    return None if low is None or high is None else (low, high)

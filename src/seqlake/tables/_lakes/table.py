@@ -65,6 +65,11 @@ class LakeTable:
         return f"{type(self.engine).__name__}({self.root!r})"
 
     @property
+    def kind(self) -> str:
+        """Which lake it is of, as in `delta`."""
+        return type(self.engine).__name__.removesuffix("Engine").lower()
+
+    @property
     def root(self) -> str:
         """Where it lies: an absolute path or a URI."""
         return self.shelf.root
@@ -199,8 +204,8 @@ class LakeTable:
             CommitConflictError: Another writer committed meanwhile.
         """
         wanted = _id(version.id if isinstance(version, Version) else version)
-        if wanted is None:
-            raise VersionNotFoundError("Say which version to go back to.", path=self.root)
+        if not isinstance(wanted, int | str):
+            raise VersionNotFoundError(f"A version's id was expected, found {wanted!r}.", path=self.root)
         return committing.rollback(self, wanted)
 
     def collect(self, *, older_than: timedelta, dry_run: bool = False) -> Sequence[str]:
@@ -215,6 +220,13 @@ class LakeTable:
         """
         self._states.clear()
         return collecting.collect(self, limit=markers.now() - older_than, dry_run=dry_run)
+
+    def drop(self) -> None:
+        """Take back a table that was just made, with everything in it."""
+        self.engine.drop()
+        left = [path for path, _ in self.store.list(names.OURS)]
+        self.store.delete(left)
+        self._states.clear()
 
     def _clean(self, transaction: Transaction) -> None:
         scratch = self._scratch.pop(transaction.id, None)

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from seqlake.files.locations import absolute, is_local
 from seqlake.files.stores import open_store
 from seqlake.tables._lakes.table import LakeTable
-from seqlake.tables.delta.engine import LOG, DeltaEngine
+from seqlake.tables.delta.engine import DeltaEngine
+from seqlake.tables.delta.log import LOG
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,9 +52,10 @@ def open(location: object, /, *, storage: Mapping[str, str] | None = None) -> La
         MissingDependencyError: `deltalake` is not installed.
 
     Example:
-        >>> table = open("delta:lake/arm")
-        >>> sum(shard.rows for shard in table.snapshot().shards())
-        64
+        ```python
+        table = open("delta:lake/arm")
+        sum(shard.rows for shard in table.snapshot().shards())
+        ```
     """
     if _is_native(location):
         return LakeTable(DeltaEngine.of(location, storage=storage))
