@@ -78,6 +78,9 @@ def test_partitions_have_files_of_their_own_and_prune(location):
     assert all("/task=pick/" in path or "/task=place/" in path for path in paths)
     assert len(dataset) == 12
     assert dataset.validate(depth="files").ok
+    told = dataset.explain("SELECT count(*) FROM dataset WHERE task = 'pick' AND reward < 9")
+    assert told.opened == 1
+    assert dataset.sql("SELECT count(*) FROM dataset WHERE task = 'pick' AND reward < 9").fetchall() == [(4,)]
     with pytest.raises(SchemaMismatchError, match="scalar"):
         sl.create(location.replace("episodes", "others"), SCHEMA, partition_by=["action"])
 

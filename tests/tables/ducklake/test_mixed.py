@@ -46,7 +46,9 @@ class Mixed:
     # ---- DuckDB
     def they_insert(self):
         for one in self.new(self.draw.choice([1, 3, 12])):
-            self.lake.run(f"INSERT INTO episodes BY NAME SELECT '{one}' AS sequence_id, 1.5 AS reward, [[1, 2]] AS action")
+            self.lake.run(
+                f"INSERT INTO episodes BY NAME SELECT '{one}' AS sequence_id, 1.5 AS reward, [[1, 2]] AS action"
+            )
 
     def they_insert_at_once(self):
         first = self.next

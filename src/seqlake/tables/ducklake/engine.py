@@ -20,6 +20,7 @@ from seqlake.spec.schema import ID
 from seqlake.tables._lakes import types as lake_types
 from seqlake.tables._lakes.engine import Expired, LakeFile, LakeState, RivalError
 from seqlake.tables.ducklake import ddl, evolving, expiring, history, reading, restoring, texts, types, writing
+from seqlake.tables.ducklake.bounds import Bounds
 from seqlake.tables.ducklake.catalogs import catalog
 from seqlake.tables.ducklake.files import Files
 from seqlake.tables.standalone import transactions
@@ -320,11 +321,12 @@ class DuckLakeEngine:
             for one in facts.inlined
             if (table := texts.table_of(one, facts.columns))
         ]
+        bounds = Bounds(self.address, facts.place.id, facts.columns)
         return LakeState(
             version=version,
             schema=lake_types.normalised(arrow),
             mixtrain=facts.mixtrain,
-            files=[*self.files.lake_files(facts), *held],
+            files=[*self.files.lake_files(facts, bounds=bounds), *held],
             partition_by=[names_[column] for column, transform in keys if transform == "identity"],
         )
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from seqlake.protocols import Ints, Store
+    from seqlake.tables.ducklake.bounds import Bounds
     from seqlake.tables.ducklake.reading import Facts, FileRow
 
 SNAPSHOT = "_ducklake_internal_snapshot_id"
@@ -41,9 +42,9 @@ class Files:
         self._marked: dict[str, tuple[Ints, Ints | None]] = {}
         self._begun: dict[str, Ints] = {}
 
-    def lake_files(self, facts: Facts, /) -> list[LakeFile]:
+    def lake_files(self, facts: Facts, /, *, bounds: Bounds | None = None) -> list[LakeFile]:
         """The files of a version, in order of addition."""
-        return [self._lake_file(facts, file) for file in facts.files]
+        return [self._lake_file(facts, file, bounds) for file in facts.files]
 
     def deleted(self, file: FileRow, snapshot: int, /) -> Ints | None:
         """[deleted] row numbers in the file that a snapshot does not have, ascending; None for none."""
@@ -71,7 +72,7 @@ class Files:
             self._begun[file.path] = np.full(file.rows, file.begin) if column is None else column
         return self._begun[file.path]
 
-    def _lake_file(self, facts: Facts, file: FileRow) -> LakeFile:
+    def _lake_file(self, facts: Facts, file: FileRow, bounds: Bounds | None) -> LakeFile:
         columns, absent, constants = self._mapped(facts, file)
         return LakeFile(
             path=file.path,
@@ -81,6 +82,7 @@ class Files:
             absent=frozenset(absent),
             constants=constants,
             deleted=self.deleted(file, facts.snapshot),
+            statistics={} if bounds is None else bounds.of(file.id),
         )
 
     def _mapped(self, facts: Facts, file: FileRow) -> tuple[dict[str, str], set[str], dict[str, object]]:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from seqlake.tables.ducklake.reading import Place
     from seqlake.tables.ducklake.types import Field
 
-_FLOATS = {"float32", "float64"}
-_WHOLE = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
+FLOATS = {"float32", "float64"}
+WHOLE = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
 
 
 def bound(value: object, column: Field, /) -> str | None:
@@ -25,9 +25,9 @@ def bound(value: object, column: Field, /) -> str | None:
     kind = column.type
     if isinstance(value, bool):
         return str(value).lower() if kind == "boolean" else None
-    if isinstance(value, int) and kind in _WHOLE:
+    if isinstance(value, int) and kind in WHOLE:
         return str(value)
-    if isinstance(value, int | float) and kind in _FLOATS:
+    if isinstance(value, int | float) and kind in FLOATS:
         return repr(float(value))
     if isinstance(value, str) and kind == "varchar" and "\0" not in value:
         return value
@@ -63,7 +63,7 @@ def _bounds(column: Field, known: tuple[object, object, int], rows: int) -> tupl
     if low is None or high is None:
         low = high = None
     nan = None
-    if column.type in _FLOATS:
+    if column.type in FLOATS:
         # Our statistics have no bounds where a NaN stands.
         nan = low is None and rows > known[2]
     return low, high, nan
@@ -117,7 +117,7 @@ def _merged(
     if old is None:
         return (null, nan, low, high)
     null_before, nan_before, low_before, high_before = old
-    either_nan = None if leaf.type not in _FLOATS or nan_before is None else bool(nan_before) or bool(nan)
+    either_nan = None if leaf.type not in FLOATS or nan_before is None else bool(nan_before) or bool(nan)
     null = True if null else (None if null_before is None else bool(null_before))
     if rows == told[2]:  # nothing but nulls moves no bound
         return (null, either_nan, low_before, high_before)
@@ -130,9 +130,9 @@ def _merged(
 
 def _ordered(column: Field, text: str) -> Any:
     """What DuckLake's text of a value is ordered by."""
-    if column.type in _WHOLE:
+    if column.type in WHOLE:
         return int(text)
-    if column.type in _FLOATS:
+    if column.type in FLOATS:
         return float(text)
     if column.type.startswith("decimal"):
         try:
