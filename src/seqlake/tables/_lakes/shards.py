@@ -10,6 +10,7 @@ import numpy as np
 from seqlake.errors import DamagedTableError, ShardChangedError
 from seqlake.shards.columns import Columns, Constant, Stored
 from seqlake.shards.files import ParquetShard
+from seqlake.shards.memory import ArrowShard
 from seqlake.shards.rows import Rows
 from seqlake.tables._lakes.believed import believed
 from seqlake.tables._lakes.paths import blob_at, is_outside
@@ -116,6 +117,9 @@ def bare_shard(
     store: Store, file: LakeFile, /, *, storage: Mapping[str, str] | None, index: bytes | None
 ) -> ParquetShard:
     """A file with its own columns and all its rows; `index` is kept outside the file."""
+    if file.held is not None:
+        held = ArrowShard(file.held)
+        return ArrowShard(file.held, key=f"{file.path}#{held.key.rpartition('#')[2]}")
     blob = LakeBlob(store, file.path, file.nbytes, storage=storage)
     # A path may occur in many tables; where a table lies tells them apart.
     told = f"{root_of(store)}\0{file.path}\0{file.nbytes}\0{file.rows}"

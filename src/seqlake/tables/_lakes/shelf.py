@@ -22,21 +22,23 @@ class Shelf:
     Args:
         root: The table's folder, an absolute path or URI.
         storage: obstore's options; never printed.
+        label: What tells this table from others of the same root.
     """
 
-    def __init__(self, root: str, /, *, storage: Mapping[str, str] | None = None) -> None:
+    def __init__(self, root: str, /, *, storage: Mapping[str, str] | None = None, label: str = "") -> None:
         self.root = root
+        self.label = label
         self.storage = None if storage is None else Storage(storage)
         self.store: Store = open_store(root, storage=storage)
-        self.sidecar = Sidecar(self.store)
+        self.sidecar = Sidecar(self.store, label=label)
         self.ids = LakeIds(self.store, self.sidecar, storage=self.storage)
         self.packets = KeptPackets(self.store)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"root": self.root, "storage": self.storage}
+        return {"root": self.root, "storage": self.storage, "label": self.label}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["root"], storage=state["storage"])  # type: ignore[misc]  # everything else is derived
+        self.__init__(state["root"], storage=state["storage"], label=state["label"])  # type: ignore[misc]  # the rest is derived
 
     def __repr__(self) -> str:
         return f"Shelf({self.root!r})"

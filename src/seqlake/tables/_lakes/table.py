@@ -48,7 +48,9 @@ class LakeTable:
         self._forget()
 
     def _forget(self) -> None:
-        self.shelf = Shelf(self.engine.root, storage=self.engine.storage)
+        # Tables of one DuckLake share a root.
+        label = getattr(self.engine, "label", "")
+        self.shelf = Shelf(self.engine.root, storage=self.engine.storage, label=label)
         self._states: dict[int | str, LakeState] = {}
         self._scratch: dict[str, str] = {}
         self._texts: dict[str, bytes] = {}  # of shards staged here, for their sidecar
@@ -86,6 +88,12 @@ class LakeTable:
     def partition_by(self) -> Sequence[str]:
         """The columns that new shards are partitioned by."""
         return self.state().partition_by
+
+    @property
+    def swept(self) -> frozenset[str]:
+        """Endings of names that the lake's own cleanup removes wherever they lie, `_seqlake/` included."""
+        found: frozenset[str] = getattr(self.engine, "swept", frozenset())
+        return found
 
     # ---- reading
     def versions(self) -> Sequence[Version]:
