@@ -1,0 +1,214 @@
+"""One commit to an Iceberg table: columns, property, data files and index in one step, on top of exactly one snapshot."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from seqlake.errors import CommitUnknownError, SchemaMismatchError
+from seqlake.tables._lakes import paths
+from seqlake.tables._lakes.engine import RivalError
+from seqlake.tables.iceberg import datafiles, history, offsets, schemas
+from seqlake.tables.standalone import names
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table, Transaction
+
+    from seqlake.protocols import Version
+    from seqlake.tables._lakes.engine import LakeFile, LakeState, Proposal
+    from seqlake.tables.iceberg.engine import IcebergEngine
+
+GC = "gc.enabled"
+_PRODUCERS = "_snapshot_producers"  # private in pyiceberg: what its own retries would make anew
+
+
+def commit(engine: IcebergEngine, proposal: Proposal, /) -> Version:
+    """Make a proposal the next snapshot; `IcebergEngine.commit` says what it raises."""
+    table = _on_top_of(engine, proposal.base)
+    made = table.transaction()
+    if proposal.schema is not None:
+        with made.update_schema() as update:
+            schemas.evolve(update, table.metadata.schema(), proposal.schema, proposal.renamed)
+    _set_properties(made, proposal)
+    produce = _producer(made, proposal)
+    for one in proposal.add:
+        produce.append_data_file(datafiles.data_file(one, _location(table, one.path), made.table_metadata))
+    for one in _leaving(engine, table, proposal.remove):
+        produce.delete_data_file(one)
+    live = _live(proposal)
+    produce.commit()
+    return _finish(engine, table, made, produce, proposal.transaction.id, live)
+
+
+def rollback(engine: IcebergEngine, version: int | str, base: LakeState, /) -> Version:
+    """A new snapshot with the manifests of an old one; `IcebergEngine.rollback` says what it raises."""
+    table = _on_top_of(engine, base)
+    old = history.find(table.metadata, version)
+    transaction = names.new_transaction()
+    made = table.transaction()
+    produce = _restoring(made, old, table.io, _summary(transaction, "rollback"))
+    live = engine.state(version).files
+    produce.commit()
+    return _finish(engine, table, made, produce, transaction, live)
+
+
+def _on_top_of(engine: IcebergEngine, base: LakeState) -> Table:
+    """The table, if it still is what everything was checked against."""
+    table = engine.load()
+    metadata = table.metadata
+    now = history.version_of(metadata.current_snapshot()).id
+    if now != base.version.id or history.property_of(metadata, None) != base.mixtrain:
+        raise RivalError
+    if not schemas.arrow_schema(metadata.schema()).equals(base.schema):
+        raise RivalError
+    return table
+
+
+def _set_properties(made: Transaction, proposal: Proposal) -> None:
+    wanted: dict[str, str] = {}
+    if proposal.mixtrain is not None:
+        wanted[history.PROPERTY] = proposal.mixtrain
+    if any(paths.is_outside(one.path) for one in proposal.add):
+        # Files of another dataset: engines that expire snapshots may not remove what it still needs.
+        wanted[GC] = "false"
+    if wanted:
+        made.set_properties(wanted)
+
+
+def _summary(transaction: str, operation: str) -> dict[str, str]:
+    return {history.OPERATION: operation, history.TRANSACTION: transaction}
+
+
+def _producer(made: Transaction, proposal: Proposal) -> Any:
+    said = _summary(proposal.transaction.id, proposal.operation)
+    if proposal.mixtrain is not None:
+        said[history.PROPERTY] = proposal.mixtrain
+    update = made.update_snapshot(snapshot_properties=said)
+    return update.overwrite() if proposal.remove else update.merge_append()
+
+
+def _restoring(made: Transaction, old: Any, io: Any, said: Mapping[str, str]) -> Any:
+    """A producer that lists the manifests of an old snapshot, whose files and deletes keep their sequence numbers."""
+    from pyiceberg.table.snapshots import Operation, Summary
+    from pyiceberg.table.update.snapshot import _SnapshotProducer
+
+    class Restore(_SnapshotProducer):  # type: ignore[misc, type-arg]  # generic in itself
+        def _existing_manifests(self) -> list[Any]:
+            return [] if old is None else list(old.manifests(io))
+
+        def _deleted_entries(self) -> list[Any]:
+            return []
+
+        def _validate_concurrency(self) -> None:
+            """Nothing is added or removed that could be in conflict; the branch must be where it was."""
+
+        def _summary(self, snapshot_properties: Mapping[str, str] = said) -> Summary:
+            told = {} if old is None or old.summary is None else old.summary.additional_properties
+            totals = {name: value for name, value in told.items() if name.startswith("total-")}
+            return Summary(operation=Operation.OVERWRITE, **totals, **snapshot_properties)
+
+    return Restore(Operation.OVERWRITE, made, io, snapshot_properties=dict(said))
+
+
+def _location(table: Table, path: str) -> str:
+    """A data file as manifests name it."""
+    return path if paths.is_outside(path) else f"{table.location().rstrip('/')}/{path}"
+
+
+
+
+def _leaving(engine: IcebergEngine, table: Table, remove: Sequence[LakeFile]) -> list[DataFile]:
+    wanted = {file.path for file in remove}
+    if not wanted:
+        return []
+    location = table.metadata.location
+    return [
+        entry.data_file
+        for entry in engine.entries(table)
+        if paths.below(location, entry.data_file.file_path) in wanted
+    ]
+
+
+def _live(proposal: Proposal) -> list[LakeFile]:
+    """The files of the version to come that were there before."""
+    gone = {file.path for file in proposal.remove}
+    return [file for file in proposal.base.files if file.path not in gone]
+
+
+def _finish(
+    engine: IcebergEngine, table: Table, made: Transaction, produce: Any, transaction: str, live: Sequence[LakeFile]
+) -> Version:
+    """Put the index beside the snapshot, and commit both."""
+    index = _write_index(engine, table, made, produce, transaction, live)
+    try:
+        _send(engine, made, produce)
+    except (RivalError, SchemaMismatchError):
+        with suppress(OSError):
+            table.io.delete(index)
+        raise
+    snapshot = engine.load().metadata.snapshot_by_id(produce.snapshot_id)
+    return history.version_of(snapshot)
+
+
+def _write_index(
+    engine: IcebergEngine, table: Table, made: Transaction, produce: Any, transaction: str, live: Sequence[LakeFile]
+) -> str:
+    from pyiceberg.table.statistics import StatisticsFile
+
+    rows, ground = engine.offsets.next(transaction, live) if engine.offsets is not None else ([], "")
+    number = produce.snapshot_id
+    snapshot = made.table_metadata.snapshot_by_id(number)
+    sequence = 0 if snapshot is None else snapshot.sequence_number or 0
+    data, footer = offsets.encode(rows, ground, snapshot=number, sequence=sequence)
+    path = table.location_provider().new_metadata_location(f"{transaction}-{number}{offsets.SUFFIX}")
+    with table.io.new_output(path).create(overwrite=True) as file:
+        file.write(data)
+    # Never with the blob's type: pyiceberg could not read such a table again.
+    registered = StatisticsFile(
+        **{
+            "snapshot-id": number,
+            "statistics-path": path,
+            "file-size-in-bytes": len(data),
+            "file-footer-size-in-bytes": footer,
+            "blob-metadata": [],
+        }
+    )
+    with made.update_statistics() as update:
+        update.set_statistics(registered)
+    return path
+
+
+def _send(engine: IcebergEngine, made: Transaction, produce: Any) -> None:
+    """Commit once: a retry must be checked against what the rival did, which pyiceberg's own retries do not."""
+    from pyiceberg.exceptions import CommitFailedException, ValidationException
+
+    setattr(made, _PRODUCERS, [])
+    try:
+        made.commit_transaction()
+    except (CommitFailedException, ValidationException):
+        produce._clean_all_uncommitted()
+        raise RivalError from None
+    except Exception as error:
+        if is_there(engine, produce.snapshot_id):
+            return
+        if _was_locked(error):
+            produce._clean_all_uncommitted()
+            raise RivalError from None
+        raise CommitUnknownError(
+            f"The catalog gave no answer to a commit of {engine.root}: {type(error).__name__}: {error}.",
+            path=engine.root,
+            hint=f"If a snapshot {produce.snapshot_id} is there, it was made; else make the change again.",
+        ) from error
+
+
+def is_there(engine: IcebergEngine, snapshot: int, /) -> bool:
+    """Whether a snapshot was committed after all."""
+    return engine.load().metadata.snapshot_by_id(snapshot) is not None
+
+
+def _was_locked(error: Exception) -> bool:
+    """SQLite waited for its lock in vain: nothing was changed."""
+    return "database is locked" in str(error)
