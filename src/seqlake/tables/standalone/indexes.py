@@ -186,6 +186,11 @@ class IndexFile:
         found = self._table.column("references")[self._by_name[name]].as_py()
         return tuple((item["path"], item["size"], item["etag"]) for item in found)
 
+    def counts(self, name: str, /) -> tuple[int, int]:
+        """The rows and bytes that a shard had when it was indexed."""
+        at = self._by_name[name]
+        return int(self._table.column("rows")[at].as_py()), int(self._table.column("nbytes")[at].as_py())
+
     def row(self, name: str, /) -> IndexRow:
         """All that the file says of a shard."""
         at = self._by_name[name]

@@ -1,0 +1,138 @@
+"""Files of a version as shards: the bytes, the rows that are left, the columns that the version shows."""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from seqlake.errors import DamagedTableError, ShardChangedError
+from seqlake.shards.columns import Columns, Constant, Stored
+from seqlake.shards.files import ParquetShard
+from seqlake.shards.rows import Rows
+from seqlake.tables._lakes.paths import blob_at
+from seqlake.tables.standalone.log import root_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from seqlake.protocols import Blob, Ints, Shard, Store
+    from seqlake.shards.columns import From
+    from seqlake.spec.schema import Schema
+    from seqlake.tables._lakes.engine import LakeFile
+
+_Found = TypeVar("_Found")
+
+
+class LakeBlob:
+    """A data file by its path: looked for when its bytes are first asked for; picklable.
+
+    Args:
+        store: The table's root.
+        path: As in `LakeFile.path`.
+        nbytes: Its size, which the bytes found must have.
+        storage: Options of obstore, for a file outside the root.
+    """
+
+    def __init__(self, store: Store, path: str, nbytes: int, /, *, storage: Mapping[str, str] | None = None) -> None:
+        self._store = store
+        self._path = path
+        self._nbytes = nbytes
+        self._storage = storage
+        self._found: Blob | None = None
+
+    def __repr__(self) -> str:
+        return f"LakeBlob({self.location!r}, nbytes={self._nbytes})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_found": None}  # a handle belongs to one process
+
+    @property
+    def location(self) -> str:
+        """Its path or URI."""
+        return self._path if "://" in self._path or self._path[:1] == "/" else f"{root_of(self._store)}/{self._path}"
+
+    @property
+    def size(self) -> int:
+        """Its size, as the lake says."""
+        return self._nbytes
+
+    @property
+    def token(self) -> str:
+        """The token of the bytes that were found."""
+        return self._on_bytes(lambda blob: blob.token)
+
+    def view(self) -> memoryview | None:
+        """All of it as memory, as the store's own blob gives it."""
+        return self._on_bytes(lambda blob: blob.view())
+
+    def ranges(self, starts: Ints, stops: Ints, /) -> list[memoryview]:
+        """Many ranges in few requests."""
+        return self._on_bytes(lambda blob: blob.ranges(starts, stops))
+
+    def _on_bytes(self, read: Callable[[Blob], _Found]) -> _Found:
+        try:
+            if self._found is None:
+                self._found = self._look()
+            return read(self._found)
+        except FileNotFoundError as error:
+            raise DamagedTableError(
+                f"{self.location} is gone: this version of the table names it, but its bytes were removed by a "
+                "vacuum, an expiry or something else.",
+                path=self.location,
+                hint="Open a newer version; `ds.versions()` lists them.",
+            ) from error
+
+    def _look(self) -> Blob:
+        blob = blob_at(self._store, self._path, storage=self._storage)
+        if blob.size != self._nbytes:
+            raise ShardChangedError(
+                f"Expected {self._nbytes} bytes at {self.location}, as the table says, found {blob.size}.",
+                path=self.location,
+            )
+        return blob
+
+
+def bare_shard(store: Store, file: LakeFile, /, *, storage: Mapping[str, str] | None, index: bytes | None) -> Shard:
+    """A file with its own columns and all its rows; `index` is kept outside the file."""
+    blob = LakeBlob(store, file.path, file.nbytes, storage=storage)
+    # A path may occur in many tables; where a table lies tells them apart.
+    told = f"{root_of(store)}\0{file.path}\0{file.nbytes}\0{file.rows}"
+    key = f"{file.path}#{blake2b(told.encode(), digest_size=8).hexdigest()}"
+    return ParquetShard(blob=blob, rows=file.rows, nbytes=file.nbytes, key=key, index=index)
+
+
+def kept_rows(file: LakeFile, /) -> Ints | None:
+    """[live rows] row number in the file of each; None where none is deleted."""
+    if file.deleted is None or not len(file.deleted):
+        return None
+    return np.setdiff1d(np.arange(file.rows, dtype=np.int64), file.deleted)
+
+
+def logical_shard(
+    store: Store,
+    file: LakeFile,
+    schema: Schema,
+    /,
+    *,
+    storage: Mapping[str, str] | None = None,
+    index: bytes | None = None,
+) -> Shard:
+    """A file as the version shows it: without its deleted rows, with the version's columns and types."""
+    shard = bare_shard(store, file, storage=storage, index=index)
+    keep = kept_rows(file)
+    return Columns(shard if keep is None else Rows(shard, keep), schema, mapping(file, schema))
+
+
+def mapping(file: LakeFile, schema: Schema, /) -> dict[str, From]:
+    """Where each column of the version lies in this file."""
+    found: dict[str, From] = {}
+    for column in schema.names:
+        if column in file.constants:
+            found[column] = Constant(file.constants[column])
+        elif column in file.absent:
+            found[column] = Constant(None)
+        elif column in file.columns:
+            found[column] = Stored(file.columns[column])
+    return found
