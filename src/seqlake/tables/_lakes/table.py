@@ -48,7 +48,8 @@ class LakeTable:
         self._forget()
 
     def _forget(self) -> None:
-        self.shelf = Shelf(self.engine.root, storage=self.engine.storage)
+        made = getattr(self.engine, "sidecar", None)
+        self.shelf = Shelf(self.engine.root, storage=self.engine.storage, sidecar=made)
         self._states: dict[int | str, LakeState] = {}
         self._scratch: dict[str, str] = {}
 
