@@ -145,11 +145,18 @@ class Staging:
                 self._schema,
                 layout=self.shape.layout,
                 fixed_size_inner=self.shape.fixed_size_inner,
+                ids=self._field_ids(),
             )
         self._shard.write(part)
         self._rows += part.num_rows
         copied = self._table.files(self.transaction)
         self._seen.update(sizes_seen(part, self._schema, root=self._table.root, copied=copied))
+
+    def _field_ids(self) -> Mapping[str, int] | None:
+        """What the table's lake calls the columns in its files, where it finds them by number."""
+        known = getattr(self._table, "field_ids", None)
+        found: Mapping[str, int] | None = None if known is None else known(self._schema)
+        return found
 
     def close_shard(self) -> None:
         """Finish the shard at hand, if there is one; files copied in since the last belong to it."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import ReadOnlyError, VersionNotFoundError
 from seqlake.protocols import Transaction, Version
-from seqlake.tables._lakes import collecting, committing, derived, paths, resolving, staging
+from seqlake.tables._lakes import collecting, committing, derived, paths, resolving, staging, types
 from seqlake.tables._lakes.shelf import Shelf
 from seqlake.tables._lakes.snapshot import LakeSnapshot
 from seqlake.tables.standalone import markers, names, transactions
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from seqlake.protocols import Change, Store, Written
+    from seqlake.spec.schema import Schema
     from seqlake.tables._lakes.engine import Engine, LakeState
 
 _REMEMBERED = 8
@@ -140,6 +141,11 @@ class LakeTable:
         if transaction.id not in self._scratch:
             self._scratch[transaction.id] = tempfile.mkdtemp(prefix="seqlake-")
         return str(Path(self._scratch[transaction.id], name))
+
+    def field_ids(self, schema: Schema, /) -> Mapping[str, int]:
+        """The field ids that a file with these columns carries, by dotted path; none where the lake goes by names."""
+        known = getattr(self.engine, "field_ids", None)
+        return {} if known is None else known(types.lake_schema(schema, self.engine.lake_type))
 
     def stage(self, transaction: Transaction, written: Written, /) -> Written:
         """Make a finished shard durable where nobody reads it yet; `commit` does it for those left."""

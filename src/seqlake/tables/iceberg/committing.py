@@ -5,7 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from seqlake.errors import CommitUnknownError, SchemaMismatchError
+from seqlake.errors import CommitConflictError, CommitUnknownError, SchemaMismatchError
+from seqlake.shards.parquet.footer import read_footer
 from seqlake.tables._lakes import paths
 from seqlake.tables._lakes.engine import RivalError
 from seqlake.tables.iceberg import datafiles, history, offsets, schemas
@@ -32,6 +33,10 @@ def commit(engine: IcebergEngine, proposal: Proposal, /) -> Version:
     if proposal.schema is not None:
         with made.update_schema() as update:
             schemas.evolve(update, table.metadata.schema(), proposal.schema, proposal.renamed)
+        _keep_names(table, made)
+        _refuse_other_ids(engine, proposal, schemas.field_ids(made.table_metadata.schema()))
+    elif proposal.operation == "adopt":
+        _refuse_other_ids(engine, proposal, schemas.field_ids(table.metadata.schema()))
     _set_properties(made, proposal)
     produce = _producer(made, proposal)
     for one in proposal.add:
@@ -76,6 +81,48 @@ def _set_properties(made: Transaction, proposal: Proposal) -> None:
         wanted[GC] = "false"
     if wanted:
         made.set_properties(wanted)
+
+
+def _keep_names(table: Table, made: Transaction) -> None:
+    """A name that is used again goes on meaning its first column in files without ids.
+
+    pyiceberg hands it to the new column, and old files would fill that with the cells of the one that was dropped.
+    """
+    from pyiceberg.table.name_mapping import MappedField, NameMapping
+
+    old, new = table.metadata.name_mapping(), made.table_metadata.name_mapping()
+    if old is None or new is None:
+        return
+    before = {one.field_id: one for one in old.root}
+    taken = {name for one in old.root for name in one.names}
+    fields = []
+    for one in new.root:
+        first = before.get(one.field_id)
+        names_now = [*one.names, *(n for n in first.names if n not in one.names)] if first else one.names
+        kept = names_now if first else [name for name in one.names if name not in taken]
+        fields.append(MappedField(field_id=one.field_id, names=kept, fields=one.fields))
+    wanted = NameMapping(fields).model_dump_json()
+    if wanted != new.model_dump_json():
+        made.set_properties({"schema.name-mapping.default": wanted})
+
+
+def _refuse_other_ids(engine: IcebergEngine, proposal: Proposal, ids: Mapping[str, int]) -> None:
+    """Refuse files that number their columns otherwise: every client would take one column for another.
+
+    Files of our own are numbered when they are written, so a rival's new column can make their numbers wrong.
+    """
+    for one in proposal.add:
+        footer = read_footer(paths.blob_at(engine.store, one.path, storage=engine.storage))
+        found = {field.name: number for field in footer.schema if (number := schemas.stored_id(field)) is not None}
+        other = [name for name, number in found.items() if ids.get(name) != number]
+        if other:
+            error = CommitConflictError(
+                f"Nothing was committed: {one.path} numbers {', '.join(other[:3])} otherwise than the table does.",
+                path=engine.root,
+                hint="Make the change again; a shard of another lake is copied with `seqlake convert`.",
+            )
+            error.replay = proposal.operation != "adopt"
+            raise error
 
 
 def _summary(transaction: str, operation: str) -> dict[str, str]:

@@ -171,6 +171,8 @@ class IcebergEngine:
         found = schemas.field_ids(table.metadata.schema())
         if all(name in found for name in schema.names):
             return found
+        if any(name not in schema.names for name in table.schema().column_names):
+            return {}  # a new name for an old column, or a new column: only the commit knows, and names do as well
         after = table.transaction()
         with after.update_schema() as update:
             schemas.evolve(update, table.metadata.schema(), schema, {})
