@@ -103,7 +103,8 @@ def put_beside(staging: Staging, one: Touched, schema: Schema, given: Given, nam
 
 def _readable(shard: Shard, column: str) -> bool:
     """Whether the version that the shard belongs to has this column at all."""
-    return not isinstance(shard, Columns) or column in shard.schema
+    shown = getattr(shard, "schema", None)  # of a shard that shows a version's columns
+    return shown is None or column in shown
 
 
 def rewrite(
