@@ -93,14 +93,16 @@ def _keep_names(table: Table, made: Transaction) -> None:
     old, new = table.metadata.name_mapping(), made.table_metadata.name_mapping()
     if old is None or new is None:
         return
-    before = {one.field_id: one for one in old.root}
+    after = {one.field_id: one for one in new.root}
     taken = {name for one in old.root for name in one.names}
     fields = []
-    for one in new.root:
-        first = before.get(one.field_id)
-        names_now = [*one.names, *(n for n in first.names if n not in one.names)] if first else one.names
-        kept = names_now if first else [name for name in one.names if name not in taken]
-        fields.append(MappedField(field_id=one.field_id, names=kept, fields=one.fields))
+    for one in old.root:
+        now = after.pop(one.field_id, one)
+        names_now = [*now.names, *(name for name in one.names if name not in now.names)]
+        fields.append(MappedField(field_id=one.field_id, names=names_now, fields=now.fields))
+    for one in after.values():
+        free = [name for name in one.names if name not in taken]
+        fields.append(MappedField(field_id=one.field_id, names=free, fields=one.fields))
     wanted = NameMapping(fields).model_dump_json()
     if wanted != new.model_dump_json():
         made.set_properties({"schema.name-mapping.default": wanted})

@@ -99,13 +99,14 @@ def partition_spec(schema: IcebergSchema, partition_by: Sequence[str], /) -> Par
 
 def _parsed(text: str, schema: IcebergSchema) -> tuple[str, str, str, str]:
     """(transform, its number, its column, a column without transform)."""
-    if text in schema.column_names:
+    columns = schemas.names_of(schema)
+    if text in columns:
         return "", "", "", text
     found = _PART.fullmatch(text)
     kind, size, inner, plain = (part or "" for part in (found.groups() if found else ("", "", "", text)))
-    if plain or inner not in schema.column_names:
+    if plain or inner not in columns:
         raise SchemaMismatchError(
-            f"partition_by names {plain or inner!r}; the columns are {', '.join(schema.column_names)}."
+            f"partition_by names {plain or inner!r}; the columns are {', '.join(columns)}."
         )
     if kind not in _TIMES and not (kind in _SIZED and size):
         raise ValueError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import SchemaMismatchError
+from seqlake.tables.iceberg.schemas import names_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -90,8 +91,9 @@ def _statistics(
     nulls: dict[int, int] = {}
     low: dict[int, bytes] = {}
     high: dict[int, bytes] = {}
+    columns = names_of(schema)
     for name, (least, greatest, missing) in written.statistics.items():
-        if name not in schema.column_names:
+        if name not in columns:
             continue
         field = schema.find_field(name)
         nulls[field.field_id] = missing

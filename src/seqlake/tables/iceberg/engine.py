@@ -171,7 +171,7 @@ class IcebergEngine:
         found = schemas.field_ids(table.metadata.schema())
         if all(name in found for name in schema.names):
             return found
-        if any(name not in schema.names for name in table.schema().column_names):
+        if any(name not in schema.names for name in schemas.names_of(table.schema())):
             return {}  # a new name for an old column, or a new column: only the commit knows, and names do as well
         after = table.transaction()
         with after.update_schema() as update:

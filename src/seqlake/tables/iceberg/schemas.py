@@ -147,6 +147,11 @@ def renamed_property(text: str, now: IcebergSchema, then: IcebergSchema, /) -> s
     return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
 
 
+def names_of(schema: IcebergSchema, /) -> list[str]:
+    """The columns; `column_names` would name what lies inside them, too."""
+    return [field.name for field in schema.fields]
+
+
 def field_ids(schema: IcebergSchema, /) -> dict[str, int]:
     """The id of every field by its dotted path, elements of lists as `element`."""
     found: dict[str, int] = {}
@@ -188,7 +193,7 @@ def evolve(update: UpdateSchema, old: IcebergSchema, new: pa.Schema, renamed: Ma
         SchemaMismatchError: A change that Iceberg cannot express.
     """
     back = {after: before for before, after in renamed.items()}
-    kept = {before for name in new.names if (before := back.get(name, name)) in old.column_names}
+    kept = {before for name in new.names if (before := back.get(name, name)) in names_of(old)}
     for field in old.fields:
         if field.name not in kept:
             update.delete_column((field.name,))
