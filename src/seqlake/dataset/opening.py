@@ -104,7 +104,10 @@ def create(
 
     wanted = schema if isinstance(schema, Columns) else Columns(schema)
     place = place_of(location)
-    if _is_there(place, storage):
+    there = None
+    with suppress(DatasetNotFoundError):  # what a lake says of an address that it does not know
+        there = _table(place, storage)
+    if there is not None:
         if not exist_ok:
             raise DatasetExistsError(
                 f"A dataset is at {place} already.", path=place, hint="Open it with sl.open, or pass exist_ok=True."
@@ -258,14 +261,6 @@ def _table(place: object, storage: Mapping[str, str] | None) -> Any:
             with suppress(DatasetNotFoundError):
                 return plug.open(place, storage=storage)
     return None
-
-
-def _is_there(place: str, storage: Mapping[str, str] | None) -> bool:
-    """Whether there is a table; of a lake's address only opening it can tell."""
-    try:
-        return _table(place, storage) is not None
-    except DatasetNotFoundError:
-        return False
 
 
 def _format(place: str, storage: Mapping[str, str] | None) -> str | None:

@@ -15,8 +15,10 @@ from seqlake.tables._lakes.snapshot import LakeSnapshot
 from seqlake.tables.standalone import markers, names, transactions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime, timedelta
+
+    import pyarrow as pa
 
     from seqlake.protocols import Change, Store, Written
     from seqlake.spec.schema import Schema
@@ -73,6 +75,19 @@ class LakeTable:
     def store(self) -> Store:
         """The store of its root."""
         return self.shelf.store
+
+    @property
+    def partition_by(self) -> Sequence[str]:
+        """The columns that new shards are partitioned by."""
+        return self.state().partition_by
+
+    def partition_values(self, batch: pa.RecordBatch, /) -> Iterable[tuple[object, ...]]:
+        """The partition of each row of a batch, in the order of `partition_by`; some lakes compute it from the cells."""
+        made = getattr(self.engine, "partition_values", None)
+        if made is not None:
+            found: Iterable[tuple[object, ...]] = made(batch)
+            return found
+        return zip(*(batch.column(name).to_pylist() for name in self.partition_by), strict=True)
 
     # ---- reading
     def versions(self) -> Sequence[Version]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date, datetime, time
 from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import SchemaMismatchError
@@ -71,18 +72,30 @@ def partition_record(partition: Mapping[str, object], spec: PartitionSpec, /) ->
             f"{', '.join(missing)}.",
             hint="Split the rows by partition before they are written.",
         )
-    return Record(*(partition[one.name] for one in spec.fields))
+    return Record(*(_physical(partition[one.name]) for one in spec.fields))
 
 
-def partitions(batch: pa.RecordBatch, schema: IcebergSchema, spec: PartitionSpec, /) -> Iterator[dict[str, object]]:
-    """The partition of each row of a batch, hidden transforms applied; nothing where the table has none."""
+def partitions(
+    batch: pa.RecordBatch, schema: IcebergSchema, spec: PartitionSpec, /
+) -> Iterator[tuple[object, ...]]:
+    """The partition of each row of a batch, hidden transforms applied."""
     columns = []
     for part in spec.fields:
         source = schema.find_field(part.source_id)
         apply: Any = part.transform.pyarrow_transform(source.field_type)
-        columns.append(apply(batch.column(source.name)).to_pylist())
-    for values in zip(*columns, strict=True):
-        yield {part.name: value for part, value in zip(spec.fields, values, strict=True)}
+        columns.append([_physical(value) for value in apply(batch.column(source.name)).to_pylist()])
+    return zip(*columns, strict=True)
+
+
+def _physical(value: object) -> object:
+    """A value as manifests hold it: days and microseconds for dates and times."""
+    from pyiceberg.utils import datetime as convert
+
+    if isinstance(value, datetime):
+        return convert.datetime_to_micros(value)
+    if isinstance(value, date):
+        return convert.date_to_days(value)
+    return convert.time_to_micros(value) if isinstance(value, time) else value
 
 
 def _statistics(

@@ -20,7 +20,7 @@ from seqlake.tables.iceberg.listing import Manifests, live_files
 from seqlake.tables.iceberg.offsets import PuffinSidecar
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
     from pyiceberg.manifest import ManifestEntry
@@ -156,10 +156,10 @@ class IcebergEngine:
         """
         return types.lake_type(kind, column=column, wider=_WIDER, lake="Iceberg")
 
-    def partitions(self, batch: pa.RecordBatch, /) -> list[dict[str, object]]:
-        """The partition of each row, hidden transforms applied; empty where the table has none."""
+    def partition_values(self, batch: pa.RecordBatch, /) -> Iterable[tuple[object, ...]]:
+        """The partition of each row, hidden transforms applied."""
         metadata = self.metadata()
-        return list(datafiles.partitions(batch, metadata.schema(), metadata.spec()))
+        return datafiles.partitions(batch, metadata.schema(), metadata.spec())
 
     def field_ids(self, schema: pa.Schema, /) -> dict[str, int]:
         """The field id of every column and element that a file with these columns must carry.
