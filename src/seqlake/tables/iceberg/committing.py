@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table, Transaction
+    from pyiceberg.table.metadata import TableMetadata
 
     from seqlake.protocols import Version
     from seqlake.tables._lakes.engine import LakeFile, LakeState, Proposal
@@ -28,8 +29,10 @@ _PRODUCERS = "_snapshot_producers"  # private in pyiceberg: what its own retries
 
 def commit(engine: IcebergEngine, proposal: Proposal, /) -> Version:
     """Make a proposal the next snapshot; `IcebergEngine.commit` says what it raises."""
-    table = _on_top_of(engine, proposal.base)
-    made = table.transaction()
+    # What changes the columns or the property is looked at once more: no requirement of a commit guards the property.
+    anew = proposal.schema is not None or proposal.mixtrain is not None
+    table = _on_top_of(engine, proposal.base, anew=anew)
+    made = _transaction(table)
     if proposal.schema is not None:
         with made.update_schema() as update:
             schemas.evolve(update, table.metadata.schema(), proposal.schema, proposal.renamed)
@@ -39,8 +42,9 @@ def commit(engine: IcebergEngine, proposal: Proposal, /) -> Version:
         _refuse_other_ids(engine, proposal, schemas.field_ids(table.metadata.schema()))
     _set_properties(made, proposal)
     produce = _producer(made, proposal)
+    metadata = made.table_metadata
     for one in proposal.add:
-        produce.append_data_file(datafiles.data_file(one, _location(table, one.path), made.table_metadata))
+        produce.append_data_file(datafiles.data_file(one, _location(table, one.path), metadata))
     for one in _leaving(engine, table, proposal.remove):
         produce.delete_data_file(one)
     live = _live(proposal)
@@ -50,19 +54,36 @@ def commit(engine: IcebergEngine, proposal: Proposal, /) -> Version:
 
 def rollback(engine: IcebergEngine, version: int | str, base: LakeState, /) -> Version:
     """A new snapshot with the manifests of an old one; `IcebergEngine.rollback` says what it raises."""
-    table = _on_top_of(engine, base)
+    table = _on_top_of(engine, base, anew=True)
     old = history.find(table.metadata, version)
     transaction = names.new_transaction()
-    made = table.transaction()
+    made = _transaction(table)
     produce = _restoring(made, old, table.io, _summary(transaction, "rollback"))
     live = engine.state(version).files
     produce.commit()
     return _finish(engine, table, made, produce, transaction, live)
 
 
-def _on_top_of(engine: IcebergEngine, base: LakeState) -> Table:
+def _transaction(table: Table) -> Transaction:
+    """A transaction that works out the metadata to come once for each step; pyiceberg's does for each look at them."""
+    from pyiceberg.table import Transaction as Plain
+
+    class Remembering(Plain):  # type: ignore[misc, unused-ignore]  # Any where pyiceberg is not installed
+        _seen: tuple[Any, Any] | None = None
+
+        @property
+        def table_metadata(self) -> TableMetadata:
+            if self._seen is None or self._seen[0] is not self._updates:
+                self._seen = (self._updates, super().table_metadata)
+            known: TableMetadata = self._seen[1]
+            return known
+
+    return Remembering(table)
+
+
+def _on_top_of(engine: IcebergEngine, base: LakeState, *, anew: bool) -> Table:
     """The table, if it still is what everything was checked against."""
-    table = engine.load()
+    table = engine.load() if anew else engine.table
     metadata = table.metadata
     now = history.version_of(metadata.current_snapshot()).id
     if now != base.version.id or history.property_of(metadata, None) != base.mixtrain:
@@ -198,8 +219,7 @@ def _finish(
         with suppress(OSError):
             table.io.delete(index)
         raise
-    snapshot = engine.load().metadata.snapshot_by_id(produce.snapshot_id)
-    return history.version_of(snapshot)
+    return history.version_of(engine.metadata().snapshot_by_id(produce.snapshot_id))
 
 
 def _write_index(

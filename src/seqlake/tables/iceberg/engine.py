@@ -24,12 +24,15 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from pyiceberg.manifest import ManifestEntry
+    from pyiceberg.schema import Schema as IcebergSchema
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import Snapshot
 
     from seqlake.protocols import Store, Version
     from seqlake.tables._lakes.engine import Expired, Proposal
     from seqlake.tables.iceberg.addresses import Address
+    from seqlake.tables.iceberg.files import IcebergFile
 
 # Small and unsigned integers become the next type that holds every value of them.
 _WIDER = {
@@ -55,6 +58,7 @@ class IcebergEngine:
         self.__dict__.pop("store", None)
         self._table: Any = None
         self.manifests = Manifests()
+        self._last: tuple[Any, Sequence[IcebergFile]] | None = None
         self._sidecars: list[PuffinSidecar] = []
 
     def __getstate__(self) -> dict[str, Any]:
@@ -140,9 +144,18 @@ class IcebergEngine:
             version=history.version_of(snapshot),
             schema=schemas.arrow_schema(schema),
             mixtrain=history.property_of(metadata, snapshot),
-            files=live_files(self.manifests, metadata, table.io, snapshot, schema),
+            files=self._files(snapshot, schema),
             partition_by=[part.name for part in metadata.spec().fields],
         )
+
+    def _files(self, snapshot: Snapshot | None, schema: IcebergSchema) -> Sequence[IcebergFile]:
+        """The files of a snapshot; those of the last one that was asked for are remembered."""
+        table = self.table
+        # Every name that a column ever had counts, so any change of the columns asks anew.
+        known = (snapshot and snapshot.snapshot_id, schema.schema_id, table.metadata.current_schema_id, table.properties)
+        if self._last is None or self._last[0] != known:
+            self._last = (known, live_files(self.manifests, table.metadata, table.io, snapshot, schema))
+        return self._last[1]
 
     def versions(self) -> Sequence[Version]:
         """What was once the newest and can still be read, oldest first."""

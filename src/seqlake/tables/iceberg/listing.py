@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from seqlake.protocols import Ints
 
 _REMEMBERED = 4096  # manifests
+_FEW = 64  # lists of them
 
 
 class Manifests:
@@ -31,6 +32,13 @@ class Manifests:
 
     def __init__(self) -> None:
         self._read: OrderedDict[str, list[ManifestEntry]] = OrderedDict()
+        self._listed: OrderedDict[str, list[ManifestFile]] = OrderedDict()
+
+    def of(self, io: FileIO, snapshot: Snapshot, /) -> list[ManifestFile]:
+        """What a snapshot's list names."""
+        if snapshot.manifest_list not in self._listed:
+            self._listed[snapshot.manifest_list] = snapshot.manifests(io)
+        return self._listed[snapshot.manifest_list]
 
     def entries(self, io: FileIO, snapshot: Snapshot | None, /) -> Iterator[ManifestEntry]:
         """Every live entry of a snapshot, data and deletes; unread manifests are read side by side."""
@@ -38,7 +46,7 @@ class Manifests:
 
         if snapshot is None:
             return
-        listed = snapshot.manifests(io)
+        listed = self.of(io, snapshot)
         unread = [one for one in listed if one.manifest_path not in self._read]
 
         def read(manifest: ManifestFile) -> list[ManifestEntry]:
@@ -48,6 +56,8 @@ class Manifests:
             self._read[manifest.manifest_path] = found
         for manifest in listed:
             yield from self._read[manifest.manifest_path]
+        while len(self._listed) > _FEW:
+            self._listed.popitem(last=False)
         while len(self._read) > max(_REMEMBERED, len(listed)):
             self._read.popitem(last=False)
 
