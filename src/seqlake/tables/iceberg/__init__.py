@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from seqlake import plugins
 from seqlake.errors import DatasetExistsError, DatasetNotFoundError
 from seqlake.tables._lakes.table import LakeTable
+from seqlake.tables._lakes.types import PROPERTY
 from seqlake.tables.iceberg import addresses, creating
 from seqlake.tables.iceberg.engine import IcebergEngine
 
@@ -47,7 +48,7 @@ def open(location: Any, /, *, storage: Mapping[str, str] | None = None) -> LakeT
     """
     plugins.require("pyiceberg", extra="iceberg")
     if not isinstance(location, str):
-        return LakeTable(IcebergEngine(addresses.of_table(location, storage)))
+        return _opened(IcebergEngine(addresses.of_table(location, storage)))
     address = addresses.parse(location, storage)
     if addresses.is_missing(address):
         raise DatasetNotFoundError(
@@ -55,8 +56,18 @@ def open(location: Any, /, *, storage: Mapping[str, str] | None = None) -> LakeT
             path=location,
             hint="Check the path, or create a table there with sl.create(address, schema).",
         )
-    engine = IcebergEngine(address)
-    engine.load()
+    return _opened(IcebergEngine(address))
+
+
+def _opened(engine: IcebergEngine) -> LakeTable:
+    if PROPERTY not in engine.load().properties:
+        name = engine.address.name
+        raise DatasetNotFoundError(
+            f"{name} is no Mixtrain dataset: the table has no property {PROPERTY!r}.",
+            path=name,
+            hint="Make it one by setting that property to the JSON object that mixtrain.json would hold, at least "
+            '{"mixtrain": "1.0"}.',
+        )
     return LakeTable(engine)
 
 

@@ -9,6 +9,7 @@ from seqlake.errors import CommitConflictError, CommitUnknownError, SchemaMismat
 from seqlake.shards.parquet.footer import read_footer
 from seqlake.tables._lakes import paths
 from seqlake.tables._lakes.engine import RivalError
+from seqlake.tables._lakes.types import PROPERTY
 from seqlake.tables.iceberg import datafiles, history, offsets, schemas
 from seqlake.tables.standalone import names
 
@@ -96,7 +97,7 @@ def _on_top_of(engine: IcebergEngine, base: LakeState, *, anew: bool) -> Table:
 def _set_properties(made: Transaction, proposal: Proposal) -> None:
     wanted: dict[str, str] = {}
     if proposal.mixtrain is not None:
-        wanted[history.PROPERTY] = proposal.mixtrain
+        wanted[PROPERTY] = proposal.mixtrain
     if any(paths.is_outside(one.path) for one in proposal.add):
         # Files of another dataset: engines that expire snapshots may not remove what it still needs.
         wanted[GC] = "false"
@@ -155,7 +156,7 @@ def _summary(transaction: str, operation: str) -> dict[str, str]:
 def _producer(made: Transaction, proposal: Proposal) -> Any:
     said = _summary(proposal.transaction.id, proposal.operation)
     if proposal.mixtrain is not None:
-        said[history.PROPERTY] = proposal.mixtrain
+        said[PROPERTY] = proposal.mixtrain
     update = made.update_snapshot(snapshot_properties=said)
     return update.overwrite() if proposal.remove else update.merge_append()
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import SchemaMismatchError
 from seqlake.tables._lakes import types
+from seqlake.tables._lakes.types import PROPERTY
 from seqlake.tables.iceberg import history, schemas
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def create(engine: IcebergEngine, schema: Schema, partition_by: Sequence[str], /
         pass  # a rival was faster
     try:
         table = catalog.create_table(
-            address.identifier, columns, partition_spec=spec, properties={**SETTINGS, history.PROPERTY: text}
+            address.identifier, columns, partition_spec=spec, properties={**SETTINGS, PROPERTY: text}
         )
     except TableAlreadyExistsError as error:
         raise FileExistsError(str(error)) from None
@@ -62,7 +63,7 @@ def create(engine: IcebergEngine, schema: Schema, partition_by: Sequence[str], /
     with table.transaction() as made:
         # Files without field ids, as other writers register them, are read by the names of the columns of today.
         made.set_properties({"schema.name-mapping.default": mapping})
-        said: Any = {history.OPERATION: "create", history.PROPERTY: text}
+        said: Any = {history.OPERATION: "create", PROPERTY: text}
         with made.update_snapshot(snapshot_properties=said).fast_append():
             pass
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from seqlake.errors import VersionNotFoundError
 from seqlake.protocols import Version
+from seqlake.tables._lakes.types import PROPERTY
 from seqlake.tables.iceberg.schemas import renamed_property
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
-PROPERTY = "mixtrain"
 OPERATION = "mixtrain.operation"
 TRANSACTION = "mixtrain.transaction"
 NO_SNAPSHOT = 0
