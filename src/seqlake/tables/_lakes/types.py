@@ -107,13 +107,13 @@ def as_schema(arrow: pa.Schema, mixtrain: str, /, *, path: str) -> Schema:
 
 
 def metadata_of(mixtrain: str, /, *, path: str) -> Metadata:
-    """The property as metadata; empty text is empty metadata.
+    """The property as metadata; a table without it has none yet.
 
     Raises:
         InvalidMetadataError: It is something else.
     """
     try:
-        return Metadata.parse(mixtrain or "{}")
+        return Metadata.parse(mixtrain) if mixtrain else Metadata()
     except InvalidMetadataError as error:
         raise InvalidMetadataError(
             f"{path}: the table property {PROPERTY!r} cannot be used: {error.message}",

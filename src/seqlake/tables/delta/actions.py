@@ -45,8 +45,9 @@ def lines(table: Any, proposal: Proposal, /, *, log: DeltaLog) -> list[dict[str,
     mapped = schemas.physical(schemas.fields_of(table))
     for file in proposal.remove:
         found.append({"remove": _remove(file, proposal, time=time, data_change=data_change, log=log)})
-    for one in proposal.add:
-        found.append({"add": _add(one, proposal, mapped, time=time, data_change=data_change)})
+    for at, one in enumerate(proposal.add, 1 - len(proposal.add)):
+        # Files are listed by these times, so that the shards of a commit keep their order.
+        found.append({"add": _add(one, proposal, mapped, time=time + at, data_change=data_change)})
     return found
 
 

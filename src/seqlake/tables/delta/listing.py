@@ -25,7 +25,7 @@ def files(table: Any, physical: Mapping[str, str], /, *, partition_by: Sequence[
         physical: Logical column -> its name in the files, where column mapping has given it another.
         partition_by: The table's partition columns, whose values the log has and the files may lack.
     """
-    found = pa.table(table.get_add_actions(flatten=False))
+    found = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=False)).read_all()  # pa.table loads pandas
     if not found.num_rows:
         return []
     deleted = deleted_rows(table)
