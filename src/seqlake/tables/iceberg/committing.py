@@ -226,29 +226,14 @@ def _finish(
 def _write_index(
     engine: IcebergEngine, table: Table, made: Transaction, produce: Any, transaction: str, live: Sequence[LakeFile]
 ) -> str:
-    from pyiceberg.table.statistics import StatisticsFile
-
     rows, ground = engine.offsets.next(transaction, live) if engine.offsets is not None else ([], "")
     number = produce.snapshot_id
     snapshot = made.table_metadata.snapshot_by_id(number)
     sequence = 0 if snapshot is None else snapshot.sequence_number or 0
-    data, footer = offsets.encode(rows, ground, snapshot=number, sequence=sequence)
-    path = table.location_provider().new_metadata_location(f"{transaction}-{number}{offsets.SUFFIX}")
-    with table.io.new_output(path).create(overwrite=True) as file:
-        file.write(data)
-    # Never with the blob's type: pyiceberg could not read such a table again.
-    registered = StatisticsFile(
-        **{
-            "snapshot-id": number,
-            "statistics-path": path,
-            "file-size-in-bytes": len(data),
-            "file-footer-size-in-bytes": footer,
-            "blob-metadata": [],
-        }
-    )
+    file = offsets.put(table, transaction, rows, ground, snapshot=number, sequence=sequence)
     with made.update_statistics() as update:
-        update.set_statistics(registered)
-    return path
+        update.set_statistics(file)
+    return str(file.statistics_path)
 
 
 def _send(engine: IcebergEngine, made: Transaction, produce: Any) -> None:

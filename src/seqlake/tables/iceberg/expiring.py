@@ -13,8 +13,6 @@ from seqlake.tables.iceberg import offsets
 from seqlake.tables.iceberg.listing import live_files, reachable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
@@ -36,7 +34,7 @@ def expire(engine: IcebergEngine, limit: datetime, /, *, dry_run: bool) -> Expir
     table = engine.load()
     keep = _retained(table.metadata, limit)
     gone = [one for one in table.metadata.snapshots if one.snapshot_id not in keep]
-    before = reachable(table.io, gone)
+    before = reachable(table.io, gone) | _indexes(engine, table.metadata, {one.snapshot_id for one in gone})
     if gone and not dry_run:
         table = _forget(engine, [one.snapshot_id for one in gone])
         # What another client wrote meanwhile may name anything, so what is left is asked, not what was planned.
@@ -92,8 +90,8 @@ def _indexes(engine: IcebergEngine, metadata: TableMetadata, keep: set[int]) -> 
     return named | (set() if sidecar is None else {ground for path in named if (ground := sidecar.ground_of(path))})
 
 
-def _orphans(engine: IcebergEngine, table: Table) -> Iterator[str] | set[str]:
-    """Index files of ours that no commit ever named, or that only forgotten snapshots did."""
+def _orphans(engine: IcebergEngine, table: Table) -> set[str]:
+    """Index files of ours that no snapshot names: of commits that were not made, or expired by another client."""
     folder = paths.below(table.metadata.location, table.location_provider().new_metadata_location("x"))
     folder = folder.rpartition("/")[0]
     if paths.is_outside(folder):

@@ -7,11 +7,11 @@ anew when the rest has grown to a quarter of it. So an index is one file, or two
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from threading import RLock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from seqlake.errors import CorruptFileError, DamagedTableError, SeqlakeError
+from seqlake.errors import SeqlakeError
 from seqlake.files.stores import open_blob, read_all
 from seqlake.tables._lakes import paths
 from seqlake.tables._lakes.sidecar import Sidecar
@@ -19,8 +19,9 @@ from seqlake.tables.iceberg import puffin
 from seqlake.tables.standalone import indexes, names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
+    from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.statistics import StatisticsFile
 
@@ -43,13 +44,11 @@ class Index:
         path: Where it lies, as the table's metadata say.
         file: Its rows.
         ground: The path of the file below it; empty where it has none.
-        strangers: The blobs of other writers in it, which a new file for the same snapshot carries over.
     """
 
     path: str
     file: IndexFile
     ground: str = ""
-    strangers: Sequence[puffin.Blob] = field(default_factory=tuple)
 
 
 class PuffinSidecar(Sidecar):
@@ -102,14 +101,9 @@ class PuffinSidecar(Sidecar):
             if ours is None:
                 return None
             file = indexes.IndexFile.decode(ours.data, path=path)
-        except (OSError, CorruptFileError, DamagedTableError, SeqlakeError):
+        except (OSError, SeqlakeError):
             return None  # derived: it is computed again
-        return Index(
-            path=path,
-            file=file,
-            ground=ours.properties.get(GROUND, ""),
-            strangers=tuple(blob for blob in blobs if blob.type != BLOB),
-        )
+        return Index(path=path, file=file, ground=ours.properties.get(GROUND, ""))
 
     # ---- keeping
     def write(self, transaction: str, rows: Sequence[IndexRow], /) -> None:
@@ -128,9 +122,33 @@ class PuffinSidecar(Sidecar):
         return None
 
     def is_due(self, files: Sequence[LakeFile], /) -> bool:
-        """No: every commit merges what is to be merged."""
-        del files
-        return False
+        """Whether there are shards that no index knows: other clients', or those whose index is gone."""
+        known = self.find(files)
+        return any(file.path not in known for file in files)
+
+    def merge(self, transaction: str, rows: Sequence[IndexRow], /) -> None:
+        """Register an index of all these shards for the newest snapshot; blobs of other writers stay in it."""
+        table = self._engine.load()
+        snapshot = table.metadata.current_snapshot()
+        if snapshot is None:
+            return
+        number = snapshot.snapshot_id
+        old = next((one for one in table.metadata.statistics if one.snapshot_id == number), None)
+        strangers = self._strangers(old.statistics_path) if old is not None else ()
+        file = put(
+            table, transaction, rows, "", snapshot=number, sequence=snapshot.sequence_number or 0, strangers=strangers
+        )
+        if old is not None and strangers:
+            file = file.model_copy(update={"blob_metadata": old.blob_metadata})
+        with table.update_statistics() as update:
+            update.set_statistics(file)
+
+    def _strangers(self, path: str) -> Sequence[puffin.Blob]:
+        try:
+            blobs = puffin.decode(read_all(open_blob(path, storage=self._engine.storage)), path=path)
+        except (OSError, SeqlakeError):
+            return ()
+        return [blob for blob in blobs if blob.type != BLOB]
 
     def ground_of(self, path: str, /) -> str:
         """The path of the file below an index; empty where there is none."""
@@ -171,10 +189,50 @@ def registered(metadata: TableMetadata, /) -> list[StatisticsFile]:
     return [by_snapshot[number] for number in (*order, *rest) if number in by_snapshot]
 
 
-def encode(rows: Sequence[IndexRow], ground: str, /, *, snapshot: int, sequence: int) -> tuple[bytes, int]:
-    """A Puffin file with these rows, and how many bytes of it are its footer."""
-    properties: Mapping[str, str] = {GROUND: ground} if ground else {}
-    blob = puffin.Blob(
-        type=BLOB, data=indexes.encode(rows), snapshot=snapshot, sequence=sequence, properties=properties
+def put(
+    table: Table,
+    transaction: str,
+    rows: Sequence[IndexRow],
+    ground: str,
+    /,
+    *,
+    snapshot: int,
+    sequence: int,
+    strangers: Sequence[puffin.Blob] = (),
+) -> StatisticsFile:
+    """Write an index file, which nobody sees before a commit registers it.
+
+    Args:
+        table: Whose.
+        transaction: The commit that registers it.
+        rows: What it knows.
+        ground: The path of the file below it; empty for none.
+        snapshot: The snapshot that it is for.
+        sequence: That snapshot's sequence number.
+        strangers: Blobs of other writers that stay with the snapshot.
+
+    Returns:
+        What the table's metadata will say of it.
+    """
+    from pyiceberg.table.statistics import StatisticsFile
+
+    ours = puffin.Blob(
+        type=BLOB,
+        data=indexes.encode(rows),
+        snapshot=snapshot,
+        sequence=sequence,
+        properties={GROUND: ground} if ground else {},
     )
-    return puffin.encode([blob], properties={"created-by": "seqlake"})
+    data, footer = puffin.encode([*strangers, ours], properties={"created-by": "seqlake"})
+    path = table.location_provider().new_metadata_location(f"{transaction}-{snapshot}-{len(rows)}{SUFFIX}")
+    with table.io.new_output(path).create(overwrite=True) as file:
+        file.write(data)
+    # Never with the blob's type: pyiceberg could not read such a table again.
+    told: dict[str, Any] = {
+        "snapshot-id": snapshot,
+        "statistics-path": path,
+        "file-size-in-bytes": len(data),
+        "file-footer-size-in-bytes": footer,
+        "blob-metadata": [],
+    }
+    return StatisticsFile(**told)
