@@ -23,6 +23,7 @@ from seqlake.cli._output import Output, output_options
 @click.option("--fps", type=float, help="Steps per second for videos, where the source tells none.")
 @click.option("--workers", type=click.IntRange(min=1), help="Processes (default: one per core).")
 @click.option("--work", type=click.Path(path_type=Path), help="Where receipts lie, to go on after an interruption.")
+@click.option("--adopt", is_flag=True, help="Take shards over as they are where they can be, without rewriting.")
 @_options.where
 @_options.dry_run
 @output_options
@@ -34,6 +35,7 @@ def command(
     workers: int | None,
     work: Path | None,
     where: str | None,
+    adopt: bool,
     dry_run: bool,
     output: Output,
     **pictures: str | float | None,
@@ -54,5 +56,5 @@ def command(
         plan = convert(selection, out, to=to, workers=workers, work=work, dry_run=True, **options)
         output.document(plan.to_json(), text=str(plan))
         return
-    convert(selection, out, to=to, workers=workers, work=work, progress=output.progress, **options)
+    convert(selection, out, to=to, workers=workers, work=work, progress=output.progress, adopt=adopt, **options)
     output.document({"rows": len(selection), "out": out}, text=f"{len(selection)} sequences at {out}.")

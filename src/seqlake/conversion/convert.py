@@ -40,6 +40,7 @@ def convert(
     on: str = ...,
     work: str | os.PathLike[str] | None = ...,
     progress: bool | None = ...,
+    adopt: bool = ...,
     dry_run: Literal[False] = ...,
     **options: Any,
 ) -> Dataset | None: ...
@@ -56,6 +57,7 @@ def convert(
     on: str = ...,
     work: str | os.PathLike[str] | None = ...,
     progress: bool | None = ...,
+    adopt: bool = ...,
     dry_run: Literal[True],
     **options: Any,
 ) -> Plan: ...
@@ -71,6 +73,7 @@ def convert(
     on: str = "processes",
     work: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
+    adopt: bool = False,
     dry_run: bool = False,
     **options: Any,
 ) -> Dataset | Plan | None:
@@ -88,6 +91,8 @@ def convert(
         on: What runs the parts: `processes`.
         work: A local folder for receipts; None: a temporary one, and a failed conversion leaves nothing.
         progress: Show a bar on stderr; None: where stderr is a terminal.
+        adopt: Take shards over as they are where their bytes already say what the new dataset says: linked on one
+            disk, copied elsewhere, never decoded. The others are written anew, in this process; why is logged.
         dry_run: Write nothing and return the `Plan`: counts, bytes, columns, what would be dropped or is missing.
         **options: For a Mixtrain dataset `layout`, `files`, `rows_per_shard`, `bytes_per_shard`, `fixed_size_inner`;
             `images`, what becomes of images in rows: `"bytes"` (they stay there), `"video"` or `"files"`, or a mapping
@@ -124,6 +129,8 @@ def convert(
     place = os.fspath(out)
     place = place if place.startswith(_LAKES) else absolute(place)
     target: Target
+    if adopt and (to is not None or pictures.forms):
+        raise ValueError("adopt=True takes shards over as they are: into a Mixtrain dataset, images as they come.")
     if to is None:
         files_from = getattr(readable, "storage", None)
         target = TableTarget(
@@ -139,12 +146,36 @@ def convert(
     if dry_run:
         return planned
     _tell(planned)
+    if adopt and isinstance(target, TableTarget):
+        return _adopted(readable, target)
     given = repr(sorted({**of_table, **options}.items()))
     identity = {**_identity(planned), "out": place, "to": to, "options": given, "pictures": repr(pictures)}
     if work is not None:
         _run(planned, target, Work(Path(work)), identity, workers=workers, progress=progress)
     else:
         _run_once(planned, target, identity, workers=workers, progress=progress)
+    return target.result()
+
+
+def _adopted(readable: Readable, target: TableTarget) -> Dataset:
+    """Shards linked or copied into a new table, in one commit."""
+    from seqlake.conversion.adopting import adopt
+    from seqlake.dataset.staging import Staging
+
+    target.check()
+    sink, state = target.begin(None)
+    staging = Staging(
+        sink.table, target.schema, shape=sink.shape, transaction=state["transaction"]  # type: ignore[attr-defined]
+    )
+    try:
+        found = adopt(readable, target.result(), staging, files=target.options.get("files", "copy"))
+        staging.commit("adopt")
+    except CommitUnknownError:
+        raise
+    except BaseException:
+        _undo(sink, target, state)
+        raise
+    _log.info("%s", found)
     return target.result()
 
 

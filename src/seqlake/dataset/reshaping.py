@@ -205,7 +205,8 @@ def _write(
             staging.commit("append")
     except BaseException:
         staging.discard()
-        remove_all(out, storage=storage)
+        drop = getattr(dataset.table, "drop", None)
+        _ = remove_all(out, storage=storage) if drop is None else drop()
         raise
     dataset.refresh()
     return dataset

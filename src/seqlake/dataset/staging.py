@@ -167,8 +167,7 @@ class Staging:
             )
         self._shard.write(part)
         self._rows += part.num_rows
-        copied = self._table.files(self.transaction)
-        self._seen.update(sizes_seen(part, self._schema, root=self._table.root, copied=copied))
+        self._seen.update(sizes_seen(part, self._schema, root=self._table.root, copied=self.copied_to))
 
     def _field_ids(self) -> Mapping[str, int] | None:
         """What the table's lake calls the columns in its files, where it finds them by number."""
@@ -229,6 +228,11 @@ class Staging:
 
     # ---- files
 
+    @property
+    def copied_to(self) -> str:
+        """The folder, below the root, of copied-in files."""
+        return str(self._table.files(self.transaction))
+
     def take_files(self) -> list[Copied]:
         """Files that were copied in for no shard yet; `carry` gives each to the shard whose rows name it."""
         files, self._files = self._files, []
@@ -279,7 +283,7 @@ class Staging:
             suffix = suffix if re.fullmatch(r"\.[A-Za-z0-9]{1,16}", suffix) else ""
             name = f"{slug(sequence_id)}-{transaction.id}-{self._number()}{suffix}"
             path = f"{self._table.files(transaction)}/{slug(column)}/{sha256[:2]}/{name}"
-            self._put(path, source, link=link)
+            self.put_file(path, source, link=link)
             packets = packets or packets_of(source, self._schema[column].type if column in self._schema else None)
             after = source.stat()
             if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
@@ -298,7 +302,8 @@ class Staging:
             path = Path(self._elsewhere.name, f"{self._number()}.tmp")
         return path
 
-    def _put(self, path: str, source: Path, *, link: bool) -> None:
+    def put_file(self, path: str, source: Path, *, link: bool = True) -> None:
+        """Bring a file of this machine to a path below the root."""
         store = self._table.store
         target = store.local(path) if link else None
         if target is not None:

@@ -189,3 +189,6 @@ class Engine(Protocol):
 
     def expire(self, limit: datetime, /, *, dry_run: bool) -> Expired:
         """Forget versions that were replaced before `limit`, and remove the data files that only they named."""
+
+    def drop(self) -> None:
+        """Remove the table and its data files: it was just made, and what was to fill it failed."""

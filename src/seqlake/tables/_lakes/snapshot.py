@@ -99,6 +99,13 @@ class LakeSnapshot:
                 row[mine] = np.searchsorted(keep, row[mine])
         return np.where(found < 0, -1, self._starts[np.maximum(number, 0)] + row)
 
+    def bounds(self, column: str, /) -> list[tuple[object, object] | None]:
+        """[shards] the least and the most that a column has in each, as partition or by the lake's statistics.
+
+        (None, None) where every cell is null; None where nothing is known.
+        """
+        return [_bounds(file, column) for file in self.state.files]
+
     def kept_packets(self, reference: str, /) -> Mapping[int, bytes]:
         """Video stream -> packet index, made when a copied-in file was committed; empty for other references."""
         return self.shelf.packets.find(reference)
@@ -153,3 +160,10 @@ class LakeSnapshot:
             return lengths_of(reader, column)
         finally:
             reader.close()
+
+
+def _bounds(file: LakeFile, column: str) -> tuple[object, object] | None:
+    if column in file.constants:
+        return file.constants[column], file.constants[column]
+    low, high, _ = file.statistics.get(column, (None, None, 0))
+    return None if low is None or high is None else (low, high)

@@ -225,6 +225,13 @@ class LakeTable:
         self._states.clear()
         return collecting.collect(self, limit=markers.now() - older_than, dry_run=dry_run)
 
+    def drop(self) -> None:
+        """Take back a table that was just made, with everything in it."""
+        self.engine.drop()
+        left = [path for path, _ in self.store.list(names.OURS)]
+        self.store.delete(left)
+        self._states.clear()
+
     def _clean(self, transaction: Transaction) -> None:
         scratch = self._scratch.pop(transaction.id, None)
         if scratch is not None:

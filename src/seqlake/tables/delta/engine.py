@@ -19,7 +19,7 @@ from seqlake.files.credentials import Storage, for_deltalake
 from seqlake.files.locations import absolute, is_local, local_path, scheme
 from seqlake.files.stores import open_store
 from seqlake.spec.schema import ID
-from seqlake.tables._lakes import types
+from seqlake.tables._lakes import paths, types
 from seqlake.tables._lakes.engine import Expired, LakeState, RivalError
 from seqlake.tables.delta import actions, listing, protocol, retention, schemas
 from seqlake.tables.delta.log import LOG, DeltaLog
@@ -214,6 +214,12 @@ class DeltaEngine:
     def expire(self, limit: datetime, /, *, dry_run: bool) -> Expired:
         """Forget versions that were replaced before `limit`, and remove the data files that only they named."""
         return retention.expire(self.log, limit, dry_run=dry_run, state=self.state)
+
+    def drop(self) -> None:
+        """Remove the log, and every data file that it names or that is ours."""
+        store = open_store(self._root, storage=self._storage)
+        store.delete([path for path, _ in store.list(LOG)])
+        store.delete([path for path, _ in store.list() if paths.owner(path) is not None])
 
     # ---- inside
     def _table(self, version: int | None) -> Any:

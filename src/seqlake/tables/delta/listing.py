@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
@@ -34,6 +35,7 @@ def files(table: Any, physical: Mapping[str, str], /, *, partition_by: Sequence[
     sizes = found.column("size_bytes").to_pylist()
     times = found.column("modification_time").to_pylist()
     values = _values(found, partition_by, len(paths))
+    bounds = _statistics(found, len(paths)) if not physical else [{} for _ in paths]
     listed = [
         LakeFile(
             path=path,
@@ -42,8 +44,9 @@ def files(table: Any, physical: Mapping[str, str], /, *, partition_by: Sequence[
             constants=constants,
             columns=physical,
             deleted=deleted.get(path),
+            statistics=known,
         )
-        for path, count, size, constants in zip(paths, rows, sizes, values, strict=True)
+        for path, count, size, constants, known in zip(paths, rows, sizes, values, bounds, strict=True)
     ]
     order = sorted(range(len(listed)), key=lambda at: (times[at] or 0, paths[at]))
     return [listed[at] for at in order]
@@ -54,6 +57,19 @@ def _values(found: pa.Table, partition_by: Sequence[str], count: int) -> list[di
         return [{} for _ in range(count)]
     told = found.column("partition").to_pylist()
     return [{column: (one or {}).get(column) for column in partition_by} for one in told]
+
+
+def _statistics(found: pa.Table, count: int) -> list[dict[str, tuple[object, object, int]]]:
+    """Bounds of the columns whose bounds the log has exactly; those of times are cut off to milliseconds."""
+    if "min" not in found.column_names or "max" not in found.column_names:
+        return [{} for _ in range(count)]
+    kinds = found.schema.field("min").type
+    exact = [kinds.field(at).name for at in range(kinds.num_fields) if not pa.types.is_timestamp(kinds.field(at).type)]
+    made = []
+    for low, high in zip(found.column("min").to_pylist(), found.column("max").to_pylist(), strict=True):
+        pairs = ((name, (low or {}).get(name), (high or {}).get(name)) for name in exact)
+        made.append({n: (a, b, 0) for n, a, b in pairs if isinstance(a, int | float | str | date) and b is not None})
+    return made
 
 
 def counts(table: Any, /) -> dict[str, int]:
