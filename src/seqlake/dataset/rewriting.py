@@ -103,8 +103,7 @@ def put_beside(staging: Staging, one: Touched, schema: Schema, given: Given, nam
 
 def _readable(shard: Shard, column: str) -> bool:
     """Whether the version that the shard belongs to has this column at all."""
-    shown = getattr(shard, "schema", None)  # of a shard that shows a version's columns
-    return shown is None or column in shown
+    return not isinstance(shard, Columns) or column in shard.schema
 
 
 def rewrite(

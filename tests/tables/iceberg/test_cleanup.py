@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
+import logging
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import pyarrow.parquet as pq
+import pyarrow as pa
 import pytest
 
 import seqlake as sl
 from seqlake.errors import VersionNotFoundError
-from seqlake.protocols import Change, Written
 
 NOW = timedelta(0)
 
@@ -137,48 +136,27 @@ def test_files_named_by_rows_that_another_client_rewrote_stay(filmed, address, t
     assert ds["a"]["video_cam"].read() == b"a" * 100
 
 
-def test_an_adopted_shard_is_never_removed_and_the_table_says_so(dataset, address, theirs, tmp_path, cells, make_rows):
-    """A shard of another dataset, registered where it lies: engines that expire snapshots are told to keep off."""
-    other = sl.create(tmp_path / "other", dict(dataset.schema))
-    other.append(make_rows(50, 53))
-    (path,) = (tmp_path / "other" / "data").iterdir()
-    transaction = dataset.table.begin()
-    shard = other.source.shards()[0]
-    from seqlake.shards.ids import pack
-
-    written = Written(
-        location=str(path), rows=3, nbytes=path.stat().st_size, partition={}, statistics={},
-        ids=pack(other.to_arrow()["sequence_id"]), index=b"",
-    )  # fmt: skip
-    del shard
-    dataset.table.commit(Change(operation="adopt", add=[written]), transaction=transaction)
-    dataset.refresh()
-    assert theirs().properties["gc.enabled"] == "false"
-    assert cells(dataset) == cells(theirs().scan().to_arrow())
-    assert dataset["ep_052"]["action"].shape == (52, 2)
-    dataset.delete(ids=["ep_050", "ep_051", "ep_052"])
+def test_an_adopted_shard_is_the_tables_own(dataset, tmp_path, cells, theirs, make_rows):
+    """It is linked or copied, so that a cleanup of one table takes nothing from the other."""
+    out = sl.convert(dataset, f"iceberg:{tmp_path}/to/a.b", adopt=True)
+    inodes = {path.stat().st_ino for path in Path(theirs().location().removeprefix("file://"), "data").iterdir()}
+    assert {path.stat().st_ino for path in Path(out.table.root, "data").iterdir()} == inodes
+    before = cells(dataset)
+    assert cells(out) == before
+    dataset.delete("true")
     dataset.collect(older_than=NOW)
-    assert path.exists()
-    assert len(sl.open(tmp_path / "other")) == 3
+    assert cells(sl.open(out.location)) == before
+    out.append(make_rows(70, 71))
 
 
-def test_a_shard_that_numbers_its_columns_otherwise_is_not_adopted(dataset, address, tmp_path, make_rows):
-    from seqlake.errors import CommitConflictError
-    from seqlake.shards.ids import pack
-
-    other = sl.create(f"iceberg:{tmp_path}/elsewhere/a.b", {"action": sl.Trajectory(dim=2), "task": "string"} and {
-        "action": sl.Trajectory(dim=2), **{n: dataset.schema[n] for n in ("task", "reward")}})
-    other.append(make_rows(50, 52))
-    (path,) = Path(tmp_path, "elsewhere").rglob("part-*")
-    assert pq.read_schema(path).names == ["sequence_id", "action", "task", "reward"]
-    written = Written(
-        location=str(path), rows=2, nbytes=os.path.getsize(path), partition={}, statistics={},  # noqa: PTH202 - short
-        ids=pack(other.to_arrow()["sequence_id"]), index=b"",
-    )  # fmt: skip
-    with pytest.raises(CommitConflictError, match="numbers"):
-        dataset.table.commit(Change(operation="adopt", add=[written]), transaction=dataset.table.begin())
-    assert path.exists()
-    assert len(sl.open(address)) == 10
+def test_a_shard_that_numbers_its_columns_otherwise_is_written_anew(dataset, tmp_path, cells, caplog):
+    dataset.drop_column("task")
+    dataset.add_column("task", pa.string())
+    dataset.append([{"sequence_id": "new", "task": "wave", "reward": 1.0}])
+    caplog.set_level(logging.INFO)
+    out = sl.convert(dataset, f"iceberg:{tmp_path}/to/a.b", adopt=True)
+    assert cells(out) == cells(dataset)
+    assert "field ids" in caplog.text
 
 
 def test_a_writer_that_is_alive_is_not_given_up(dataset, make_rows):

@@ -158,7 +158,7 @@ def test_changes_by_pyiceberg_are_read(dataset, theirs, cells):
     dataset.refresh()
     same(dataset, theirs, cells)
     assert cells(dataset)["theirs"]["latent"] == [[1.0], [2.0, 3.0]]
-    assert dataset.where("label = 'wave'").ids() == ["theirs"]
+    assert dataset.where("label = 'wave'").to_arrow()["sequence_id"].to_pylist() == ["theirs"]
 
 
 def test_an_old_version_has_its_columns_and_their_meaning(dataset, address):

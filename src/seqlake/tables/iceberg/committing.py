@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from seqlake.tables._lakes.engine import LakeFile, LakeState, Proposal
     from seqlake.tables.iceberg.engine import IcebergEngine
 
-GC = "gc.enabled"
 _PRODUCERS = "_snapshot_producers"  # private in pyiceberg: what its own retries would make anew
 
 
@@ -39,8 +38,6 @@ def commit(engine: IcebergEngine, proposal: Proposal, /) -> Version:
             schemas.evolve(update, table.metadata.schema(), proposal.schema, proposal.renamed)
         _keep_names(table, made)
         _refuse_other_ids(engine, proposal, schemas.field_ids(made.table_metadata.schema()))
-    elif proposal.operation == "adopt":
-        _refuse_other_ids(engine, proposal, schemas.field_ids(table.metadata.schema()))
     _set_properties(made, proposal)
     produce = _producer(made, proposal)
     metadata = made.table_metadata
@@ -95,14 +92,8 @@ def _on_top_of(engine: IcebergEngine, base: LakeState, *, anew: bool) -> Table:
 
 
 def _set_properties(made: Transaction, proposal: Proposal) -> None:
-    wanted: dict[str, str] = {}
     if proposal.mixtrain is not None:
-        wanted[PROPERTY] = proposal.mixtrain
-    if any(paths.is_outside(one.path) for one in proposal.add):
-        # Files of another dataset: engines that expire snapshots may not remove what it still needs.
-        wanted[GC] = "false"
-    if wanted:
-        made.set_properties(wanted)
+        made.set_properties({PROPERTY: proposal.mixtrain})
 
 
 def _keep_names(table: Table, made: Transaction) -> None:
@@ -143,9 +134,9 @@ def _refuse_other_ids(engine: IcebergEngine, proposal: Proposal, ids: Mapping[st
             error = CommitConflictError(
                 f"Nothing was committed: {one.path} numbers {', '.join(other[:3])} otherwise than the table does.",
                 path=engine.root,
-                hint="Make the change again; a shard of another lake is copied with `seqlake convert`.",
+                hint="Make the change again.",
             )
-            error.replay = proposal.operation != "adopt"
+            error.replay = True
             raise error
 
 

@@ -2,41 +2,84 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from seqlake.shards.columns import Columns, Constant, Stored
+from seqlake.shards.columns import Columns, ColumnsReader, Constant, From, Stored
 from seqlake.tables.iceberg.schemas import stored_id
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
     import pyarrow as pa
 
-    from seqlake.protocols import Flat, Ints, Shard, ShardReader
-    from seqlake.shards.columns import ColumnsReader
-    from seqlake.spec.schema import Schema
+    from seqlake.protocols import Shard, ShardReader
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class ById:
-    """A shard whose columns are found when its footer is read: renames, drops and additions touch no file.
+class Numbered(Mapping[str, From]):
+    """Column -> where it lies in a file, known once the file's footer was read; listing shards reads none.
 
-    Attributes:
-        shard: The file, with or without deleted rows.
-        schema: The columns to show.
+    Args:
+        shard: The file.
         ids: Column -> field id.
         names: Column -> what files without field ids may call it.
         constants: Column -> the value in every row of a file that lacks it.
     """
 
-    shard: Shard
-    schema: Schema
-    ids: Mapping[str, int]
-    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    constants: Mapping[str, object] = field(default_factory=dict)
+    def __init__(
+        self,
+        shard: Shard,
+        /,
+        *,
+        ids: Mapping[str, int],
+        names: Mapping[str, tuple[str, ...]],
+        constants: Mapping[str, object],
+    ) -> None:
+        self._shard = shard
+        self._ids = ids
+        self._names = names
+        self._constants = constants
+        self._found: dict[str, From] | None = None
+
+    def told(self, column: str, /) -> object:
+        """What tells this column's place from another's, without the footer."""
+        return self._ids.get(column), self._names.get(column), self._constants.get(column)
+
+    def settle(self, reader: ShardReader | None = None, /) -> Mapping[str, From]:
+        """Find the columns in the footer that a reader has, or that is read now."""
+        if self._found is None:
+            opened: Any = self._shard.open() if reader is None else reader
+            self._found = self._find(opened.schema)
+            if reader is None:
+                opened.close()
+        return self._found
+
+    def _find(self, physical: pa.Schema) -> dict[str, From]:
+        by_id = {number: one.name for one in physical if (number := stored_id(one)) is not None}
+        found: dict[str, From] = {}
+        for column, number in self._ids.items():
+            if by_id:
+                stored = by_id.get(number)
+            else:
+                stored = next((one for one in self._names.get(column, ()) if one in physical.names), None)
+            found[column] = Constant(self._constants.get(column)) if stored is None else Stored(stored)
+        return found
+
+    def __getitem__(self, column: str) -> From:
+        return self.settle()[column]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._ids)
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ById(Columns):
+    """A shard whose columns are found when its footer is read: renames, drops and additions touch no file."""
+
+    mapping: Numbered
 
     @property
     def key(self) -> str:
@@ -44,90 +87,21 @@ class ById:
         state = blake2b(self.shard.key.encode(), digest_size=8)
         for name in self.schema:
             column = self.schema[name]
-            told = (self.ids.get(name), self.names.get(name), self.constants.get(name))
-            state.update(f"\0{name}\0{column.logical}\0{column.shape}\0{told!r}".encode())
+            state.update(f"\0{name}\0{column.logical}\0{column.shape}\0{self.mapping.told(name)!r}".encode())
         return f"{self.shard.key.rpartition('#')[0]}#{state.hexdigest()}"
-
-    @property
-    def rows(self) -> int:
-        """Live rows."""
-        return self.shard.rows
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the file."""
-        return self.shard.nbytes
 
     def open(self) -> ByIdReader:
         """A reader that shows the schema's columns."""
         return ByIdReader(self)
 
 
-class ByIdReader:
-    """One open `ById`; the footer is read when it is first asked."""
+class ByIdReader(ColumnsReader):
+    """One open `ById`; the footer that is read to find the columns is the one that reads them."""
 
     def __init__(self, shown: ById, /) -> None:
-        self._shown = shown
+        super().__init__(shown)
+        self._numbered = shown.mapping
 
-    @cached_property
-    def _columns(self) -> ColumnsReader:
-        inner = self._shown.shard.open()
-        physical: pa.Schema = inner.schema  # type: ignore[attr-defined]  # readers of files have one
-        return Columns(_Opened(self._shown.shard, inner), self._shown.schema, self._mapping(physical)).open()
-
-    def _mapping(self, physical: pa.Schema) -> dict[str, Stored | Constant]:
-        shown = self._shown
-        by_id = {number: one.name for one in physical if (number := stored_id(one)) is not None}
-        found: dict[str, Stored | Constant] = {}
-        for name in shown.schema:
-            if by_id:
-                stored = by_id.get(shown.ids[name])
-            else:
-                stored = next((one for one in shown.names.get(name, ()) if one in physical.names), None)
-            found[name] = Constant(shown.constants.get(name)) if stored is None else Stored(stored)
-        return found
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The logical Arrow schema."""
-        return self._shown.schema.arrow
-
-    def batches(self, columns: Sequence[str], /, *, rows: Ints | None = None) -> Iterator[pa.RecordBatch]:
-        """Record batches of these columns, in this order, with logical types."""
-        return self._columns.batches(columns, rows=rows)
-
-    def flat(self, column: str, /) -> Flat | None:
-        """The column without decoding; None: use `batches`."""
-        return self._columns.flat(column)
-
-    def lengths(self, column: str, /) -> Ints | None:
-        """[rows] T from an index, where there is one."""
-        return self._columns.lengths(column)
-
-    def close(self) -> None:
-        """Close the file."""
-        if "_columns" in self.__dict__:
-            self._columns.close()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Opened:
-    """A shard that is open already, so that its footer is read once."""
-
-    shard: Shard
-    reader: ShardReader
-
-    @property
-    def key(self) -> str:
-        return self.shard.key
-
-    @property
-    def rows(self) -> int:
-        return self.shard.rows
-
-    @property
-    def nbytes(self) -> int:
-        return self.shard.nbytes
-
-    def open(self) -> ShardReader:
-        return self.reader
+    def _source(self, name: str) -> tuple[ShardReader, str] | Constant:
+        self._numbered.settle(self.inner)
+        return super()._source(name)

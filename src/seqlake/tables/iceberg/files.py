@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from seqlake.tables._lakes.engine import LakeFile
-from seqlake.tables.iceberg.fields import ById
+from seqlake.tables.iceberg.fields import ById, Numbered
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -51,13 +51,8 @@ class IcebergFile(LakeFile):
 
     def shown(self, shard: Shard, schema: Schema, /) -> Shard:
         """The file as the version shows it."""
-        return ById(
-            shard=shard,
-            schema=schema,
-            ids={name: self.naming.ids[name] for name in schema.names},
-            names=self.naming.names,
-            constants=self.constants,
-        )
+        ids = {name: self.naming.ids[name] for name in schema.names}
+        return ById(shard, schema, Numbered(shard, ids=ids, names=self.naming.names, constants=self.constants))
 
     def stored_names(self, column: str, /) -> Sequence[str]:
         """What the file may call a column, where a name says all: nothing else was ever called so."""
