@@ -106,9 +106,9 @@ def test_deleted_rows_are_gone_and_the_rest_stays_flat(kind, dataset, theirs, ce
     left = {name: row for name, row in before.items() if name not in {"ep_001", "ep_004", "ep_006"}}
     assert cells(dataset) == left == cells(theirs().scan().to_arrow())
     assert dataset.lengths("action").tolist() == [-1, 2, 3, 5, -1, 8, 9]
-    assert [shard.rows for shard in dataset.shards()] == [4, 3]
+    assert [shard.rows for shard in dataset.source.shards()] == [4, 3]
     assert dataset["ep_008"]["action"].tolist() == before["ep_008"]["action"]
-    assert all(shard.open().flat("action") is not None for shard in dataset.shards())
+    assert all(shard.open().flat("action") is not None for shard in dataset.source.shards())
     assert dataset.version.rows == dataset.versions()[-1].rows == 7
     assert cells(pinned) == before
     assert pinned.fingerprint != dataset.fingerprint
