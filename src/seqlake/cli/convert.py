@@ -35,10 +35,9 @@ def command(
     workers: int | None,
     work: Path | None,
     where: str | None,
-    adopt: bool,
     dry_run: bool,
     output: Output,
-    **pictures: str | float | None,
+    **given: Any,
 ) -> None:
     """Convert SRC into DST. `import` and `export` are the same command.
 
@@ -46,15 +45,15 @@ def command(
     """
     from seqlake.conversion.convert import convert
 
-    if pictures["fps"] is not None and pictures["images"] != "video":
+    if given["fps"] is not None and given["images"] != "video":
         raise click.UsageError("--fps is for --images video.")
     selection = _options.opened(source, asks=False)
     if where:
         selection = selection.where(where)
-    options: dict[str, Any] = {name: value for name, value in pictures.items() if value is not None}
+    options = {name: value for name, value in given.items() if value not in {None, False}}
     if dry_run:
         plan = convert(selection, out, to=to, workers=workers, work=work, dry_run=True, **options)
         output.document(plan.to_json(), text=str(plan))
         return
-    convert(selection, out, to=to, workers=workers, work=work, progress=output.progress, adopt=adopt, **options)
+    convert(selection, out, to=to, workers=workers, work=work, progress=output.progress, **options)
     output.document({"rows": len(selection), "out": out}, text=f"{len(selection)} sequences at {out}.")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from seqlake.dataset.copying import digest, on_this_machine
+from seqlake.dataset.copying import digest, on_this_machine, put_file
 from seqlake.dataset.references import Carrier, refers
 from seqlake.dataset.streaming import one_shard
 from seqlake.files.locations import join
@@ -72,7 +72,7 @@ def adopt(source: Readable, target: Dataset, staging: Staging, /, *, files: File
     for number, shard in enumerate(source.shards()):
         reason = why_not(shard, target.table, target.schema)
         parquet = _file_of(shard)
-        named = {} if reason else _files(shard, source, staging, target.schema)
+        named = {} if reason else _files(shard, source, staging, target.table)
         if named is None:
             reason = "its rows name files that lie where the new table's cleanup could remove them"
         if reason or parquet is None or named is None:
@@ -81,7 +81,7 @@ def adopt(source: Readable, target: Dataset, staging: Staging, /, *, files: File
                 staging.write(carrier.carry(batch))
             staging.close_shard()
             continue
-        _take(parquet, shard, staging, target, n=f"adopted{number}", copied=_copied(named, source, staging))
+        _take(parquet, shard, staging, target, n=f"adopted{number}", copied=_copied(named, source, target))
         found.taken += 1
     return found
 
@@ -144,18 +144,19 @@ def _file_of(shard: Shard) -> ParquetShard | None:
     return inner if isinstance(inner, ParquetShard) else None
 
 
-def _files(shard: Shard, source: Readable, staging: Staging, schema: Schema) -> dict[str, Copied] | None:
+def _files(shard: Shard, source: Readable, staging: Staging, table: Any) -> dict[str, Copied] | None:
     """The files of the source that the rows name, by reference; None where their references cannot stay.
 
     Files that a lake copied in lie out of reach of every lake's cleanup, under the same names in all of them.
     """
+    schema = source.schema
     names = [name for name in schema.names if refers(schema, name)]
     found: set[str] = set()
     if names:
         for batch in one_shard(shard, names):
             for column in batch.columns:
                 found.update(path for cell in column.to_pylist() for path, _ in paths_in(cell) if is_relative(path))
-    start = f"{staging.copied_to}/"
+    start = f"{table.files(staging.transaction)}/"
     if any(not path.startswith(start) for path in found):
         return None
     known = getattr(getattr(source, "access", source), "copied", None) or getattr(source, "copied", None)
@@ -163,22 +164,24 @@ def _files(shard: Shard, source: Readable, staging: Staging, schema: Schema) -> 
     return {path: told.get(path, Copied(path=path, size=-1, sha256="")) for path in sorted(found)}
 
 
-def _copied(named: Mapping[str, Copied], source: Readable, staging: Staging) -> list[Copied]:
+def _copied(named: Mapping[str, Copied], source: Readable, target: Dataset) -> list[Copied]:
     storage = getattr(source, "storage", None)
-    packets = getattr(getattr(source, "access", source), "kept_packets", lambda _: {})
+    find = getattr(getattr(source, "access", source), "kept_packets", None)
+    table: Any = target.table
     made = []
     for path, file in named.items():
         with on_this_machine(join(source.root, path), storage) as here:
             size, sha256 = digest(here)
-            staging.put_file(path, here)
-        made.append(replace(file, size=size, sha256=sha256, packets=dict(packets(path))))
+            put_file(table.store, path, here, link=True)
+        made.append(replace(file, size=size, sha256=sha256, packets={} if find is None else dict(find(path))))
     return made
 
 
 def _take(
     parquet: ParquetShard, shard: Shard, staging: Staging, target: Dataset, *, n: str, copied: list[Copied]
 ) -> None:
-    table, transaction = target.table, staging.transaction
+    table: Any = target.table
+    transaction = staging.transaction
     place = Path(table.place(transaction, {}, n=n))
     storage = getattr(target, "storage", None)
     with on_this_machine(parquet.blob.location, storage) as here:
@@ -189,9 +192,7 @@ def _take(
     by = getattr(table, "partition_by", ())
     written = _described(parquet, shard, target.schema, str(place))
     partition = {column: next(iter(_values(shard, column)), None) for column in by}
-    staging.written.append(
-        table.stage(transaction, replace(written, partition=partition, files=tuple(copied)))
-    )
+    staging.written.append(table.stage(transaction, replace(written, partition=partition, files=tuple(copied))))
 
 
 def _described(parquet: ParquetShard, shard: Shard, schema: Schema, place: str) -> Written:

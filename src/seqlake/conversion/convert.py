@@ -40,7 +40,6 @@ def convert(
     on: str = ...,
     work: str | os.PathLike[str] | None = ...,
     progress: bool | None = ...,
-    adopt: bool = ...,
     dry_run: Literal[False] = ...,
     **options: Any,
 ) -> Dataset | None: ...
@@ -57,7 +56,6 @@ def convert(
     on: str = ...,
     work: str | os.PathLike[str] | None = ...,
     progress: bool | None = ...,
-    adopt: bool = ...,
     dry_run: Literal[True],
     **options: Any,
 ) -> Plan: ...
@@ -73,7 +71,6 @@ def convert(
     on: str = "processes",
     work: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
-    adopt: bool = False,
     dry_run: bool = False,
     **options: Any,
 ) -> Dataset | Plan | None:
@@ -91,12 +88,12 @@ def convert(
         on: What runs the parts: `processes`.
         work: A local folder for receipts; None: a temporary one, and a failed conversion leaves nothing.
         progress: Show a bar on stderr; None: where stderr is a terminal.
-        adopt: Take shards over as they are where their bytes already say what the new dataset says: linked on one
-            disk, copied elsewhere, never decoded. The others are written anew, in this process; why is logged.
         dry_run: Write nothing and return the `Plan`: counts, bytes, columns, what would be dropped or is missing.
         **options: For a Mixtrain dataset `layout`, `files`, `rows_per_shard`, `bytes_per_shard`, `fixed_size_inner`;
             `images`, what becomes of images in rows: `"bytes"` (they stay there), `"video"` or `"files"`, or a mapping
             of columns to these; with videos `fps`, where the source tells no rate, and `encoding`;
+            `adopt=True` takes shards over as they are where their bytes already say what the new dataset says:
+            linked on one disk, copied elsewhere, never decoded (the others are written anew, and why is logged);
             `storage` of `out`, and of a `source` given by its location; `bytes_per_part`, the source bytes of one part
             (128 MiB); the rest is for the format that is written (with `to`) or else read.
 
@@ -118,6 +115,7 @@ def convert(
     if on != "processes":
         raise ValueError(f"`on` is 'processes', found {on!r}.")
     storage = options.pop("storage", None)
+    adopt = bool(options.pop("adopt", False))
     bytes_per_part = options.pop("bytes_per_part", BYTES_PER_PART)
     of_table = {name: options.pop(name) for name in TABLE_OPTIONS & options.keys()} if to is None else {}
     asked = to is None and "images" in options
@@ -128,19 +126,13 @@ def convert(
     planned = replace(planned, schema=pictures.declared(planned.read))
     place = os.fspath(out)
     place = place if place.startswith(_LAKES) else absolute(place)
-    target: Target
     if adopt and (to is not None or pictures.forms):
         raise ValueError("adopt=True takes shards over as they are: into a Mixtrain dataset, images as they come.")
+    target: Target
     if to is None:
-        files_from = getattr(readable, "storage", None)
-        target = TableTarget(
-            location=place,
-            schema=planned.schema,
-            storage=storage,
-            source_storage=files_from,
-            options=of_table,
-            pictures=pictures,
-        )
+        from_ = getattr(readable, "storage", None)
+        placed = {"location": place, "schema": planned.schema, "storage": storage}
+        target = TableTarget(**placed, source_storage=from_, options=of_table, pictures=pictures)
     else:
         target = FormatTarget(name=to, location=place, schema=planned.schema, storage=storage, options=options)
     if dry_run:
@@ -163,10 +155,9 @@ def _adopted(readable: Readable, target: TableTarget) -> Dataset:
     from seqlake.dataset.staging import Staging
 
     target.check()
+    sink: Any
     sink, state = target.begin(None)
-    staging = Staging(
-        sink.table, target.schema, shape=sink.shape, transaction=state["transaction"]  # type: ignore[attr-defined]
-    )
+    staging = Staging(sink.table, target.schema, shape=sink.shape, transaction=state["transaction"])
     try:
         found = adopt(readable, target.result(), staging, files=target.options.get("files", "copy"))
         staging.commit("adopt")

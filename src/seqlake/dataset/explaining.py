@@ -103,4 +103,5 @@ def _bytes(shard: Shard, columns: Sequence[str]) -> int | None:
     footer = read_footer(shard.blob)
     leaves = [leaf for name in columns for leaf in footer.leaves.get(name, ())]
     groups = range(footer.metadata.num_row_groups)
-    return sum(footer.metadata.row_group(g).column(leaf).total_compressed_size for g in groups for leaf in leaves)
+    sizes = [footer.metadata.row_group(g).column(leaf).total_compressed_size for g in groups for leaf in leaves]
+    return int(sum(sizes))

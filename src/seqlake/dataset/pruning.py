@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from seqlake.protocols import Ints, Readable
 
@@ -202,5 +202,3 @@ def _may(low: Any, high: Any, sign: str, value: Any) -> bool:
     return bool({
         "=": low <= value <= high, "<": low < value, "<=": low <= value, ">": high > value, ">=": high >= value,
     }[sign])  # fmt: skip
-
-

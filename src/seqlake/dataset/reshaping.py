@@ -205,8 +205,10 @@ def _write(
             staging.commit("append")
     except BaseException:
         staging.discard()
-        drop = getattr(dataset.table, "drop", None)
-        _ = remove_all(out, storage=storage) if drop is None else drop()
+        if hasattr(dataset.table, "drop"):  # a lake's, whose address is no folder
+            dataset.table.drop()
+        else:
+            remove_all(out, storage=storage)
         raise
     dataset.refresh()
     return dataset

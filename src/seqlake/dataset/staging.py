@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import itertools
-import os
 import re
 import secrets
 import tempfile
@@ -14,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from seqlake.dataset.copying import digest, on_this_machine, packets_of, slug
+from seqlake.dataset.copying import digest, on_this_machine, packets_of, put_file, slug
 from seqlake.dataset.ingest import Encoded
 from seqlake.dataset.partitioning import Divided, partition_of
 from seqlake.dataset.references import sizes_seen
@@ -167,7 +166,8 @@ class Staging:
             )
         self._shard.write(part)
         self._rows += part.num_rows
-        self._seen.update(sizes_seen(part, self._schema, root=self._table.root, copied=self.copied_to))
+        copied = self._table.files(self.transaction)
+        self._seen.update(sizes_seen(part, self._schema, root=self._table.root, copied=copied))
 
     def _field_ids(self) -> Mapping[str, int] | None:
         """What the table's lake calls the columns in its files, where it finds them by number."""
@@ -228,11 +228,6 @@ class Staging:
 
     # ---- files
 
-    @property
-    def copied_to(self) -> str:
-        """The folder, below the root, of copied-in files."""
-        return str(self._table.files(self.transaction))
-
     def take_files(self) -> list[Copied]:
         """Files that were copied in for no shard yet; `carry` gives each to the shard whose rows name it."""
         files, self._files = self._files, []
@@ -283,7 +278,7 @@ class Staging:
             suffix = suffix if re.fullmatch(r"\.[A-Za-z0-9]{1,16}", suffix) else ""
             name = f"{slug(sequence_id)}-{transaction.id}-{self._number()}{suffix}"
             path = f"{self._table.files(transaction)}/{slug(column)}/{sha256[:2]}/{name}"
-            self.put_file(path, source, link=link)
+            put_file(self._table.store, path, source, link=link)
             packets = packets or packets_of(source, self._schema[column].type if column in self._schema else None)
             after = source.stat()
             if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
@@ -301,20 +296,6 @@ class Staging:
                 self._elsewhere = tempfile.TemporaryDirectory(prefix="seqlake-", ignore_cleanup_errors=True)
             path = Path(self._elsewhere.name, f"{self._number()}.tmp")
         return path
-
-    def put_file(self, path: str, source: Path, *, link: bool = True) -> None:
-        """Bring a file of this machine to a path below the root."""
-        store = self._table.store
-        target = store.local(path) if link else None
-        if target is not None:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                os.link(source, target)
-            except OSError:
-                pass  # another file system, or one without links: copied instead
-            else:
-                source = target
-        store.put(path, source)
 
     # ---- the end
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 import pyarrow as pa
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
+    from seqlake.dataset.selection import Selection
     from seqlake.spec.schema import Schema
 
 
@@ -48,7 +49,7 @@ class Tabular:
         Raises:
             MissingDependencyError: Polars is not installed.
         """
-        return frames.polars_frame(self)
+        return frames.polars_frame(cast("Selection", self))
 
     def to_pandas(self, *, signals: Literal["numpy"] | None = None) -> pd.DataFrame:
         """All of it as a pandas frame.
@@ -60,4 +61,4 @@ class Tabular:
         Raises:
             MissingDependencyError: pandas is not installed.
         """
-        return frames.pandas_frame(self, signals=signals)
+        return frames.pandas_frame(cast("Selection", self), signals=signals)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -56,10 +57,8 @@ CONDITIONS = [
 
 @pytest.mark.parametrize("condition", CONDITIONS)
 def test_the_rows_are_those_of_the_whole_table(ds, condition):
-    whole = ds.to_arrow()  # DuckDB itself, over everything
-    import duckdb
-
-    expected = duckdb.sql(f"SELECT sequence_id FROM whole WHERE {condition}").to_arrow_table().column(0).to_pylist()
+    whole = duckdb.connect().register("whole", ds.to_arrow())  # DuckDB itself, over everything
+    expected = whole.sql(f"SELECT sequence_id FROM whole WHERE {condition}").to_arrow_table().column(0).to_pylist()
     assert sorted(s.id for s in ds.where(condition)) == sorted(expected)
     found = ds.sql(f"SELECT sequence_id FROM dataset WHERE {condition}").to_arrow_table().column(0).to_pylist()
     assert sorted(found) == sorted(expected)

@@ -73,8 +73,8 @@ def test_deltalake_duckdb_and_polars_read_what_we_wrote(ds):
     root = ds.table.root
     table = deltalake.DeltaTable(root)
     assert plain(table.to_pyarrow_table().to_pylist()) == mine(ds)
-    stream = pa.RecordBatchReader.from_stream(table.scan())
-    assert plain(duckdb.sql("SELECT * FROM stream").to_arrow_table().to_pylist()) == mine(ds)
+    scanned = duckdb.connect().register("scanned", table.to_pyarrow_dataset())
+    assert plain(scanned.sql("SELECT * FROM scanned").to_arrow_table().to_pylist()) == mine(ds)
     assert plain(pl.scan_delta(root).collect().to_dicts()) == mine(ds)
     assert json.loads(table.metadata().configuration["mixtrain"]) == json.loads(ds.schema.metadata.to_json())
 
@@ -243,9 +243,7 @@ def test_rows_behind_a_deletion_vector_are_gone(tmp_path):
 
 def mapped(root):
     """A table with column mapping, as deltalake writes it."""
-    deltalake.DeltaTable.create(
-        root, schema=foreign([0]).schema, configuration={"delta.columnMapping.mode": "name"}
-    )
+    deltalake.DeltaTable.create(root, schema=foreign([0]).schema, configuration={"delta.columnMapping.mode": "name"})
     deltalake.write_deltalake(root, foreign([0, 1, 2]), mode="append")
     return sl.open(root)
 
@@ -334,7 +332,9 @@ def test_files_that_a_compaction_by_others_still_names_are_not_collected(tmp_pat
 )
 def test_a_property_that_forbids_a_change_is_kept(tmp_path, configuration, said):
     root = str(tmp_path / "t")
-    deltalake.DeltaTable.create(root, schema=foreign([0]).schema, configuration=configuration, raise_if_key_not_exists=False)
+    deltalake.DeltaTable.create(
+        root, schema=foreign([0]).schema, configuration=configuration, raise_if_key_not_exists=False
+    )
     deltalake.write_deltalake(root, foreign([0]), mode="append") if "constraints" not in said else None
     ds = sl.open(root)
     before = ds.fingerprint

@@ -181,8 +181,8 @@ def _removed(keys: Sequence[str], parent: LakeState, newest: LakeState, root: st
     changed = [p for p in wanted if p not in now or p not in before or now[p].told != before[p].told]
     if changed:
         raise CommitConflictError(
-            f"Nothing was committed: version {newest.version.id} ({newest.version.operation}) or one before it replaced, "
-            f"removed or deleted rows of {len(changed)} of the shards that this change is about "
+            f"Nothing was committed: version {newest.version.id} ({newest.version.operation}) or one before it "
+            f"replaced, removed or deleted rows of {len(changed)} of the shards that this change is about "
             f"({', '.join(changed[:3])}{', ...' if len(changed) > 3 else ''}).",
             path=root,
             hint="Open the newest version and make the change again.",

@@ -164,7 +164,7 @@ class Engine(Protocol):
 
     @property
     def storage(self) -> Mapping[str, str] | None:
-        """obstore's options for the files; never printed."""
+        """Obstore's options for the files; never printed."""
 
     def state(self, version: int | str | datetime | None = None, /) -> LakeState:
         """A version by id or time; None: the newest, read anew. VersionNotFoundError."""

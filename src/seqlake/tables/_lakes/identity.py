@@ -16,10 +16,15 @@ from seqlake.tables.standalone.lookup import IdRuns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from typing import TypeAlias
+
+    from numpy.typing import NDArray
 
     from seqlake.protocols import Ints, Store
     from seqlake.tables._lakes.engine import LakeFile, LakeState
     from seqlake.tables._lakes.sidecar import Sidecar
+
+    _Hashed: TypeAlias = tuple[LakeFile, NDArray[np.uint64], NDArray[np.uint32]]
 
 _NAMED = 5
 _REMEMBERED = 64
@@ -68,7 +73,7 @@ class LakeIds:
         if ID not in newest.schema.names or not added:
             return
         with self._lock:
-            new = [(file, *unpack(packed)) for file, packed in added]
+            new: list[_Hashed] = [(file, *unpack(packed)) for file, packed in added]
             self._once(new, root)
             self._load([*parent.files, *newest.files])
             gone = set(removed)
@@ -98,9 +103,9 @@ class LakeIds:
             hits = list(self._runs.search(np.asarray(hashes, np.uint64)))
         for at, path, row in hits:
             position = int(where[at])
-            if path in numbers and _is_live(files[numbers[path]], row):
-                if self._text(files[numbers[path]], row) == ids[position]:
-                    found[position] = numbers[path] << 32 | row
+            file = files[numbers[path]] if path in numbers else None
+            if file is not None and _is_live(file, row) and self._text(file, row) == ids[position]:
+                found[position] = numbers[path] << 32 | row
         return found
 
     def packed(self, file: LakeFile, /) -> bytes:
@@ -108,7 +113,7 @@ class LakeIds:
         return pack(self._column(file))
 
     def _there(
-        self, new: Sequence[tuple[LakeFile, Ints, Ints]], live: Mapping[str, LakeFile], before: Mapping[str, LakeFile]
+        self, new: Sequence[_Hashed], live: Mapping[str, LakeFile], before: Mapping[str, LakeFile]
     ) -> tuple[set[str], set[str]]:
         """Which of the new ids are live in the newest version, and which were in the parent."""
         there: set[str] = set()
@@ -132,7 +137,7 @@ class LakeIds:
                 known = [(f.path, found[f.path].ids(f.path)) for f in absent if f.path in found]
                 self._runs.add([*known, *((f.path, self.packed(f)) for f in absent if f.path not in found)])
 
-    def _once(self, new: Sequence[tuple[LakeFile, Ints, Ints]], root: str) -> None:
+    def _once(self, new: Sequence[_Hashed], root: str) -> None:
         hashes = np.concatenate([np.asarray(found, np.uint64) for _, found, _ in new])
         owners = [file for file, found, _ in new for _ in range(len(found))]
         rows = np.concatenate([np.asarray(where, np.int64) for _, _, where in new])

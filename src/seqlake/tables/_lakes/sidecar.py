@@ -39,7 +39,7 @@ class Sidecar:
         self._lock = RLock()
 
     def find(self, files: Iterable[LakeFile], /) -> dict[str, IndexFile]:
-        """The index file that knows each shard, by its path; shards that none knows, or knows otherwise, are left out."""
+        """The index file that knows each shard, by its path; shards that none knows as they are now are left out."""
         wanted = list(files)
         with self._lock:
             missing = [file for file in wanted if file.path not in self._of]

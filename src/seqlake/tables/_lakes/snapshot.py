@@ -12,7 +12,6 @@ from seqlake.shards.lengths import lengths_of
 from seqlake.shards.parquet import index as offsets
 from seqlake.tables._lakes import checking, derived, paths, sidecar, types
 from seqlake.tables._lakes.shards import kept_rows, logical_shard
-from seqlake.tables._lakes.shelf import Shelf
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ if TYPE_CHECKING:
     from seqlake.spec.findings import Finding
     from seqlake.spec.schema import Schema
     from seqlake.tables._lakes.engine import LakeFile, LakeState
+    from seqlake.tables._lakes.shelf import Shelf
 
 
 class LakeSnapshot:

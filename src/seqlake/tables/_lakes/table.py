@@ -67,6 +67,11 @@ class LakeTable:
         return f"{type(self.engine).__name__}({self.root!r})"
 
     @property
+    def kind(self) -> str:
+        """Which lake it is of, as in `delta`."""
+        return type(self.engine).__name__.removesuffix("Engine").lower()
+
+    @property
     def root(self) -> str:
         """Where it lies: an absolute path or a URI."""
         return self.shelf.root
@@ -208,8 +213,8 @@ class LakeTable:
             CommitConflictError: Another writer committed meanwhile.
         """
         wanted = _id(version.id if isinstance(version, Version) else version)
-        if wanted is None:
-            raise VersionNotFoundError("Say which version to go back to.", path=self.root)
+        if not isinstance(wanted, int | str):
+            raise VersionNotFoundError(f"A version's id was expected, found {wanted!r}.", path=self.root)
         return committing.rollback(self, wanted)
 
     def collect(self, *, older_than: timedelta, dry_run: bool = False) -> Sequence[str]:

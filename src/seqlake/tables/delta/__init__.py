@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from seqlake.files.locations import absolute, is_local
 from seqlake.files.stores import open_store
 from seqlake.tables._lakes.table import LakeTable
-from seqlake.tables.delta.engine import LOG, DeltaEngine
+from seqlake.tables.delta.engine import DeltaEngine
+from seqlake.tables.delta.log import LOG
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

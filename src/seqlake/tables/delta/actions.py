@@ -9,13 +9,12 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
-
 from seqlake.tables.delta import schemas
 from seqlake.tables.delta.log import OPERATION, TRANSACTION
 from seqlake.tables.standalone.changes import writer_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from seqlake.tables._lakes.engine import Added, LakeFile, Proposal
     from seqlake.tables.delta.log import DeltaLog
@@ -43,8 +42,9 @@ def lines(table: Any, proposal: Proposal, /, *, log: DeltaLog) -> list[dict[str,
     if metadata is not None:
         found.append({"metaData": metadata})
     mapped = schemas.physical(schemas.fields_of(table))
-    for file in proposal.remove:
-        found.append({"remove": _remove(file, proposal, time=time, data_change=data_change, log=log)})
+    found += [
+        {"remove": _remove(file, proposal, time=time, data_change=data_change, log=log)} for file in proposal.remove
+    ]
     for at, one in enumerate(proposal.add, 1 - len(proposal.add)):
         # Files are listed by these times, so that the shards of a commit keep their order.
         found.append({"add": _add(one, proposal, mapped, time=time + at, data_change=data_change)})

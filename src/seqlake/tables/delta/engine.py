@@ -79,7 +79,7 @@ class DeltaEngine:
 
     @property
     def storage(self) -> Mapping[str, str] | None:
-        """obstore's options."""
+        """Obstore's options."""
         return self._storage
 
     @property

@@ -65,7 +65,7 @@ def _statistics(found: pa.Table, count: int) -> list[dict[str, tuple[object, obj
         return [{} for _ in range(count)]
     kinds = found.schema.field("min").type
     exact = [kinds.field(at).name for at in range(kinds.num_fields) if not pa.types.is_timestamp(kinds.field(at).type)]
-    made = []
+    made: list[dict[str, tuple[object, object, int]]] = []
     for low, high in zip(found.column("min").to_pylist(), found.column("max").to_pylist(), strict=True):
         pairs = ((name, (low or {}).get(name), (high or {}).get(name)) for name in exact)
         made.append({n: (a, b, 0) for n, a, b in pairs if isinstance(a, int | float | str | date) and b is not None})

@@ -6,14 +6,14 @@ import json
 import uuid
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from seqlake import plugins
 from seqlake.errors import SchemaMismatchError
 from seqlake.tables._lakes import types
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    import pyarrow as pa
 
     from seqlake.tables._lakes.engine import Proposal
 
