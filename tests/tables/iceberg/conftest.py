@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -54,6 +59,121 @@ def theirs(address):
         )
 
     return opened
+
+
+class RestCatalog(BaseHTTPRequestHandler):
+    """The few verbs of Iceberg's REST catalog that clients need for one table, over a catalog in SQLite."""
+
+    behind: Any
+    spoil: list[str]
+
+    def log_message(self, *_):
+        pass
+
+    def answer(self, code, document=None):
+        body = b"" if document is None else json.dumps(document).encode()
+        self.send_response(code)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def refuse(self, code, error):
+        self.answer(code, {"error": {"message": str(error), "type": type(error).__name__, "code": code}})
+
+    def table(self, made):
+        # Credentials may be handed out with a table; these are none.
+        self.answer(
+            200,
+            {
+                "metadata-location": made.metadata_location,
+                "metadata": json.loads(made.metadata.model_dump_json()),
+                "config": {},
+            },
+        )
+
+    def do_HEAD(self):
+        parts = self.path.strip("/").split("/")
+        there = self.behind.table_exists((parts[2], parts[4])) if len(parts) == 5 else self.behind.namespace_exists(parts[2])
+        self.answer(204 if there else 404)
+
+    def do_GET(self):
+        from pyiceberg.exceptions import NoSuchTableError
+
+        parts = self.path.partition("?")[0].strip("/").split("/")
+        if parts[1] == "config":
+            self.answer(200, {"defaults": {}, "overrides": {}})
+        elif len(parts) == 5:
+            try:
+                self.table(self.behind.load_table((parts[2], parts[4])))
+            except NoSuchTableError as error:
+                self.refuse(404, error)
+        elif len(parts) == 4:
+            found = self.behind.list_tables(parts[2])
+            self.answer(200, {"identifiers": [{"namespace": [ns], "name": name} for ns, name in found]})
+        elif len(parts) == 3:
+            there = self.behind.namespace_exists(parts[2])
+            self.answer(200, {"namespace": [parts[2]], "properties": {}}) if there else self.refuse(404, KeyError(parts[2]))
+        else:
+            self.answer(200, {"namespaces": [list(one) for one in self.behind.list_namespaces()]})
+
+    def do_POST(self):
+        from pyiceberg.catalog.rest import CreateTableRequest
+        from pyiceberg.exceptions import CommitFailedException, TableAlreadyExistsError
+        from pyiceberg.table import CommitTableRequest
+
+        text = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        parts = self.path.strip("/").split("/")
+        if len(parts) == 2:
+            self.behind.create_namespace(tuple(json.loads(text)["namespace"]))
+            self.answer(200, json.loads(text))
+        elif len(parts) == 4:
+            wanted = CreateTableRequest.model_validate({"location": None, **json.loads(text)})
+            try:
+                self.table(
+                    self.behind.create_table(
+                        (parts[2], wanted.name), wanted.table_schema, partition_spec=wanted.partition_spec,
+                        properties=wanted.properties,
+                    )
+                )  # fmt: skip
+            except TableAlreadyExistsError as error:
+                self.refuse(409, error)
+        elif len(parts) == 5:
+            wanted = CommitTableRequest.model_validate_json(text)
+            spoil = self.spoil.pop() if self.spoil else ""
+            if spoil == "before":
+                self.refuse(500, OSError("down"))
+                return
+            try:
+                made = self.behind.commit_table(
+                    self.behind.load_table((parts[2], parts[4])), wanted.requirements, wanted.updates
+                )
+            except CommitFailedException as error:
+                self.refuse(409, error)
+            else:
+                self.refuse(500, OSError("down")) if spoil == "after" else self.table(made)
+        else:
+            self.answer(204)
+
+
+@pytest.fixture
+def rest(tmp_path):
+    """A REST catalog on loopback: its address, the catalog behind it, and what it is to spoil next."""
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    (tmp_path / "rest").mkdir()
+    uri = f"sqlite:///{tmp_path}/rest/c.db?check_same_thread=false&timeout=60"
+    behind = SqlCatalog("behind", uri=uri, warehouse=f"file://{tmp_path}/rest")
+    spoil: list[str] = []
+    handler = type("Handler", (RestCatalog,), {"behind": behind, "spoil": spoil})
+    server = HTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}", behind, spoil
+    server.shutdown()
+    server.server_close()
+    thread.join()
+    behind.close()
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import SchemaMismatchError
@@ -49,10 +50,9 @@ def create(engine: IcebergEngine, schema: Schema, partition_by: Sequence[str], /
     text = types.encode_metadata(schema)
     address = engine.address
     catalog = address.open_catalog()
-    try:
-        catalog.create_namespace_if_not_exists(address.identifier[:-1])
-    except NamespaceAlreadyExistsError:
-        pass  # a rival was faster
+    if not catalog.namespace_exists(address.identifier[:-1]):
+        with suppress(NamespaceAlreadyExistsError):  # a rival was faster
+            catalog.create_namespace(address.identifier[:-1])
     try:
         table = catalog.create_table(
             address.identifier, columns, partition_spec=spec, properties={**SETTINGS, PROPERTY: text}
