@@ -1,12 +1,9 @@
-"""Other clients read what we write, with equal values: DuckDB and Polars; training and the command line work on it."""
+"""Other clients read what we write, with equal values: Polars; training and the command line work on it."""
 
 from __future__ import annotations
 
-import importlib.util
 from datetime import timedelta
-from pathlib import Path
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -29,30 +26,6 @@ def changed(dataset, make_rows):
 
 def by_id(rows):
     return {row["sequence_id"]: row for row in rows}
-
-
-def extension(name):
-    """The path of a DuckDB extension that a wheel brought; None where there is none for this DuckDB."""
-    found = importlib.util.find_spec(f"duckdb_extension_{name}")
-    folders = list(found.submodule_search_locations or []) if found else []
-    path = Path(*folders[:1], "extensions", f"v{duckdb.__version__}", f"{name}.duckdb_extension")
-    return path if path.exists() else None
-
-
-@pytest.mark.engines
-@pytest.mark.skipif(extension("iceberg") is None, reason="no Iceberg extension for this version of DuckDB is installed")
-def test_duckdb_reads_equal(changed, cells, theirs):
-    connection = duckdb.connect()
-    for name in ("avro", "iceberg"):  # in this order, or the second does not load
-        connection.execute(f"LOAD '{extension(name)}'")
-    metadata = theirs().metadata_location.removeprefix("file://")
-    found = connection.execute(f"SELECT * FROM iceberg_scan('{metadata}')").to_arrow_table()
-    assert by_id(found.to_pylist()) == cells(changed)
-    old = changed.versions()[2]
-    found = connection.execute(
-        f"SELECT * FROM iceberg_scan('{metadata}', snapshot_from_id=>{old.id}::UBIGINT)"
-    ).to_arrow_table()
-    assert by_id(found.to_pylist()) == cells(sl.open(changed.location, version=old))
 
 
 def test_polars_reads_equal(changed, cells, theirs, monkeypatch):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import struct
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import seqlake as sl
-from seqlake.errors import SeqlakeError
+from seqlake.errors import ReadOnlyError, SeqlakeError
 from seqlake.tables.iceberg import puffin
 
 
@@ -142,6 +144,23 @@ def test_equality_deletes_are_refused_with_the_reason(dataset, theirs, address):
     commit_deletes(theirs(), [("nowhere.parquet", FileFormat.PARQUET, DataFileContent.EQUALITY_DELETES, 1, {})])
     with pytest.raises(SeqlakeError, match="equality deletes"):
         sl.open(address)
+
+
+def test_a_table_of_version_3_is_read_and_not_written(dataset, theirs, cells, tmp_path):
+    """pyiceberg cannot write it, so neither can we; it says so before anything is staged."""
+    deletion_vector(theirs(), files(theirs())[6], [0, 5], tmp_path)
+    table = theirs()
+    document = json.loads(Path(table.metadata_location.removeprefix("file://")).read_text())
+    document |= {"format-version": 3, "next-row-id": 10}
+    for snapshot in document["snapshots"]:
+        snapshot |= {"first-row-id": 0, "added-rows": 0}
+    path = tmp_path / "v3.metadata.json"
+    path.write_text(json.dumps(document))
+    ds = sl.open(table.catalog.register_table("robots.three", f"file://{path}"))
+    assert cells(ds).keys() == cells(dataset).keys() - {"ep_000", "ep_005"}
+    with pytest.raises(ReadOnlyError, match="version 3"):
+        ds.append([{"sequence_id": "more"}])
+    assert not list(Path(table.location().removeprefix("file://"), "_seqlake", "staged").glob("part-*"))
 
 
 def test_what_pyiceberg_deletes_overwrites_and_upserts_is_read(dataset, theirs, cells, make_rows):
