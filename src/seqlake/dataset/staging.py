@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from seqlake.dataset.copying import digest, on_this_machine, packets_of, put_file, slug
 from seqlake.dataset.ingest import Encoded
-from seqlake.dataset.partitioning import Divided, partition_of
+from seqlake.dataset.partitioning import Divided, field_ids_of, partition_of
 from seqlake.dataset.references import sizes_seen
 from seqlake.errors import ReadOnlyError, ValidationError
 from seqlake.files.locations import local_path
@@ -162,18 +162,12 @@ class Staging:
                 self._schema,
                 layout=self.shape.layout,
                 fixed_size_inner=self.shape.fixed_size_inner and not getattr(self._table, "plain_lists", False),
-                ids=self._field_ids(),
+                ids=field_ids_of(self._table, self._schema),
             )
         self._shard.write(part)
         self._rows += part.num_rows
         copied = self._table.files(self.transaction)
         self._seen.update(sizes_seen(part, self._schema, root=self._table.root, copied=copied))
-
-    def _field_ids(self) -> Mapping[str, int] | None:
-        """What the table's lake calls the columns in its files, where it finds them by number."""
-        known = getattr(self._table, "field_ids", None)
-        found: Mapping[str, int] | None = None if known is None else known(self._schema)
-        return found
 
     def close_shard(self) -> None:
         """Finish the shard at hand, if there is one; files copied in since the last belong to it."""
@@ -364,11 +358,15 @@ class Staging:
         """A name within the transaction: a counter, and random digits where several processes count."""
         if self._prefix is not None:
             return f"{self._prefix}{secrets.token_hex(4)}"
-        digits, number = "", next(self._count)
-        while number or not digits:
-            number, digit = divmod(number, 36)
-            digits = _DIGITS[digit] + digits
-        return digits
+        return _base36(next(self._count))
+
+
+def _base36(number: int) -> str:
+    digits = ""
+    while number or not digits:
+        number, digit = divmod(number, 36)
+        digits = _DIGITS[digit] + digits
+    return digits
 
 
 @contextmanager

@@ -113,7 +113,7 @@ class LakeBlob:
 
 def bare_shard(
     store: Store, file: LakeFile, /, *, storage: Mapping[str, str] | None, index: bytes | None
-) -> ParquetShard:
+) -> ParquetShard | ArrowShard:
     """A file with its own columns and all its rows; `index` is kept outside the file."""
     if file.held is not None:
         held = ArrowShard(file.held)
@@ -153,6 +153,7 @@ def logical_shard(
         sidecar: What is believed of the file without asking it.
     """
     shard = bare_shard(store, file, storage=storage, index=index)
-    shard = shard if sidecar is None else believed(shard, file, sidecar, dict(schema))
+    if sidecar is not None and isinstance(shard, ParquetShard):
+        shard = believed(shard, file, sidecar, dict(schema))
     keep = kept_rows(file)
     return file.shown(shard if keep is None else Rows(shard, keep), schema)
