@@ -137,8 +137,7 @@ class Staging:
         """Append rows in logical types; shards close at their limits."""
         if self._partition is None:
             if self._divided is None and (by := partition_of(self._table)):
-                values = getattr(self._table, "partition_values", None)
-                self._divided = Divided(self._schema, by, self._for_partition, values=values)
+                self._divided = Divided(self._schema, by, self._for_partition, self._table)
             if self._divided is not None:
                 self.written += self._divided.write(batch, self._files)
                 return
@@ -162,18 +161,12 @@ class Staging:
                 self._schema,
                 layout=self.shape.layout,
                 fixed_size_inner=self.shape.fixed_size_inner and not getattr(self._table, "plain_lists", False),
-                ids=self._field_ids(),
+                ids=_field_ids(self._table, self._schema),
             )
         self._shard.write(part)
         self._rows += part.num_rows
         copied = self._table.files(self.transaction)
         self._seen.update(sizes_seen(part, self._schema, root=self._table.root, copied=copied))
-
-    def _field_ids(self) -> Mapping[str, int] | None:
-        """What the table's lake calls the columns in its files, where it finds them by number."""
-        known = getattr(self._table, "field_ids", None)
-        found: Mapping[str, int] | None = None if known is None else known(self._schema)
-        return found
 
     def close_shard(self) -> None:
         """Finish the shard at hand, if there is one; files copied in since the last belong to it."""
@@ -367,6 +360,13 @@ class Staging:
             number, digit = divmod(number, 36)
             digits = _DIGITS[digit] + digits
         return digits
+
+
+def _field_ids(table: Any, schema: Schema) -> Mapping[str, int] | None:
+    """What the table's lake calls the columns in its files, where it finds them by number."""
+    known = getattr(table, "field_ids", None)
+    found: Mapping[str, int] | None = None if known is None else known(schema)
+    return found
 
 
 @contextmanager

@@ -158,7 +158,7 @@ def for_pyiceberg(storage: Mapping[str, str] | None, /, *, scheme: str = "s3") -
 
 
 def from_pyiceberg(properties: Mapping[str, str], /, *, scheme: str = "s3") -> dict[str, str]:
-    """obstore's options from the properties of a pyiceberg `FileIO`, handed-out credentials among them."""
+    """Options of obstore from the properties of a pyiceberg `FileIO`, handed-out credentials among them."""
     if scheme == "file":
         return {}
     names = {theirs: ours for ours, theirs in reversed(_PYICEBERG[_kind(scheme)].items())}

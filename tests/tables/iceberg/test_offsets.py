@@ -1,4 +1,4 @@
-"""The sequence offset index in Puffin files: registered with each snapshot, right through everything, never the truth."""
+"""The sequence offset index in Puffin files: registered with each snapshot, right through changes, never the truth."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def known(theirs):
 
 def live(theirs):
     location = theirs().location() + "/"
-    return {row["file_path"].removeprefix(location): row["record_count"] for row in theirs().inspect.files().to_pylist()}
+    return {
+        row["file_path"].removeprefix(location): row["record_count"] for row in theirs().inspect.files().to_pylist()
+    }
 
 
 @pytest.fixture

@@ -64,9 +64,7 @@ def _numbered(field: pa.Field, path: str, ids: Mapping[str, int]) -> pa.Field:
     if pa.types.is_struct(kind):
         kind = pa.struct([_numbered(inner, f"{path}.{inner.name}", ids) for inner in kind])
     elif pa.types.is_map(kind):
-        kind = pa.map_(
-            _numbered(kind.key_field, f"{path}.key", ids), _numbered(kind.item_field, f"{path}.value", ids)
-        )
+        kind = pa.map_(_numbered(kind.key_field, f"{path}.key", ids), _numbered(kind.item_field, f"{path}.value", ids))
     elif is_list(kind):
         inner = _numbered(kind.value_field, f"{path}.element", ids)
         kind = pa.list_(inner, kind.list_size) if pa.types.is_fixed_size_list(kind) else pa.list_(inner)

@@ -87,7 +87,7 @@ class LakeTable:
         return self.state().partition_by
 
     def partition_values(self, batch: pa.RecordBatch, /) -> Iterable[tuple[object, ...]]:
-        """The partition of each row of a batch, in the order of `partition_by`; some lakes compute it from the cells."""
+        """The partition of each row of a batch, in the order of `partition_by`; some lakes compute it."""
         made = getattr(self.engine, "partition_values", None)
         if made is not None:
             found: Iterable[tuple[object, ...]] = made(batch)

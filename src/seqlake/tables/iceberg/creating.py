@@ -89,7 +89,9 @@ def partition_spec(schema: IcebergSchema, partition_by: Sequence[str], /) -> Par
         elif kind in _SIZED:
             transform, name = getattr(transforms, _SIZED[kind])(int(size)), f"{column.name}_{kind}"
         if not transform.can_transform(column.field_type):
-            raise SchemaMismatchError(f"A table cannot be partitioned by {text!r}: {column.name} is {column.field_type}.")
+            raise SchemaMismatchError(
+                f"A table cannot be partitioned by {text!r}: {column.name} is {column.field_type}."
+            )
         fields.append(
             PartitionField(
                 source_id=column.field_id, field_id=PARTITION_FIELD_ID_START + number, transform=transform, name=name
@@ -106,9 +108,7 @@ def _parsed(text: str, schema: IcebergSchema) -> tuple[str, str, str, str]:
     found = _PART.fullmatch(text)
     kind, size, inner, plain = (part or "" for part in (found.groups() if found else ("", "", "", text)))
     if plain or inner not in columns:
-        raise SchemaMismatchError(
-            f"partition_by names {plain or inner!r}; the columns are {', '.join(columns)}."
-        )
+        raise SchemaMismatchError(f"partition_by names {plain or inner!r}; the columns are {', '.join(columns)}.")
     if kind not in _TIMES and not (kind in _SIZED and size):
         raise ValueError(
             f"{text!r}: expected a column, or year, month, day or hour of one, bucket(N, column) or "

@@ -75,9 +75,7 @@ def partition_record(partition: Mapping[str, object], spec: PartitionSpec, /) ->
     return Record(*(_physical(partition[one.name]) for one in spec.fields))
 
 
-def partitions(
-    batch: pa.RecordBatch, schema: IcebergSchema, spec: PartitionSpec, /
-) -> Iterator[tuple[object, ...]]:
+def partitions(batch: pa.RecordBatch, schema: IcebergSchema, spec: PartitionSpec, /) -> Iterator[tuple[object, ...]]:
     """The partition of each row of a batch, hidden transforms applied."""
     columns = []
     for part in spec.fields:
@@ -98,9 +96,7 @@ def _physical(value: object) -> object:
     return convert.time_to_micros(value) if isinstance(value, time) else value
 
 
-def _statistics(
-    written: Added, schema: IcebergSchema
-) -> tuple[dict[int, int], dict[int, bytes], dict[int, bytes]]:
+def _statistics(written: Added, schema: IcebergSchema) -> tuple[dict[int, int], dict[int, bytes], dict[int, bytes]]:
     nulls: dict[int, int] = {}
     low: dict[int, bytes] = {}
     high: dict[int, bytes] = {}

@@ -68,7 +68,7 @@ class PuffinSidecar(Sidecar):
 
     # ---- finding
     def find(self, files: Iterable[LakeFile], /) -> dict[str, IndexFile]:
-        """The index file that knows each shard, by its path; shards that none knows, or knows otherwise, are left out."""
+        """The index file that knows each shard, by its path; what none knows, or knows otherwise, is left out."""
         wanted = list(files)
         with self._guard:
             if any(file.path not in self._of for file in wanted):
