@@ -269,6 +269,8 @@ class Staging:
             size, sha256 = digest(source)
             suffix = source.suffix if suffix is None else suffix
             suffix = suffix if re.fullmatch(r"\.[A-Za-z0-9]{1,16}", suffix) else ""
+            if suffix.lower() in getattr(self._table, "swept", ()):
+                suffix += ".kept"  # a lake's cleanup takes such names for data files of its own
             name = f"{slug(sequence_id)}-{transaction.id}-{self._number()}{suffix}"
             path = f"{self._table.files(transaction)}/{slug(column)}/{sha256[:2]}/{name}"
             put_file(self._table.store, path, source, link=link)

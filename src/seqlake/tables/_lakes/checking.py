@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from seqlake.protocols import Depth
+    from seqlake.tables._lakes.engine import LakeFile
     from seqlake.tables._lakes.snapshot import LakeSnapshot
 
 
@@ -35,7 +36,7 @@ def check(snapshot: LakeSnapshot, depth: Depth, /) -> Iterator[Finding]:
 def _shards(snapshot: LakeSnapshot) -> Iterator[Finding]:
     """T501, T502: shards that are gone or have another size."""
     shelf = snapshot.shelf
-    for file in snapshot.state.files:
+    for file in _in_files(snapshot):
         try:
             size = blob_at(shelf.store, file.path, storage=shelf.storage).size
         except FileNotFoundError:
@@ -45,6 +46,10 @@ def _shards(snapshot: LakeSnapshot) -> Iterator[Finding]:
         if size != file.nbytes:
             message = f"expected {file.nbytes} bytes, as the table says, found {size}"
             yield Finding(code="T502", severity="error", message=message, location=file.path)
+
+
+def _in_files(snapshot: LakeSnapshot) -> list[LakeFile]:
+    return [file for file in snapshot.state.files if file.held is None]
 
 
 def _markers(snapshot: LakeSnapshot) -> Iterator[Finding]:
@@ -77,7 +82,7 @@ def _pages(snapshot: LakeSnapshot) -> Iterator[Finding]:
     from seqlake.shards.parquet import checking as parquet
 
     shelf = snapshot.shelf
-    for file in snapshot.state.files:
+    for file in _in_files(snapshot):
         try:
             blob = LakeBlob(shelf.store, file.path, file.nbytes, storage=shelf.storage)
             for finding in parquet.check(blob):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from seqlake.tables._lakes import foreign, paths
 from seqlake.tables.standalone import markers, names
-from seqlake.tables.standalone.log import names_in
+from seqlake.tables.standalone.log import names_in, read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -79,9 +79,9 @@ def _unneeded(table: LakeTable, retained: Sequence[LakeFile], alive: set[str], l
     needed = {file.path for path, index in known.items() for file in index.files(path)}
     for file in retained:
         if file.path not in known:  # another client wrote it: its rows may name our files all the same
-            needed |= {copied.path for copied in foreign.named_files(table.shelf, state, file)}
+            needed |= {copied.path for copied in foreign.named_files(table.shelf, file)}
     owners = {names.copied_owner(path) for path in needed}
-    merged = table.shelf.sidecar.merged()
+    merged = {(read(table.store, path) or b"").decode() for path in listed if path.startswith(paths.MERGED)}
     for path in listed:
         name = path.rpartition("/")[2]
         if path.startswith(f"{paths.FILES}/"):
@@ -94,7 +94,7 @@ def _unneeded(table: LakeTable, retained: Sequence[LakeFile], alive: set[str], l
                 yield path
         elif path.startswith(f"{names.INDEX}/"):
             owner = names.index_owner(name)
-            if owner is None or owner in alive or path == merged:
+            if owner is None or owner in alive or path in merged:
                 continue
             if names.is_merged_index(name) or owner not in adders:
                 yield path

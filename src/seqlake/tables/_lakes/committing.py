@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from seqlake.errors import CommitConflictError, CommitUnknownError, SchemaMismatchError, SeqlakeError
+from seqlake.errors import CommitConflictError, CommitUnknownError, SchemaMismatchError, SeqlakeError, VersionNotFoundError
 from seqlake.tables._lakes import foreign, paths, staging, types
 from seqlake.tables._lakes.engine import Added, LakeFile, Proposal, RivalError
 from seqlake.tables._lakes.shards import logical_shard
@@ -73,7 +73,7 @@ def _commit(table: LakeTable, change: Change, transaction: Transaction) -> Versi
         raise ValueError(f"An operation is one of {', '.join(OPERATIONS)}; found {change.operation!r}.")
     if change.side:
         raise ValueError("A lake has no columns beside a shard; write the shards anew.")
-    parent = table.state(transaction.parent)
+    parent = _parent(table, change, transaction)
     schema, mixtrain = _new_schema(table, change, parent)
     draft = Proposal(
         transaction=transaction,
@@ -108,6 +108,20 @@ def _commit(table: LakeTable, change: Change, transaction: Transaction) -> Versi
         return replace(table.engine.commit(proposal), rows=newest.version.rows - gone + come)
 
     return attempt(table, make)
+
+
+def _parent(table: LakeTable, change: Change, transaction: Transaction) -> LakeState:
+    """What the change was made on; rows that are only added fit the newest version as well, if that expired."""
+    try:
+        return table.state(transaction.parent)
+    except VersionNotFoundError as error:
+        if not change.remove and change.schema is None:
+            return table.state()
+        raise CommitConflictError(
+            f"Nothing was committed: version {transaction.parent.id}, which the change was made on, expired meanwhile.",
+            path=table.root,
+            hint="Open the newest version and make the change again.",
+        ) from error
 
 
 def attempt(table: LakeTable, make: Callable[[LakeState], Version], /) -> Version:
@@ -223,6 +237,7 @@ def _keep_index(table: LakeTable, transaction: Transaction, written: Sequence[Wr
             index=one.index,
             files=tuple({f.path: f for f in (*carried.get(one.location, ()), *one.files)}.values()),
             references=tuple(one.references),
+            texts=table.texts_of(one.location),
         )
         for one in written
     ]
@@ -233,6 +248,9 @@ def _carried(table: LakeTable, written: Sequence[Written], draft: Proposal) -> M
     """New shard -> the copied-in files of the shards that leave which its rows still name."""
     known = table.shelf.sidecar.find(draft.remove)
     files: dict[str, Copied] = {file.path: file for path, index in known.items() for file in index.files(path)}
+    for leaves in draft.remove:
+        if leaves.path not in known:  # another client wrote it: only its rows tell which files they name
+            files |= {file.path: file for file in foreign.named_files(table.shelf, leaves)}
     if not files:
         return {}
     arrow = draft.schema if draft.schema is not None else draft.base.schema

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from seqlake.shards.columns import Columns, Constant, Stored
+from seqlake.shards.memory import ArrowShard
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,6 +39,7 @@ class LakeFile:
         absent: Logical columns that the file does not hold, whatever its columns are called.
         deleted: Numbers of the rows that this version does not have, ascending; None for none.
         statistics: Scalar column -> (min, max, nulls), where the lake says so.
+        held: The rows themselves, where the lake keeps them in its catalog and there is no file.
     """
 
     path: str
@@ -48,6 +50,7 @@ class LakeFile:
     absent: frozenset[str] = frozenset()
     deleted: Ints | None = None
     statistics: Mapping[str, tuple[object, object, int]] = field(default_factory=dict, repr=False)
+    held: pa.Table | None = field(default=None, repr=False)
 
     @property
     def live(self) -> int:
@@ -76,7 +79,8 @@ class LakeFile:
         gone = b"" if self.deleted is None else np.asarray(self.deleted, "<i8").tobytes()
         digest = blake2b(gone, digest_size=8).hexdigest() if gone else ""
         mapped = [sorted(self.columns.items()), sorted(map(repr, self.constants.items())), sorted(self.absent)]
-        return f"{self.path}\0{self.rows}\0{self.nbytes}\0{digest}\0{mapped!r}"
+        held = "" if self.held is None else ArrowShard(self.held).key
+        return f"{self.path}\0{self.rows}\0{self.nbytes}\0{digest}\0{mapped!r}{held}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

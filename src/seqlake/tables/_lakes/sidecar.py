@@ -30,10 +30,12 @@ class Sidecar:
 
     Args:
         store: The table's root.
+        label: What tells this table from others of the same root; empty where a root has one table.
     """
 
-    def __init__(self, store: Store, /) -> None:
+    def __init__(self, store: Store, /, *, label: str = "") -> None:
         self._store = store
+        self._pointer = f"{paths.MERGED}-{label}" if label else paths.MERGED
         self._of: dict[str, IndexFile] = {}
         self._read: set[str] = set()
         self._lock = RLock()
@@ -68,7 +70,7 @@ class Sidecar:
         """Put the rows of all shards of a version into one file, and point to it."""
         path = f"{names.INDEX}/{names.merged_index(0, transaction)}"
         self._put(path, indexes.encode(rows), transaction)
-        self._put(paths.MERGED, path.encode(), transaction)
+        self._put(self._pointer, path.encode(), transaction)
 
     def is_due(self, files: Sequence[LakeFile], /) -> bool:
         """Whether a merged file would save reading many."""
@@ -80,7 +82,7 @@ class Sidecar:
 
     def merged(self) -> str | None:
         """The path of the merged index file that counts now."""
-        data = read(self._store, paths.MERGED)
+        data = read(self._store, self._pointer)
         found = None if data is None else data.decode("utf-8", "replace").strip()
         return found if found and names.is_merged_index(found.rpartition("/")[2]) else None
 

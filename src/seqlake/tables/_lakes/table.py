@@ -51,10 +51,16 @@ class LakeTable:
         self._forget()
 
     def _forget(self) -> None:
-        made = getattr(self.engine, "sidecar", None)
-        self.shelf = Shelf(self.engine.root, storage=self.engine.storage, sidecar=made)
+        # Tables of one DuckLake share a root.
+        label, made = getattr(self.engine, "label", ""), getattr(self.engine, "sidecar", None)
+        self.shelf = Shelf(self.engine.root, storage=self.engine.storage, label=label, sidecar=made)
         self._states: dict[int | str, LakeState] = {}
         self._scratch: dict[str, str] = {}
+        self._texts: dict[str, bytes] = {}  # of shards staged here, for their sidecar
+
+    def texts_of(self, location: str, /) -> bytes:
+        """The packed ids of a shard that was staged in this process; empty for others."""
+        return self._texts.pop(location.rpartition("/")[2].removesuffix(names.SUFFIX), b"")
 
     def __getstate__(self) -> dict[str, Any]:
         return {"engine": self.engine}
@@ -93,6 +99,12 @@ class LakeTable:
             found: Iterable[tuple[object, ...]] = made(batch)
             return found
         return zip(*(batch.column(name).to_pylist() for name in self.partition_by), strict=True)
+
+    @property
+    def swept(self) -> frozenset[str]:
+        """Endings of names that the lake's own cleanup removes wherever they lie, `_seqlake/` included."""
+        found: frozenset[str] = getattr(self.engine, "swept", frozenset())
+        return found
 
     # ---- reading
     def versions(self) -> Sequence[Version]:
@@ -169,7 +181,11 @@ class LakeTable:
 
     def stage(self, transaction: Transaction, written: Written, /) -> Written:
         """Make a finished shard durable where nobody reads it yet; `commit` does it for those left."""
-        return staging.stage(self.engine, self.store, transaction.id, written)
+        texts = b"" if staging.is_staged(written.location, transaction.id) else staging.texts_of(written)
+        staged = staging.stage(self.engine, self.store, transaction.id, written)
+        if texts:
+            self._texts[staged.location.rpartition("/")[2].removesuffix(names.SUFFIX)] = texts
+        return staged
 
     def files(self, transaction: Transaction, /) -> str:
         """The folder, below the root, that copied-in files go into; no lake's cleanup enters it."""

@@ -52,9 +52,10 @@ def open(location: object, /, *, storage: Mapping[str, str] | None = None) -> La
         MissingDependencyError: `deltalake` is not installed.
 
     Example:
-        >>> table = open("delta:lake/arm")
-        >>> sum(shard.rows for shard in table.snapshot().shards())
-        64
+        ```python
+        table = open("delta:lake/arm")
+        sum(shard.rows for shard in table.snapshot().shards())
+        ```
     """
     if _is_native(location):
         return LakeTable(DeltaEngine.of(location, storage=storage))
