@@ -153,6 +153,8 @@ def logical_shard(
         sidecar: What is believed of the file without asking it.
     """
     shard = bare_shard(store, file, storage=storage, index=index)
-    shard = shard if sidecar is None else believed(shard, file, sidecar, dict(schema))
+    if sidecar is not None:
+        stored = {name: schema[column] for column in schema for name in file.stored_names(column)}
+        shard = believed(shard, file, sidecar, stored)
     keep = kept_rows(file)
     return file.shown(shard if keep is None else Rows(shard, keep), schema)
