@@ -250,3 +250,18 @@ def test_what_cannot_be_read_is_refused_and_says_why(sqlite, engine, tmp_path):
         ducklake.open(locked)
     with pytest.raises(DatasetNotFoundError, match=r"main\.nobody.*main\.episodes"):
         ducklake.open(sqlite.replace(f"={NAME}", "=nobody"))
+
+
+def test_a_dropped_table_is_gone_for_both_and_its_name_is_free(sqlite, engine):
+    table = ducklake.create(sqlite, tables.SCHEMA)
+    append(table, ["a"])
+    table.drop()
+    lake = engine(sqlite)
+    assert lake.run("SELECT count(*) AS n FROM duckdb_tables() WHERE NOT internal AND database_name = 'lake'") == [
+        {"n": 0}
+    ]
+    with pytest.raises(DatasetNotFoundError):
+        ducklake.open(sqlite)
+    again = ducklake.create(sqlite, tables.SCHEMA)
+    append(again, ["b"])
+    assert rows_of(again.snapshot()) == lake.rows() == expected(["b"])

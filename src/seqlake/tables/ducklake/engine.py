@@ -260,6 +260,13 @@ class DuckLakeEngine:
             expiring.unschedule(session, paths)
         return Expired(removed=paths, retained=kept)
 
+    def drop(self) -> None:
+        """Drop the table, as `DROP TABLE` does: what older snapshots show of it stays until they expire."""
+        with catalog(self.address).writing() as session:
+            place = self._place(session)
+            counters = writing.Counters.next(session)
+            writing.finish(session, counters, writing.drop_table(session, place, counters), "drop", "")
+
     # ---- inside
     @property
     def files(self) -> Files:
