@@ -31,7 +31,9 @@ def test_looking(run, place):
     assert run("ls", place).code == 0
     assert run("show", place, "ep_3").code == 0
     assert run("schema", place).code == 0
-    assert run("sql", place, "SELECT count(*) AS n FROM dataset WHERE split = 'val'", "--json").json["rows"] == [{"n": 2}]
+    assert run("sql", place, "SELECT count(*) AS n FROM dataset WHERE split = 'val'", "--json").json["rows"] == [
+        {"n": 2}
+    ]
     assert run("stats", place).code == 0
 
 

@@ -237,6 +237,7 @@ def _keep_index(table: LakeTable, transaction: Transaction, written: Sequence[Wr
             index=one.index,
             files=tuple({f.path: f for f in (*carried.get(one.location, ()), *one.files)}.values()),
             references=tuple(one.references),
+            texts=table.texts_of(one.location),
         )
         for one in written
     ]

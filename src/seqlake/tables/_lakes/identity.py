@@ -12,6 +12,7 @@ from seqlake.errors import CommitConflictError, DuplicateSequenceError
 from seqlake.shards.ids import pack, unpack
 from seqlake.spec.schema import ID
 from seqlake.tables._lakes.shards import bare_shard
+from seqlake.tables.standalone.indexes import unpack_texts
 from seqlake.tables.standalone.lookup import IdRuns
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class LakeIds:
         self._storage = storage
         self._runs = IdRuns()
         self._lock = RLock()
-        self._texts: dict[str, list[str | None]] = {}
+        self._texts: dict[str, Sequence[str | None]] = {}
 
     def check(
         self,
@@ -160,8 +161,14 @@ class LakeIds:
         if file.path not in self._texts:
             if len(self._texts) >= _REMEMBERED:
                 self._texts.clear()
-            self._texts[file.path] = self._column(file).to_pylist()
+            self._texts[file.path] = self._kept(file) or self._column(file).to_pylist()
         return str(self._texts[file.path][row])
+
+    def _kept(self, file: LakeFile) -> list[str] | None:
+        """The ids of a file as the sidecar keeps them."""
+        known = self._sidecar.find([file]).get(file.path)
+        texts = None if known is None else unpack_texts(known.texts(file.path))
+        return texts if texts is not None and len(texts) == file.rows else None
 
     def _column(self, file: LakeFile) -> pa.Array:
         if ID in file.constants:

@@ -12,7 +12,8 @@ from seqlake.shards.columns import Columns, Constant, Stored
 from seqlake.shards.files import ParquetShard
 from seqlake.shards.memory import ArrowShard
 from seqlake.shards.rows import Rows
-from seqlake.tables._lakes.paths import blob_at
+from seqlake.tables._lakes.believed import believed
+from seqlake.tables._lakes.paths import blob_at, is_outside
 from seqlake.tables.standalone.log import root_of
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from seqlake.shards.columns import From
     from seqlake.spec.schema import Schema
     from seqlake.tables._lakes.engine import LakeFile
+    from seqlake.tables._lakes.sidecar import Sidecar
 
 _Found = TypeVar("_Found")
 
@@ -62,7 +64,11 @@ class LakeBlob:
     @property
     def token(self) -> str:
         """The token of the bytes that were found."""
-        return self._on_bytes(lambda blob: blob.token)
+        found = self._on_bytes(lambda blob: blob.token)
+        if not found:  # not looked at yet
+            self._found = blob_at(self._store, self._path, storage=self._storage)
+            found = self._found.token
+        return found
 
     def view(self) -> memoryview | None:
         """All of it as memory, as the store's own blob gives it."""
@@ -84,18 +90,32 @@ class LakeBlob:
                 path=self.location,
                 hint="Open a newer version; `ds.versions()` lists them.",
             ) from error
+        except ShardChangedError:
+            raise
+        except OSError:
+            self._refuse_another_size(blob_at(self._store, self._path, storage=self._storage).size)
+            raise
 
     def _look(self) -> Blob:
+        known = None if is_outside(self._path) else getattr(self._store, "known", None)
+        if known is not None:  # the first bytes tell whether it has this size
+            found: Blob = known(self._path, self._nbytes)
+            return found
         blob = blob_at(self._store, self._path, storage=self._storage)
-        if blob.size != self._nbytes:
-            raise ShardChangedError(
-                f"Expected {self._nbytes} bytes at {self.location}, as the table says, found {blob.size}.",
-                path=self.location,
-            )
+        self._refuse_another_size(blob.size)
         return blob
 
+    def _refuse_another_size(self, size: int) -> None:
+        if size != self._nbytes:
+            raise ShardChangedError(
+                f"Expected {self._nbytes} bytes at {self.location}, as the table says, found {size}.",
+                path=self.location,
+            )
 
-def bare_shard(store: Store, file: LakeFile, /, *, storage: Mapping[str, str] | None, index: bytes | None) -> Shard:
+
+def bare_shard(
+    store: Store, file: LakeFile, /, *, storage: Mapping[str, str] | None, index: bytes | None
+) -> ParquetShard:
     """A file with its own columns and all its rows; `index` is kept outside the file."""
     if file.held is not None:
         held = ArrowShard(file.held)
@@ -122,9 +142,20 @@ def logical_shard(
     *,
     storage: Mapping[str, str] | None = None,
     index: bytes | None = None,
+    sidecar: Sidecar | None = None,
 ) -> Shard:
-    """A file as the version shows it: without its deleted rows, with the version's columns and types."""
+    """A file as the version shows it: without its deleted rows, with the version's columns and types.
+
+    Args:
+        store: The table's root.
+        file: The file.
+        schema: The version's columns.
+        storage: obstore's options, for files outside the root.
+        index: An offset index kept outside the file.
+        sidecar: What is believed of the file without asking it.
+    """
     shard = bare_shard(store, file, storage=storage, index=index)
+    shard = shard if sidecar is None else believed(shard, file, sidecar, dict(schema))
     keep = kept_rows(file)
     return Columns(shard if keep is None else Rows(shard, keep), schema, mapping(file, schema))
 

@@ -12,6 +12,7 @@ from seqlake.shards.lengths import lengths_of
 from seqlake.shards.parquet import index as offsets
 from seqlake.tables._lakes import checking, derived, paths, sidecar, types
 from seqlake.tables._lakes.shards import kept_rows, logical_shard
+from seqlake.tables.standalone.log import on_disk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -130,10 +131,20 @@ class LakeSnapshot:
 
     @cached_property
     def _shards(self) -> list[Shard]:
-        foreign = self.shelf.sidecar.find([file for file in self.state.files if paths.owner(file.path) is None])
+        shelf, schema = self.shelf, self.schema
+        foreign = shelf.sidecar.find([file for file in self.state.files if paths.owner(file.path) is None])
         beside = {path: bytes(data) for path, known in foreign.items() if (data := known.offsets(path))}
+        # A request is worth more than a look into a file: what the sidecar says of our own is believed there.
+        believed = None if on_disk(shelf.store) else shelf.sidecar
         return [
-            logical_shard(self.shelf.store, file, self.schema, storage=self.shelf.storage, index=beside.get(file.path))
+            logical_shard(
+                shelf.store,
+                file,
+                schema,
+                storage=shelf.storage,
+                index=beside.get(file.path),
+                sidecar=None if paths.owner(file.path) is None else believed,
+            )
             for file in self.state.files
         ]
 

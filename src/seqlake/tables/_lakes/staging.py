@@ -7,8 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
+from seqlake.spec.schema import ID
 from seqlake.tables._lakes import paths
-from seqlake.tables.standalone import names
+from seqlake.tables.standalone import indexes, names
 from seqlake.tables.standalone.log import names_in, on_disk
 
 if TYPE_CHECKING:
@@ -39,6 +42,16 @@ def stage(engine: Engine, store: Store, transaction: str, written: Written, /) -
         store.put(path, here)
         here.unlink(missing_ok=True)
     return replace(written, location=path)
+
+
+def texts_of(written: Written, /) -> bytes:
+    """The ids of a shard that is still on this machine, packed; empty where it has none."""
+    import pyarrow.parquet as pq
+
+    if not written.ids:
+        return b""
+    column = pq.read_table(written.location, columns=[ID], use_threads=False).column(ID)
+    return indexes.pack_texts(column.cast(pa.string()).to_pylist())
 
 
 def is_staged(location: str, transaction: str, /) -> bool:

@@ -53,6 +53,11 @@ class LakeTable:
         self.shelf = Shelf(self.engine.root, storage=self.engine.storage, label=label)
         self._states: dict[int | str, LakeState] = {}
         self._scratch: dict[str, str] = {}
+        self._texts: dict[str, bytes] = {}  # of shards staged here, for their sidecar
+
+    def texts_of(self, location: str, /) -> bytes:
+        """The packed ids of a shard that was staged in this process; empty for others."""
+        return self._texts.pop(location.rpartition("/")[2].removesuffix(names.SUFFIX), b"")
 
     def __getstate__(self) -> dict[str, Any]:
         return {"engine": self.engine}
@@ -160,7 +165,11 @@ class LakeTable:
 
     def stage(self, transaction: Transaction, written: Written, /) -> Written:
         """Make a finished shard durable where nobody reads it yet; `commit` does it for those left."""
-        return staging.stage(self.engine, self.store, transaction.id, written)
+        texts = b"" if staging.is_staged(written.location, transaction.id) else staging.texts_of(written)
+        staged = staging.stage(self.engine, self.store, transaction.id, written)
+        if texts:
+            self._texts[staged.location.rpartition("/")[2].removesuffix(names.SUFFIX)] = texts
+        return staged
 
     def files(self, transaction: Transaction, /) -> str:
         """The folder, below the root, that copied-in files go into; no lake's cleanup enters it."""

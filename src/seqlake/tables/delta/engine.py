@@ -21,7 +21,7 @@ from seqlake.files.stores import open_store
 from seqlake.spec.schema import ID
 from seqlake.tables._lakes import paths, types
 from seqlake.tables._lakes.engine import Expired, LakeState, RivalError
-from seqlake.tables.delta import actions, listing, protocol, retention, schemas
+from seqlake.tables.delta import actions, listing, protocol, retention, schemas, unity
 from seqlake.tables.delta.log import LOG, DeltaLog
 from seqlake.tables.standalone import names
 from seqlake.tables.standalone.log import on_disk
@@ -68,9 +68,9 @@ class DeltaEngine:
 
     @classmethod
     def of_unity(cls, address: str, /, *, storage: Mapping[str, str] | None = None) -> DeltaEngine:
-        """Of a name in a Unity Catalog, which deltalake resolves with the usual variables of Databricks."""
-        table = _deltalake().DeltaTable(address, storage_options=dict(storage or {}))
-        return cls.of(table, storage=storage)
+        """Of a name in a Unity Catalog, with the keys that the catalog lends for it."""
+        location, options = unity.resolve(address, storage=storage)
+        return cls(absolute(location), storage=options or None)
 
     @property
     def root(self) -> str:
