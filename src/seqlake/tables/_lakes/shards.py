@@ -115,7 +115,7 @@ class LakeBlob:
 
 def bare_shard(
     store: Store, file: LakeFile, /, *, storage: Mapping[str, str] | None, index: bytes | None
-) -> ParquetShard:
+) -> ParquetShard | ArrowShard:
     """A file with its own columns and all its rows; `index` is kept outside the file."""
     if file.held is not None:
         held = ArrowShard(file.held)
@@ -154,8 +154,10 @@ def logical_shard(
         index: An offset index kept outside the file.
         sidecar: What is believed of the file without asking it.
     """
-    shard = bare_shard(store, file, storage=storage, index=index)
-    shard = shard if sidecar is None else believed(shard, file, sidecar, dict(schema))
+    bare = bare_shard(store, file, storage=storage, index=index)
+    shard: Shard = bare
+    if sidecar is not None and isinstance(bare, ParquetShard):
+        shard = believed(bare, file, sidecar, dict(schema))
     keep = kept_rows(file)
     return Columns(shard if keep is None else Rows(shard, keep), schema, mapping(file, schema))
 
