@@ -130,3 +130,20 @@ def test_a_shard_that_was_adopted_is_another_name_for_it(location, tmp_path):
     table.collect(older_than=timedelta(0))
     assert theirs.exists()
     assert not list(tmp_path.rglob(f"{written.location.rpartition('/')[2]}*"))
+
+
+HOMES = {"plain": "{}/plain", "ducklake": "ducklake:sqlite:{}/to.sqlite?table=episodes"}
+
+
+@pytest.mark.parametrize(("source", "target"), [("ducklake", "plain"), ("plain", "ducklake"), ("ducklake", "ducklake")])
+@pytest.mark.parametrize("adopt", [True, False])
+def test_moved_between_homes(tmp_path, source, target, adopt):
+    dataset = sl.create(HOMES[source].format(tmp_path / "from"), SCHEMA)
+    fill(dataset, 6)
+    out = sl.convert(sl.open(dataset.location), HOMES[target].format(tmp_path / "to"), adopt=adopt, workers=1)
+    assert out.to_arrow().sort_by("sequence_id").equals(dataset.to_arrow().sort_by("sequence_id"))
+    assert out.validate(depth="files").ok
+    out.delete(ids=["ep_001"])
+    out.collect(older_than=timedelta(0))
+    assert len(sl.open(dataset.location)) == 6
+    assert len(sl.open(out.location)) == 5
