@@ -98,7 +98,11 @@ class RestCatalog(BaseHTTPRequestHandler):
 
     def do_HEAD(self):
         parts = self.path.strip("/").split("/")
-        there = self.behind.table_exists((parts[2], parts[4])) if len(parts) == 5 else self.behind.namespace_exists(parts[2])
+        there = (
+            self.behind.table_exists((parts[2], parts[4]))
+            if len(parts) == 5
+            else self.behind.namespace_exists(parts[2])
+        )
         self.answer(204 if there else 404)
 
     def do_GET(self):
@@ -117,7 +121,9 @@ class RestCatalog(BaseHTTPRequestHandler):
             self.answer(200, {"identifiers": [{"namespace": [ns], "name": name} for ns, name in found]})
         elif len(parts) == 3:
             there = self.behind.namespace_exists(parts[2])
-            self.answer(200, {"namespace": [parts[2]], "properties": {}}) if there else self.refuse(404, KeyError(parts[2]))
+            self.answer(200, {"namespace": [parts[2]], "properties": {}}) if there else self.refuse(
+                404, KeyError(parts[2])
+            )
         else:
             self.answer(200, {"namespaces": [list(one) for one in self.behind.list_namespaces()]})
 
@@ -138,9 +144,7 @@ class RestCatalog(BaseHTTPRequestHandler):
             make = self.behind._create_staged_table if wanted.stage_create else self.behind.create_table
             spec = wanted.partition_spec or UNPARTITIONED_PARTITION_SPEC
             try:
-                self.table(
-                    make((parts[2], wanted.name), wanted.table_schema, None, spec, properties=wanted.properties)
-                )
+                self.table(make((parts[2], wanted.name), wanted.table_schema, None, spec, properties=wanted.properties))
             except TableAlreadyExistsError as error:
                 self.refuse(409, error)
         elif len(parts) == 5:
@@ -194,6 +198,8 @@ def cells():
     """All rows of anything that gives an Arrow table, by id, as plain values."""
 
     def of(table):
-        return {row["sequence_id"]: row for row in (table if isinstance(table, pa.Table) else table.to_arrow()).to_pylist()}
+        return {
+            row["sequence_id"]: row for row in (table if isinstance(table, pa.Table) else table.to_arrow()).to_pylist()
+        }
 
     return of

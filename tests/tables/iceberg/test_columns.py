@@ -79,9 +79,7 @@ def test_shards_numbered_before_a_rivals_column_are_refused(dataset, address):
     late = sl.open(address)
     schema = late.schema.with_columns({"mine": pa.int64()})
     transaction = late.table.begin()
-    writer = parquet.create(
-        late.table.place(transaction, n="0"), schema, ids=late.table.field_ids(schema)
-    )
+    writer = parquet.create(late.table.place(transaction, n="0"), schema, ids=late.table.field_ids(schema))
     writer.write(tables.batch([{"sequence_id": "late", "mine": 7}], schema))
     with theirs_update(dataset) as update:
         update.add_column("yours", "string_type")
@@ -127,7 +125,12 @@ def test_files_without_ids_are_read_by_the_names_they_had(dataset, theirs, cells
     dataset.rename_column("task", "label")
     dataset.drop_column("reward")
     dataset.add_column("reward", pa.float32())
-    assert cells(dataset)["foreign"] == {"sequence_id": "foreign", "label": "wave", "reward": None, "action": [[1.0, 2.0]]}
+    assert cells(dataset)["foreign"] == {
+        "sequence_id": "foreign",
+        "label": "wave",
+        "reward": None,
+        "action": [[1.0, 2.0]],
+    }
     same(dataset, theirs, cells)
 
 

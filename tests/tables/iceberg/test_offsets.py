@@ -36,7 +36,9 @@ def known(theirs):
 
 def live(theirs):
     location = theirs().location() + "/"
-    return {row["file_path"].removeprefix(location): row["record_count"] for row in theirs().inspect.files().to_pylist()}
+    return {
+        row["file_path"].removeprefix(location): row["record_count"] for row in theirs().inspect.files().to_pylist()
+    }
 
 
 @pytest.fixture
