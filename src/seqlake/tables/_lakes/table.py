@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import ReadOnlyError, VersionNotFoundError
 from seqlake.protocols import Transaction, Version
-from seqlake.tables._lakes import collecting, committing, derived, paths, resolving, staging, types
+from seqlake.tables._lakes import collecting, committing, derived, foreign, paths, resolving, staging, types
 from seqlake.tables._lakes.shelf import Shelf
 from seqlake.tables._lakes.snapshot import LakeSnapshot
 from seqlake.tables.standalone import markers, names, transactions
@@ -235,6 +235,23 @@ class LakeTable:
         if not isinstance(wanted, int | str):
             raise VersionNotFoundError(f"A version's id was expected, found {wanted!r}.", path=self.root)
         return committing.rollback(self, wanted)
+
+    def adopt(self) -> Version:
+        """Index the shards of other clients, so that ids and steps in them are found without reading them again.
+
+        They are in the table already: nothing is committed.
+        """
+        state = self.state()
+        foreign.merge(self.shelf, state, names.new_transaction())
+        return state.version
+
+    def strangers(self) -> Sequence[str]:
+        """None: what other clients write is in the table."""
+        return []
+
+    def metadata_edited(self) -> bool:
+        """Never: the property is a part of the table, whoever sets it."""
+        return False
 
     def collect(self, *, older_than: timedelta, dry_run: bool = False) -> Sequence[str]:
         """Remove what no version within `older_than` names: data files, copied-in files, dead writers' leftovers.
