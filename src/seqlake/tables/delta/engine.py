@@ -14,7 +14,13 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from seqlake import plugins
-from seqlake.errors import CommitUnknownError, DatasetExistsError, DatasetNotFoundError, SchemaMismatchError, VersionNotFoundError
+from seqlake.errors import (
+    CommitUnknownError,
+    DatasetExistsError,
+    DatasetNotFoundError,
+    SchemaMismatchError,
+    VersionNotFoundError,
+)
 from seqlake.files.credentials import Storage, for_deltalake
 from seqlake.files.locations import absolute, is_local, local_path, scheme
 from seqlake.files.stores import open_store
