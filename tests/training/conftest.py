@@ -41,7 +41,8 @@ class FlatReader:
         shard.opened += 1
 
     def batches(self, columns, /, *, rows=None):
-        yield from self._shard.table.select(list(columns)).combine_chunks().to_batches()
+        table = self._shard.table if rows is None else self._shard.table.take(rows)
+        yield from table.select(list(columns)).combine_chunks().to_batches()
 
     def flat(self, column: str, /) -> Flat | None:
         kind = self._shard.schema[column]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from seqlake.protocols import Ints
     from seqlake.training.cells import Cells
-    from seqlake.training.damage import BadSample
+    from seqlake.training.damage import BadSample, Harm
     from seqlake.training.gather import Ranges
     from seqlake.training.opened import Opened
     from seqlake.training.survey import Survey
@@ -179,6 +179,10 @@ class Assembler:
 
     def close(self) -> None:
         """End what is done ahead of batches, if anything is."""
+
+    def harmed(self, samples: Samples) -> Mapping[int, Sequence[Harm]]:  # noqa: ARG002 - a batch of samples, as it is made
+        """Place in a batch -> what only making it showed to be bad: nothing, cells are looked at before."""
+        return {}
 
     @property
     def _edges(self) -> str:

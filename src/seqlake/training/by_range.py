@@ -12,7 +12,7 @@ import pyarrow as pa
 from seqlake.files.ranges import GAP
 from seqlake.shards.files import ParquetShard
 from seqlake.shards.parquet.reader import ParquetReader
-from seqlake.training.shard_cache.sources import beneath, is_remote, over
+from seqlake.training.shard_cache.layers import beneath, is_remote, over
 from seqlake.training.transfers import MeteredBlob, read_ranges
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from seqlake.training.verbs import Verbs
 from seqlake.windows.spec import as_window
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from seqlake.protocols import Readable
     from seqlake.training.batches import Batch
@@ -41,9 +41,14 @@ class Loader(Verbs):
     video and column of images uint8 `[B, W, height, width, 3]` and its mask, for each column asked for with None `[B]`
     and `<column>_mask` `[B]`, `sequence_id` `[B]`, `start` `[B]`, and with `.tail("pad")` or `.on_error` `valid` `[B]`.
 
+    Where rows are samples (`source.schema.id` is None) and the window names columns, or is None for all of them, a
+    batch has an array `[B, ...]` for each column whose cells have one declared shape, and a list of B values (texts,
+    bytes, arrays of any shape) for every other; `<column>_mask` `[B]` only for columns that may be null.
+
     Args:
         source: A dataset, a selection, anything else that follows the `Readable` protocol, or a `Mix` of several.
-        window: A mapping of columns to offsets, a `Window`, or `Whole(columns)`.
+        window: A mapping of columns to offsets, a `Window`, or `Whole(columns)`; names of columns mean `Whole(names)`,
+            None all columns.
         batch_size: Samples a step on each rank.
         shuffle: True for the default, False for source order, or `Shuffle(lanes=, block=, visits=)`.
         seed: Any whole number.
@@ -66,7 +71,7 @@ class Loader(Verbs):
         source: Readable | Mix,
         /,
         *,
-        window: Window | Whole | Mapping[str, Any],
+        window: Window | Whole | Mapping[str, Any] | Sequence[str] | None,
         batch_size: int,
         shuffle: bool | Shuffle = True,
         seed: int = 0,
@@ -153,7 +158,7 @@ class Loader(Verbs):
             sharers: Processes of this machine that decode frames at the same time.
         """
         prepared, settings = self._prepared, self._settings
-        assembler = prepared.assembler()
+        assembler = prepared.assembler(sharers=sharers)
         if settings.reuse:
             assembler.reuse_buffers()
         planner = prepared.planner()

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from seqlake.protocols import Ints
     from seqlake.training.batches import Batch, Samples
     from seqlake.training.cells import Cells
+    from seqlake.training.damage import Harm
     from seqlake.training.sources import PreparedMix
     from seqlake.windows.tracks import Track
 
@@ -53,16 +54,25 @@ class MixAssembler(Assembler):
     sequences, windows read by range and shards of unlike layouts are assembled dataset by dataset and put together.
     """
 
-    def __init__(self, prepared: PreparedMix) -> None:
+    def __init__(self, prepared: PreparedMix, *, sharers: int) -> None:
         super().__init__(prepared.surveys[0], prepared.opened)
         self._prepared = prepared
-        self._assemblers = [member.assembler() for member in prepared.members]
+        self._assemblers = [member.assembler(sharers=sharers) for member in prepared.members]
         self._names = np.array([*prepared.mix.sources, None], dtype=object)[:-1]
         self._sequences = isinstance(prepared.settings.window, Whole)
         self._reads = any(isinstance(assembler, RangeAssembler) for assembler in self._assemblers)
 
     def reuse_buffers(self) -> None:
         """Nothing: batches are put together in fresh memory."""
+
+    def harmed(self, samples: Samples) -> dict[int, Sequence[Harm]]:
+        """Place in a batch -> what only making it showed to be bad."""
+        found: dict[int, Sequence[Harm]] = {}
+        for member, which in self._prepared.by_member(samples.rows):
+            own = some(samples, which, before=int(self._prepared.first_rows[member]))
+            harms = self._assemblers[member].harmed(own)
+            found |= {int(which[place]): harms[place] for place in harms}
+        return {place: found[place] for place in found if place not in samples.bad}
 
     def prepare(self, samples: Samples, *, size: int) -> Chunk:
         """Find where the windows of some batches lie; see `Assembler.prepare`."""

@@ -52,12 +52,24 @@ def together(parts: Sequence[tuple[Ints, Batch]], window: Any) -> Batch:
         if name in packed or f"{name.removesuffix('_mask')}_offsets" in parts[0][1]:
             continue
         values = [(own, part[name]) for own, part in parts]
+        if isinstance(values[0][1], list):
+            batch[name] = _listed(values, size)
+            continue
         batch[name] = scattered(values, size, name=name, whole=isinstance(window, Whole))
     for offsets, name in packed.items():
         if offsets in parts[0][1]:
             for each in {name, f"{name}_mask"} & parts[0][1].keys():
                 batch[each], batch[offsets] = _packed([(own, part[each], part[offsets]) for own, part in parts], size)
     return batch
+
+
+def _listed(parts: Sequence[tuple[Ints, list[Any]]], size: int) -> list[Any]:
+    """[B] Python values at their positions."""
+    found: list[Any] = [None] * size
+    for own, values in parts:
+        for place, value in zip(own.tolist(), values, strict=True):
+            found[place] = value
+    return found
 
 
 def scattered(parts: Sequence[tuple[Ints, NDArray[Any]]], size: int, *, name: str, whole: bool = False) -> NDArray[Any]:

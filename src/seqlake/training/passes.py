@@ -19,12 +19,13 @@ from seqlake.training.substitutes import Substitutes
 from seqlake.training.visits import visits
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from seqlake.protocols import Ints
     from seqlake.training.batches import Assembler, Batch, Chunk
+    from seqlake.training.damage import Harm
     from seqlake.training.frame_batch import FrameBatch
     from seqlake.training.frames import FrameStream
     from seqlake.training.mixed import MixPlanner
@@ -221,11 +222,17 @@ class Pass:
             self._repair.finish(
                 batch,
                 chunk.samples.part(at * self._local, (at + 1) * self._local),
-                {} if self._frames is None else self._frames.harmed,
+                self._harmed(chunk, at),
             )
         elif self._settings.tail == "pad":
             batch["valid"] = chunk.samples.valid[at * self._local : (at + 1) * self._local]
         return self._transformed(batch, chunk.samples, at) if self._settings.transforms else batch
+
+    def _harmed(self, chunk: Chunk, at: int) -> Mapping[int, Sequence[Harm]]:
+        """Place in a batch -> what only reading or decoding it showed to be bad."""
+        if self._frames is not None:
+            return self._frames.harmed
+        return self._assembler.harmed(chunk.samples.part(at * self._local, (at + 1) * self._local))
 
     def _transformed(self, batch: Batch, samples: Samples, at: int) -> Batch:
         began, own = perf_counter(), slice(at * self._local, (at + 1) * self._local)

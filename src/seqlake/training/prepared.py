@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -14,7 +14,11 @@ from seqlake.training.frames import FrameColumns, FrameStream
 from seqlake.training.mixed import MixPlanner, Mixture, resolved
 from seqlake.training.opened import Opened
 from seqlake.training.passes import Planner
+from seqlake.training.plan import resident
 from seqlake.training.range_batches import RangeAssembler
+from seqlake.training.rows.batches import RowAssembler
+from seqlake.training.rows.pictures import Pictures
+from seqlake.training.rows.shards import RowShards
 from seqlake.training.state import describe
 from seqlake.training.steps import Steps
 from seqlake.training.survey import Survey, survey
@@ -115,6 +119,10 @@ class Prepared:
 
     def _open(self) -> Opened:
         settings = self.settings
+        if self.survey.by_row:
+            shuffle = resolved(settings.shuffle, self.survey.axis.shard_windows)
+            in_use = resident(self.survey.axis, shuffle)
+            return cast("Opened", RowShards(self.source.schema, self.survey, settings.cache, in_use=in_use))
         return Opened(self.source.schema, self.survey, settings.cache, tolerant=settings.on_error.tolerant)
 
     @cached_property
@@ -175,8 +183,12 @@ class Prepared:
             return MixPlanner(self.mixture, self.steps)
         return Planner(self.survey, self.steps, shuffle=self.shuffle, seed=self.settings.seed)
 
-    def assembler(self) -> Assembler:
-        """Makes batches of samples."""
+    def assembler(self, *, sharers: int = 1) -> Assembler:
+        """Makes batches of samples; `sharers` processes of this machine do so at the same time."""
+        if self.survey.by_row:
+            rows = cast("RowShards", self.opened)
+            pictures = Pictures(self.settings.frames, sharers=sharers)
+            return cast("Assembler", RowAssembler(rows, pictures, tolerant=self.settings.on_error.tolerant))
         if self.opened.portion is not None:
             return RangeAssembler(self.survey, self.opened)
         return Assembler(self.survey, self.opened)

@@ -10,7 +10,7 @@ import numpy as np
 from seqlake.errors import SeqlakeError
 from seqlake.files.ranges import GAP, PARALLEL
 from seqlake.training.by_range import look
-from seqlake.training.shard_cache.sources import beneath
+from seqlake.training.shard_cache.layers import beneath
 from seqlake.training.telemetry import ORIGINS
 
 if TYPE_CHECKING:

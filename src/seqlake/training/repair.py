@@ -96,11 +96,16 @@ class Repair:
         def filled(places: Ints, others: Samples) -> NDArray[np.bool_]:
             found, good = self._assembled(others)
             own, window = places[good], self._prepared.settings.window
-            if isinstance(window, Whole):  # of other lengths
+            if isinstance(window, Whole) and not self._prepared.surveys[0].by_row:  # of other lengths
                 if len(own):
                     batch.update(exchanged(batch, own, chosen(found, np.flatnonzero(good), window), window))
-            else:
-                for name, values in found.items():
+                valid[own], substituted[own] = samples.valid[own], True
+                return good
+            for name, values in found.items():
+                if isinstance(values, list):
+                    for place, which in zip(own.tolist(), np.flatnonzero(good).tolist(), strict=True):
+                        batch[name][place] = values[which]
+                else:
                     batch[name][own] = values[good]
             valid[own], substituted[own] = samples.valid[own], True
             return good

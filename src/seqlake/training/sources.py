@@ -19,6 +19,7 @@ from seqlake.training.mixture import Mix
 from seqlake.training.opened_mix import MixOpened
 from seqlake.training.prepared import Prepared
 from seqlake.training.telemetry import Fetched
+from seqlake.windows.spec import Whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,8 +44,15 @@ def prepare(source: Readable | Mix, settings: Settings) -> Prepared:
     """
     # A dataset moves on with its commits, and rows without a name would count as samples: a selection can pin both.
     if not isinstance(source, Mix):
-        return Prepared(_pinned(source), settings)
+        pinned = _pinned(source)
+        return Prepared(pinned, _named(settings, pinned.schema))
     return PreparedMix.of(source, settings)
+
+
+def _named(settings: Settings, schema: Schema) -> Settings:
+    """The settings with all columns named where all are meant."""
+    window = settings.window
+    return replace(settings, window=window.of(list(schema))) if isinstance(window, Whole) else settings
 
 
 def _pinned(source: Readable) -> Readable:
@@ -65,6 +73,7 @@ class PreparedMix(Prepared):
     def of(cls, mix: Mix, settings: Settings) -> PreparedMix:
         """From the sources as they are given; see `prepare`."""
         sources = {name: _pinned(source) for name, source in mix.sources.items()}
+        settings = _named(settings, next(iter(sources.values())).schema)
         _check({name: source.schema for name, source in sources.items()}, settings.window.columns)
         pinned = copy(mix)
         pinned.sources = sources
@@ -144,9 +153,9 @@ class PreparedMix(Prepared):
         files = sum((member.files_read for member in self.members), Fetched())
         return self.meter.report(held=self.opened.decoded, fetched=self.opened.fetched, files=files)
 
-    def assembler(self) -> Assembler:
+    def assembler(self, *, sharers: int = 1) -> Assembler:
         """Makes batches of samples of all datasets."""
-        return MixAssembler(self)
+        return MixAssembler(self, sharers=sharers)
 
     def frame_stream(self, *, sharers: int) -> FrameStream | None:
         """Decodes frames of all datasets, on one set of threads."""

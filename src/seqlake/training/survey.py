@@ -50,6 +50,7 @@ class Survey:
         axis: All windows.
         counts: For each temporal column and each column of images, [rows] T; empty for samples.
         step_bytes: Bytes of one step of each column, where its shape (of frames: the resolution) is declared.
+        by_row: Rows are samples and are delivered whole.
     """
 
     shards: Sequence[Shard]
@@ -65,6 +66,7 @@ class Survey:
     axis: Axis
     counts: Mapping[str, Ints] = field(default_factory=dict)
     step_bytes: Mapping[str, int] = field(default_factory=dict)
+    by_row: bool = False
 
     @property
     def rows(self) -> int:
@@ -114,13 +116,13 @@ def survey(source: Readable, window: Window | Whole, /) -> Survey:
     wanted: list[Track] = []
     framed: list[Track] = []
     if isinstance(window, Whole):
-        check_columns(window.columns, schema, categories=_WHOLE)
-        cells = [name for name in window.columns if schema[name].category == "temporal"]
+        by_row = schema.id is None
+        check_columns(window.columns, schema, categories=None if by_row else _WHOLE)
+        cells = [name for name in window.columns if schema[name].category == "temporal" and not by_row]
         clock = Clock(rate=None, rule="whole sequences need no clock")
-        framed = [Track.of(name, [0]) for name in schema if name in window.columns and has_frames(schema[name])]
-        values = [
-            name for name in window.columns if not (name in cells or name == schema.id or has_frames(schema[name]))
-        ]
+        shown = {name for name in schema if has_frames(schema[name]) and not by_row}
+        framed = [Track.of(name, [0]) for name in schema if name in window.columns and name in shown]
+        values = [name for name in window.columns if not (name in cells or name == schema.id or name in shown)]
     else:
         cells, values = [], singles(window, schema)
         clock = dataset_clock(source, given=window.clock, window=window)
@@ -149,6 +151,7 @@ def survey(source: Readable, window: Window | Whole, /) -> Survey:
         axis=Axis.of(windows, shard_rows=shard_rows),
         counts=lengths.counts,
         step_bytes={track.column: _step_bytes(schema[track.column]) for track in (*wanted, *framed)},
+        by_row=isinstance(window, Whole) and schema.id is None,
     )
 
 
