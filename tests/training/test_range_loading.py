@@ -220,6 +220,21 @@ def test_resumption_reads_nothing_of_what_was_skipped(store, tmp_path):
     assert asked(proxy) <= 4 * 3 + 2 + 8
 
 
+def test_how_many_windows_are_read_together_follows_from_their_size(readable, arm):
+    def portion(source, width):
+        loader = sl.Loader(source, window={"action": range(width)}, batch_size=4, cache=sl.Cache(fetch="range"))
+        return loader._prepared.opened.portion
+
+    small, large = (readable(*arm([50] * 4, action=action)) for action in (1, 1024))
+    assert portion(small, 1) == 1 << 15
+    assert portion(large, 64) == (32 << 20) // (64 * 4096)
+    schema, rows = arm([50] * 4)
+    undeclared = readable(sl.Schema({**schema, "action": sl.Trajectory()}), rows)
+    assert portion(undeclared, 64) == 1 << 9
+    loader = sl.Loader(small, window={"action": [0]}, batch_size=4)
+    assert loader._prepared.opened.portion is None
+
+
 def test_chunks_are_of_bounded_size_and_one_is_read_ahead(store, tmp_path, monkeypatch):
     _, ds = store
     monkeypatch.setattr("seqlake.training.ranged._AT_A_TIME", 4 * 64)
