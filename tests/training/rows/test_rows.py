@@ -268,8 +268,6 @@ def test_compressed_shards_are_decompressed_into_the_folder(tmp_path):
     some = packed.where("n < 30").select("n", "text")
     mine = Loader(some, window=None, batch_size=5, cache=Cache(tmp_path / "cache"))
     found = [n for batch in mine for n in batch["n"]]
-        n for batch in Loader(some, window=None, batch_size=5, cache=Cache(tmp_path / "cache")) for n in batch["n"]
-    ]
     assert sorted(found) == list(range(30))
 
 
