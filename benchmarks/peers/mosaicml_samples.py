@@ -1,9 +1,9 @@
 """MosaicML Streaming on the folders of benchmarks/mds.py: prints one line of JSON for each figure.
 
-    python mosaicml_samples.py read FOLDER        LocalDataset and StreamingDataset, samples a second
-    python mosaicml_samples.py write FOLDER       its writer, samples a second
-    python mosaicml_samples.py remote URI FOLDER  a first epoch from object storage
-    python mosaicml_samples.py start FOLDER       seconds to import, and from there to the first batch
+python mosaicml_samples.py read FOLDER        LocalDataset and StreamingDataset, samples a second
+python mosaicml_samples.py write FOLDER       its writer, samples a second
+python mosaicml_samples.py remote URI FOLDER  a first epoch from object storage
+python mosaicml_samples.py start FOLDER       seconds to import, and from there to the first batch
 """
 
 from __future__ import annotations
