@@ -18,11 +18,12 @@ as samples, which is the most that can be done for them. *Mixture* says how many
 of what windows drawn from all have; what has less than half is not compared with. CPU time and memory are those of the
 process and its workers; memory is what came to it since the measurement began, without pages of files.
 
-*Cameras*: as `benchmarks/video.py` measures, the loader's frames beside PyAV by hand and LeRobot on the same files.
+*Cameras*: as `benchmarks/video.py` measures, the loader's frames beside PyAV by hand and LeRobot on the same files. Of
+the libraries that know no video a sample holds both files of an episode, and torchcodec decodes a window a visit.
 
 *A bucket*: a server on loopback that counts. Everybody writes the same windows in shards of 14 MiB, and reads two
-epochs, the first with nothing copied, opening included. Seconds are compared with plain parallel GETs of the same objects
-before and after.
+epochs, the first with nothing copied, opening included. Seconds are compared with plain parallel GETs of the same
+objects before and after.
 
 *Growth*: a process a size; the first batch, opening included. `torch.randperm` is what shuffling by a table takes.
 """
@@ -49,6 +50,7 @@ from signals import BATCH, make_arrays, save_arrays, write_arm
 HERE = Path(__file__).parent
 PARTS = ("windows", "peers", "cameras", "remote", "growth")
 CAMERA_READERS = ("seqlake Loader", "pyav", "lerobot", "lerobot DataLoader")
+IN_SAMPLES = ("mosaicml", "litdata", "webdataset", "datasets", "lance")  # they know no video
 SMALL: dict[str, Any] = {
     "sequences": 60,
     "shards": [3, 20],
@@ -104,11 +106,10 @@ def cameras(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
     place = args.films or folder / "films"
     place.mkdir(parents=True, exist_ok=True)
+    names = [*CAMERA_READERS, *(f"{name} samples" for name in IN_SAMPLES if name in args.peers)]
     prepare(place, episodes=args.episodes, frames=args.frames, alike=False)
-    readers = [Reader(name, place / "plan.json", args.environments) for name in CAMERA_READERS]
-    tasks = {
-        f"random windows of {width}": {"order": "random", "width": width, "files": "h264"} for width in args.camera_widths
-    }
+    readers = [Reader(name, place / "plan.json", args.environments) for name in names]
+    tasks = {f"random windows of {n}": {"order": "random", "width": n, "files": "h264"} for n in args.camera_widths}
     asked = [(name, task, reader) for name, task in tasks.items() for reader in readers]
     results, missing = in_rounds(
         asked, rounds=4 * args.rounds, seconds=args.seconds, minutes=10, ours=CAMERA_READERS[0]
@@ -155,7 +156,7 @@ def main() -> None:
             "windows": lambda: windows(args, arrays, folder),
             "peers": lambda: peers(args, arrays, folder),
             "cameras": lambda: cameras(args, folder),
-            "remote": lambda: remote(args, save_arrays(folder / "far", make_arrays(args.remote_sequences)), folder / "far"),
+            "remote": lambda: remote(args, folder / "remote"),
             "growth": lambda: growth(folder, args.growth),
         }
         for name in args.only:

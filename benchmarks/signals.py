@@ -1,4 +1,4 @@
-"""Signals of an arm that benchmarks read in windows, and what reading them is compared with: memcpy, an expert's memmap."""
+"""Signals of an arm that benchmarks read in windows, and what that is compared with: memcpy, an expert's memmap."""
 
 from __future__ import annotations
 

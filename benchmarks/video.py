@@ -13,8 +13,8 @@ its decoding function in two threads that share nothing, the best that can be ma
 same function as its users run it, in two worker processes of torch's DataLoader, and what targets are held to: the
 bare function spends most of a short window in FFmpeg's decoder, as every reader must. One reader works at a time;
 rounds alternate between all; ratios are taken within a round and the median counts. Before, each is held to frames that
-were decoded in sequence. A second comparison reads each library's own encoding: AV1 with a keyframe every other frame, as
-LeRobot writes, of the quality (SSIM of luma) that seqlake's has.
+were decoded in sequence. A second comparison reads each library's own encoding: AV1 with a keyframe every other frame,
+as LeRobot writes, of the quality (SSIM of luma) that seqlake's has.
 """
 
 from __future__ import annotations
@@ -60,7 +60,8 @@ class Reader:
 
     def __init__(self, name: str, plan: Path, environments: Path) -> None:
         self.name = name
-        self.python = python_of("seqlake" if name in {*OURS, "pyav"} else "lerobot", environments).absolute()
+        own = name.removesuffix(" samples") if name.endswith("samples") else "lerobot"
+        self.python = python_of("seqlake" if name in {*OURS, "pyav"} else own, environments).absolute()
         self.missing = "" if self.python.exists() else "run benchmarks/peers/setup"
         if self.missing:
             return

@@ -1,6 +1,6 @@
 """Seconds to the first batch, and memory, of datasets of more and more windows; `torch.randperm` of as many beside it.
 
-    python benchmarks/loading/growth.py WARM DATASET      prints one line of JSON
+python benchmarks/loading/growth.py WARM DATASET      prints one line of JSON
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ def growth(folder: Path, sizes: list[int]) -> list[dict[str, Any]]:
     for size in sizes:
         sequences = -(-size // WINDOWS)
         target = write(folder / f"growth-{size}", sequences)
-        done = subprocess.run([sys.executable, __file__, warm, target], capture_output=True, text=True, check=True, timeout=900)
+        command = [sys.executable, __file__, warm, target]
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=900)
         found.append({"sequences": sequences, **json.loads(done.stdout.splitlines()[-1])})
         print(found[-1], flush=True)
     return found

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from loading.runs import run_peer
 from loading.store import BUCKET, COUNTS, Store, serving
+from signals import make_arrays, save_arrays
 
 if TYPE_CHECKING:
     import argparse
@@ -20,8 +21,9 @@ PARALLEL = 12
 LATENCY, RATE = 0.02, 100e6  # seconds to the first byte and bytes a second of each request, of a store that is far away
 
 
-def remote(args: argparse.Namespace, arrays: Path, folder: Path) -> dict[str, Any]:
+def remote(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Everybody's two epochs; ours as often as asked for, between GETs, and once more from a store that is far away."""
+    arrays = save_arrays(folder / "arrays", make_arrays(args.remote_sequences))
     with serving() as store:
         report = ours(args, arrays, folder, store)
         print(report, flush=True)

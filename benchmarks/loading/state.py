@@ -61,8 +61,9 @@ def main() -> None:
 
 def delivered(dataset: str, width: int, batch: int) -> Callable[[], int]:
     """The whole loader: the order of each epoch, windows, ids, tensors."""
-    import seqlake as sl
     from signals import DIMS
+
+    import seqlake as sl
 
     window = sl.Window(dict.fromkeys(DIMS, range(width)), edges="drop")
     loader = sl.Loader(sl.open(dataset), window=window, batch_size=batch).torch()

@@ -20,9 +20,10 @@ import threading
 import time
 import urllib.request
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 
 import numpy as np
 
@@ -132,6 +133,7 @@ def by_torch(dataset: Any, source: Source, workers: int, *, loader: Any = None, 
     return lambda: made
 
 
+@cache
 def declare_torchvision() -> None:
     """The published torchvision is built for CUDA: with a CPU build of torch it lacks operators, which nobody calls."""
     import torch
@@ -266,7 +268,7 @@ def check(batch: Batch, samples: Samples) -> None:
 def tree() -> list[int]:
     """Process ids of this one and all its descendants."""
     parents: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
+    for name in os.listdir("/proc"):  # noqa: PTH208 - names are what is wanted
         if name.isdigit():
             try:
                 parents.setdefault(int(_stat(name)[1]), []).append(int(name))
@@ -326,7 +328,7 @@ class Memory(threading.Thread):
                 continue
         self.peak = max(self.peak, total)
 
-    def __enter__(self) -> Memory:
+    def __enter__(self) -> Self:
         self.look()
         self.before = self.peak
         self.start()

@@ -1,4 +1,4 @@
-"""Lance: `take` of W consecutive steps for each window, `take` of rows that are samples, and its torch `LanceDataset`."""
+"""Lance: `take` of W consecutive steps for each window, `take` of rows that are samples, its torch `LanceDataset`."""
 
 from __future__ import annotations
 

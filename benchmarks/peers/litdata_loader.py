@@ -1,4 +1,4 @@
-"""LitData: a sample a window or sequence in its chunks and loader; and `read_window` out of whole sequences, for windows."""
+"""LitData: a sample a window or sequence in its chunks and loader; `read_window` out of whole sequences for windows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from litdata.streaming import downloader
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
 
 
 class LitData:

@@ -10,13 +10,12 @@ from _running import COLUMNS, SHARD_BYTES, Epoch, Samples, Source, by_torch, dec
 
 declare_torchvision()
 
-from streaming import MDSWriter, StreamingDataLoader, StreamingDataset
-from streaming.base.util import clean_stale_shared_memory
+from streaming import MDSWriter, StreamingDataLoader, StreamingDataset  # noqa: E402 - it imports torchvision
+from streaming.base.util import clean_stale_shared_memory  # noqa: E402 - the same
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
 
 
 class MosaicML:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-
 class Seqlake:
     name = f"seqlake {version('seqlake')}"
     sequences = 0

@@ -15,6 +15,7 @@ import pytest
 
 from seqlake.errors import CorruptFileError, ForkedProcessError, ShardChangedError
 from seqlake.files import ranges
+from seqlake.files.remote import ObjectBlob
 from seqlake.files.stores import open_blob, open_store
 from seqlake.shards import parquet
 from seqlake.shards.columns import Columns, Stored
@@ -229,6 +230,22 @@ def test_shards_come_ahead_in_order_and_whole(remote, fetching) -> None:
             check(shard, data.rows[number])
     assert fetcher.fetched.hits >= 3
     assert fetcher.transfers.traffic.nbytes == sum(data.sizes[number] for number in (4, 2, 0, 5))
+
+
+def test_as_many_shards_come_at_a_time_as_requests_may_be_under_way(remote, fetching, monkeypatch) -> None:
+    data = remote(6)
+    fetcher, all_asked, part = fetching(data, threads=6), threading.Barrier(6), ObjectBlob.part
+
+    def answered_together(*args):
+        all_asked.wait(timeout=10)
+        return part(*args)
+
+    monkeypatch.setattr(ObjectBlob, "part", answered_together)
+    fetcher.schedule(range(6))
+    for number in range(6):
+        with fetcher.take(number) as shard:
+            check(shard, data.rows[number])
+    assert not all_asked.broken
 
 
 def test_what_comes_ahead_takes_the_place_of_nothing_needed_sooner(remote, fetching) -> None:

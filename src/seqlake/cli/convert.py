@@ -25,6 +25,7 @@ from seqlake.cli._output import Output, output_options
 @click.option("--steps", metavar="COLUMN", help="Of samples: orders those of a sequence.")
 @click.option("--workers", type=click.IntRange(min=1), help="Processes (default: one per core).")
 @click.option("--work", type=click.Path(path_type=Path), help="Where receipts lie, to go on after an interruption.")
+@click.option("--adopt", is_flag=True, help="Take shards over as they are where they can be, without rewriting.")
 @_options.where
 @_options.dry_run
 @output_options
@@ -38,7 +39,7 @@ def command(
     where: str | None,
     dry_run: bool,
     output: Output,
-    **given: str | float | None,
+    **given: str | float | bool | None,
 ) -> None:
     """Convert SRC into DST. `import` and `export` are the same command.
 
@@ -51,7 +52,7 @@ def command(
     selection = _options.opened(source, asks=False)
     if where:
         selection = selection.where(where)
-    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    options: dict[str, Any] = {name: value for name, value in given.items() if value not in {None, False}}
     if dry_run:
         plan = convert(selection, out, to=to, workers=workers, work=work, dry_run=True, **options)
         output.document(plan.to_json(), text=str(plan))

@@ -104,6 +104,10 @@ class TableTarget:
         """See `Target`; a dataset that was there before, or has rows by now, is left alone."""
         if not state["made"] or self._rows():
             return
+        drop = getattr(self.result().table, "drop", None)
+        if drop is not None:  # a lake's, whose address is no folder
+            drop()
+            return
         store = open_store(self.location, storage=self.storage)
         paths = [path for path, _ in store.list() if path.startswith(_OF_OURS)]
         store.delete(paths)

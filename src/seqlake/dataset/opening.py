@@ -141,7 +141,10 @@ def create(
         raise TypeError(f"Unknown options: {', '.join(sorted(options))}; they belong to a `format`.")
     wanted = schema if isinstance(schema, Columns) else Columns(schema)
     place = place_of(location)
-    if _table(place, storage) is not None:
+    there = None
+    with suppress(DatasetNotFoundError):  # what a lake says of an address that it does not know
+        there = _table(place, storage)
+    if there is not None:
         if not exist_ok:
             raise DatasetExistsError(
                 f"A dataset is at {place} already.", path=place, hint="Open it with sl.open, or pass exist_ok=True."

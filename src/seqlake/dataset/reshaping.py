@@ -220,7 +220,10 @@ def whole(
             staging.commit("append")
     except BaseException:
         staging.discard()
-        _remove_all(out, storage=storage)
+        if hasattr(dataset.table, "drop"):  # a lake's, whose address is no folder
+            dataset.table.drop()
+        else:
+            _remove_all(out, storage=storage)
         raise
     dataset.refresh()
 

@@ -88,8 +88,8 @@ class ObjectBlob:
             answer = obstore.get(handle, self._path, options=options)
             seen = _token(answer.meta)
             data = memoryview(answer.bytes())
-        if not self.token and answer.meta["size"] == self.size:
-            self.token = seen
+        if not self.token and int(answer.meta["size"]) == self.size:
+            self.token = seen  # nobody looked before: from here on it stays what it is
         if seen != self.token or len(data) != stop - start:
             raise ShardChangedError(
                 f"{self.location} changed while it was open: expected {self.size} bytes of ETag {self.token or 'any'}, "

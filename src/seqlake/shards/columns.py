@@ -124,6 +124,9 @@ class ColumnsReader:
         if isinstance(source, Constant):
             return source
         reader = self._side(source.shard) if isinstance(source, Beside) else self.inner
+        holds = getattr(reader, "holds", None)
+        if holds is not None and holds(source.name):  # known without asking the file
+            return reader, source.name
         known = getattr(reader, "schema", None)
         absent = known is not None and source.name not in known.names
         return Constant(None) if absent else (reader, source.name)

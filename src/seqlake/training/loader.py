@@ -274,6 +274,7 @@ class Loader(Verbs):
         """This loader's order for its `dataset()`: a batch sampler.
 
         Example:
+            >>> from torch.utils.data import DataLoader
             >>> batches = DataLoader(loader.dataset(), batch_sampler=loader.sampler(), num_workers=2)
         """
         from seqlake.training.samples import WindowSampler

@@ -71,9 +71,8 @@ def write(
             whole = np.zeros(shape, rows.dtype)
             part = rows[at : at + chunks]
             whole[: len(part)] = part
-            raw = whole.tobytes()
             key = ".".join([str(number), *("0" for _ in rows.shape[1:])])
-            packed = raw if codec is None else bytes(numcodecs.get_codec(codec).encode(raw))
+            packed = whole.tobytes() if codec is None else bytes(numcodecs.get_codec(codec).encode(whole))
             (folder / name / key).write_bytes(packed)
     return folder
 

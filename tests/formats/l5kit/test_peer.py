@@ -29,8 +29,10 @@ def arrays(path):
 def raw(rows):
     return np.frombuffer(rows.tobytes(), np.uint8)
 CFG = {
-    "raster_params": {"raster_size": (100, 100), "pixel_size": np.array((0.5, 0.5)),
-                      "ego_center": np.array((0.5, 0.5)), "filter_agents_threshold": 0.5, "disable_traffic_light_faces": True, "set_origin_to_bottom": True},
+    "raster_params": {
+        "raster_size": (100, 100), "pixel_size": np.array((0.5, 0.5)), "ego_center": np.array((0.5, 0.5)),
+        "filter_agents_threshold": 0.5, "disable_traffic_light_faces": True, "set_origin_to_bottom": True,
+    },
     "model_params": {"history_num_frames": 10, "future_num_frames": 50, "step_time": 0.1},
 }
 STUB = StubRasterizer(RenderContext(np.array((100, 100)), np.array((0.5, 0.5)), np.array((0.5, 0.5)), True))

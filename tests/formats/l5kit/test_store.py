@@ -13,9 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from seqlake.errors import CorruptFileError, DatasetNotFoundError, InvalidMetadataError
+from seqlake.files.blobs import LocalBlob
 from seqlake.files.stores import open_store as open_files
 from seqlake.formats import l5kit
-from seqlake.formats.l5kit import arrays as arrays_module
+from seqlake.formats.l5kit.blocks import Blocks
 from seqlake.formats.l5kit.metadata import ArrayMetadata
 from seqlake.formats.l5kit.places import open_place
 from seqlake.formats.l5kit.store import open_store
@@ -69,7 +70,33 @@ def ranges(zarr, tmp_path_factory):
     return open_store(str(folder), cache_bytes=3000).agents, expected
 
 
+@pytest.fixture(scope="module", params=[0, 40_000])
+def blocks(zarr, tmp_path_factory, request):
+    """An array whose chunks have many blocks, the last of them short, without and with room for a chunk."""
+    agents = np.concatenate([zarr.drives(scenes=1)["agents"]] * 3)
+    codec = {**zarr.CODECS["blosc-1"], "blocksize": 4096, "clevel": 1}
+    folder = tmp_path_factory.mktemp("blocks") / "s.zarr"
+    zarr.write(folder, {**zarr.drives(scenes=1), "agents": agents}, codec=codec, chunks=150)
+    return open_store(str(folder), cache_bytes=request.param, threads=2).agents, agents
+
+
 bounds = st.none() | st.integers(-70, 70)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.data())
+def test_parts_of_chunks_are_those_of_numpy(blocks, data):
+    array, expected = blocks
+    assert len(expected) > 400
+    start = data.draw(st.integers(0, len(expected)))
+    stop = data.draw(st.integers(start, len(expected)))
+    found = array[start:stop]
+    assert found.tobytes() == expected[start:stop].tobytes()
+    assert found.flags.writeable
+    assert found.flags.owndata or found.base is not None
+    numbers = data.draw(st.lists(st.integers(-len(expected), len(expected) - 1), min_size=1, max_size=9))
+    assert array[numbers].tobytes() == expected[numbers].tobytes()
+    assert array[numbers[0]].tobytes() == expected[numbers[0]].tobytes()
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -112,28 +139,55 @@ def test_what_was_sliced_is_ones_own(ranges):
 
 
 def test_only_the_chunks_touched_are_decoded(zarr, drive, monkeypatch):
+    touched = set()
+    original = LocalBlob.view
+    monkeypatch.setattr(LocalBlob, "view", lambda blob: touched.add(blob.location.rpartition("/")[2]) or original(blob))
+    store, truth = open_store(str(drive), threads=2), zarr.read(drive)["agents"]
+    for index, chunks in (
+        (slice(150, 160), {"1"}),
+        (slice(199, 201), {"1", "2"}),
+        ([3, 250, -1], {"0", "2", "5"}),
+        (slice(None, None, 250), {"0", "2", "5"}),
+        (310, {"3"}),
+    ):
+        _ = len(store.agents)  # its .zarray is read by now
+        touched.clear()
+        assert store.agents[index].tobytes() == truth[index].tobytes()
+        assert touched - {".zarray"} <= chunks
+    held = open_store(str(drive), threads=2)
+    for _ in range(2):  # what is small is held from the second look on
+        assert held.frames[3].tobytes() == zarr.read(drive)["frames"][3].tobytes()
+    touched.clear()
+    assert held.frames[5].tobytes() == zarr.read(drive)["frames"][5].tobytes()
+    assert not touched
+
+
+def test_of_a_chunk_only_the_blocks_touched_are_decoded(blocks, monkeypatch):
+    array, _ = blocks
     decoded = []
-    original = arrays_module.decode
-    monkeypatch.setattr(
-        arrays_module, "decode", lambda *a, location: decoded.append(location) or original(*a, location=location)
-    )
-    store = open_store(str(drive), threads=2)
-    first = store.agents[150:160]
-    assert [place.rpartition("/")[2] for place in decoded] == ["1"]
-    assert store.agents[155:199].tobytes() == zarr.read(drive)["agents"][155:199].tobytes()
-    assert len(decoded) == 1
-    assert store.agents[[3, 250, -1]].tobytes() == zarr.read(drive)["agents"][[3, 250, -1]].tobytes()
-    assert len(decoded) == 4
-    assert len(first) == 10
+    original = Blocks.decode
+    monkeypatch.setattr(Blocks, "decode", lambda self, a, b, out: decoded.append(b - a) or original(self, a, b, out))
+    fresh = open_store(array._place.root, cache_bytes=0).agents
+    fresh[40]
+    fresh[149:151]
+    assert len(decoded) == 3
+    assert 0 < decoded[0] <= 4096
+    assert sum(decoded) <= 4 * 4096
 
 
 def test_the_cache_is_bounded(zarr, drive):
     row = np.dtype(zarr.AGENTS).itemsize
-    store = open_store(str(drive), cache_bytes=250 * row)
-    for number in (0, 150, 250, 350, 20):
-        assert store.agents[number].tobytes() == zarr.read(drive)["agents"][number].tobytes()
-        assert store.agents._cache.nbytes <= 250 * row
-    assert store.agents._cache.nbytes == 200 * row
+    store, truth = open_store(str(drive), cache_bytes=250 * row), zarr.read(drive)["agents"]
+    cache, most = store.agents._cache, 0
+    for number in [0, 0, 150, 150, 250, 250, 350, 350, 20, *([450] * 90)]:
+        assert store.agents[number].tobytes() == truth[number].tobytes()
+        assert cache.nbytes <= 250 * row
+        most = max(most, cache.nbytes)
+    assert most == 200 * row
+    assert cache.holds(("agents", 4))
+    nothing = open_store(str(drive), cache_bytes=0)
+    assert nothing.agents[[3, 3, 299]].tobytes() == truth[[3, 3, 299]].tobytes()
+    assert nothing.agents._cache.nbytes == 0
 
 
 def test_plain_stores_are_mapped(zarr, tmp_path):

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from seqlake.errors import SchemaMismatchError
+from seqlake.errors import CorruptFileError, SchemaMismatchError
 from seqlake.files.stores import read_all
+from seqlake.formats.l5kit.blocks import Blocks, blocks_of
 from seqlake.formats.l5kit.metadata import ArrayMetadata, decode, filled
 
 if TYPE_CHECKING:
@@ -26,41 +27,70 @@ Rows: TypeAlias = "NDArray[Any]"
 
 CACHE_BYTES = 32 << 20
 THREADS = 4
+_IDLE = 16  # looks at each chunk held, on average, before the oldest makes room for another
+_FEW = 3  # chunks that are decoded one after the other: Blosc has threads of its own
 
 
 class ChunkCache:
-    """Decoded chunks of all arrays of a store, the last used ones within a limit; safe for threads.
+    """Decoded chunks of all arrays of a store, within a limit; safe for threads.
+
+    What is used longest ago goes first. Where parts of a chunk are enough, it is held only once its parts have cost as
+    much as the whole, and makes room only at the cost of chunks that were not used for long.
 
     Args:
-        limit: Bytes; chunks beyond them are decoded again when they are needed. 0 keeps none.
+        limit: Bytes; chunks beyond them are decoded again when they are needed. 0 holds none.
     """
 
     def __init__(self, limit: int = CACHE_BYTES, /) -> None:
         self.limit = limit
         self.nbytes = 0
         self._held: OrderedDict[tuple[str, int], Rows] = OrderedDict()
+        self._used: dict[tuple[str, int], int] = {}  # when each was used last
+        self._parts: dict[tuple[str, int], int] = {}  # bytes decoded of chunks that are not held
+        self._now = 0
         self._lock = Lock()
 
     def get(self, key: tuple[str, int], make: Callable[[], Rows], /) -> Rows:
         """The chunk of a key, decoded where it is not held."""
         with self._lock:
             found = self._held.get(key)
+            self._now += 1
             if found is not None:
                 self._held.move_to_end(key)
+                self._used[key] = self._now
                 return found
         made = make()
         if made.nbytes <= self.limit:
             with self._lock:
                 if key not in self._held:
                     self._held[key] = made
+                    self._used[key] = self._now
+                    self._parts.pop(key, None)
                     self.nbytes += made.nbytes
                 while self.nbytes > self.limit:
-                    self.nbytes -= self._held.popitem(last=False)[1].nbytes
+                    gone, rows = self._held.popitem(last=False)
+                    self.nbytes -= rows.nbytes
+                    del self._used[gone]
         return made
 
     def holds(self, key: tuple[str, int], /) -> bool:
         """Whether a chunk is held."""
         return key in self._held
+
+    def wants(self, key: tuple[str, int], nbytes: int, /, *, after: int) -> bool:
+        """Whether a chunk is held, or should be from now on: parts of it have cost `after` bytes or more."""
+        with self._lock:
+            if key in self._held or self._parts.get(key, 0) < after or nbytes > self.limit:
+                return key in self._held
+            oldest = next(iter(self._held), None)
+            idle = oldest is None or self._now - self._used[oldest] > _IDLE * len(self._held)
+            return idle or self.nbytes + nbytes <= self.limit
+
+    def count_part(self, key: tuple[str, int], nbytes: int, /) -> None:
+        """A part of a chunk was decoded and is not held."""
+        with self._lock:
+            self._now += 1
+            self._parts[key] = self._parts.get(key, 0) + nbytes
 
     def __reduce__(self) -> tuple[object, ...]:
         return (ChunkCache, (self.limit,))
@@ -125,12 +155,13 @@ class Array:
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
             if step == 1:
-                return self.rows(start, stop).copy()
+                return self.read(start, stop)
             return self._picked(np.arange(start, stop, step, dtype=np.int64))
         wanted = np.asarray(index)
         if wanted.ndim == 0 and wanted.dtype.kind in "iu":
             number = operator.index(wanted[()])
-            return self._picked(self._counted(np.array([number])))[0]
+            at = int(self._counted(np.array([number]))[0])
+            return self.read(at, at + 1)[0]
         if wanted.dtype == np.bool_:
             if wanted.shape != (len(self),):
                 raise IndexError(f"A mask of shape {wanted.shape} does not fit {len(self)} rows.")
@@ -150,28 +181,85 @@ class Array:
         return whole if dtype is None else whole.astype(dtype)
 
     def rows(self, start: int, stop: int, /) -> Rows:
-        """Rows from `start` to before `stop`, perhaps read-only and shared: not copied where one chunk holds them.
+        """Rows from `start` to before `stop`, perhaps read-only and shared with others: as they lie in memory already.
 
         Args:
             start: At least 0.
             stop: At most `len`.
         """
+        number, size = start // self.metadata.chunks[0], self.metadata.chunks[0]
+        shared = self.metadata.compressor is None or self._cache.holds((self.name, number))
+        if start < stop <= min((number + 1) * size, len(self)) and shared:
+            return self._chunk(number)[start - number * size : stop - number * size]
+        return self.read(start, stop)
+
+    def read(self, start: int, stop: int, /) -> Rows:
+        """Rows from `start` to before `stop`, in memory of their own.
+
+        Of chunks that are not in memory, only the blocks that hold these rows are decoded, where the codec has blocks.
+        """
         if stop <= start:
             return np.empty((0, *self.shape[1:]), self.dtype)
-        size = self.metadata.chunks[0]
-        numbers = range(start // size, (stop - 1) // size + 1)
-        parts = [
-            chunk[max(start - number * size, 0) : stop - number * size]
-            for number, chunk in zip(numbers, self.chunks(numbers), strict=True)
+        size, width = self.metadata.chunks[0], self.metadata.row_bytes
+        spans = [
+            (number, max(start - number * size, 0), min(stop - number * size, size))
+            for number in range(start // size, (stop - 1) // size + 1)
         ]
-        return parts[0] if len(parts) == 1 else joined(parts, self.metadata)
+        blocks = [self._blocks(number, first, last) for number, first, last in spans]
+        # Blocks begin before the first row and end behind the last one: the memory has room for both.
+        head, tail = spans[0][1] * width, spans[-1][2] * width
+        before = head - blocks[0].span(head, spans[0][2] * width)[0] if blocks[0] is not None else 0
+        after = blocks[-1].span(spans[-1][1] * width, tail)[1] - tail if blocks[-1] is not None else 0
+        total = (stop - start) * width
+        out = np.empty(before + total + after, np.uint8)
+        at = before
+        jobs = []
+        for (number, first, last), found in zip(spans, blocks, strict=True):
+            low, high = first * width, last * width
+            jobs.append((number, found, low, high, out, at))
+            at += high - low
+        self._all(self._fill, jobs)
+        return out[before : before + total].view(self.dtype).reshape(stop - start, *self.shape[1:])
 
-    def chunks(self, numbers: Sequence[int], /) -> list[Rows]:
-        """Whole chunks, decoded side by side: [chunk rows, ...] each, read-only; the last one padded."""
-        if len(numbers) < 2 or self._threads < 2 or all(self._cache.holds((self.name, n)) for n in numbers):
-            return [self._chunk(number) for number in numbers]
-        with ThreadPoolExecutor(min(self._threads, len(numbers))) as pool:
-            return list(pool.map(self._chunk, numbers))
+    def _fill(self, job: tuple[int, Blocks | None, int, int, Rows, int]) -> None:
+        """Put the bytes `low` to `high` of a chunk where they belong in `out`."""
+        number, found, low, high, out, at = job
+        if found is None:
+            chunk = np.ascontiguousarray(self._chunk(number)).reshape(-1).view(np.uint8)
+            out[at : at + high - low] = chunk[low:high]
+            return
+        first, last = found.span(low, high)
+        self._cache.count_part((self.name, number), last - first)
+        self._decode(found, (first, last), out[at - (low - first) : at - (low - first) + last - first], number)
+
+    def _decode(self, found: Blocks, span: tuple[int, int], out: Rows, number: int) -> None:
+        try:
+            found.decode(*span, out)
+        except RuntimeError as error:
+            place = f"{self.name}/{self.key(number)}"
+            raise CorruptFileError(f"{place} cannot be decoded: {error}.", path=place) from error
+
+    def _blocks(self, number: int, first: int, last: int) -> Blocks | None:
+        """The blocks of a chunk, where it pays to decode only those that hold the rows `first` to before `last`."""
+        key, whole = (self.name, number), self.metadata.chunks[0] * self.metadata.row_bytes
+        if not self._is_blosc or not whole or self._cache.wants(key, whole, after=1 if self._small else whole):
+            return None
+        blob = self.blob(number)
+        view = None if blob is None else blob.view()
+        found = None if view is None else blocks_of(view, whole)
+        if found is None:
+            return None
+        low, high = found.span(first * self.metadata.row_bytes, last * self.metadata.row_bytes)
+        return found if high > low else None
+
+    @property
+    def _is_blosc(self) -> bool:
+        return (self.metadata.compressor or {}).get("id") == "blosc"
+
+    @property
+    def _small(self) -> bool:
+        """Whether all of it has room in memory: then a chunk is held from the second look at it on."""
+        return self.nbytes * 8 <= self._cache.limit
 
     def each_chunk(self) -> Iterator[Rows]:
         """All rows, chunk by chunk and without padding; a few chunks are decoded ahead and none is kept."""
@@ -233,13 +321,23 @@ class Array:
         touched, position = np.unique(owners, return_inverse=True)
         order = np.argsort(position, kind="stable")
         cuts = np.searchsorted(position[order], np.arange(len(touched) + 1))
-        # A few chunks at a time: not all of them need fit into memory together.
-        for first in range(0, len(touched), 2 * self._threads):
-            part = touched[first : first + 2 * self._threads].tolist()
-            for at, chunk in enumerate(self.chunks(part), first):
-                own = order[cuts[at] : cuts[at + 1]]
-                _as_bytes(out)[own] = _as_bytes(chunk)[numbers[own] - touched[at] * size]
+
+        def pick(at: int) -> None:
+            own = order[cuts[at] : cuts[at + 1]]
+            low, high = int(numbers[own].min()), int(numbers[own].max())
+            _as_bytes(out)[own] = _as_bytes(self.rows(low, high + 1))[numbers[own] - low]
+
+        self._all(pick, range(len(touched)))
         return out
+
+    def _all(self, work: Callable[[Any], None], jobs: Sequence[Any]) -> None:
+        """Do some jobs, side by side where they are many."""
+        if len(jobs) <= _FEW or self._threads < 2:
+            for job in jobs:
+                work(job)
+            return
+        with ThreadPoolExecutor(min(self._threads, len(jobs))) as pool:
+            list(pool.map(work, jobs))
 
     def _counted(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Numbers from the end as numbers from the start."""
@@ -258,6 +356,15 @@ class Array:
         if found is None:
             return filled(self.metadata, self.metadata.chunks[0])
         view = found.view()
+        used = len(self) - number * self.metadata.chunks[0]
+        if view is not None and used < self.metadata.chunks[0]:
+            whole, wanted = self.metadata.chunks[0] * self.metadata.row_bytes, used * self.metadata.row_bytes
+            parts = blocks_of(view, whole) if self._is_blosc else None
+            if parts is not None and whole:
+                # The last chunk is stored in full: what pads it need not be decoded.
+                out = np.empty(parts.span(0, wanted)[1], np.uint8)
+                self._decode(parts, (0, len(out)), out, number)
+                return out[:wanted].view(self.dtype).reshape(used, *self.shape[1:])
         return decode(self.metadata, read_all(found) if view is None else view, location=found.location)
 
     def __repr__(self) -> str:

@@ -207,5 +207,4 @@ def encode(metadata: ArrayMetadata, rows: np.ndarray[Any, np.dtype[Any]], /) -> 
     whole = np.zeros(metadata.chunks, metadata.dtype)
     whole[(slice(len(rows)), *(slice(size) for size in rows.shape[1:]))] = rows
     made = codec(metadata)
-    raw = whole.reshape(-1).view(np.uint8)
-    return raw.tobytes() if made is None else bytes(made.encode(raw))
+    return whole.tobytes() if made is None else bytes(made.encode(whole))  # shuffling goes by the size of a row

@@ -200,7 +200,7 @@ def relative(track: Track, /, *, history: int, step_time: float) -> Batch:
     }
     if history:
         found["curr_speed"] = np.linalg.norm(found["history_velocities"][:, 0], axis=-1)
-    return found
+    return {name: np.ascontiguousarray(values) for name, values in found.items()}  # tensors cannot run backwards
 
 
 def _velocities(positions: NDArray[np.float32], step_time: float) -> NDArray[np.float32]:

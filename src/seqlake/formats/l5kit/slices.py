@@ -94,16 +94,22 @@ def scene_of(store: Store | SceneData, scene_index: int, /) -> SceneData:
     count = len(store.scenes)
     if not 0 <= scene_index < count:
         raise ValueError(f"There are {count} scenes; no scene {scene_index}.")
-    scenes = store.scenes[scene_index : scene_index + 1].copy()
+    scenes = _own(store.scenes, slice(scene_index, scene_index + 1))
     found = get_frames_slice_from_scenes(scenes[0])
-    frames = store.frames[found].copy()
+    frames = _own(store.frames, found)
     spans = [_frames_span(frames, name) for name in (AGENT_INTERVAL, FACE_INTERVAL)]
-    agents, faces = (rows[span].copy() for rows, span in zip((store.agents, store.tl_faces), spans, strict=True))
+    agents, faces = (_own(rows, span) for rows, span in zip((store.agents, store.tl_faces), spans, strict=True))
     for name, span in zip((AGENT_INTERVAL, FACE_INTERVAL), spans, strict=True):
         if name in (frames.dtype.names or ()):
             frames[name] -= span.start
     scenes[FRAME_INTERVAL] -= found.start
     return SceneData(scenes=scenes, frames=frames, agents=agents, tl_faces=faces)
+
+
+def _own(rows: Any, span: slice) -> NDArray[Any]:
+    """Rows in memory of their own: slices of a store are, those of an array are not."""
+    found: NDArray[Any] = rows[span]
+    return found.copy() if isinstance(rows, np.ndarray) else found
 
 
 def _frames_span(frames: NDArray[Any], interval: str) -> slice:

@@ -93,12 +93,14 @@ class Places:
     """Where the windows of a shard are.
 
     Attributes:
-        row: [windows] the track.
+        tracks: [tracks] those of the shard that have a window.
+        row: [windows] which of them.
         step: [windows] the step of the track that is now.
         steps: [tracks] T.
         first: [tracks] the frame at which each begins.
     """
 
+    tracks: Ints
     row: Ints
     step: Ints
     steps: Ints
@@ -121,9 +123,11 @@ def _places(shard: Shard, schema: Schema, least: tuple[int, int]) -> Places:
         mask = inner.flatten().to_numpy().reshape(len(chosen), -1) if pairs else inner.to_numpy()
         chosen &= selected(mask, *least)
     at = np.flatnonzero(chosen)
-    row = np.repeat(np.arange(len(steps)), steps)[at]
+    owner = np.repeat(np.arange(len(steps)), steps)[at]
     begins = np.cumsum(steps) - steps
-    return Places(row=row, step=at - begins[row], steps=steps, first=table[FIRST].to_numpy().astype(np.int64))
+    used, row = np.unique(owner, return_inverse=True)
+    first = table[FIRST].to_numpy().astype(np.int64)
+    return Places(tracks=used, row=row, step=at - begins[owner], steps=steps[used], first=first[used])
 
 
 class AgentWindows:
@@ -163,7 +167,7 @@ class AgentWindows:
     def _told(self) -> str:
         state = hashlib.sha256(repr(self._span).encode())
         for place in self._places:
-            state.update(place.row.tobytes())
+            state.update(place.tracks[place.row].tobytes())
             state.update(place.step.tobytes())
         return state.hexdigest()
 
@@ -298,7 +302,7 @@ class WindowReader:
         return span.history + np.cumsum(steps) - steps + max(span.history, span.future) * np.arange(len(steps))
 
     def _steps(self, name: str) -> NDArray[Any]:
-        """[steps, ...] of all tracks with zeros between them."""
+        """[steps, ...] of the tracks that have windows, with zeros between them."""
         if name not in self._laid:
             [cells] = self._tracks([name])
             values = cells.flatten()
@@ -315,7 +319,7 @@ class WindowReader:
     def _tracks(self, columns: Sequence[str]) -> list[Any]:
         if self._reader is None:
             self._reader = self._shard.tracks.open()
-        table = pa.Table.from_batches(self._reader.batches(list(columns)))
+        table = pa.Table.from_batches(self._reader.batches(list(columns), rows=self._shard.places.tracks))
         return [table[name].combine_chunks() for name in columns]
 
     def _column(self, name: str, rows: Ints) -> pa.Array:
