@@ -22,6 +22,8 @@ VERSION = 2
 EXTENSION = "x_seqlake"  # our own key, sorted behind `shards`; other readers pass over it
 SPLIT = frozenset({"csv", "tsv", "xsv", "json"})  # formats of two files a shard: data and meta
 FORMATS = frozenset({"mds", *SPLIT})
+_OF_SPLIT = frozenset({"raw_meta", "zip_meta"})
+_OF_ONE = frozenset({"samples", "raw_data", "zip_data", *_OF_SPLIT})  # keys that differ between shards of one kind
 _SEPARATORS = {"csv": ",", "tsv": "\t"}
 _UNITS = {"b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 40, "pb": 1 << 50, "eb": 1 << 60}
 
@@ -181,13 +183,13 @@ def parse(data: bytes | memoryview, /, *, location: str = NAME) -> Index:
     except _WrongError as error:
         raise InvalidMetadataError(f"{location}: expected {error}.", path=location) from error
     extension = found.get(EXTENSION)
-    entries, unknown, seen = [], [], dict[Config, Config]()
+    entries, unknown, seen = [], [], dict[str, tuple[Config, frozenset[str]]]()
     for number, shard in enumerate(found["shards"]):
         try:
-            entry = _entry(shard, seen)
+            entry, known = _entry(shard, seen)
         except _WrongError as error:
             raise InvalidMetadataError(f"{location}: shard {number}: expected {error}.", path=location) from error
-        unknown += [(number, key) for key in shard if key not in _known(entry)]
+        unknown += [(number, key) for key in shard.keys() - known]
         entries.append(entry)
     return Index(entries=entries, extension=extension if isinstance(extension, dict) else {}, unknown=unknown)
 
@@ -220,15 +222,19 @@ def _expect(condition: object, what: str) -> None:
         raise _WrongError(what)
 
 
-def _entry(shard: Any, seen: dict[Config, Config]) -> Entry:
+def _entry(shard: Any, seen: dict[str, tuple[Config, frozenset[str]]]) -> tuple[Entry, frozenset[str]]:
+    """One shard and the keys that it may have; shards of one kind share a `Config`, looked at once."""
     _expect(isinstance(shard, dict), f"an object, found {type(shard).__name__}")
-    config = _config(shard)
-    config = seen.setdefault(config, config)
+    kind = repr([(key, value) for key, value in shard.items() if key not in _OF_ONE])
+    if kind not in seen:
+        made = _config(shard)
+        seen[kind] = made, frozenset(_OF_ONE if made.format in SPLIT else _OF_ONE - _OF_SPLIT) | made.to_json().keys()
+    config, known = seen[kind]
     split = config.format in SPLIT
     samples = _count(shard, "samples")
     raw, zipped = _file(shard, "raw_data"), _file(shard, "zip_data", optional=config.compression is None)
     assert raw is not None
-    return Entry(
+    entry = Entry(
         config=config,
         samples=samples,
         raw=raw,
@@ -236,6 +242,7 @@ def _entry(shard: Any, seen: dict[Config, Config]) -> Entry:
         raw_meta=_file(shard, "raw_meta") if split else None,
         zipped_meta=_file(shard, "zip_meta") if split and config.compression else None,
     )
+    return entry, known
 
 
 def _config(shard: Mapping[str, Any]) -> Config:
@@ -306,8 +313,3 @@ def _text(shard: Mapping[str, Any], key: str) -> str:
 
 def _texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
-
-
-def _known(entry: Entry) -> set[str]:
-    files = {"raw_data", "zip_data", "samples"}
-    return files | entry.config.to_json().keys() | ({"raw_meta", "zip_meta"} if entry.raw_meta else set())

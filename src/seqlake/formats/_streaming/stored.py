@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import CorruptFileError, DatasetNotFoundError, UnsafeReferenceError
 from seqlake.files import locations
+from seqlake.files.blobs import state_of
 from seqlake.files.memory import MemoryBlob
 from seqlake.files.stores import open_store, read_all
 from seqlake.formats._streaming.compression import Compression
@@ -123,11 +125,12 @@ class Place:
 
     def stamp(self, file: File, /) -> str:
         """What changes when a local file does; nothing is asked of other stores."""
+        if not self.is_local:
+            return ""
         try:
-            blob = self._blob(file) if self.is_local else None
-        except CorruptFileError:
-            return "damaged"  # it is said when the shard is read
-        return "" if blob is None else blob.token
+            return repr(state_of(os.stat(self.location(file))))  # noqa: PTH116 - a string, for every shard
+        except OSError:
+            return "missing"  # it is said when the shard is read
 
     @property
     def is_local(self) -> bool:
