@@ -39,9 +39,7 @@ def test_windows_of_the_car(drive, tmp_path):
     found = batches(ego, window)
     same(found, batches(scenes, window))
     same(found, batches(ds, window))
-    samples = sampling.EgoDataset(
-        dataset=open_store(str(drive)), history_num_frames=HISTORY, future_num_frames=FUTURE
-    )
+    samples = sampling.EgoDataset(dataset=open_store(str(drive)), history_num_frames=HISTORY, future_num_frames=FUTURE)
     assert len(samples) == len(found["start"])
     for number in range(0, len(samples), 5):
         one = samples[number]
@@ -93,9 +91,14 @@ def test_windows_over_tracks(zarr, drive, tmp_path):
         for frame in range(a, b):
             first, stop = truth["frames"]["agent_index_interval"][frame]
             seen |= {(scene, frame - a, int(track)) for track in truth["agents"]["track_id"][first:stop]}
-    begins = {row["sequence_id"]: row["first_frame"] for row in tracks.select("sequence_id", "first_frame").to_arrow().to_pylist()}
+    begins = {
+        row["sequence_id"]: row["first_frame"]
+        for row in tracks.select("sequence_id", "first_frame").to_arrow().to_pylist()
+    }
     counted = 0
-    for number, (name, scene) in enumerate(zip(found["sequence_id"].tolist(), found["scene_index"].tolist(), strict=True)):
+    for number, (name, scene) in enumerate(
+        zip(found["sequence_id"].tolist(), found["scene_index"].tolist(), strict=True)
+    ):
         now, track = begins[name] + int(found["start"][number]), int(found["track_id"][number])
         expected = [(scene, now + step, track) in seen for step in range(1, FUTURE + 1)]
         np.testing.assert_array_equal(found["target_availabilities"][number], expected)

@@ -231,15 +231,18 @@ def _entry(shard: Any, seen: dict[str, tuple[Config, frozenset[str]]]) -> tuple[
         seen[kind] = made, frozenset(_OF_ONE if made.format in SPLIT else _OF_ONE - _OF_SPLIT) | made.to_json().keys()
     config, known = seen[kind]
     split = config.format in SPLIT
-    samples = _count(shard, "samples")
+    samples = _count(shard, "samples", below=1 << 30)
     raw, zipped = _file(shard, "raw_data"), _file(shard, "zip_data", optional=config.compression is None)
     assert raw is not None
+    raw_meta = _file(shard, "raw_meta") if split else None
+    held = (raw_meta or raw).size
+    _expect(4 * (samples + 2) <= held, f"room for the offsets of {samples} samples in {held} bytes")
     entry = Entry(
         config=config,
         samples=samples,
         raw=raw,
         zipped=zipped if config.compression else None,
-        raw_meta=_file(shard, "raw_meta") if split else None,
+        raw_meta=raw_meta,
         zipped_meta=_file(shard, "zip_meta") if split and config.compression else None,
     )
     return entry, known
@@ -299,9 +302,9 @@ def _file(shard: Mapping[str, Any], key: str, *, optional: bool = False) -> File
     return File(name=checked(value["basename"]), size=_count(value, "bytes"), hashes=hashes)
 
 
-def _count(holder: Mapping[str, Any], key: str) -> int:
+def _count(holder: Mapping[str, Any], key: str, *, below: int = 1 << 62) -> int:
     value = holder.get(key)
-    _expect(type(value) is int and 0 <= value < 1 << 62, f"'{key}': a number that is not negative, found {value!r}")
+    _expect(type(value) is int and 0 <= value < below, f"'{key}': a number from 0 to {below - 1}, found {value!r}")
     return int(value)  # type: ignore[arg-type]  # an int, as was just looked at
 
 

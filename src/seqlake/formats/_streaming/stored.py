@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from seqlake.protocols import Blob
 
 _MOST_REMEMBERED = 1 << 16
+_LARGEST = 1 << 32
 # Hashing a mapped shard reads all of it: once per process and state of the file is enough.
 _seen: dict[tuple[str, str, str], None] = {}
 
@@ -109,6 +110,8 @@ class Place:
             verify(packed, stored, blob or MemoryBlob(packed, location=location))
         if compression is None or zipped is None:
             return packed
+        if raw.size > _LARGEST:
+            raise CorruptFileError(f"{location} would have {raw.size} bytes; offsets end at 4 GiB.", path=location)
         try:
             data = memoryview(Compression.of(compression).decompress(packed, raw.size))
         except (CorruptFileError, ValueError) as error:
