@@ -40,7 +40,7 @@ _NO_SHARDS = re.compile(rb"\s*:\s*\[\s*\]")
 _HELD = 2 << 30  # bytes of decompressed shards that single samples are read from
 _FRESH = 0.05  # seconds for which a file that was looked at counts as still the same
 _LOOK_AFTER = 1024
-_DAMAGE = (ValueError, TypeError, LookupError, ArithmeticError, struct.error)
+_DAMAGE = (RecursionError, ValueError, TypeError, LookupError, ArithmeticError, struct.error)
 
 
 def first_format(location: str, /, *, storage: Mapping[str, str] | None = None) -> str | None:
