@@ -87,7 +87,7 @@ def offsets(head: memoryview, count: int, *, first: int, size: int, location: st
     Raises:
         CorruptFileError: They cannot be those of this shard.
     """
-    raw = np.frombuffer(head, "<u4")
+    raw = np.frombuffer(head[: len(head) & ~3], "<u4")
     problem = ""
     if len(raw) != count + 2 or int(raw[0]) != count:
         problem = f"it says that it has {int(raw[0]) if len(raw) else 0} samples, the index says {count}"

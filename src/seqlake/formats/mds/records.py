@@ -116,7 +116,7 @@ class Records:
                 at = end
         except SeqlakeError:
             raise
-        except (ValueError, TypeError, LookupError, ArithmeticError, struct.error) as error:
+        except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError, struct.error) as error:
             raise SampleError(str(error), column=name) from error
         return found
 
@@ -125,6 +125,9 @@ class Records:
         view = self.blob.view()
         if view is None or not len(self.bounds):
             return None
+        sizes = (self._encodings[name].size for name in self.names)
+        if any(known is not None and known != size for known, size in zip(sizes, self._sizes, strict=True)):
+            return None  # an index that lies about sizes is told so, sample by sample
         return single.reader(
             view,
             [
