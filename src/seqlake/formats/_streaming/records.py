@@ -57,8 +57,8 @@ class Records(Protocol):
     def cell(self, column: str, row: int, /) -> memoryview:
         """The bytes of one cell; SampleError."""
 
-    def flat(self, column: str, /) -> Flat | None:
-        """As `ShardReader.flat`."""
+    def flat(self, column: str, /, *, step: tuple[int, ...] | None = None) -> Flat | None:
+        """As `ShardReader.flat`; `step`: the shape of a step where only the schema says it."""
 
 
 class Layout(Protocol):
