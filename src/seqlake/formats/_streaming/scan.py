@@ -7,6 +7,7 @@ import re
 import struct
 from bisect import bisect_right
 from collections import OrderedDict
+from contextlib import suppress
 from functools import cached_property
 from itertools import accumulate
 from time import monotonic
@@ -108,10 +109,10 @@ def scan(
 
 
 def _nothing(root: str, store: Any) -> DatasetNotFoundError:
-    splits = sorted(
-        {path.split("/")[0] for path, _ in store.list() if path.count("/") == 1 and path.endswith("/index.json")}
-    )
-    hint = f"Name one of its folders: split={splits[0]!r}." if splits else "Check the location."
+    splits: set[str] = set()
+    with suppress(OSError, SeqlakeError):  # the web cannot be listed
+        splits = {path.split("/")[0] for path, _ in store.list() if re.fullmatch(r"[^/]+/index\.json", path)}
+    hint = f"Name one of its folders: split={min(splits)!r}." if splits else "Check the location."
     return DatasetNotFoundError(f"No {indexes.NAME} is at {root}.", path=root, hint=hint)
 
 
