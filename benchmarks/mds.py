@@ -1,19 +1,20 @@
 """MDS folders: seqlake beside MosaicML Streaming's own classes, in one run on the same shards.
 
-    benchmarks/peers/setup                     once, before: PEERS=mosaicml makes the environment that is needed
+    PEERS=mosaicml benchmarks/peers/setup      once, before: the environment that is needed
     python benchmarks/mds.py                   everything, in minutes
     python benchmarks/mds.py --small           that each part works; its numbers mean little
 
-How it is measured. Four folders: *tokens* (`bytes` of 128 and an `int`), *arrays* (16 kB of float32 and an `int`), *files*
-(JPEG files of 224x224 as `bytes`) and *images* (the same as `jpeg`, delivered decoded). They are written by seqlake; a
-test holds its files to the official writer's, byte for byte. All is warm.
+How it is measured. Four folders: *tokens* (`bytes` of 128 and an `int`), *arrays* (16 kB of float32 and an `int`),
+*files* (JPEG files of 224x224 as `bytes`) and *images* (the same as `jpeg`, delivered decoded). They are written by
+seqlake; a test holds its files to the official writer's, byte for byte. All is warm.
 
-*Sample by sample* is `dataset[i]`, a dictionary of Python values; of images decoded. *Batches* are 256 samples in random
-order with arrays and numbers stacked: `Loader` here, torch's `DataLoader` with the best of 0 and 2 workers there.
-Rounds alternate between both; the median of the rounds' ratios counts.
+*Sample by sample* is `dataset[i]`, a dictionary of Python values; of images decoded. *Batches* are 256 samples in
+random order with arrays and numbers stacked: `Loader` here, torch's `DataLoader` with the best of 0 and 2 workers
+there. Rounds alternate between both; the median of the rounds' ratios counts.
 
 *Bucket*: a server on loopback that counts. A first epoch begins with nothing copied, and opening counts. *Cold* is one
-sample of a shard that nothing is known of but its index. *Write* is samples a second from memory to the finished folder.
+sample of a shard that nothing is known of but its index. *Write* is samples a second from memory to the finished
+folder.
 """
 
 from __future__ import annotations
@@ -278,8 +279,8 @@ def page(report: dict[str, Any]) -> str:
     lines = [
         "# MDS",
         "",
-        f"{report['when']}, {report['machine']}, {report['python']}. Samples a second; `benchmarks/mds.py` writes this page",
-        "and says how it measures.",
+        f"{report['when']}, {report['machine']}, {report['python']}. Samples a second; `benchmarks/mds.py` writes this",
+        "page and says how it measures.",
         "",
         "| folder | what | samples/s |",
         "|---|---|---|",
