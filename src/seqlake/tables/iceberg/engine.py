@@ -218,10 +218,14 @@ class IcebergEngine:
         for one in proposal.add:
             datafiles.partition_record(one.partition, table.metadata.spec())
         if proposal.schema is not None:
+            from pyiceberg.exceptions import ValidationError
+
+            made = table.transaction()
             try:
-                with table.transaction().update_schema() as update:
+                with made.update_schema() as update:
                     schemas.evolve(update, table.metadata.schema(), proposal.schema, proposal.renamed)
-            except ValueError as error:
+                made.table_metadata  # noqa: B018 - worked out here, it says what a partition still needs
+            except (ValueError, ValidationError) as error:
                 raise SchemaMismatchError(f"{self.root}: {error}", path=self.root) from None
 
     def commit(self, proposal: Proposal, /) -> Version:
