@@ -107,6 +107,13 @@ def partition_of(table: Any, /) -> Sequence[str]:
     return found
 
 
+def field_ids_of(table: Any, schema: Schema, /) -> Mapping[str, int] | None:
+    """What the table's lake calls the columns in its files, where it finds them by number."""
+    known = getattr(table, "field_ids", None)
+    found: Mapping[str, int] | None = None if known is None else known(schema)
+    return found
+
+
 def _named(batch: pa.RecordBatch, schema: Schema) -> Iterator[str]:
     for name in batch.schema.names:
         if refers(schema, name):

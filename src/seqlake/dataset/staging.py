@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from seqlake.dataset.copying import digest, on_this_machine, packets_of, put_file, slug
 from seqlake.dataset.ingest import Encoded
-from seqlake.dataset.partitioning import Divided, partition_of
+from seqlake.dataset.partitioning import Divided, field_ids_of, partition_of
 from seqlake.dataset.references import sizes_seen
 from seqlake.errors import ReadOnlyError, ValidationError
 from seqlake.files.locations import local_path
@@ -137,7 +137,8 @@ class Staging:
         """Append rows in logical types; shards close at their limits."""
         if self._partition is None:
             if self._divided is None and (by := partition_of(self._table)):
-                self._divided = Divided(self._schema, by, self._for_partition, self._table)
+                values = getattr(self._table, "partition_values", None)
+                self._divided = Divided(self._schema, by, self._for_partition, values=values)
             if self._divided is not None:
                 self.written += self._divided.write(batch, self._files)
                 return
@@ -161,7 +162,7 @@ class Staging:
                 self._schema,
                 layout=self.shape.layout,
                 fixed_size_inner=self.shape.fixed_size_inner and not getattr(self._table, "plain_lists", False),
-                ids=_field_ids(self._table, self._schema),
+                ids=field_ids_of(self._table, self._schema),
             )
         self._shard.write(part)
         self._rows += part.num_rows
@@ -357,18 +358,15 @@ class Staging:
         """A name within the transaction: a counter, and random digits where several processes count."""
         if self._prefix is not None:
             return f"{self._prefix}{secrets.token_hex(4)}"
-        digits, number = "", next(self._count)
-        while number or not digits:
-            number, digit = divmod(number, 36)
-            digits = _DIGITS[digit] + digits
-        return digits
+        return _base36(next(self._count))
 
 
-def _field_ids(table: Any, schema: Schema) -> Mapping[str, int] | None:
-    """What the table's lake calls the columns in its files, where it finds them by number."""
-    known = getattr(table, "field_ids", None)
-    found: Mapping[str, int] | None = None if known is None else known(schema)
-    return found
+def _base36(number: int) -> str:
+    digits = ""
+    while number or not digits:
+        number, digit = divmod(number, 36)
+        digits = _DIGITS[digit] + digits
+    return digits
 
 
 @contextmanager

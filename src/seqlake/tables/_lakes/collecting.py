@@ -75,7 +75,6 @@ def _unneeded(table: LakeTable, retained: Sequence[LakeFile], alive: set[str], l
     kept = {file.path for file in retained}
     adders = {owner for path in kept if (owner := paths.owner(path)) is not None}
     known = table.shelf.sidecar.find(retained)
-    state = table.state()
     needed = {file.path for path, index in known.items() for file in index.files(path)}
     for file in retained:
         if file.path not in known:  # another client wrote it: its rows may name our files all the same

@@ -8,7 +8,13 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from seqlake.errors import CommitConflictError, CommitUnknownError, SchemaMismatchError, SeqlakeError, VersionNotFoundError
+from seqlake.errors import (
+    CommitConflictError,
+    CommitUnknownError,
+    SchemaMismatchError,
+    SeqlakeError,
+    VersionNotFoundError,
+)
 from seqlake.tables._lakes import foreign, paths, staging, types
 from seqlake.tables._lakes.engine import Added, LakeFile, Proposal, RivalError
 from seqlake.tables._lakes.shards import logical_shard

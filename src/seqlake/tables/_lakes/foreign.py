@@ -55,7 +55,7 @@ def named_files(shelf: Shelf, file: LakeFile, /) -> Iterator[Copied]:
     shard = bare_shard(shelf.store, file, storage=shelf.storage, index=None)
     reader = shard.open()
     try:
-        held: pa.Schema = reader.schema  # type: ignore[attr-defined]  # both kinds of bare shard tell
+        held: pa.Schema = reader.schema
         columns = bytes(held.serialize())
     finally:
         reader.close()

@@ -113,7 +113,7 @@ class LakeBlob:
 
 def bare_shard(
     store: Store, file: LakeFile, /, *, storage: Mapping[str, str] | None, index: bytes | None
-) -> ParquetShard:
+) -> ParquetShard | ArrowShard:
     """A file with its own columns and all its rows; `index` is kept outside the file."""
     if file.held is not None:
         held = ArrowShard(file.held)
@@ -153,7 +153,7 @@ def logical_shard(
         sidecar: What is believed of the file without asking it.
     """
     shard = bare_shard(store, file, storage=storage, index=index)
-    if sidecar is not None:
+    if sidecar is not None and isinstance(shard, ParquetShard):
         stored = {name: schema[column] for column in schema for name in file.stored_names(column)}
         shard = believed(shard, file, sidecar, stored)
     keep = kept_rows(file)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import ReadOnlyError, VersionNotFoundError
 from seqlake.protocols import Transaction, Version
-from seqlake.tables._lakes import collecting, committing, derived, paths, resolving, staging, types
+from seqlake.tables._lakes import collecting, committing, derived, foreign, paths, resolving, staging, types
 from seqlake.tables._lakes.shelf import Shelf
 from seqlake.tables._lakes.snapshot import LakeSnapshot
 from seqlake.tables.standalone import markers, names, transactions
@@ -51,9 +51,12 @@ class LakeTable:
         self._forget()
 
     def _forget(self) -> None:
-        # Tables of one DuckLake share a root.
-        label, made = getattr(self.engine, "label", ""), getattr(self.engine, "sidecar", None)
-        self.shelf = Shelf(self.engine.root, storage=self.engine.storage, label=label, sidecar=made)
+        self.shelf = Shelf(
+            self.engine.root,
+            storage=self.engine.storage,
+            label=getattr(self.engine, "label", ""),  # tables of one DuckLake share a root
+            sidecar=getattr(self.engine, "sidecar", None),
+        )
         self._states: dict[int | str, LakeState] = {}
         self._scratch: dict[str, str] = {}
         self._texts: dict[str, bytes] = {}  # of shards staged here, for their sidecar
@@ -92,6 +95,12 @@ class LakeTable:
         """The columns that new shards are partitioned by."""
         return self.state().partition_by
 
+    @property
+    def swept(self) -> frozenset[str]:
+        """Endings of names that the lake's own cleanup removes wherever they lie, `_seqlake/` included."""
+        found: frozenset[str] = getattr(self.engine, "swept", frozenset())
+        return found
+
     def partition_values(self, batch: pa.RecordBatch, /) -> Iterable[tuple[object, ...]]:
         """The partition of each row of a batch, in the order of `partition_by`; some lakes compute it."""
         made = getattr(self.engine, "partition_values", None)
@@ -99,12 +108,6 @@ class LakeTable:
             found: Iterable[tuple[object, ...]] = made(batch)
             return found
         return zip(*(batch.column(name).to_pylist() for name in self.partition_by), strict=True)
-
-    @property
-    def swept(self) -> frozenset[str]:
-        """Endings of names that the lake's own cleanup removes wherever they lie, `_seqlake/` included."""
-        found: frozenset[str] = getattr(self.engine, "swept", frozenset())
-        return found
 
     # ---- reading
     def versions(self) -> Sequence[Version]:
@@ -232,6 +235,23 @@ class LakeTable:
         if not isinstance(wanted, int | str):
             raise VersionNotFoundError(f"A version's id was expected, found {wanted!r}.", path=self.root)
         return committing.rollback(self, wanted)
+
+    def adopt(self) -> Version:
+        """Index the shards of other clients, so that ids and steps in them are found without reading them again.
+
+        They are in the table already: nothing is committed.
+        """
+        state = self.state()
+        foreign.merge(self.shelf, state, names.new_transaction())
+        return state.version
+
+    def strangers(self) -> Sequence[str]:
+        """None: what other clients write is in the table."""
+        return []
+
+    def metadata_edited(self) -> bool:
+        """Never: the property is a part of the table, whoever sets it."""
+        return False
 
     def collect(self, *, older_than: timedelta, dry_run: bool = False) -> Sequence[str]:
         """Remove what no version within `older_than` names: data files, copied-in files, dead writers' leftovers.
