@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from datetime import timedelta
 
 import pyarrow as pa
 import pytest
@@ -62,6 +63,19 @@ def test_a_warehouse_given_as_storage(tmp_path):
     sl.create("iceberg://mine/rl.episodes", COLUMNS, storage=storage).append(row(1))
     assert len(sl.open("iceberg://mine/rl.episodes", storage=storage)) == 1
     assert (tmp_path / "w" / "catalog.db").is_file()
+
+
+def test_a_folder_of_any_name(tmp_path, cells):
+    folder = tmp_path / "pick & place, 100% (ü)"
+    ds = sl.create(f"iceberg:{folder}/rl.episodes", COLUMNS)
+    ds.append(row(1))
+    ds.append(row(2))
+    assert sorted(path.name for path in folder.iterdir()) == ["catalog.db", "rl"]
+    ds = sl.open(f"iceberg:{folder}/rl.episodes")
+    assert cells(ds) == cells(ds.table.engine.load().scan().to_arrow())
+    ds.delete(ids=["s1"])
+    assert ds.collect(older_than=timedelta(0))
+    assert len(sl.open(f"iceberg:{folder}/rl.episodes")) == 1
 
 
 def test_pyicebergs_own_object_travels_to_other_processes(address, theirs):

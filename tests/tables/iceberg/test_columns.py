@@ -50,8 +50,11 @@ def test_numbers_grow_wider_inside_lists_too(dataset, theirs, cells):
     same(dataset, theirs, cells)
     assert dataset.schema["action"].value_type == pa.float64()
     assert str(theirs().schema().find_type("action")) == "list<list<double>>"
-    dataset.append([{"sequence_id": "new", "action": [[1e-300, 2.0]]}])
+    dataset.append([{"sequence_id": "new", "reward": 1e300, "action": [[1e-300, 2.0]]}])
     same(dataset, theirs, cells)
+    # Bounds of shards from before were written in fewer bytes.
+    assert dataset.where("reward > 4").to_arrow()["sequence_id"].to_pylist() == ["ep_009", "new"]
+    assert theirs().scan(row_filter="reward > 4").to_arrow().num_rows == 2
 
 
 def test_what_iceberg_cannot_widen_is_refused(dataset):

@@ -11,6 +11,7 @@ from seqlake.tables._lakes import paths
 from seqlake.tables._lakes.engine import RivalError
 from seqlake.tables._lakes.types import PROPERTY
 from seqlake.tables.iceberg import datafiles, history, offsets, schemas
+from seqlake.tables.iceberg.listing import below
 from seqlake.tables.standalone import names
 
 if TYPE_CHECKING:
@@ -193,9 +194,7 @@ def _leaving(engine: IcebergEngine, table: Table, remove: Sequence[LakeFile]) ->
     if not wanted:
         return []
     location = table.metadata.location
-    return [
-        entry.data_file for entry in engine.entries(table) if paths.below(location, entry.data_file.file_path) in wanted
-    ]
+    return [entry.data_file for entry in engine.entries(table) if below(location, entry.data_file.file_path) in wanted]
 
 
 def _live(proposal: Proposal) -> list[LakeFile]:

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from seqlake.errors import DatasetNotFoundError, SchemaMismatchError
-from seqlake.files.locations import absolute
 from seqlake.files.stores import open_store
 from seqlake.tables._lakes import types
 from seqlake.tables._lakes.engine import LakeState
 from seqlake.tables._lakes.table import refuse_to_write
 from seqlake.tables.iceberg import committing, datafiles, expiring, history, schemas
-from seqlake.tables.iceberg.addresses import file_options
+from seqlake.tables.iceberg.addresses import file_options, place_of
 from seqlake.tables.iceberg.listing import Manifests, live_files
 from seqlake.tables.iceberg.offsets import PuffinSidecar
 
@@ -117,7 +116,7 @@ class IcebergEngine:
     @property
     def root(self) -> str:
         """The table's location: what relative references resolve against."""
-        return absolute(self.table.location())
+        return place_of(self.table.location())
 
     @property
     def storage(self) -> Mapping[str, str] | None:
