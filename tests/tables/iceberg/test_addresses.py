@@ -90,6 +90,19 @@ def test_pyicebergs_own_object_travels_to_other_processes(address, theirs):
     assert not iceberg.matches(object())
 
 
+def test_a_catalog_in_memory_lives_in_its_table(tmp_path):
+    from pyiceberg.catalog.memory import InMemoryCatalog
+
+    catalog = InMemoryCatalog("here", warehouse=f"file://{tmp_path}/w")
+    catalog.create_namespace("rl")
+    properties = {"mixtrain": '{"mixtrain": "1.0"}'}
+    table = catalog.create_table("rl.ep", pa.schema([("sequence_id", pa.string())]), properties=properties)
+    ds = sl.open(table)
+    ds.append([{"sequence_id": "a"}])
+    assert table.scan().to_arrow().num_rows == 0  # its owner has not looked again
+    assert table.refresh().scan().to_arrow().num_rows == 1
+
+
 def test_no_secret_is_shown(tmp_path):
     storage = {"warehouse": str(tmp_path / "w"), "s3.secret-access-key": "hidden-1", "secret_access_key": "hidden-2"}
     ds = sl.create("iceberg://mine/rl.episodes", COLUMNS, storage=storage)

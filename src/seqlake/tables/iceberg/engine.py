@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -46,16 +47,23 @@ class IcebergEngine:
 
     Args:
         address: Where it is.
+        table: It, where somebody opened it already; in this process its catalog is used.
     """
 
-    def __init__(self, address: Address, /) -> None:
+    _table: Any
+    _pid: int
+
+    def __init__(self, address: Address, /, *, table: Table | None = None) -> None:
         self.address = address
         self._forget()
+        if table is not None:
+            # A copy: what its owner sees is refreshed when they say so.
+            self._table, self._pid = copy(table), os.getpid()
 
     def _forget(self) -> None:
         self._pid = 0
         self.__dict__.pop("store", None)
-        self._table: Any = None
+        self._table = None
         self.manifests = Manifests()
         self._last: tuple[Any, Sequence[IcebergFile]] | None = None
         self._sidecars: list[PuffinSidecar] = []
