@@ -102,6 +102,8 @@ def why_not(shard: Shard, table: Any, schema: Schema, /) -> str:
     moved = [n for n, place in places.items() if place != Stored(n) and not (_constant(place) and n in held.names)]
     if moved:
         return f"its columns {', '.join(moved)} were renamed or lie elsewhere"
+    if _numbered_otherwise(held, table, schema):
+        return "its columns have other field ids than the table's"
     if set(held.names) != set(schema.names):
         return "it lacks columns that were added later, or holds ones that were dropped"
     wanted = normalised(schema.stored())
@@ -115,6 +117,14 @@ def why_not(shard: Shard, table: Any, schema: Schema, /) -> str:
         return "its inner lists have a fixed size, which a lake's clients cannot read"
     mixed = [column for column in getattr(table, "partition_by", ()) if len(_values(shard, column)) > 1]
     return f"its rows have several values of {', '.join(mixed)}, by which the table is partitioned" if mixed else ""
+
+
+def _numbered_otherwise(held: pa.Schema, table: Any, schema: Schema) -> bool:
+    """Whether a lake that finds columns by number would take one for another."""
+    known = getattr(table, "field_ids", None)
+    ids: Mapping[str, int] = {} if known is None else known(schema)
+    stored = {field.name: (field.metadata or {}).get(b"PARQUET:field_id") for field in held}
+    return bool(ids) and any(number is not None and int(number) != ids.get(name) for name, number in stored.items())
 
 
 def _constant(place: object) -> bool:

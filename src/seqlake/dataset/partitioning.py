@@ -10,7 +10,7 @@ from seqlake.dataset.references import refers
 from seqlake.spec.rules.references import paths_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from seqlake.dataset.staging import Staging
     from seqlake.protocols import Copied, Written
@@ -26,12 +26,22 @@ class Divided:
         schema: Of the rows.
         by: The columns.
         made: Gives a `Staging` for one combination of values.
+        values: What a lake makes of the cells of a batch, row by row; by default the cells themselves.
     """
 
-    def __init__(self, schema: Schema, by: Sequence[str], made: Callable[[Mapping[str, object]], Staging]) -> None:
+    def __init__(
+        self,
+        schema: Schema,
+        by: Sequence[str],
+        made: Callable[[Mapping[str, object]], Staging],
+        /,
+        *,
+        values: Callable[[pa.RecordBatch], Iterable[tuple[object, ...]]] | None = None,
+    ) -> None:
         self._schema = schema
         self._by = tuple(by)
         self._made = made
+        self._values = values or self._cells
         self._open: dict[tuple[object, ...], Staging] = {}
         self._claimed: set[str] = set()
 
@@ -44,7 +54,7 @@ class Divided:
         """
         known = {file.path: file for file in files}
         done: list[Written] = []
-        for values, part in divided(batch, self._by):
+        for values, part in divided(batch, self._values(batch)):
             if values not in self._open:
                 if len(self._open) >= _MOST_OPEN:
                     done += self._finished()
@@ -69,6 +79,9 @@ class Divided:
             one.abort_shard()
         self._open = {}
 
+    def _cells(self, batch: pa.RecordBatch) -> Iterable[tuple[object, ...]]:
+        return zip(*(batch.column(name).to_pylist() for name in self._by), strict=True)
+
     def _finished(self) -> list[Written]:
         done = []
         for one in self._open.values():
@@ -78,10 +91,12 @@ class Divided:
         return done
 
 
-def divided(batch: pa.RecordBatch, by: Sequence[str]) -> Iterator[tuple[tuple[object, ...], pa.RecordBatch]]:
-    """The rows of a batch by their values in these columns, in the order in which the values come."""
+def divided(
+    batch: pa.RecordBatch, partitions: Iterable[tuple[object, ...]]
+) -> Iterator[tuple[tuple[object, ...], pa.RecordBatch]]:
+    """The rows of a batch by their partitions, in the order in which these come."""
     rows: dict[tuple[object, ...], list[int]] = {}
-    for row, values in enumerate(zip(*(batch.column(name).to_pylist() for name in by), strict=True)):
+    for row, values in enumerate(partitions):
         rows.setdefault(values, []).append(row)
     for values, mine in rows.items():
         yield values, batch if len(rows) == 1 else batch.take(pa.array(mine, pa.int64()))
@@ -90,6 +105,13 @@ def divided(batch: pa.RecordBatch, by: Sequence[str]) -> Iterator[tuple[tuple[ob
 def partition_of(table: Any, /) -> Sequence[str]:
     """The columns that new shards of a table are partitioned by; none for standalone tables."""
     found: Sequence[str] = getattr(table, "partition_by", ())
+    return found
+
+
+def field_ids_of(table: Any, schema: Schema, /) -> Mapping[str, int] | None:
+    """What the table's lake calls the columns in its files, where it finds them by number."""
+    known = getattr(table, "field_ids", None)
+    found: Mapping[str, int] | None = None if known is None else known(schema)
     return found
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from seqlake.dataset.copying import digest, on_this_machine, packets_of, put_file, slug
 from seqlake.dataset.ingest import Encoded
-from seqlake.dataset.partitioning import Divided, partition_of
+from seqlake.dataset.partitioning import Divided, field_ids_of, partition_of
 from seqlake.dataset.references import sizes_seen
 from seqlake.errors import ReadOnlyError, ValidationError
 from seqlake.files.locations import local_path
@@ -136,9 +136,10 @@ class Staging:
     def write(self, batch: pa.RecordBatch) -> None:
         """Append rows in logical types; shards close at their limits."""
         if self._partition is None:
-            by = partition_of(self._table)
-            if by:
-                self._divided = self._divided or Divided(self._schema, by, self._for_partition)
+            if self._divided is None and (by := partition_of(self._table)):
+                values = getattr(self._table, "partition_values", None)
+                self._divided = Divided(self._schema, by, self._for_partition, values=values)
+            if self._divided is not None:
                 self.written += self._divided.write(batch, self._files)
                 return
             self._partition = {}
@@ -161,6 +162,7 @@ class Staging:
                 self._schema,
                 layout=self.shape.layout,
                 fixed_size_inner=self.shape.fixed_size_inner and not getattr(self._table, "plain_lists", False),
+                ids=field_ids_of(self._table, self._schema),
             )
         self._shard.write(part)
         self._rows += part.num_rows
@@ -356,11 +358,15 @@ class Staging:
         """A name within the transaction: a counter, and random digits where several processes count."""
         if self._prefix is not None:
             return f"{self._prefix}{secrets.token_hex(4)}"
-        digits, number = "", next(self._count)
-        while number or not digits:
-            number, digit = divmod(number, 36)
-            digits = _DIGITS[digit] + digits
-        return digits
+        return _base36(next(self._count))
+
+
+def _base36(number: int) -> str:
+    digits = ""
+    while number or not digits:
+        number, digit = divmod(number, 36)
+        digits = _DIGITS[digit] + digits
+    return digits
 
 
 @contextmanager

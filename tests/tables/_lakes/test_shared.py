@@ -124,6 +124,22 @@ def test_rows_appended_while_a_column_was_added_read_null_in_it(table):
     assert tables.rows_of(table.snapshot()) == {"a": {**tables.episode("a"), "split": None}}
 
 
+def test_shards_of_others_are_indexed_once(tmp_path):
+    deltalake = pytest.importorskip("deltalake")
+    ds = sl.create(f"delta:{tmp_path}/t", {"action": sl.Trajectory(dim=2)})
+    theirs = pa.table({"sequence_id": ["a", "b"], "action": [[[1.0, 2.0]], [[3.0, 4.0], [5.0, 6.0]]]})
+    deltalake.write_deltalake(
+        ds.table.root, theirs.cast(types.lake_schema(ds.schema, ds.table.engine.lake_type)), mode="append"
+    )
+    ds.refresh()
+    (theirs,) = ds.table.state().files
+    assert ds.adopt().id == 1
+    found = again(ds.table)
+    assert found.shelf.sidecar.find(found.state().files)[theirs.path].counts(theirs.path)[0] == 2
+    assert found.snapshot().lengths("action").tolist() == [1, 2]
+    assert found.snapshot().find_ids(["b"]).tolist() == [1]
+
+
 def test_a_shard_that_is_gone_is_said_to_be(table):
     tables.append(table, ["a"])
     (path,) = Path(table.root, "data").glob("*.parquet")

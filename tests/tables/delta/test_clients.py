@@ -16,7 +16,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import seqlake as sl
-from seqlake.errors import DuplicateSequenceError, ReadOnlyError, SchemaMismatchError
+from seqlake.errors import (
+    DamagedTableError,
+    DuplicateSequenceError,
+    ReadOnlyError,
+    SchemaMismatchError,
+    VersionNotFoundError,
+)
 from seqlake.testing import tables
 
 deltalake = pytest.importorskip("deltalake")
@@ -171,6 +177,30 @@ def test_a_log_behind_a_checkpoint_is_read(ds):
     assert [version.id for version in again.versions()] == [1]
     again.append(sequences(4))
     assert len(again) == 5
+
+
+def test_checkpoints_come_as_often_as_the_table_says(tmp_path):
+    root = str(tmp_path / "t")
+    deltalake.DeltaTable.create(root, schema=foreign([0]).schema, configuration={"delta.checkpointInterval": "3"})
+    ds = sl.open(root)
+    for number in range(4):
+        ds.append(sequences(number))
+    assert json.loads(Path(root, "_delta_log", "_last_checkpoint").read_text())["version"] == 3
+    for number in range(3):
+        Path(root, "_delta_log", f"{number:020d}.json").unlink()
+    assert mine(sl.open(root)) == plain(sequences(0, 1, 2, 3))
+
+
+def test_a_version_whose_files_were_vacuumed_cannot_come_back(ds):
+    ds.delete("reward < 2")
+    table = deltalake.DeltaTable(ds.table.root)
+    table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False, full=True)
+    before = mine(ds)
+    with pytest.raises(VersionNotFoundError, match="gone"):
+        ds.rollback(1)
+    with pytest.raises(DamagedTableError, match="gone"):
+        sl.open(ds.location, version=1).to_arrow()
+    assert mine(sl.open(ds.location)) == before
 
 
 # ---- deletion vectors and column mapping

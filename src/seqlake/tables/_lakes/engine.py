@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from seqlake.shards.columns import Columns, Constant, Stored
 from seqlake.shards.memory import ArrowShard
 
 if TYPE_CHECKING:
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from seqlake.protocols import Ints, Transaction, Version
+    from seqlake.protocols import Ints, Shard, Transaction, Version
+    from seqlake.shards.columns import From
+    from seqlake.spec.schema import Schema
 
 
 class RivalError(Exception):
@@ -53,6 +56,22 @@ class LakeFile:
     def live(self) -> int:
         """Rows that the version has."""
         return self.rows - (0 if self.deleted is None else len(self.deleted))
+
+    def shown(self, shard: Shard, schema: Schema, /) -> Shard:
+        """The file, without its deleted rows, with the version's columns and types."""
+        mapping: dict[str, From] = {}
+        for column in schema.names:
+            if column in self.constants:
+                mapping[column] = Constant(self.constants[column])
+            elif column in self.absent:
+                mapping[column] = Constant(None)
+            elif column in self.columns:
+                mapping[column] = Stored(self.columns[column])
+        return Columns(shard, schema, mapping)
+
+    def stored_names(self, column: str, /) -> Sequence[str]:
+        """What the file may call a column; nothing where it does not hold it, or where only its footer can tell."""
+        return [] if column in self.constants or column in self.absent else [self.columns.get(column, column)]
 
     @property
     def told(self) -> str:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from seqlake.errors import DamagedTableError, ShardChangedError
-from seqlake.shards.columns import Columns, Constant, Stored
 from seqlake.shards.files import ParquetShard
 from seqlake.shards.memory import ArrowShard
 from seqlake.shards.rows import Rows
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from seqlake.protocols import Blob, Ints, Shard, Store
-    from seqlake.shards.columns import From
     from seqlake.spec.schema import Schema
     from seqlake.tables._lakes.engine import LakeFile
     from seqlake.tables._lakes.sidecar import Sidecar
@@ -154,22 +152,8 @@ def logical_shard(
         index: An offset index kept outside the file.
         sidecar: What is believed of the file without asking it.
     """
-    bare = bare_shard(store, file, storage=storage, index=index)
-    shard: Shard = bare
-    if sidecar is not None and isinstance(bare, ParquetShard):
-        shard = believed(bare, file, sidecar, dict(schema))
+    shard = bare_shard(store, file, storage=storage, index=index)
+    if sidecar is not None and isinstance(shard, ParquetShard):
+        shard = believed(shard, file, sidecar, dict(schema))
     keep = kept_rows(file)
-    return Columns(shard if keep is None else Rows(shard, keep), schema, mapping(file, schema))
-
-
-def mapping(file: LakeFile, schema: Schema, /) -> dict[str, From]:
-    """Where each column of the version lies in this file."""
-    found: dict[str, From] = {}
-    for column in schema.names:
-        if column in file.constants:
-            found[column] = Constant(file.constants[column])
-        elif column in file.absent:
-            found[column] = Constant(None)
-        elif column in file.columns:
-            found[column] = Stored(file.columns[column])
-    return found
+    return file.shown(shard if keep is None else Rows(shard, keep), schema)

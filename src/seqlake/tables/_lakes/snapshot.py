@@ -161,8 +161,7 @@ class LakeSnapshot:
         }
 
     def _lengths(self, shard: Shard, file: LakeFile, column: str) -> Ints:
-        stored = None if column in file.constants or column in file.absent else file.columns.get(column, column)
-        if stored is not None and file.path in self._offsets:
+        for stored in file.stored_names(column) if file.path in self._offsets else ():
             found = self._offsets[file.path].lengths(stored)
             if found is not None and len(found) == file.rows:
                 keep = kept_rows(file)

@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import ReadOnlyError, VersionNotFoundError
 from seqlake.protocols import Transaction, Version
-from seqlake.tables._lakes import collecting, committing, derived, paths, resolving, staging
+from seqlake.tables._lakes import collecting, committing, derived, foreign, paths, resolving, staging, types
 from seqlake.tables._lakes.shelf import Shelf
 from seqlake.tables._lakes.snapshot import LakeSnapshot
 from seqlake.tables.standalone import markers, names, transactions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime, timedelta
 
+    import pyarrow as pa
+
     from seqlake.protocols import Change, Store, Written
+    from seqlake.spec.schema import Schema
     from seqlake.tables._lakes.engine import Engine, LakeState
 
 _REMEMBERED = 8
@@ -48,9 +51,12 @@ class LakeTable:
         self._forget()
 
     def _forget(self) -> None:
-        # Tables of one DuckLake share a root.
-        label = getattr(self.engine, "label", "")
-        self.shelf = Shelf(self.engine.root, storage=self.engine.storage, label=label)
+        self.shelf = Shelf(
+            self.engine.root,
+            storage=self.engine.storage,
+            label=getattr(self.engine, "label", ""),  # tables of one DuckLake share a root
+            sidecar=getattr(self.engine, "sidecar", None),
+        )
         self._states: dict[int | str, LakeState] = {}
         self._scratch: dict[str, str] = {}
         self._texts: dict[str, bytes] = {}  # of shards staged here, for their sidecar
@@ -94,6 +100,14 @@ class LakeTable:
         """Endings of names that the lake's own cleanup removes wherever they lie, `_seqlake/` included."""
         found: frozenset[str] = getattr(self.engine, "swept", frozenset())
         return found
+
+    def partition_values(self, batch: pa.RecordBatch, /) -> Iterable[tuple[object, ...]]:
+        """The partition of each row of a batch, in the order of `partition_by`; some lakes compute it."""
+        made = getattr(self.engine, "partition_values", None)
+        if made is not None:
+            found: Iterable[tuple[object, ...]] = made(batch)
+            return found
+        return zip(*(batch.column(name).to_pylist() for name in self.partition_by), strict=True)
 
     # ---- reading
     def versions(self) -> Sequence[Version]:
@@ -163,6 +177,11 @@ class LakeTable:
             self._scratch[transaction.id] = tempfile.mkdtemp(prefix="seqlake-")
         return str(Path(self._scratch[transaction.id], name))
 
+    def field_ids(self, schema: Schema, /) -> Mapping[str, int]:
+        """The field ids that a file with these columns carries, by dotted path; none where the lake goes by names."""
+        known = getattr(self.engine, "field_ids", None)
+        return {} if known is None else known(types.lake_schema(schema, self.engine.lake_type))
+
     def stage(self, transaction: Transaction, written: Written, /) -> Written:
         """Make a finished shard durable where nobody reads it yet; `commit` does it for those left."""
         texts = b"" if staging.is_staged(written.location, transaction.id) else staging.texts_of(written)
@@ -216,6 +235,23 @@ class LakeTable:
         if not isinstance(wanted, int | str):
             raise VersionNotFoundError(f"A version's id was expected, found {wanted!r}.", path=self.root)
         return committing.rollback(self, wanted)
+
+    def adopt(self) -> Version:
+        """Index the shards of other clients, so that ids and steps in them are found without reading them again.
+
+        They are in the table already: nothing is committed.
+        """
+        state = self.state()
+        foreign.merge(self.shelf, state, names.new_transaction())
+        return state.version
+
+    def strangers(self) -> Sequence[str]:
+        """None: what other clients write is in the table."""
+        return []
+
+    def metadata_edited(self) -> bool:
+        """Never: the property is a part of the table, whoever sets it."""
+        return False
 
     def collect(self, *, older_than: timedelta, dry_run: bool = False) -> Sequence[str]:
         """Remove what no version within `older_than` names: data files, copied-in files, dead writers' leftovers.

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import pyarrow as pa
 
 from seqlake import plugins
-from seqlake.errors import CommitUnknownError, DatasetExistsError, DatasetNotFoundError, SchemaMismatchError
+from seqlake.errors import CommitUnknownError, DatasetExistsError, DatasetNotFoundError, SchemaMismatchError, VersionNotFoundError
 from seqlake.files.credentials import Storage, for_deltalake
 from seqlake.files.locations import absolute, is_local, local_path, scheme
 from seqlake.files.stores import open_store
@@ -209,6 +209,12 @@ class DeltaEngine:
             table.restore(int(version), commit_properties=once)
         except deltalake.exceptions.CommitFailedError as error:
             raise RivalError from error
+        except deltalake.exceptions.DeltaError as error:
+            raise VersionNotFoundError(
+                f"{self._root}: version {version} cannot come back, because files of it are gone ({error}).",
+                path=self._root,
+                hint="A vacuum removed them; `ds.versions()` lists newer versions.",
+            ) from error
         return self.log.version(int(base.version.id) + 1)
 
     def expire(self, limit: datetime, /, *, dry_run: bool) -> Expired:

@@ -102,7 +102,7 @@ def _ask(catalog: str, token: str, path: str, body: Mapping[str, str] | None = N
         with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:  # noqa: S310 - as above
             found: dict[str, Any] = json.loads(answer.read())
     except urllib.error.HTTPError as error:
-        if error.code == 404:  # noqa: PLR2004 - HTTP's own
+        if error.code == 404:
             raise DatasetNotFoundError(
                 f"{address}: the catalog at {place.hostname} knows no such table.",
                 path=address,
