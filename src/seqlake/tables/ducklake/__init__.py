@@ -11,6 +11,7 @@ import os
 from typing import TYPE_CHECKING
 
 from seqlake.tables._lakes.table import LakeTable
+from seqlake.tables.ducklake import creating
 from seqlake.tables.ducklake.address import is_address, parse
 from seqlake.tables.ducklake.engine import DuckLakeEngine
 
@@ -69,6 +70,6 @@ def create(
         SchemaMismatchError: A type that DuckLake lacks, or a partition column that cannot be one.
         ReadOnlyError: The catalog cannot be written.
     """
-    return LakeTable(
-        DuckLakeEngine.created(parse(os.fspath(location)), schema, partition_by=partition_by, storage=storage)
-    )
+    address = parse(os.fspath(location))
+    data_path = creating.create(address, schema, partition_by=partition_by)
+    return LakeTable(DuckLakeEngine(address, data_path, storage=storage))
