@@ -5,10 +5,12 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import duckdb
@@ -40,6 +42,12 @@ class Engine:
 
     def each(self, *statements, options=""):
         """What each statement gives, in one session."""
+        with self.opened(options=options) as connection:
+            return [connection.execute(one).to_arrow_table().to_pylist() for one in statements]
+
+    @contextmanager
+    def opened(self, *, options=""):
+        """A session with the lake attached."""
         connection = duckdb.connect(":memory:")
         try:
             names = ["ducklake", *(["httpfs"] if self.secret else [])]
@@ -51,7 +59,7 @@ class Engine:
                 connection.execute(self.secret)
             connection.execute(f"ATTACH 'ducklake:{self.target}' AS lake" + (f" ({options})" if options else ""))
             connection.execute("USE lake")
-            return [connection.execute(one).to_arrow_table().to_pylist() for one in statements]
+            yield connection
         finally:
             connection.close()
 
@@ -106,8 +114,8 @@ def postgres():
         _wait(connection, server)
         yield connection
     finally:
-        server.terminate()
-        server.wait(timeout=30)
+        server.send_signal(signal.SIGINT)  # at once, whoever is still connected
+        server.wait(timeout=60)
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 
+import duckdb
 import pyarrow as pa
 import pytest
 
-from seqlake.errors import DatasetNotFoundError, SchemaMismatchError, SeqlakeError
+import seqlake as sl
+from seqlake.errors import DatasetNotFoundError, DuplicateSequenceError, SchemaMismatchError, SeqlakeError
 from seqlake.protocols import Change
 from seqlake.spec.column_types import Trajectory
 from seqlake.spec.schema import Schema
@@ -250,3 +252,67 @@ def test_what_cannot_be_read_is_refused_and_says_why(sqlite, engine, tmp_path):
         ducklake.open(locked)
     with pytest.raises(DatasetNotFoundError, match=r"main\.nobody.*main\.episodes"):
         ducklake.open(sqlite.replace(f"={NAME}", "=nobody"))
+
+
+def test_a_dropped_table_is_gone_for_both_and_its_name_is_free(sqlite, engine):
+    table = ducklake.create(sqlite, tables.SCHEMA)
+    append(table, ["a"])
+    table.drop()
+    lake = engine(sqlite)
+    assert lake.run("SELECT count(*) AS n FROM duckdb_tables() WHERE NOT internal AND database_name = 'lake'") == [
+        {"n": 0}
+    ]
+    with pytest.raises(DatasetNotFoundError):
+        ducklake.open(sqlite)
+    again = ducklake.create(sqlite, tables.SCHEMA)
+    append(again, ["b"])
+    assert rows_of(again.snapshot()) == lake.rows() == expected(["b"])
+
+
+def test_a_bucket_serves_both(tmp_path, s3_bucket, engine):
+    uri, storage = s3_bucket
+    location = f"ducklake:sqlite:{tmp_path}/lake.sqlite?table={NAME}&data_path={uri}/lake"
+    table = ducklake.create(location, tables.SCHEMA, storage=storage)
+    append(table, ["a", "b", "c"])
+    host = storage["endpoint"].removeprefix("http://")
+    secret = (
+        f"CREATE SECRET s (TYPE s3, KEY_ID '{storage['access_key_id']}', SECRET '{storage['secret_access_key']}', "
+        f"REGION 'us-east-1', ENDPOINT '{host}', URL_STYLE 'path', USE_SSL false)"
+    )
+    lake = engine(location, secret=secret)
+    assert lake.rows() == expected(["a", "b", "c"])
+    lake.run(f"DELETE FROM {NAME} WHERE sequence_id = 'b'")
+    lake.run(f"INSERT INTO {NAME} SELECT 'd' || i, i, 'x', [[i, i]] FROM range(12) t(i)")
+    versions = same_at_every_version(table, lake)
+    table.rollback(versions[1])
+    same_at_every_version(table, lake)
+    assert rows_of(table.snapshot()) == expected(["a", "b", "c"])
+
+
+def test_transactions_of_duckdb_that_began_before_ours_keep_or_lose_as_ducklake_says(postgres_lake, tmp_path, engine):
+    location = f"ducklake:postgres:{postgres_lake}?table={NAME}&data_path={tmp_path}/data"
+    table = ducklake.create(location, tables.SCHEMA)
+    append(table, ["a", "b"])
+    lake = engine(location)
+    with lake.opened() as session:
+        session.execute(f"BEGIN; INSERT INTO {NAME} VALUES ('c', 1, 'c', [[1, 2]])")
+        append(table, ["d"])
+        session.execute("COMMIT")
+        session.execute(f"BEGIN; DELETE FROM {NAME} WHERE sequence_id = 'a'")
+        append(table, ["e"], operation="rewrite", remove=keys(table.snapshot())[:1])
+        with pytest.raises(duckdb.Error, match="conflict"):
+            session.execute("COMMIT")
+    assert set(rows_of(table.snapshot())) == set(lake.rows()) == {"c", "d", "e"}
+    same_at_every_version(table, lake)
+
+
+def test_an_id_that_duckdb_wrote_twice_is_found(sqlite, engine):
+    table = ducklake.create(sqlite, tables.SCHEMA)
+    append(table, ["a", "b"])
+    lake = engine(sqlite)
+    lake.run(f"INSERT INTO {NAME} VALUES ('b', 1, 'again', [[1, 2]]), ('c', 1, 'c', [[1, 2]])")
+    report = sl.open(sqlite).validate(depth="rows")
+    assert not report.ok
+    assert any("b" in str(finding) and finding.severity == "error" for finding in report.findings)
+    with pytest.raises(DuplicateSequenceError, match="'c'"):
+        append(table, ["c"])

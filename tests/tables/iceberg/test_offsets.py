@@ -200,11 +200,12 @@ def test_what_a_look_at_one_sequence_costs_on_an_object_store(tmp_path, s3_bucke
     asked = []
     for name in ("get", "head", "list"):
         real = getattr(obstore, name)
-        monkeypatch.setattr(
-            obstore,
-            name,
-            lambda store, *a, real=real, **k: asked.append(str(a[0]) if a else "") or real(store, *a, **k),
-        )
+
+        def call(store, *given, _real=real, **options):
+            asked.append(str(given[0]) if given else "")
+            return _real(store, *given, **options)
+
+        monkeypatch.setattr(obstore, name, call)
     sequence = ds.sequence("ep_7")
     assert [path.endswith(offsets.SUFFIX) for path in asked] == [True]
     asked.clear()

@@ -11,6 +11,7 @@ import os
 from typing import TYPE_CHECKING
 
 from seqlake.tables._lakes.table import LakeTable
+from seqlake.tables.ducklake import creating
 from seqlake.tables.ducklake.address import is_address, parse
 from seqlake.tables.ducklake.engine import DuckLakeEngine
 
@@ -40,9 +41,9 @@ def open(  # noqa: A001 - the name that every table offers
         DatasetNotFoundError: No such catalog or table.
 
     Example:
-        >>> table = open("ducklake:lake.ducklake?table=arm")
-        >>> sum(shard.rows for shard in table.snapshot().shards())
-        64
+        >>> made = create("ducklake:sqlite:lake.sqlite?table=arm", schema)
+        >>> len(open("ducklake:sqlite:lake.sqlite?table=arm").snapshot().shards())
+        0
     """
     return LakeTable(DuckLakeEngine.opened(parse(os.fspath(location)), storage=storage))
 
@@ -69,6 +70,6 @@ def create(
         SchemaMismatchError: A type that DuckLake lacks, or a partition column that cannot be one.
         ReadOnlyError: The catalog cannot be written.
     """
-    return LakeTable(
-        DuckLakeEngine.created(parse(os.fspath(location)), schema, partition_by=partition_by, storage=storage)
-    )
+    address = parse(os.fspath(location))
+    data_path = creating.create(address, schema, partition_by=partition_by)
+    return LakeTable(DuckLakeEngine(address, data_path, storage=storage))

@@ -13,19 +13,21 @@ import time
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from seqlake import plugins
 from seqlake.errors import CommitConflictError, CommitUnknownError, DatasetNotFoundError, ReadOnlyError, SeqlakeError
 from seqlake.tables._lakes.engine import RivalError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
     from seqlake.tables.ducklake.address import Address
 
+_Made = TypeVar("_Made")
 _PATIENCE = 60.0  # seconds that a writer waits for those before it
+_TRIES = 20
 _SHORT_PATIENCE = 3.0  # for a DuckDB file, which another process may keep open for good
 
 
@@ -93,6 +95,22 @@ def catalog(address: Address, /) -> Catalog:
     if address.kind == "sqlite":
         return SqliteCatalog(address)
     return PostgresCatalog(address) if address.kind == "postgres" else DuckdbCatalog(address)
+
+
+def retried(make: Callable[[], _Made], /) -> _Made:
+    """What a writing transaction gives, made anew while others are faster.
+
+    Raises:
+        CommitConflictError: They were, every time.
+    """
+    for turn in range(_TRIES):
+        try:
+            return make()
+        except RivalError:
+            time.sleep(random.uniform(0, 0.02 * (turn + 1)))  # noqa: S311 - rivals must not wait in step
+    raise CommitConflictError(
+        f"Nothing was committed: other writers were faster {_TRIES} times.", hint="Try again when fewer write at once."
+    )
 
 
 class _Catalog:

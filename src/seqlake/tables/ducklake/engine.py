@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from hashlib import blake2b
@@ -11,26 +10,23 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from seqlake.errors import DatasetExistsError, SchemaMismatchError, SeqlakeError, VersionNotFoundError
+from seqlake.errors import SchemaMismatchError, VersionNotFoundError
 from seqlake.files.credentials import Storage
-from seqlake.files.locations import absolute, is_local
 from seqlake.files.stores import open_store
 from seqlake.shards.memory import ArrowShard
-from seqlake.spec.schema import ID
 from seqlake.tables._lakes import types as lake_types
 from seqlake.tables._lakes.engine import Expired, LakeFile, LakeState, RivalError
-from seqlake.tables.ducklake import ddl, evolving, expiring, history, reading, restoring, texts, types, writing
+from seqlake.tables.ducklake import evolving, expiring, history, reading, restoring, texts, types, writing
 from seqlake.tables.ducklake.bounds import Bounds
-from seqlake.tables.ducklake.catalogs import catalog
+from seqlake.tables.ducklake.catalogs import catalog, retried
+from seqlake.tables.ducklake.creating import here
 from seqlake.tables.ducklake.files import Files
 from seqlake.tables.standalone import transactions
-from seqlake.tables.standalone.changes import writer_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from seqlake.protocols import Version
-    from seqlake.spec.schema import Schema
     from seqlake.tables._lakes.engine import Proposal
     from seqlake.tables.ducklake.address import Address
     from seqlake.tables.ducklake.catalogs import Session
@@ -74,7 +70,7 @@ class DuckLakeEngine:
         """
         with catalog(address).reading() as session:
             place = reading.find(session, address)
-        return cls(address, address.data_path or _here(place.data_path, address), storage=storage)
+        return cls(address, address.data_path or here(place.data_path, address), storage=storage)
 
     @property
     def root(self) -> str:
@@ -120,59 +116,6 @@ class DuckLakeEngine:
             with self._reading() as (_, place):
                 self._folder = place.path.removeprefix(place.data_path)
         return self._folder + "/".join([*(f"{column}={_hive(value)}" for column, value in partition.items()), name])
-
-    @classmethod
-    def created(
-        cls,
-        address: Address,
-        schema: Schema,
-        /,
-        *,
-        partition_by: Sequence[str],
-        storage: Mapping[str, str] | None,
-    ) -> DuckLakeEngine:
-        """A new, empty table; the catalog is made where there is none.
-
-        Raises:
-            DatasetExistsError: It is there already.
-            SchemaMismatchError: Columns that DuckLake cannot have, or cannot partition by.
-        """
-        fields, first = [], 1
-        for column in schema.values():
-            field = types.field_of(column.name, column.stored(), first=first, nullable=column.nullable)
-            fields.append(field)
-            first = 1 + max(one.id for one in field.walk())
-        _check_partitions(schema, partition_by)
-        lake = catalog(address)
-        make = not lake.exists()
-        root = address.data_path or (address.default_data_path if make else None)
-        if make and root is None:
-            raise SeqlakeError(
-                f"{address}: say where the data files of a new lake go.", hint="Add &data_path=FOLDER to the address."
-            )
-        with lake.writing(make=make) as session:
-            if make:
-                ddl.make_catalog(session, data_path=_slashed(absolute(str(root))), made_by=writer_name())
-            options = dict(session.rows("SELECT key, value FROM ducklake_metadata WHERE scope IS NULL"))
-            there = session.rows(
-                "SELECT 1 FROM ducklake_table t JOIN ducklake_schema s ON s.schema_id = t.schema_id WHERE "
-                "t.table_name = ? AND s.schema_name = ? AND t.end_snapshot IS NULL AND s.end_snapshot IS NULL",
-                address.table,
-                address.schema,
-            )
-            if there:
-                raise DatasetExistsError(
-                    f"{address} is there already.", path=str(address), hint="Open it with sl.open."
-                )
-            counters = writing.Counters.next(session)
-            mixtrain = lake_types.encode_metadata(schema)
-            name = (address.schema, address.table)
-            changes = writing.make_table(session, counters, name, fields, mixtrain, partition_by)
-            writing.finish(session, counters, changes, "create", "")
-        engine = cls(address, address.data_path or _here(options["data_path"], address), storage=storage)
-        if is_local(engine.root):
-            os.makedirs(engine.root, exist_ok=True)  # noqa: PTH103 - a location, not a Path
-        return engine
 
     def check(self, proposal: Proposal, /) -> None:
         """Refuse columns that DuckLake cannot have, and partitions that it computes."""
@@ -248,17 +191,35 @@ class DuckLakeEngine:
                 paths = sorted({path for _, path in (*gone.files, *gone.deletes)})
                 return Expired(removed=paths, retained=expiring.retained(session, place))
         lake = catalog(self.address)
-        with lake.writing() as session:
-            place = self._place(session)
-            gone = expiring.doomed(session, place, limit)
-            paths = expiring.forget(session, place, gone, datetime.now(UTC))
-            paths += [path for path in expiring.scheduled(session, place, limit) if path not in paths]
-            kept = expiring.retained(session, place)
-        store = open_store(self._root, storage=self._storage)
-        store.delete(paths)
-        with lake.writing() as session:
-            expiring.unschedule(session, paths)
+
+        def forgotten() -> tuple[list[str], list[LakeFile]]:
+            with lake.writing() as session:
+                place = self._place(session)
+                gone = expiring.doomed(session, place, limit)
+                paths = expiring.forget(session, place, gone, datetime.now(UTC))
+                paths += [path for path in expiring.scheduled(session, place, limit) if path not in paths]
+                return paths, expiring.retained(session, place)
+
+        paths, kept = retried(forgotten)
+        open_store(self._root, storage=self._storage).delete(paths)
+
+        def unscheduled() -> None:
+            with lake.writing() as session:
+                expiring.unschedule(session, paths)
+
+        retried(unscheduled)
         return Expired(removed=paths, retained=kept)
+
+    def drop(self) -> None:
+        """Drop the table, as `DROP TABLE` does: what older snapshots show of it stays until they expire."""
+
+        def dropped() -> None:
+            with catalog(self.address).writing() as session:
+                counters = writing.Counters.next(session)
+                changes = writing.drop_table(session, self._place(session), counters)
+                writing.finish(session, counters, changes, "drop", "")
+
+        retried(dropped)
 
     # ---- inside
     @property
@@ -341,27 +302,6 @@ class DuckLakeEngine:
 def _held_path(place: Place, name: str, table: pa.Table) -> str:
     """What stands for a path of rows in the catalog: another one as soon as any of them is another."""
     return f"{place.path.removeprefix(place.data_path)}{name}@{ArrowShard(table).key.rpartition('#')[2]}"
-
-
-def _check_partitions(schema: Schema, partition_by: Sequence[str]) -> None:
-    bad = [name for name in partition_by if name not in schema or schema[name].category != "scalar" or name == ID]
-    if bad:
-        raise SchemaMismatchError(
-            f"A table is partitioned by scalar columns other than {ID!r}; found {', '.join(bad)}.",
-            hint=f"The columns are {', '.join(schema.names)}.",
-        )
-
-
-def _here(data_path: str, address: Address) -> str:
-    """The data path as an absolute location; a relative one counts from the working folder, as in DuckDB."""
-    if not is_local(data_path) or os.path.isabs(data_path) or address.kind == "postgres":  # noqa: PTH117 - a location
-        return absolute(data_path)
-    beside = os.path.join(os.path.dirname(address.target), data_path)  # noqa: PTH118, PTH120 - a location
-    return absolute(data_path if os.path.isdir(data_path) or not os.path.isdir(beside) else beside)  # noqa: PTH112 - a location
-
-
-def _slashed(path: str) -> str:
-    return path.rstrip("/") + "/"
 
 
 def _hive(value: object) -> str:

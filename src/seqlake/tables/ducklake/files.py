@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from seqlake.tables.ducklake.bounds import Bounds
     from seqlake.tables.ducklake.reading import Facts, FileRow
 
+_Mapped: TypeAlias = "tuple[Mapping[str, str], frozenset[str], Mapping[str, object]]"
 SNAPSHOT = "_ducklake_internal_snapshot_id"
 _ID = b"PARQUET:field_id"
 
@@ -44,7 +45,16 @@ class Files:
 
     def lake_files(self, facts: Facts, /, *, bounds: Bounds | None = None) -> list[LakeFile]:
         """The files of a version, in order of addition."""
-        return [self._lake_file(facts, file, bounds) for file in facts.files]
+        shared: dict[int, _Mapped] = {}  # files of one name mapping, however many, lie alike
+        files = []
+        for file in facts.files:
+            mapped = shared.get(file.mapping) if file.mapping is not None else None
+            if mapped is None:
+                mapped = self._mapped(facts, file)
+                if file.mapping is not None:
+                    shared[file.mapping] = mapped
+            files.append(self._lake_file(facts, file, mapped, bounds))
+        return files
 
     def deleted(self, file: FileRow, snapshot: int, /) -> Ints | None:
         """[deleted] row numbers in the file that a snapshot does not have, ascending; None for none."""
@@ -72,25 +82,27 @@ class Files:
             self._begun[file.path] = np.full(file.rows, file.begin) if column is None else column
         return self._begun[file.path]
 
-    def _lake_file(self, facts: Facts, file: FileRow, bounds: Bounds | None) -> LakeFile:
-        columns, absent, constants = self._mapped(facts, file)
+    def _lake_file(self, facts: Facts, file: FileRow, mapped: _Mapped, bounds: Bounds | None) -> LakeFile:
+        columns, absent, constants = mapped
         return LakeFile(
             path=file.path,
             rows=file.rows,
             nbytes=file.nbytes,
             columns=columns,
-            absent=frozenset(absent),
+            absent=absent,
             constants=constants,
             deleted=self.deleted(file, facts.snapshot),
             statistics={} if bounds is None else bounds.of(file.id),
         )
 
-    def _mapped(self, facts: Facts, file: FileRow) -> tuple[dict[str, str], set[str], dict[str, object]]:
+    def _mapped(self, facts: Facts, file: FileRow) -> _Mapped:
         """Logical column -> its name in the file where it differs; those it lacks; those with one value."""
         if file.mapping is None and not facts.reshaped and not any(column.default for column in facts.columns):
-            return {}, set(), {}  # nothing was ever renamed or dropped, so names say it all
+            return {}, frozenset(), {}  # nothing was ever renamed or dropped, so names say it all
         names = self._physical(facts, file)
-        columns, absent, constants = {}, set(), {}
+        columns: dict[str, str] = {}
+        absent: set[str] = set()
+        constants: dict[str, object] = {}
         for column in facts.columns:
             if column.id not in names:
                 if column.default is not None:
@@ -103,7 +115,7 @@ class Files:
                 types.refuse_moved(column, parts.get(column.id, {}))
             if names[column.id] != column.name:
                 columns[column.name] = names[column.id]
-        return columns, absent, constants
+        return columns, frozenset(absent), constants
 
     def _physical(self, facts: Facts, file: FileRow) -> dict[int, str]:
         """Field id -> what the column is called in the file."""

@@ -93,7 +93,7 @@ class Field:
 
     def parts(self, above: str = "") -> dict[str, int]:
         """Path -> field id of everything below it; lists and maps add their own names."""
-        found = {}
+        found: dict[str, int] = {}
         for child in self.children:
             path = f"{above}.{child.name}"
             found |= {path: child.id, **child.parts(path)}

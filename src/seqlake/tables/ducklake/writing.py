@@ -134,6 +134,23 @@ def make_table(
     return [*changes, f"created_table:{_quoted(schema)}.{_quoted(table)}"]
 
 
+def drop_table(session: Session, place: Place, counters: Counters, /) -> list[str]:
+    """End everything of a table; what older snapshots show of it stays until they expire. What was changed."""
+    for table, key in (
+        ("ducklake_table", "table_id"),
+        ("ducklake_column", "table_id"),
+        ("ducklake_data_file", "table_id"),
+        ("ducklake_delete_file", "table_id"),
+        ("ducklake_partition_info", "table_id"),
+        ("ducklake_tag", "object_id"),
+    ):
+        session.run(
+            f"UPDATE {table} SET end_snapshot = ? WHERE {key} = ? AND end_snapshot IS NULL", counters.snapshot, place.id
+        )
+    counters.schema_version += 1
+    return [f"dropped_table:{place.id}"]
+
+
 def begin_columns(session: Session, table: int, snapshot: int, begun: Iterable[tuple[Field, int | None]], /) -> None:
     """Rows of columns that are there from this snapshot on."""
     session.insert(
