@@ -10,10 +10,11 @@ Prints a table and writes `benchmarks/results/video.json` and `video.md`.
 How it is measured. Every reader runs in a process of its own that stays, with two threads, and reads windows of the
 same files: H.264 by seqlake's training profile. Each delivers RGB in fresh memory, LeRobot its float32. *lerobot* is
 its decoding function in two threads that share nothing, the best that can be made of it; *lerobot DataLoader* is the
-same function as its users run it, in two worker processes of torch's DataLoader. One reader works at a time; rounds
-alternate between all; ratios are taken within a round and the median counts. Before, each is held to frames that were
-decoded in sequence. A second comparison reads each library's own encoding: AV1 with a keyframe every other frame, as
-LeRobot writes, of the quality (SSIM of luma) that seqlake's has.
+same function as its users run it, in two worker processes of torch's DataLoader, and what targets are held to: the
+bare function spends most of a short window in FFmpeg's decoder, as every reader must. One reader works at a time;
+rounds alternate between all; ratios are taken within a round and the median counts. Before, each is held to frames that
+were decoded in sequence. A second comparison reads each library's own encoding: AV1 with a keyframe every other frame,
+as LeRobot writes, of the quality (SSIM of luma) that seqlake's has.
 """
 
 from __future__ import annotations
@@ -24,32 +25,23 @@ import os
 import shutil
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
-from fractions import Fraction
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import av
 import numpy as np
+from films import prepare
+from loading.runs import add_peers, python_of
 from pages import Checks, conditions, save, verdicts
 
 import seqlake as sl
 from seqlake import media
 from seqlake.files.stores import open_blob
-from seqlake.media._encoding import VideoEncoder
 from seqlake.protocols import Source
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 HERE = Path(__file__).parent
-FPS, FRAMES, EPISODES, CAMERAS = 30, 300, 4, ("cam_high", "cam_wrist")
-WIDTH, HEIGHT = 640, 480
-FIRST = 101  # frames that every reader must get right
-TEXTURE, NOISE = 10.0, 2.2  # grey levels, standard deviation
 SECONDS = 0.5  # of each measurement in each round
 OURS = ("seqlake", "seqlake Loader")
 READERS = (*OURS, "pyav", "torchcodec", "torchcodec approximate", "lerobot", "lerobot DataLoader")
@@ -62,148 +54,14 @@ TASKS = {
 }
 
 
-# ---- what is filmed
-def scene(seed: int) -> Iterator[np.ndarray]:
-    """Pictures of an arm that moves: uint8 [480, 640, 3]."""
-    random = np.random.default_rng(seed)
-    y, x = np.mgrid[:HEIGHT, :WIDTH].astype(np.float32)
-    ground = 90 + 30 * np.sin(x / 97 + seed) * np.cos(y / 71) + 12 * np.sin((x + 2 * y) / 9)
-    ground = ground[..., None] * np.array([1.0, 0.9, 0.75], np.float32)
-    ground += np.kron(random.normal(0, TEXTURE, (HEIGHT // 4, WIDTH // 4, 3)), np.ones((4, 4, 1)))
-    noise = random.normal(0, NOISE, (8, HEIGHT, WIDTH, 3)).astype(np.float32)
-    speeds, phases = random.uniform(0.6, 1.6, 3), random.uniform(0, 6, 3)
-    for number in range(FRAMES):
-        angles = np.cumsum(0.8 * np.sin(speeds * number / FPS + phases)) - np.pi / 2
-        joints = np.cumsum([[WIDTH / 2, HEIGHT - 20], *(130 * np.stack([np.cos(angles), np.sin(angles)], 1))], 0)
-        picture = ground.copy()
-        for (x0, y0), (x1, y1), thick in zip(joints, joints[1:], (26, 20, 14), strict=False):
-            along = np.clip(((x - x0) * (x1 - x0) + (y - y0) * (y1 - y0)) / 130**2, 0, 1)
-            inside = np.hypot(x - x0 - along * (x1 - x0), y - y0 - along * (y1 - y0)) < thick
-            picture[inside] = np.array([210, 200, 60]) - 60 * along[inside, None]
-        picture += np.roll(noise[number % 8], random.integers(HEIGHT), 0)
-        yield np.clip(picture, 0, 255).astype(np.uint8)
-
-
-def luma(frames: Iterator[Any]) -> Iterator[np.ndarray]:
-    """[480, 640] float of pictures or decoded frames, BT.709 in the range of television."""
-    for frame in frames:
-        if isinstance(frame, np.ndarray):
-            yield 16 + (frame @ np.array([0.2126, 0.7152, 0.0722])) * 219 / 255
-        else:
-            plane = frame.planes[0]
-            rows = np.frombuffer(plane, np.uint8).reshape(HEIGHT, plane.line_size)
-            yield rows[:, :WIDTH].astype(np.float64)
-
-
-def ssim(a: np.ndarray, b: np.ndarray) -> float:
-    """Structural similarity over windows of 8x8 that lie 4 apart, as FFmpeg takes them."""
-
-    def sums(values: np.ndarray) -> np.ndarray:
-        small = values.reshape(HEIGHT // 4, 4, WIDTH // 4, 4).sum((1, 3))
-        return (small[1:, 1:] + small[:-1, 1:] + small[1:, :-1] + small[:-1, :-1]) / 64
-
-    mean_a, mean_b = sums(a), sums(b)
-    spread = sums(a * a) - mean_a**2 + sums(b * b) - mean_b**2
-    both = sums(a * b) - mean_a * mean_b
-    first, second = (0.01 * 255) ** 2, (0.03 * 255) ** 2
-    found = (2 * mean_a * mean_b + first) * (2 * both + second)
-    return float((found / ((mean_a**2 + mean_b**2 + first) * (spread + second))).mean())
-
-
-def quality(path: str, seed: int, frames: int) -> float:
-    """Mean SSIM of a file's first frames against what was filmed."""
-    with av.open(path) as container:
-        pairs = zip(luma(scene(seed)), luma(container.decode(video=0)), range(frames), strict=False)
-        return statistics.fmean(ssim(a, b) for a, b, _ in pairs)
-
-
-# ---- files
-def write(folder: Path, encoding: Any, *, episodes: int = EPISODES) -> dict[str, Any]:
-    """A dataset of the episodes: where it lies, its videos, bytes a frame, seconds it took."""
-    schema = sl.Schema({camera: sl.Video(fps=FPS) for camera in CAMERAS})
-    begin = time.perf_counter()
-    if not (folder / "mixtrain.json").exists():
-        with sl.create(folder, schema).writer(encoding=encoding) as writer:
-            for number in range(episodes):
-                cells = {camera: scene(10 * number + place) for place, camera in enumerate(CAMERAS)}
-                writer.add(f"ep_{number}", **cells)
-    rows = sl.open(folder)
-    videos = [[rows[f"ep_{number}"][camera].location for camera in CAMERAS] for number in range(episodes)]
-    size = sum(Path(path).stat().st_size for pair in videos for path in pair)
-    return {
-        "dataset": str(folder),
-        "videos": videos,
-        "bytes_per_frame": size / (len(videos) * len(CAMERAS) * FRAMES),
-        "seconds": time.perf_counter() - begin,
-        "ssim": quality(videos[0][0], 0, 60),
-    }
-
-
-def as_lerobot(crf: int) -> Any:
-    """What LeRobot 0.4.4 writes by default, but for the quality (its own is 30)."""
-    return sl.Encoding(codec="libsvtav1", keyframe_every=2, options={"crf": str(crf), "preset": "12"})
-
-
-def matched(folder: Path, target: float) -> int:
-    """The crf with which LeRobot's encoding comes nearest to a given SSIM."""
-
-    @cache
-    def seen(crf: int) -> float:
-        path = folder / f"try-{crf}.mp4"
-        encoder = VideoEncoder(path, fps=Fraction(FPS), encoding=as_lerobot(crf))
-        for _, picture in zip(range(60), scene(0), strict=False):
-            encoder.write(picture)
-        encoder.close()
-        found = quality(str(path), 0, 60)
-        path.unlink()
-        print(f"AV1, crf {crf}: SSIM {found:.4f}, wanted {target:.4f}", flush=True)
-        return found
-
-    low, high = 10, 50
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if seen(middle) >= target else (low, middle)
-    return min(low, high, key=lambda crf: abs(seen(crf) - target))
-
-
-def prepare(folder: Path) -> dict[str, Any]:
-    """Every file that is read; kept in the folder, made once."""
-    saved = folder / "plan.json"
-    if saved.exists():
-        return json.loads(saved.read_text())
-    ours = write(folder / "h264", sl.Encoding())
-    crf = matched(folder, ours["ssim"])
-    files = {"h264": ours, "av1": write(folder / "av1", as_lerobot(crf)) | {"crf": crf}}
-    expected = {}
-    for name, made in files.items():
-        with av.open(made["videos"][0][0]) as container:
-            every = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
-        expected[name] = np.stack(every[FIRST : FIRST + 5])
-    np.savez(folder / "expected.npz", **expected)
-    ten_minutes(folder, ours["videos"][0][0])
-    plan = {
-        "files": files,
-        "episodes": [f"ep_{number}" for number in range(EPISODES)],
-        "cameras": CAMERAS,
-        "frames": FRAMES,
-        "fps": FPS,
-        "first": FIRST,
-        "tolerance": 2,
-        "threads": 2,
-        "expected": str(folder / "expected.npz"),
-    }
-    saved.write_text(json.dumps(plan))
-    return plan
-
-
 # ---- measuring
 class Reader:
     """One way to read, in a process of its own."""
 
-    def __init__(self, name: str, plan: Path) -> None:
-        peer = name not in {*OURS, "pyav"}
+    def __init__(self, name: str, plan: Path, environments: Path) -> None:
         self.name = name
-        self.python = HERE / ".venv-lerobot" / "bin" / "python" if peer else Path(sys.executable)
+        own = name.removesuffix(" samples") if name.endswith("samples") else "lerobot"
+        self.python = python_of("seqlake" if name in {*OURS, "pyav"} else own, environments).absolute()
         self.missing = "" if self.python.exists() else "run benchmarks/peers/setup"
         if self.missing:
             return
@@ -236,14 +94,29 @@ class Reader:
             self.process.wait(timeout=60)
 
 
-def in_rounds(plan: Path, rounds: int, seconds: float, minutes: float) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Every task by every reader, round after round; no round begins that would go beyond the minutes."""
-    begin = time.monotonic()
-    readers = [Reader(name, plan) for name in READERS]
+def asked_of(readers: list[Reader]) -> list[tuple[str, dict[str, Any], Reader]]:
+    """Every task by every reader that has it."""
     asked = [(name, task, reader) for name, task in TASKS.items() for reader in readers]
     for files, label in (("h264", "H.264, seqlake's"), ("av1", "AV1, LeRobot's")):
         task = {"order": "random", "width": 2, "files": files}
         asked += [(f"windows of 2 of {label}", task, one) for one in readers if one.name in OWN_ENCODINGS]
+    return asked
+
+
+def in_rounds(
+    asked: list[tuple[str, dict[str, Any], Reader]], *, rounds: int, seconds: float, minutes: float, ours: str = OURS[0]
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """Tasks by readers, round after round; no round begins that would go beyond the minutes.
+
+    Args:
+        asked: Name of a task, the task, who does it.
+        rounds: How many.
+        seconds: Of each task in each round.
+        minutes: Of all.
+        ours: The reader whose ratio to each is given.
+    """
+    begin = time.monotonic()
+    readers = list(dict.fromkeys(reader for _, _, reader in asked))
     found: dict[tuple[str, str], dict[int, dict[str, float]]] = {}
     try:
         for _, task, reader in asked:
@@ -265,7 +138,7 @@ def in_rounds(plan: Path, rounds: int, seconds: float, minutes: float) -> tuple[
             reader.close()
     results = []
     for (name, reader), rates in found.items():
-        ours = found.get((name, "seqlake"), rates)
+        own = found.get((name, ours), rates)
         results.append(
             {
                 "task": name,
@@ -274,24 +147,14 @@ def in_rounds(plan: Path, rounds: int, seconds: float, minutes: float) -> tuple[
                 "frames_per_second": statistics.median(one["frames_per_second"] for one in rates.values()),
                 "cpu_ms_per_frame": statistics.median(one["cpu_ms_per_frame"] for one in rates.values()),
                 "seqlake_of_it": statistics.median(
-                    ours[number]["frames_per_second"] / one["frames_per_second"] for number, one in rates.items()
+                    own[number]["frames_per_second"] / one["frames_per_second"] for number, one in rates.items()
                 ),
                 "seqlake_of_it_by_cpu": statistics.median(
-                    one["cpu_ms_per_frame"] / ours[number]["cpu_ms_per_frame"] for number, one in rates.items()
+                    one["cpu_ms_per_frame"] / own[number]["cpu_ms_per_frame"] for number, one in rates.items()
                 ),
             }
         )
     return results, {one.name: one.missing for one in readers if one.missing}
-
-
-def ten_minutes(folder: Path, source: str) -> None:
-    """18 000 frames, no two alike: an episode again and again, each time moved on."""
-    with av.open(source) as container:
-        pictures = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
-    encoder = VideoEncoder(folder / "ten-minutes.mp4", fps=Fraction(FPS))
-    for number in range(18_000):
-        encoder.write(np.roll(pictures[number % FRAMES], 11 * (number // FRAMES), 1))
-    encoder.close()
 
 
 def indexing(path: Path) -> dict[str, float]:
@@ -331,8 +194,7 @@ def conclusions(report: dict[str, Any]) -> list[dict[str, Any]]:
         check(f"of PyAV by hand, {task}", ratio(report, task, "pyav"), 0.95)
         for name in ("torchcodec", "torchcodec approximate"):
             check(f"of {name}, {task}", ratio(report, task, name), codec)
-        for name in ("lerobot", "lerobot DataLoader"):
-            check(f"of {name}, {task}", ratio(report, task, name), lerobot)
+        check(f"of LeRobot in its DataLoader, {task}", ratio(report, task, "lerobot DataLoader"), lerobot)
     files = report["files"]
     both = [r for r in report["results"] if r["reader"] == "seqlake" and r["task"].startswith("windows of 2 of ")]
     if len(both) == 2:
@@ -386,6 +248,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of each measurement in each round")
     parser.add_argument("--minutes", type=float, default=10, help="no round begins that would go beyond")
+    add_peers(parser)
     parser.add_argument("--folder", type=Path, help="where the videos are kept; a temporary folder by default")
     parser.add_argument("--prepare", action="store_true", help="make the videos, then stop")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "video.json")
@@ -404,7 +267,10 @@ def main() -> None:
                 for name, made in plan["files"].items()
             },
         }
-        report["results"], report["missing"] = in_rounds(folder / "plan.json", args.rounds, args.seconds, args.minutes)
+        asked = asked_of([Reader(name, folder / "plan.json", args.environments) for name in READERS])
+        report["results"], report["missing"] = in_rounds(
+            asked, rounds=args.rounds, seconds=args.seconds, minutes=args.minutes
+        )
         report["index"] = indexing(folder / "ten-minutes.mp4")
         report["checks"] = conclusions(report)
     finally:

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
 import shutil
 import statistics
@@ -32,7 +31,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
+from loading.runs import MIXED, add_peers, run_peer
 from pages import Checks, conditions, save, verdicts
+from signals import (
+    BATCH,
+    DIMS,
+    STEP_BYTES,
+    expert,
+    make_arrays,
+    memcpy,
+    memcpy_batches,
+    rate_of,
+    save_arrays,
+    write_arm,
+)
 
 import seqlake as sl
 from seqlake.training.batches import Assembler
@@ -42,70 +54,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 HERE = Path(__file__).parent
-BATCH = 256
-DIMS = {"action": 12, "obs_state": 48}
-STEP_BYTES = 4 * sum(DIMS.values())
-SECONDS = 0.6  # of each measurement in each round
-
-
-def make_arrays(sequences: int) -> dict[str, np.ndarray]:
-    random = np.random.default_rng(0)
-    lengths = random.integers(150, 451, sequences)
-    arrays = {name: random.standard_normal((int(lengths.sum()), dim), dtype=np.float32) for name, dim in DIMS.items()}
-    return {"lengths": lengths, **arrays}
-
-
-def write(folder: Path, arrays: dict[str, np.ndarray], shards: int) -> Any:
-    schema = sl.Schema({"task": pa.string(), **{name: sl.Trajectory(dim=dim) for name, dim in DIMS.items()}})
-    dataset = sl.create(folder, schema)
-    ends = np.cumsum(arrays["lengths"])
-    rows = -(-len(ends) // shards)
-    with dataset.writer(rows_per_shard=rows, bytes_per_shard=1 << 40) as writer:
-        for number, (end, steps) in enumerate(zip(ends.tolist(), arrays["lengths"].tolist(), strict=True)):
-            cells = {name: arrays[name][end - steps : end] for name in DIMS}
-            writer.add(f"ep_{number:06d}", task="pick", **cells)
-    dataset = sl.open(folder)
-    assert len(dataset.shards()) == shards
-    return dataset
-
-
-def rate_of(step: Callable[[], int], seconds: float = SECONDS) -> float:
-    """Windows per second of a function that returns how many it made."""
-    step()
-    count, start = 0, time.perf_counter()
-    while (spent := time.perf_counter() - start) < seconds:
-        count += step()
-    return count / spent
-
-
-def memcpy(arrays: dict[str, np.ndarray]) -> Callable[[], int]:
-    """Copies the data set's bytes; counted in bytes."""
-    sources = [torch.from_numpy(arrays[name]) for name in DIMS]
-    targets = [torch.ones_like(source) for source in sources]
-
-    def step() -> int:
-        for source, target in zip(sources, targets, strict=True):
-            target.copy_(source)
-        return sum(source.nbytes for source in sources)
-
-    return step
-
-
-def memcpy_batches(arrays: dict[str, np.ndarray], width: int) -> Callable[[], int]:
-    """Copies as many consecutive bytes as a batch has into fresh memory; counted in bytes."""
-    sources = [torch.from_numpy(arrays[name]).reshape(-1).view(torch.uint8) for name in DIMS]
-    sizes = [BATCH * width * 4 * dim for dim in DIMS.values()]
-    at = 0
-
-    def step() -> int:
-        nonlocal at
-        at += 1
-        for source, size in zip(sources, sizes, strict=True):
-            first = at * size % (len(source) - size)
-            torch.empty(size, dtype=torch.uint8).copy_(source[first : first + size])
-        return sum(sizes)
-
-    return step
 
 
 def gather(dataset: Any, width: int) -> Callable[[], int]:
@@ -143,33 +91,6 @@ def whole_loader(dataset: Any, width: int, *, edges: str) -> Callable[[], int]:
     return step
 
 
-def expert(folder: Path, arrays: dict[str, np.ndarray], width: int) -> Callable[[], int]:
-    """What an expert writes by hand: one flat memmap a column, every valid start, randperm, index_select."""
-    views = []
-    for name, dim in DIMS.items():
-        path = folder / f"{name}.f32"
-        if not path.exists():
-            arrays[name].tofile(path)
-        flat = torch.from_numpy(np.memmap(path, np.float32, mode="r+").reshape(-1, dim))
-        views.append(flat.as_strided((len(flat) - width + 1, width * dim), (dim, 1)))
-    ends = np.cumsum(arrays["lengths"])
-    spans = zip((ends - arrays["lengths"]).tolist(), ends.tolist(), strict=True)
-    valid = torch.from_numpy(np.concatenate([np.arange(low, high - width + 1) for low, high in spans]))
-    order, at = torch.empty(0, dtype=torch.int64), 0
-
-    def step() -> int:
-        nonlocal order, at
-        if at + BATCH > len(order):
-            order, at = torch.randperm(len(valid)), 0
-        starts = valid[order[at : at + BATCH]]
-        at += BATCH
-        for view in views:
-            torch.index_select(view, 0, starts)
-        return BATCH
-
-    return step
-
-
 def sequential(folder: Path, width: int) -> Callable[[], int]:
     """pyarrow decoding the same files from end to end, counted in windows' worth of bytes."""
     paths = sorted((folder / "data").glob("*.parquet"))
@@ -188,7 +109,7 @@ def sequential(folder: Path, width: int) -> Callable[[], int]:
 def compare(args: argparse.Namespace, arrays: dict[str, np.ndarray], folder: Path) -> list[dict[str, Any]]:
     results = []
     for shards in args.shards:
-        dataset = write(folder / f"arm-{shards}", arrays, shards)
+        dataset = write_arm(folder / f"arm-{shards}", arrays, shards)
         for width in args.widths:
             measured = {
                 "gather": gather(dataset, width),
@@ -254,22 +175,15 @@ def line(result: dict[str, Any]) -> str:
 
 
 def peers(args: argparse.Namespace, arrays: dict[str, np.ndarray], folder: Path) -> list[dict[str, Any]]:
-    saved = folder / "arrays.npz"
-    np.savez(saved, **arrays)
+    saved = save_arrays(folder / "arrays", arrays)
+    widths = [width for width in args.widths if width > 1]
+    tasks = [{"work": "windows", "width": width, "batch": BATCH, "seconds": 5.0} for width in widths]
     found = []
     for name in ("lance", "lerobot"):
-        python = HERE / f".venv-{name}" / "bin" / "python"
-        if not python.exists():
-            found.append({"peer": name, "missing": "run benchmarks/peers/setup"})
-            continue
-        for width in [width for width in args.widths if width > 1]:
-            command = [python, HERE / "peers" / f"{name}_windows.py", saved, folder / name, "--width", str(width)]
-            environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hf")}
-            done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
-            if done.returncode:
-                found.append({"peer": name, "width": width, "failed": done.stderr[-500:]})
-                continue
-            found.extend(json.loads(text) for text in done.stdout.splitlines() if text.startswith("{"))
+        # in process: what is compared with is a gather, not worker processes
+        found += run_peer(
+            name, {"arrays": str(saved), "folder": str(folder / name), "workers": [0], "tasks": tasks}, args
+        )
         print(found[-1], flush=True)
     return found
 
@@ -367,10 +281,11 @@ def conclusions(report: dict[str, Any]) -> list[dict[str, Any]]:
         check(f"loader of expert, {where}", r["of_expert"]["loader (edges drop)"], 0.8)
         check(f"gather of pyarrow sequential, {where}", rates["gather"] / rates["pyarrow sequential"], 8)
     for peer in report.get("peers", []):
-        if "windows_per_second" in peer:
+        if peer.get("mixture", 0) > MIXED:
             same = [r["windows_per_second"]["gather"] for r in wide if r["width"] == peer["width"]]
             target = 1000 if "lerobot" in peer["peer"] else 50
-            check(f"gather of {peer['peer']}, W={peer['width']}", max(same) / peer["windows_per_second"], target)
+            where = f"{peer['peer']} {peer['settings']}, W={peer['width']}"
+            check(f"gather of {where}", max(same) / peer["samples_per_second"], target)
     if "sequence" in report:
         check(
             "warm ds.sequence(id) of one column, CPU us",
@@ -409,8 +324,8 @@ def table(report: dict[str, Any]) -> str:
         lines.append(f"| {r['shards']} | {r['width']} | {r['threads']} | {speeds} | " + " | ".join(cells) + " |")
     lines += ["", "| peer | W | windows/s |", "|---|---|---|"]
     for peer in report.get("peers", []):
-        rate = f"{peer['windows_per_second']:,.0f}" if "windows_per_second" in peer else peer.get("missing", "failed")
-        lines.append(f"| {peer['peer']} | {peer.get('width', '')} | {rate} |")
+        rate = f"{peer['samples_per_second']:,.0f}" if "samples_per_second" in peer else peer["failed"]
+        lines.append(f"| {peer['peer']} {peer.get('settings', '')} | {peer.get('width', '')} | {rate} |")
     lines += verdicts(report["checks"])
     return "\n".join(lines) + "\n"
 
@@ -425,6 +340,7 @@ def main() -> None:
     parser.add_argument("--write-gb", type=float, default=0.0)
     parser.add_argument("--skip", nargs="*", default=[], choices=["peers", "sequence", "many"])
     parser.add_argument("--folder", type=Path, help="where to work; a temporary folder by default")
+    add_peers(parser)
     parser.add_argument("--out", type=Path, default=HERE / "results" / "windows.json")
     args = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="seqlake-windows-", dir=args.folder))

@@ -50,7 +50,9 @@ def test_nothing_to_gain_is_no_commit(ds):
 
 
 def test_shards_of_others_become_ours_and_flat(ds):
-    plain = pa.schema([("sequence_id", pa.string()), ("task", pa.string()), ("action", pa.list_(pa.list_(pa.float32())))])
+    plain = pa.schema(
+        [("sequence_id", pa.string()), ("task", pa.string()), ("action", pa.list_(pa.list_(pa.float32())))]
+    )
     pq.write_table(pa.Table.from_pylist(rows(20, 24), plain), os.path.join(ds.location, "data", "theirs.parquet"))  # noqa: PTH118 - short
     ds.adopt()
     before = cells(ds)

@@ -104,6 +104,24 @@ def test_a_large_range_is_fetched_in_pieces(monkeypatch) -> None:
     assert [bytes(p) for p in parts] == [data[a:b] for a, b in zip(starts.tolist(), stops.tolist(), strict=True)]
 
 
+def test_an_object_of_known_size_is_read_without_being_asked_about(monkeypatch) -> None:
+    store, data = InMemory("s3://memory/root"), bytes(range(250))
+    store.put("a", data)
+    monkeypatch.setattr(obstore, "head", None)  # nobody may ask
+    monkeypatch.setattr(ranges, "GAP", 10)
+    blob, parts = store.first_read("a", np.array([100, 0]), np.array([110, 5]), size=250)
+    assert [bytes(part) for part in parts] == [data[100:110], data[:5]]
+    assert (blob.location, blob.size) == ("s3://memory/root/a", 250)
+    assert bytes(blob.ranges(np.array([240]), np.array([250]))[0]) == data[240:]
+    store.put("a", data[::-1])
+    with pytest.raises(ShardChangedError):  # it is held to the bytes that were read first
+        blob.ranges(np.array([0]), np.array([5]))
+    assert store.first_read("a", np.array([0]), np.array([5]), size=251) is None
+    assert store.first_read("a", np.array([7]), np.array([7]), size=250) is None
+    with pytest.raises(FileNotFoundError):
+        store.first_read("b", np.array([0]), np.array([5]), size=250)
+
+
 @pytest.mark.parametrize("name", ["tab\t", "line\n", "del\x7f"])
 def test_names_that_no_store_takes_are_refused(name) -> None:
     with pytest.raises(UnsafeReferenceError, match="object store"):

@@ -15,6 +15,7 @@ import pytest
 
 from seqlake.errors import CorruptFileError, ForkedProcessError, ShardChangedError
 from seqlake.files import ranges
+from seqlake.files.remote import ObjectBlob
 from seqlake.files.stores import open_blob, open_store
 from seqlake.shards import parquet
 from seqlake.shards.columns import Columns, Stored
@@ -23,7 +24,7 @@ from seqlake.shards.rows import Rows
 from seqlake.spec.column_types import Trajectory
 from seqlake.spec.schema import Schema
 from seqlake.training import transfers as moving
-from seqlake.training.by_range import Steps, asked_bytes, flats, read_steps
+from seqlake.training.by_range import Steps, asked_bytes, look, read_steps
 from seqlake.training.fetch import Fetcher
 from seqlake.training.shard_cache import ShardCache, sources
 from seqlake.training.transfers import Piece, Transfers
@@ -231,6 +232,22 @@ def test_shards_come_ahead_in_order_and_whole(remote, fetching) -> None:
     assert fetcher.transfers.traffic.nbytes == sum(data.sizes[number] for number in (4, 2, 0, 5))
 
 
+def test_as_many_shards_come_at_a_time_as_requests_may_be_under_way(remote, fetching, monkeypatch) -> None:
+    data = remote(6)
+    fetcher, all_asked, part = fetching(data, threads=6), threading.Barrier(6), ObjectBlob.part
+
+    def answered_together(*args):
+        all_asked.wait(timeout=10)
+        return part(*args)
+
+    monkeypatch.setattr(ObjectBlob, "part", answered_together)
+    fetcher.schedule(range(6))
+    for number in range(6):
+        with fetcher.take(number) as shard:
+            check(shard, data.rows[number])
+    assert not all_asked.broken
+
+
 def test_what_comes_ahead_takes_the_place_of_nothing_needed_sooner(remote, fetching) -> None:
     data = remote(5)
     fetcher = fetching(data, limit=int(3.4 * max(data.sizes)), ahead=4)
@@ -298,6 +315,11 @@ def test_few_rows_of_a_remote_file_are_written_anew(remote, fetching, monkeypatc
 
 
 # ---- by range
+def flats(shard, columns, transfers):
+    found = look(shard, columns, transfers)
+    return None if found is None else found.flats
+
+
 def windows(random, rows: list[dict], name: str, count: int, width: int, *, gap: int = 1):
     """Random windows of a shard's rows, and what they hold."""
     has = [n for n, row in enumerate(rows) if row[name] is not None and len(row[name]) > width * gap]

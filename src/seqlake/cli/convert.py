@@ -21,6 +21,8 @@ from seqlake.cli._output import Output, output_options
     help="What becomes of images in rows, one a step: they stay, become H.264 videos, or a file each.",
 )
 @click.option("--fps", type=float, help="Steps per second for videos, where the source tells none.")
+@click.option("--sequence-id", metavar="COLUMN", help="Of samples: names the sequence that each belongs to.")
+@click.option("--steps", metavar="COLUMN", help="Of samples: orders those of a sequence.")
 @click.option("--workers", type=click.IntRange(min=1), help="Processes (default: one per core).")
 @click.option("--work", type=click.Path(path_type=Path), help="Where receipts lie, to go on after an interruption.")
 @click.option("--adopt", is_flag=True, help="Take shards over as they are where they can be, without rewriting.")
@@ -37,7 +39,7 @@ def command(
     where: str | None,
     dry_run: bool,
     output: Output,
-    **given: Any,
+    **given: str | float | bool | None,
 ) -> None:
     """Convert SRC into DST. `import` and `export` are the same command.
 
@@ -50,7 +52,7 @@ def command(
     selection = _options.opened(source, asks=False)
     if where:
         selection = selection.where(where)
-    options = {name: value for name, value in given.items() if value not in {None, False}}
+    options: dict[str, Any] = {name: value for name, value in given.items() if value not in {None, False}}
     if dry_run:
         plan = convert(selection, out, to=to, workers=workers, work=work, dry_run=True, **options)
         output.document(plan.to_json(), text=str(plan))

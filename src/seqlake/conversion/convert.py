@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from seqlake.conversion import on_processes
+from seqlake.conversion import on_processes, samples
 from seqlake.conversion.plan import BYTES_PER_PART, Plan, Task, plan
 from seqlake.conversion.receipts import Work
 from seqlake.conversion.targets import TABLE_OPTIONS, FormatTarget, TableTarget, Target, dropped_by
@@ -95,7 +95,8 @@ def convert(
             `adopt=True` takes shards over as they are where their bytes already say what the new dataset says:
             linked on one disk, copied elsewhere, never decoded (the others are written anew, and why is logged);
             `storage` of `out`, and of a `source` given by its location; `bytes_per_part`, the source bytes of one part
-            (128 MiB); the rest is for the format that is written (with `to`) or else read.
+            (128 MiB); of samples `sequence_id` and `steps`, the columns that put them together, or `sequence_id=True`
+            for a sequence each; the rest is for the format that is written (with `to`) or else read.
 
     Returns:
         The new dataset; None if another format was written; the plan of a dry run.
@@ -120,7 +121,7 @@ def convert(
     of_table = {name: options.pop(name) for name in TABLE_OPTIONS & options.keys()} if to is None else {}
     asked = to is None and "images" in options
     of_images = {name: options.pop(name) for name in _IMAGES & options.keys()} if asked else {}
-    readable = _opened(source, storage, options if to is None else {})
+    readable = _opened(source, storage, options if to is None else {}, sequences=to is None)
     planned = plan(readable, bytes_per_part=bytes_per_part, dropped=dropped_by(to, readable.schema))
     pictures = Pictures.of(of_images.pop("images", {}), planned.read, **of_images)
     planned = replace(planned, schema=pictures.declared(planned.read))
@@ -179,15 +180,18 @@ def _tell(planned: Plan) -> None:
         _log.warning("Column %s is dropped: %s", name, reason)
 
 
-def _opened(source: Any, storage: Mapping[str, str] | None, options: dict[str, Any]) -> Readable:
+def _opened(source: Any, storage: Mapping[str, str] | None, options: dict[str, Any], *, sequences: bool) -> Readable:
     from seqlake.dataset.opening import scan
 
+    of_samples = {name: options.pop(name) for name in samples.OPTIONS & options.keys()}
+    readable: Readable
     if isinstance(source, str | os.PathLike):
-        return scan(source, storage=storage, **options)
-    if options:
+        readable = scan(source, storage=storage, **options)
+    elif options:
         raise TypeError(f"Unknown options for this source: {', '.join(sorted(options))}.")
-    readable: Readable = scan(source, storage=getattr(source, "storage", None))
-    return readable
+    else:
+        readable = scan(source, storage=getattr(source, "storage", None))
+    return samples.as_sequences(readable, **of_samples) if sequences else readable
 
 
 def _identity(planned: Plan) -> dict[str, Any]:

@@ -66,7 +66,7 @@ class TableTarget:
         if self.schema.id is None:
             raise SchemaMismatchError(
                 "A Mixtrain dataset needs the column 'sequence_id', which this source lacks.",
-                hint="Select it too, or group the samples into sequences first.",
+                hint="Select it too. For samples: sequence_id=COLUMN and steps=COLUMN, or sequence_id=True.",
             )
         if not self._is_there():
             refuse_occupied(self.location, storage=self.storage)

@@ -26,7 +26,7 @@ class Divided:
         schema: Of the rows.
         by: The columns.
         made: Gives a `Staging` for one combination of values.
-        values: What a lake makes of the cells of a batch, row by row; by default the cells themselves.
+        table: Says what its lake makes of the cells of a batch; by default the cells themselves.
     """
 
     def __init__(
@@ -34,14 +34,13 @@ class Divided:
         schema: Schema,
         by: Sequence[str],
         made: Callable[[Mapping[str, object]], Staging],
+        table: Any,
         /,
-        *,
-        values: Callable[[pa.RecordBatch], Iterable[tuple[object, ...]]] | None = None,
     ) -> None:
         self._schema = schema
         self._by = tuple(by)
         self._made = made
-        self._values = values or self._cells
+        self._values = getattr(table, "partition_values", self._cells)
         self._open: dict[tuple[object, ...], Staging] = {}
         self._claimed: set[str] = set()
 

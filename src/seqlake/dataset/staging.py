@@ -137,8 +137,7 @@ class Staging:
         """Append rows in logical types; shards close at their limits."""
         if self._partition is None:
             if self._divided is None and (by := partition_of(self._table)):
-                values = getattr(self._table, "partition_values", None)
-                self._divided = Divided(self._schema, by, self._for_partition, values=values)
+                self._divided = Divided(self._schema, by, self._for_partition, self._table)
             if self._divided is not None:
                 self.written += self._divided.write(batch, self._files)
                 return

@@ -68,9 +68,16 @@ class ObjectBlob:
             ShardChangedError: The object changed, or does not reach that far.
         """
         check_process()
-        return fetched(plan(starts, stops, self.size, self.location), self._fetch)
+        requests = plan(starts, stops, self.size, self.location)
+        if self.token or not requests.pieces:
+            return fetched(requests, self.part)
+        # The ETag of the first answer is the one that all others must have.
+        first = requests.pieces[0]
+        data = self.part(*first)
+        return fetched(requests, lambda start, stop: data if (start, stop) == first else self.part(start, stop))
 
-    def _fetch(self, start: int, stop: int) -> memoryview:
+    def part(self, start: int, stop: int) -> memoryview:
+        """One range in one request."""
         import obstore
 
         options: Any = {"range": (start, stop)}
@@ -85,8 +92,8 @@ class ObjectBlob:
             self.token = seen  # nobody looked before: from here on it stays what it is
         if seen != self.token or len(data) != stop - start:
             raise ShardChangedError(
-                f"{self.location} changed while it was open: expected ETag {self.token}, found {seen}. "
-                "Open the dataset again.",
+                f"{self.location} changed while it was open: expected {self.size} bytes of ETag {self.token or 'any'}, "
+                f"found {answer.meta['size']} of {seen}. Open the dataset again.",
                 path=self.location,
             )
         return data
@@ -175,8 +182,48 @@ class ObjectStore:
         return ObjectBlob(self, path, int(found["size"]), _token(found))
 
     def known(self, path: str, size: int, /) -> ObjectBlob:
-        """The object of that name, whose size a table knows; nothing is asked before its first bytes are."""
+        """The object of that name, whose size somebody wrote down; asks nothing.
+
+        Its ETag is that of the first answer. Not there, or of another size, is an error then.
+        """
         return ObjectBlob(self, checked(path), size, "")
+
+    def stamp(self, path: str, /) -> str:
+        """ETag and time of the last change: equal bytes that were written again have another one.
+
+        Raises:
+            FileNotFoundError: There is no such object.
+        """
+        import obstore
+
+        with self.translated(path):
+            found = obstore.head(self.handle(), checked(path))
+        return f"{_token(found)} {found['last_modified'].isoformat()}"
+
+    def first_read(
+        self, path: str, starts: Ints, stops: Ints, /, *, size: int
+    ) -> tuple[ObjectBlob, list[memoryview]] | None:
+        """Parts of an object of known size, and the object: its ETag comes with the first answer, not before it.
+
+        Args:
+            path: Its name.
+            starts: First bytes of what to read of it.
+            stops: Their ends.
+            size: Its bytes.
+
+        Returns:
+            The object, and its parts; None where it is not as large, or where no byte is asked for.
+
+        Raises:
+            FileNotFoundError: There is none.
+        """
+        found = self.known(path, size)
+        if not plan(starts, stops, size, found.location).pieces:
+            return None
+        try:
+            return found, found.ranges(starts, stops)
+        except ShardChangedError:
+            return None
 
     def read(self, path: str, /) -> bytes:
         """A small object, whole, in one request; `blob` takes two."""

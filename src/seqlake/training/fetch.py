@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from seqlake.training.shard_cache import LocalShard, ShardCache
 
 _LOOK = 0.5  # seconds between two looks at whether a shard gets on
-_MAKERS = 4  # shards made ahead at a time, so that requests go on while one is checked
+_WRITERS = 4  # shards written anew at a time: each has a batch of rows in memory
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,7 +74,7 @@ class Fetcher:
         *,
         cache: ShardCache,
         transfers: Transfers | None = None,
-        ahead: int = 8,
+        ahead: int = 16,
     ) -> None:
         self.fetched = Fetched()
         self._shards = shards
@@ -83,6 +83,7 @@ class Fetcher:
         self.transfers = Transfers() if transfers is None else transfers
         self._ahead = ahead
         self._lock = threading.Lock()
+        self._writing = threading.BoundedSemaphore(_WRITERS)
         self._sources: dict[int, Source] = {}
         self._keys: dict[int, str] = {}
         self._upcoming: deque[int] = deque()
@@ -125,7 +126,7 @@ class Fetcher:
             self.fetched.hits += held is not None
             if held is None:
                 self.fetched.misses += 1
-                held = self._cache.make(source.key, source.fill, name=source.name)
+                held = self._cache.make(source.key, source.fill, name=source)
                 assert held is not None
         except Exception as error:
             if passes(error) and not isinstance(error, TimeoutError):
@@ -160,7 +161,9 @@ class Fetcher:
     def _source(self, number: int) -> Source:
         with self._lock:
             if number not in self._sources:
-                self._sources[number] = Source(self._shards[number], self._schema, self.transfers)
+                self._sources[number] = Source(
+                    self._shards[number], self._schema, self.transfers, writing=self._writing
+                )
             return self._sources[number]
 
     def _key(self, number: int) -> str:
@@ -184,7 +187,7 @@ class Fetcher:
                 if self._full or number in self._making or number in self._there:
                     continue
                 if self._makers is None:
-                    self._makers = ThreadPoolExecutor(_MAKERS, thread_name_prefix="seqlake-ahead")
+                    self._makers = ThreadPoolExecutor(self.transfers.threads, thread_name_prefix="seqlake-ahead")
                     end_with_program(self.transfers)
                 self._making[number] = self._makers.submit(self._make, number, source)
 
@@ -192,7 +195,7 @@ class Fetcher:
         try:
             self.transfers.check()
             if not self._full:
-                self._cache.make(source.key, source.fill, name=source.name, ahead=True)
+                self._cache.make(source.key, source.fill, name=source, ahead=True)
         except NoRoomError:
             self._full = True
         if self._full:

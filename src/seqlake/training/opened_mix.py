@@ -37,13 +37,18 @@ class MixOpened:
 
     @property
     def fetched(self) -> Fetched:
-        """What was copied to a folder."""
+        """What came from stores."""
         return sum((member.fetched for member in self._members), Fetched())
 
     def visit(self, rows: Ints) -> None:
         """Open the shards of these rows."""
         for member, own in self._prepared.by_member(rows):
             self._members[member].visit(rows[own] - self._prepared.first_rows[member])
+
+    @property
+    def portion(self) -> int | None:
+        """Samples whose windows are read at a time, where some are read by range."""
+        return min((member.portion for member in self._members if member.portion is not None), default=None)
 
     @property
     def is_fetched(self) -> bool:

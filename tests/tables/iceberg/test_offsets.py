@@ -1,14 +1,15 @@
-"""The sequence offset index in Puffin files: registered with each snapshot, right through everything, never the truth."""
+"""The sequence offset index in Puffin files: registered with each snapshot, right through changes, never the truth."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
 
+import obstore
+import pyarrow as pa
 import pytest
 
 import seqlake as sl
-from seqlake.files import stores
 from seqlake.tables._lakes import foreign
 from seqlake.tables.iceberg import offsets, puffin
 from seqlake.tables.standalone import indexes
@@ -63,8 +64,8 @@ def test_each_commit_registers_an_index_without_blob_types(dataset, theirs):
 
 
 def test_lengths_and_ids_come_from_one_read_and_no_shard(dataset, address, counted, monkeypatch):
-    read = []
-    monkeypatch.setattr(offsets, "open_blob", lambda *a, **k: read.append(a) or stores.open_blob(*a, **k))
+    read, real = [], offsets.read
+    monkeypatch.setattr(offsets, "read", lambda store, path: read.append(path) or real(store, path))
     fresh = sl.open(address)
     assert fresh.lengths("action").tolist() == LENGTHS
     assert fresh.source.find_ids(["ep_007"]).tolist() == [-1] or len(counted) <= 1  # an equal hash is compared
@@ -87,8 +88,6 @@ def test_right_after_append_compaction_rollback_and_delete(dataset, theirs, make
 
 def test_other_clients_shards_are_indexed_by_the_next_commit(dataset, theirs, make_rows):
     schema = theirs().scan().to_arrow().schema
-    import pyarrow as pa
-
     theirs().append(pa.Table.from_pylist(make_rows(20, 23), schema))
     assert sl.open(dataset.location).lengths("action").tolist() == [*LENGTHS, 20, -1, 22]
     dataset.append(make_rows(30, 31))
@@ -183,3 +182,38 @@ def test_an_index_made_anew_carries_other_engines_blobs_over(dataset, theirs):
     assert read.get_blob_payload(read.footer.blobs[0]) == b"sketch"
     counts = indexes.IndexFile.decode(read.get_blob_payload(read.footer.blobs[1]), path="x")
     assert {name: counts.row(name).rows for name in counts} == live(theirs)
+
+
+def test_what_a_look_at_one_sequence_costs_on_an_object_store(tmp_path, s3_bucket, monkeypatch):
+    """One request for the index, once, then one for each signal; a renamed one too."""
+    storage = {**s3_bucket.storage, "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": f"{s3_bucket.uri}/w"}
+    kinds = {"task": pa.string(), "action": sl.Trajectory(dim=3), "state": sl.Trajectory(dim=2)}
+    made = sl.create("iceberg://lab/rl.ep", kinds, storage=storage)
+    rows = [
+        {"sequence_id": f"ep_{n}", "task": "pick", "action": [[float(n)] * 3] * 5, "state": [[-float(n)] * 2] * 5}
+        for n in range(50)
+    ]
+    made.append(rows[:30])
+    made.append(rows[30:])
+    made.rename_column("state", "obs")
+    ds = sl.open("iceberg://lab/rl.ep", storage=storage)
+    asked = []
+    for name in ("get", "head", "list"):
+        real = getattr(obstore, name)
+
+        def call(store, *given, _real=real, **options):
+            asked.append(str(given[0]) if given else "")
+            return _real(store, *given, **options)
+
+        monkeypatch.setattr(obstore, name, call)
+    sequence = ds.sequence("ep_7")
+    assert [path.endswith(offsets.SUFFIX) for path in asked] == [True]
+    asked.clear()
+    assert sequence["action"].tolist() == [[7.0] * 3] * 5
+    assert sequence["obs"].tolist() == [[-7.0] * 2] * 5
+    assert len(asked) == 2
+    asked.clear()
+    assert ds.sequence("ep_40")["action"][0, 0] == 40
+    assert len(asked) == 1
+    assert sequence["task"] == "pick"
+    assert len(asked) <= 4

@@ -35,7 +35,7 @@ class Believed(ParquetShard):
     Attributes:
         file: As the lake lists it.
         sidecar: What may know it.
-        columns: The version's columns by name.
+        columns: The version's columns by their names in the file.
     """
 
     file: LakeFile

@@ -154,6 +154,7 @@ def logical_shard(
     """
     shard = bare_shard(store, file, storage=storage, index=index)
     if sidecar is not None and isinstance(shard, ParquetShard):
-        shard = believed(shard, file, sidecar, dict(schema))
+        stored = {name: schema[column] for column in schema for name in file.stored_names(column)}
+        shard = believed(shard, file, sidecar, stored)
     keep = kept_rows(file)
     return file.shown(shard if keep is None else Rows(shard, keep), schema)

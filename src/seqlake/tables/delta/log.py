@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ LOG = "_delta_log"
 OLDEST = f"{names.OURS}/oldest"
 OPERATION = "mixtrain.operation"
 TRANSACTION = "txnId"
+_COMMIT = re.compile(r"\d{20}\.(json|checkpoint.*\.parquet)")
 _CALLED = {
     "WRITE": "append", "CREATE TABLE": "create", "MERGE": "upsert", "RESTORE": "rollback", "ADD COLUMN": "evolve",
     "SET TBLPROPERTIES": "metadata", "CREATE TABLE AS SELECT": "create",
@@ -92,6 +94,11 @@ class DeltaLog:
                 path=self.root,
                 hint="Restore the file from a copy.",
             ) from error
+
+
+def is_there(store: Store, /) -> bool:
+    """Whether a Delta log lies below this root: a commit or a checkpoint, not any folder of that name."""
+    return any(_COMMIT.fullmatch(name.rpartition("/")[2]) for name, _ in store.list(LOG))
 
 
 def path(number: int, /) -> str:

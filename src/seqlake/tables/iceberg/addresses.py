@@ -133,7 +133,7 @@ def of_table(table: Table, storage: Mapping[str, str] | None = None, /) -> Addre
 
 
 def file_options(address: Address, table: Table, /) -> dict[str, str]:
-    """obstore's options for a table's files: the given ones, then what pyiceberg was told or handed out."""
+    """Options of obstore for a table's files: the given ones, then what pyiceberg was told or handed out."""
     return {**from_pyiceberg(table.io.properties, scheme=scheme(table.location())), **address.storage}
 
 

@@ -1,4 +1,4 @@
-"""One commit to an Iceberg table: columns, property, data files and index in one step, on top of exactly one snapshot."""
+"""One commit to an Iceberg table: columns, property, data files and index at once, on top of exactly one snapshot."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyiceberg.table import Table, Transaction
     from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.name_mapping import MappedField
 
     from seqlake.protocols import Version
     from seqlake.tables._lakes.engine import LakeFile, LakeState, Proposal
@@ -43,8 +44,8 @@ def commit(engine: IcebergEngine, proposal: Proposal, /) -> Version:
     metadata = made.table_metadata
     for one in proposal.add:
         produce.append_data_file(datafiles.data_file(one, _location(table, one.path), metadata))
-    for one in _leaving(engine, table, proposal.remove):
-        produce.delete_data_file(one)
+    for gone in _leaving(engine, table, proposal.remove):
+        produce.delete_data_file(gone)
     live = _live(proposal)
     produce.commit()
     return _finish(engine, table, made, produce, proposal.transaction.id, live)
@@ -101,7 +102,7 @@ def _keep_names(table: Table, made: Transaction) -> None:
 
     pyiceberg hands it to the new column, and old files would fill that with the cells of the one that was dropped.
     """
-    from pyiceberg.table.name_mapping import MappedField, NameMapping
+    from pyiceberg.table.name_mapping import NameMapping
 
     old, new = table.metadata.name_mapping(), made.table_metadata.name_mapping()
     if old is None or new is None:
@@ -112,13 +113,20 @@ def _keep_names(table: Table, made: Transaction) -> None:
     for one in old.root:
         now = after.pop(one.field_id, one)
         names_now = [*now.names, *(name for name in one.names if name not in now.names)]
-        fields.append(MappedField(field_id=one.field_id, names=names_now, fields=now.fields))
+        fields.append(_mapped(one.field_id, names_now, now.fields))
     for one in after.values():
         free = [name for name in one.names if name not in taken]
-        fields.append(MappedField(field_id=one.field_id, names=free, fields=one.fields))
+        fields.append(_mapped(one.field_id, free, one.fields))
     wanted = NameMapping(fields).model_dump_json()
     if wanted != new.model_dump_json():
         made.set_properties({"schema.name-mapping.default": wanted})
+
+
+def _mapped(number: int | None, names: Sequence[str], fields: Sequence[MappedField]) -> MappedField:
+    from pyiceberg.table.name_mapping import MappedField
+
+    told: dict[str, Any] = {"field-id": number, "names": list(names), "fields": list(fields)}
+    return MappedField(**told)
 
 
 def _refuse_other_ids(engine: IcebergEngine, proposal: Proposal, ids: Mapping[str, int]) -> None:
@@ -157,7 +165,7 @@ def _restoring(made: Transaction, old: Any, io: Any, said: Mapping[str, str]) ->
     from pyiceberg.table.snapshots import Operation, Summary
     from pyiceberg.table.update.snapshot import _SnapshotProducer
 
-    class Restore(_SnapshotProducer):  # type: ignore[misc, type-arg]  # generic in itself
+    class Restore(_SnapshotProducer):  # type: ignore[type-arg]  # generic in itself
         def _existing_manifests(self) -> list[Any]:
             return [] if old is None else list(old.manifests(io))
 
@@ -231,19 +239,24 @@ def _send(engine: IcebergEngine, made: Transaction, produce: Any) -> None:
     try:
         made.commit_transaction()
     except (CommitFailedException, ValidationException):
-        produce._clean_all_uncommitted()
+        _clean(produce)
         raise RivalError from None
     except Exception as error:
         if is_there(engine, produce.snapshot_id):
             return
         if _was_locked(error):
-            produce._clean_all_uncommitted()
+            _clean(produce)
             raise RivalError from None
         raise CommitUnknownError(
             f"The catalog gave no answer to a commit of {engine.root}: {type(error).__name__}: {error}.",
             path=engine.root,
             hint=f"If a snapshot {produce.snapshot_id} is there, it was made; else make the change again.",
         ) from error
+
+
+def _clean(produce: Any) -> None:
+    """Remove the manifests of a commit that was not made."""
+    produce._clean_all_uncommitted()  # noqa: SLF001 - what pyiceberg's own transaction calls
 
 
 def is_there(engine: IcebergEngine, snapshot: int, /) -> bool:

@@ -121,7 +121,7 @@ class IcebergEngine:
 
     @property
     def storage(self) -> Mapping[str, str] | None:
-        """obstore's options for its files; never printed."""
+        """Options of obstore for its files; never printed."""
         return file_options(self.address, self.table)
 
     def sidecar(self, store: Store, /) -> PuffinSidecar:
@@ -244,6 +244,14 @@ class IcebergEngine:
     def expire(self, limit: datetime, /, *, dry_run: bool) -> Expired:
         """Forget snapshots that were replaced before `limit`, and remove what only they named."""
         return expiring.expire(self, limit, dry_run=dry_run)
+
+    def drop(self) -> None:
+        """Remove the table from its catalog, with every file of it: it was just made."""
+        store, table = self.store, self.table
+        table.catalog.drop_table(table.name())
+        store.delete([path for path, _ in store.list("metadata")])
+        store.delete([path for path, _ in store.list("data")])
+        self._table = None
 
     @property
     def offsets(self) -> PuffinSidecar | None:

@@ -10,7 +10,7 @@ from seqlake.files.locations import is_local, join
 from seqlake.tables._lakes import paths
 from seqlake.tables._lakes.engine import Expired, LakeFile, RivalError
 from seqlake.tables.iceberg import offsets
-from seqlake.tables.iceberg.listing import live_files, reachable
+from seqlake.tables.iceberg.listing import reachable
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

@@ -23,6 +23,7 @@ class Numbered(Mapping[str, From]):
         shard: The file.
         ids: Column -> field id.
         names: Column -> what files without field ids may call it.
+        only: Column -> every name it ever had, where no other column ever had one of them.
         constants: Column -> the value in every row of a file that lacks it.
     """
 
@@ -33,17 +34,26 @@ class Numbered(Mapping[str, From]):
         *,
         ids: Mapping[str, int],
         names: Mapping[str, tuple[str, ...]],
+        only: Mapping[str, tuple[str, ...]],
         constants: Mapping[str, object],
     ) -> None:
         self._shard = shard
         self._ids = ids
         self._names = names
+        self._only = only
         self._constants = constants
         self._found: dict[str, From] | None = None
 
     def told(self, column: str, /) -> object:
         """What tells this column's place from another's, without the footer."""
         return self._ids.get(column), self._names.get(column), self._constants.get(column)
+
+    def known(self, column: str, reader: ShardReader, /) -> str | None:
+        """What the file calls a column, where its reader is sure without the footer and a name says all."""
+        holds = getattr(reader, "holds", None)
+        if holds is None or self._found is not None:
+            return None
+        return next((name for name in self._only.get(column, ()) if holds(name)), None)
 
     def settle(self, reader: ShardReader | None = None, /) -> Mapping[str, From]:
         """Find the columns in the footer that a reader has, or that is read now."""
@@ -103,5 +113,8 @@ class ByIdReader(ColumnsReader):
         self._numbered = shown.mapping
 
     def _source(self, name: str) -> tuple[ShardReader, str] | Constant:
+        known = self._numbered.known(name, self.inner)
+        if known is not None:
+            return self.inner, known
         self._numbered.settle(self.inner)
         return super()._source(name)

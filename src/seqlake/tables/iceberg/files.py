@@ -52,7 +52,9 @@ class IcebergFile(LakeFile):
     def shown(self, shard: Shard, schema: Schema, /) -> Shard:
         """The file as the version shows it."""
         ids = {name: self.naming.ids[name] for name in schema.names}
-        return ById(shard, schema, Numbered(shard, ids=ids, names=self.naming.names, constants=self.constants))
+        known = self.naming
+        found = Numbered(shard, ids=ids, names=known.names, only=known.only, constants=self.constants)
+        return ById(shard, schema, found)
 
     def stored_names(self, column: str, /) -> Sequence[str]:
         """What the file may call a column, where a name says all: nothing else was ever called so."""

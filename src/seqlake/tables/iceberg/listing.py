@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -140,9 +140,10 @@ def _statistics(file: DataFile, schema: IcebergSchema) -> Iterator[tuple[str, tu
     low, high, nulls = file.lower_bounds or {}, file.upper_bounds or {}, file.null_value_counts or {}
     for column in schema.fields:
         number = column.field_id
-        if number in low and number in high and number in nulls and column.field_type.is_primitive:
+        kind: Any = column.field_type
+        if number in low and number in high and number in nulls and kind.is_primitive:
             try:
-                least, greatest = (from_bytes(column.field_type, one[number]) for one in (low, high))
+                least, greatest = (from_bytes(kind, one[number]) for one in (low, high))
             except (ValueError, TypeError, ArithmeticError):  # of a type that was widened since
                 continue
             yield column.name, (least, greatest, nulls[number])

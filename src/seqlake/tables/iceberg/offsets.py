@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
-from seqlake.errors import SeqlakeError
+from seqlake.errors import CorruptFileError, DamagedTableError
 from seqlake.files.stores import open_blob, read_all
 from seqlake.tables._lakes import paths
 from seqlake.tables._lakes.sidecar import Sidecar
 from seqlake.tables.iceberg import puffin
 from seqlake.tables.standalone import indexes, names
+from seqlake.tables.standalone.log import read
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -68,7 +69,7 @@ class PuffinSidecar(Sidecar):
 
     # ---- finding
     def find(self, files: Iterable[LakeFile], /) -> dict[str, IndexFile]:
-        """The index file that knows each shard, by its path; shards that none knows, or knows otherwise, are left out."""
+        """The index file that knows each shard, by its path; what none knows, or knows otherwise, is left out."""
         wanted = list(files)
         with self._guard:
             if any(file.path not in self._of for file in wanted):
@@ -95,27 +96,36 @@ class PuffinSidecar(Sidecar):
         return self._indexes[path]
 
     def _open(self, path: str) -> Index | None:
+        ours = next((blob for blob in self._blobs(path) if blob.type == BLOB), None)
+        if ours is None:
+            return None
         try:
-            blobs = puffin.decode(read_all(open_blob(path, storage=self._engine.storage)), path=path)
-            ours = next((blob for blob in blobs if blob.type == BLOB), None)
-            if ours is None:
-                return None
             file = indexes.IndexFile.decode(ours.data, path=path)
-        except (OSError, SeqlakeError):
+        except DamagedTableError:
             return None  # derived: it is computed again
         return Index(path=path, file=file, ground=ours.properties.get(GROUND, ""))
+
+    def _blobs(self, path: str) -> list[puffin.Blob]:
+        """The blobs of a Puffin file, read in one request; none where it cannot be read."""
+        place = paths.below(self._engine.root, path)
+        try:
+            if paths.is_outside(place):
+                data: bytes | None = read_all(open_blob(place, storage=self._engine.storage))
+            else:
+                data = read(self._store, place)
+            return [] if data is None else puffin.decode(data, path=path)
+        except (OSError, CorruptFileError):
+            return []
 
     # ---- keeping
     def write(self, transaction: str, rows: Sequence[IndexRow], /) -> None:
         """Hold a transaction's rows until its commit registers them, and keep the packet indexes of its videos."""
+        while len(self._staged) >= _FEW:
+            self._staged.pop(next(iter(self._staged)))
         self._staged[transaction] = list(rows)
         media = indexes.encode_media(f for row in rows for f in row.files if names.copied_owner(f.path) == transaction)
         if media is not None:
             self._put(names.media(transaction), media, transaction)
-
-    def forget(self, transaction: str, /) -> None:
-        """The transaction is over."""
-        self._staged.pop(transaction, None)
 
     def merged(self) -> str | None:
         """None: nothing but snapshots points to index files."""
@@ -134,7 +144,7 @@ class PuffinSidecar(Sidecar):
             return
         number = snapshot.snapshot_id
         old = next((one for one in table.metadata.statistics if one.snapshot_id == number), None)
-        strangers = self._strangers(old.statistics_path) if old is not None else ()
+        strangers = [] if old is None else [b for b in self._blobs(old.statistics_path) if b.type != BLOB]
         file = put(
             table, transaction, rows, "", snapshot=number, sequence=snapshot.sequence_number or 0, strangers=strangers
         )
@@ -142,13 +152,6 @@ class PuffinSidecar(Sidecar):
             file = file.model_copy(update={"blob_metadata": old.blob_metadata})
         with table.update_statistics() as update:
             update.set_statistics(file)
-
-    def _strangers(self, path: str) -> Sequence[puffin.Blob]:
-        try:
-            blobs = puffin.decode(read_all(open_blob(path, storage=self._engine.storage)), path=path)
-        except (OSError, SeqlakeError):
-            return ()
-        return [blob for blob in blobs if blob.type != BLOB]
 
     def ground_of(self, path: str, /) -> str:
         """The path of the file below an index; empty where there is none."""
@@ -180,13 +183,12 @@ class PuffinSidecar(Sidecar):
 def registered(metadata: TableMetadata, /) -> list[StatisticsFile]:
     """The index files that snapshots name, that of the newest snapshot first, then its ancestors', then others'."""
     by_snapshot = {one.snapshot_id: one for one in metadata.statistics if one.statistics_path.endswith(SUFFIX)}
-    order: list[int] = []
+    order: dict[int, None] = {}
     at = metadata.current_snapshot()
     while at is not None and at.snapshot_id not in order:
-        order.append(at.snapshot_id)
+        order[at.snapshot_id] = None
         at = None if at.parent_snapshot_id is None else metadata.snapshot_by_id(at.parent_snapshot_id)
-    rest = [number for number in by_snapshot if number not in set(order)]
-    return [by_snapshot[number] for number in (*order, *rest) if number in by_snapshot]
+    return [by_snapshot[number] for number in {**order, **dict.fromkeys(by_snapshot)} if number in by_snapshot]
 
 
 def put(

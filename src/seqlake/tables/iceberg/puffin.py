@@ -73,11 +73,10 @@ def decode(data: bytes | memoryview, /, *, path: str) -> list[Blob]:
         CorruptFileError: It is none, or its footer is compressed.
     """
     whole = bytes(data)
+    plain = len(whole) >= 2 * _TAIL and whole[:4] == MAGIC and whole[-4:] == MAGIC and whole[-8] == 0
     try:
-        length = struct.unpack("<i", whole[-_TAIL : -_TAIL + 4])[0]
-        if whole[:4] != MAGIC or whole[-4:] != MAGIC or whole[-8] != 0 or length < 0:
-            raise ValueError("no plain Puffin footer")
-        listed = json.loads(whole[-_TAIL - length : -_TAIL])["blobs"]
+        length = struct.unpack("<i", whole[-_TAIL : -_TAIL + 4])[0] if plain else -1
+        listed = json.loads(whole[-_TAIL - length : -_TAIL] if length >= 0 else b"")["blobs"]
         return [
             Blob(
                 type=one["type"],

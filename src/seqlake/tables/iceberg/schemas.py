@@ -92,7 +92,8 @@ def iceberg_type(kind: pa.DataType, /, *, column: str, ids: Iterator[int] | None
             value_type=iceberg_type(kind.item_type, column=column, ids=number),
             value_required=False,
         )
-    return _primitive(kind, column)
+    simple: IcebergType = _primitive(kind, column)
+    return simple
 
 
 def _primitive(kind: pa.DataType, column: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 from seqlake.errors import DamagedTableError, VersionNotFoundError
 from seqlake.tables.standalone.log import Log, root_of
@@ -14,6 +14,15 @@ if TYPE_CHECKING:
 
 _PASSES = 3
 _Found = TypeVar("_Found")
+
+
+@runtime_checkable
+class _ReadsFirst(Protocol):
+    """A store that is asked for bytes without being asked about them before."""
+
+    def first_read(
+        self, path: str, starts: Ints, stops: Ints, /, *, size: int
+    ) -> tuple[Blob, list[memoryview]] | None: ...
 
 
 class PlacedBlob:
@@ -34,6 +43,7 @@ class PlacedBlob:
         self._nbytes = nbytes
         self._version = version
         self._found: tuple[str, Blob] | None = None
+        self._tried = ""  # where it was asked for last
 
     def __repr__(self) -> str:
         return f"PlacedBlob({root_of(self._store)!r}, {self._name!r}, nbytes={self._nbytes})"
@@ -43,7 +53,9 @@ class PlacedBlob:
 
     @property
     def location(self) -> str:
-        """Where it was found."""
+        """Where it was found, or else asked for last."""
+        if self._found is None and self._tried:
+            return f"{root_of(self._store)}/{self._tried}"  # a message about an answer that did not come
         return self._blob().location
 
     @property
@@ -63,11 +75,31 @@ class PlacedBlob:
                 return self._found[1].view()
             except FileNotFoundError:
                 self.look_again()
+        if isinstance(self._store, _ReadsFirst):
+            return None  # whatever it is asked first tells the rest
         return self._on_bytes(lambda blob: blob.view())
 
     def ranges(self, starts: Ints, stops: Ints, /) -> list[memoryview]:
-        """Many ranges in few requests."""
+        """Many ranges in few requests; of a shard that was not looked for yet, without looking first."""
+        if self._found is None and isinstance(self._store, _ReadsFirst):
+            found = self._first_read(self._store, starts, stops)
+            if found is not None:
+                return found
         return self._on_bytes(lambda blob: blob.ranges(starts, stops))
+
+    def _first_read(self, store: _ReadsFirst, starts: Ints, stops: Ints) -> list[memoryview] | None:
+        """What is asked for, from the first place that has it; None where it is to be looked for."""
+        for place in self._places:
+            self._tried = place
+            try:
+                found = store.first_read(place, starts, stops, size=self._nbytes)
+            except FileNotFoundError:
+                continue
+            if found is not None:
+                self._found = place, found[0]
+                return found[1]
+            break
+        return None
 
     def _on_bytes(self, read: Callable[[Blob], _Found]) -> _Found:
         for _ in range(_PASSES):

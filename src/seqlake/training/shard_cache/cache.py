@@ -136,14 +136,14 @@ class ShardCache:
             return user.folder.read_record(key) is not None
 
     def make(
-        self, key: str, fill: Callable[[Part], Mapping[str, Any]], /, *, name: str, ahead: bool = False
+        self, key: str, fill: Callable[[Part], Mapping[str, Any]], /, *, name: object, ahead: bool = False
     ) -> Held | None:
         """A shard, made if it is not there; of several processes that want it, one makes it.
 
         Args:
             key: 32 hex digits.
             fill: Writes the shard to `part.path`, after `part.reserve`; gives what shall be known about it.
-            name: What messages call it.
+            name: What messages call it, as text: asked for only then.
             ahead: It is not needed yet: nothing that is needed sooner makes room for it, nobody is waited for, and it
                 is not held.
 
@@ -193,7 +193,7 @@ class ShardCache:
 
     # ---- making
 
-    def _await_other(self, key: str, *, name: str) -> bool:
+    def _await_other(self, key: str, *, name: object) -> bool:
         """Wait while another process makes a shard; False when it is there, True when we are to make it."""
         seen, since, pause = -1, time.monotonic(), 0.005
         while True:
@@ -216,7 +216,7 @@ class ShardCache:
             pause = min(pause * 2, 0.1)
 
     def _begin_and_fill(
-        self, key: str, fill: Callable[[Part], Mapping[str, Any]], *, name: str, ahead: bool
+        self, key: str, fill: Callable[[Part], Mapping[str, Any]], *, name: object, ahead: bool
     ) -> Held | None:
         with self._locked() as user:
             if ahead and (user.folder.read_record(key) is not None or user.maker(key) is not None):
@@ -232,7 +232,7 @@ class ShardCache:
             raise
 
     def _filled(
-        self, key: str, part: Part, fill: Callable[[Part], Mapping[str, Any]], *, name: str, ahead: bool
+        self, key: str, part: Part, fill: Callable[[Part], Mapping[str, Any]], *, name: object, ahead: bool
     ) -> Held | None:
         """Fill a part and show it to all; on a full disk, again after others were removed."""
         while True:

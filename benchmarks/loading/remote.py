@@ -1,0 +1,106 @@
+"""Two epochs out of a bucket: bytes, requests and seconds, beside plain parallel GETs of the same objects."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from loading.runs import run_peer
+from loading.store import BUCKET, COUNTS, Store, serving
+from signals import make_arrays, save_arrays
+
+if TYPE_CHECKING:
+    import argparse
+
+WIDTH = 16
+PARALLEL = 12
+LATENCY, RATE = 0.02, 100e6  # seconds to the first byte and bytes a second of each request, of a store that is far away
+
+
+def remote(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Everybody's two epochs; ours as often as asked for, between GETs, and once more from a store that is far away."""
+    arrays = save_arrays(folder / "arrays", make_arrays(args.remote_sequences))
+    with serving() as store:
+        report = ours(args, arrays, folder, store)
+        print(report, flush=True)
+        report["peers"] = []
+        for name in args.peers:
+            report["peers"] += of_peer(name, args, arrays, folder, store, workers=[2])
+            print(report["peers"][-1], flush=True)
+    with serving(latency=LATENCY, rate=RATE) as store:
+        report["far"] = ours(args, arrays, folder, store)
+        print(report["far"], flush=True)
+    return report
+
+
+def of_peer(
+    name: str, args: argparse.Namespace, arrays: Path, folder: Path, store: Store, *, workers: list[int]
+) -> list[dict[str, Any]]:
+    """A peer's epochs; its files are put into the bucket first."""
+    own = folder / name
+    plan: dict[str, Any] = {"arrays": str(arrays), "folder": str(own), "workers": workers}
+    written = own / f"windows-{WIDTH}"
+    if not written.exists():
+        failed = run_peer(name, {**plan, "tasks": [{"work": "write", "width": WIDTH}]}, args)
+        if failed:
+            return failed
+    store.put(written.resolve(), name)
+    plan |= {"uri": store.uri(name), "web": f"{store.endpoint}/{BUCKET}/{name}", "counts": store.endpoint + COUNTS}
+    # Local files come first, so that what is imported at the first use is not timed.
+    tasks = [{"work": work, "width": WIDTH, "batch": args.batch, "seconds": 0.1} for work in ("windows", "remote")]
+    found = run_peer(name, {**plan, "tasks": tasks}, args, variables=store.environment)
+    return [one for one in found if one.get("work") != "windows"]
+
+
+def ours(args: argparse.Namespace, arrays: Path, folder: Path, store: Store) -> dict[str, Any]:
+    rounds = [of_peer("seqlake", args, arrays, folder, store, workers=[0])[0]]  # the server reads its objects
+    if "failed" in rounds[0]:
+        return {"seqlake": rounds[0]}
+    data = (folder / "seqlake" / f"windows-{WIDTH}").resolve() / "data"
+    sizes = {f"seqlake/data/{path.name}": path.stat().st_size for path in sorted(data.glob("*.parquet"))}
+    rounds.clear()
+    gets, files, ratios = [], [], []
+    for _ in range(args.remote_rounds):
+        before = plain(store, list(sizes))
+        rounds.append(of_peer("seqlake", args, arrays, folder, store, workers=[0])[0])
+        gets.append((before + plain(store, list(sizes))) / 2)
+        with tempfile.TemporaryDirectory(dir=folder) as target:
+            files.append(plain(store, list(sizes), target=Path(target)))
+        if "failed" in rounds[-1]:
+            return {"seqlake": rounds[-1]}
+        ratios.append(gets[-1] / rounds[-1]["epochs"][0]["seconds"])
+    middle = sorted(range(len(ratios)), key=ratios.__getitem__)[len(ratios) // 2]
+    first = rounds[middle]["epochs"][0]
+    return {
+        "objects": len(sizes),
+        "object_bytes": sum(sizes.values()),
+        "plain_gets_s": statistics.median(gets),
+        "plain_gets_to_files_s": statistics.median(files),
+        "of_plain_gets": statistics.median(ratios),
+        "all_of_plain_gets": ratios,
+        "of_least_bytes": first["bytes"] / sum(sizes.values()),
+        "of_least_requests": first["requests"] / len(sizes),
+        "seqlake": rounds[middle],
+    }
+
+
+def plain(store: Store, names: list[str], *, target: Path | None = None) -> float:
+    """Seconds of asking for all objects, so many at a time; forgotten, or each kept in a file."""
+    import obstore
+
+    bucket = obstore.store.S3Store(BUCKET, **store.storage)
+
+    def get(name: str) -> int:
+        data = obstore.get(bucket, name).bytes()
+        if target is not None:
+            (target / name.rpartition("/")[2]).write_bytes(data)
+        return len(data)
+
+    began = time.perf_counter()
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        assert sum(pool.map(get, names))
+    return time.perf_counter() - began

@@ -1,0 +1,340 @@
+"""What the runners of `benchmarks/loader.py` share: a plan in, a line of JSON for each measurement out.
+
+    python benchmarks/peers/<peer>_loader.py PLAN.json
+
+A plan has `arrays` (folder of `action.npy`, `obs_state.npy` and `lengths.npy`), `folder` (where the peer keeps its
+files), `workers` (numbers of worker processes to try) and
+`tasks`: `{"work": "windows", "width": 16, "batch": 256, "seconds": 2}`, `{"work": "sequences", ...}`, and `{"work":
+"remote", ...}`, two whole epochs of what lies below `uri` and `web` in a bucket. A peer says how it writes samples and
+how it reads them; what it gives is compared with the arrays. A batch maps names to tensors.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+COLUMNS = ("action", "obs_state")
+SHARD_BYTES = 14 << 20  # of everybody's shards; a whole one is still one request of ours
+Batch: TypeAlias = dict[str, Any]
+Epoch: TypeAlias = "Callable[[], Iterable[Batch]]"
+TICK = 0.1  # seconds between looks at memory
+WARM = 4  # batches: what workers read ahead is not counted as read in no time
+
+
+class Samples:
+    """What is trained on, one sample at a time: windows that do not overlap, or whole sequences where width is 0."""
+
+    def __init__(self, arrays: Path, width: int) -> None:
+        self.folder = arrays
+        self.arrays = {name: np.load(arrays / f"{name}.npy", mmap_mode="r") for name in COLUMNS}
+        self.lengths = np.load(arrays / "lengths.npy")
+        self.width = width
+        ends = np.cumsum(self.lengths)
+        begins = ends - self.lengths
+        if not width:
+            self.spans = np.stack([begins, ends], 1)
+            return
+        counts = self.lengths // width
+        firsts = np.repeat(begins, counts) + width * (
+            np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+        )
+        self.spans = np.stack([firsts, firsts + width], 1)
+
+    def __len__(self) -> int:
+        return len(self.spans)
+
+    def __getitem__(self, number: int) -> dict[str, np.ndarray]:
+        first, end = self.spans[number].tolist()
+        return {name: np.array(values[first:end]) for name, values in self.arrays.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What is to be read, and how.
+
+    Attributes:
+        arrays: The arrays, which only tell about lengths.
+        local: The folder that `write` wrote; None for what lies in a bucket.
+        uri, web: The bucket's address as `s3://` and as `http://`.
+        cache: An empty folder for local copies.
+        width: Steps of a window; 0 for whole sequences.
+        batch: Samples of a batch.
+        workers: Numbers of worker processes to try.
+    """
+
+    arrays: Path
+    local: Path | None
+    uri: str
+    web: str
+    cache: Path
+    width: int
+    batch: int
+    workers: Sequence[int]
+
+
+class Peer(Protocol):
+    """A library, as its documentation says to use it."""
+
+    name: str
+    sequences: int  # that it writes at most; 0: all
+
+    def write(self, samples: Samples, folder: Path) -> None:
+        """Write samples into a new folder."""
+
+    def ways(self, source: Source) -> dict[str, Callable[[], Epoch]]:
+        """Ways to read them: each opens, and gives what makes an epoch in another order each time."""
+
+
+def stack(samples: Sequence[dict[str, Any]]) -> Batch:
+    """Windows as a batch; quicker than torch's own collation of arrays."""
+    import torch
+
+    return {name: torch.from_numpy(np.stack([np.asarray(one[name]) for one in samples])) for name in COLUMNS}
+
+
+def pad(samples: Sequence[dict[str, Any]]) -> Batch:
+    """Sequences as a batch, as long as the longest."""
+    import torch
+
+    cells = {name: [torch.as_tensor(np.asarray(one[name])) for one in samples] for name in COLUMNS}
+    padded = {name: torch.nn.utils.rnn.pad_sequence(each, batch_first=True) for name, each in cells.items()}
+    return {**padded, "length": torch.tensor([len(one) for one in cells["action"]])}
+
+
+def by_torch(dataset: Any, source: Source, workers: int, *, loader: Any = None, **options: Any) -> Epoch:
+    """The epoch of a `DataLoader` that keeps its workers."""
+    import torch
+
+    made = (loader or torch.utils.data.DataLoader)(
+        dataset,
+        batch_size=source.batch,
+        num_workers=workers,
+        collate_fn=stack if source.width else pad,
+        persistent_workers=workers > 0,
+        **options,
+    )
+    return lambda: made
+
+
+@cache
+def declare_torchvision() -> None:
+    """The published torchvision is built for CUDA: with a CPU build of torch it lacks operators, which nobody calls."""
+    import torch
+
+    if torch.version.cuda is None:
+        for operator in ("nms", "qnms"):
+            torch.library.define(f"torchvision::{operator}", "(Tensor dets, Tensor scores, float iou) -> Tensor")
+
+
+def main(peer: Peer) -> None:
+    """Run a plan."""
+    import torch
+
+    torch.set_num_threads(2)
+    plan = json.loads(Path(sys.argv[1]).read_text())
+    for task in plan["tasks"]:
+        width = task.get("width", 0)
+        local = Path(plan["folder"]) / (f"windows-{width}" if width else "sequences")
+        samples = Samples(Path(plan["arrays"]), width)
+        if not local.exists():
+            peer.write(samples, local)
+        if task["work"] == "write":
+            continue
+        with tempfile.TemporaryDirectory(dir=plan["folder"]) as cache:
+            source = Source(
+                arrays=Path(plan["arrays"]),
+                local=None if task["work"] == "remote" else local,
+                uri=plan.get("uri", ""),
+                web=plan.get("web", ""),
+                cache=Path(cache),
+                width=width,
+                batch=task["batch"],
+                workers=plan["workers"],
+            )
+            for settings, open_it in peer.ways(source).items():
+                head = {
+                    "peer": peer.name,
+                    "settings": settings,
+                    **{k: task[k] for k in ("work", "width", "batch") if k in task},
+                }
+                try:
+                    with Memory() as memory:
+                        if task["work"] == "remote":
+                            found = epochs(open_it, samples, plan)
+                        else:
+                            found = for_a_while(open_it, task["seconds"], samples, peer.sequences)
+                    found["peak_mb"] = (memory.peak - memory.before) / 1e6
+                except Exception as error:
+                    found = {"failed": f"{type(error).__name__}: {error}"[-400:]}
+                print(json.dumps({**head, **found}), flush=True)
+                shutil.rmtree(cache, ignore_errors=True)
+                Path(cache).mkdir(exist_ok=True)
+
+
+def for_a_while(open_it: Callable[[], Epoch], seconds: float, samples: Samples, sequences: int) -> dict[str, Any]:
+    """Samples a second and CPU time for a million, when everything is open and warm."""
+    batches = forever(open_it())
+    first = next(batches)
+    check(first, samples)
+    mixed = [mixture(batch, samples, sequences) for batch in (first, *islice(batches, WARM))]
+    count, cpu, begin = 0, tree_cpu(), time.perf_counter()
+    while (spent := time.perf_counter() - begin) < seconds:
+        count += len(next(batches)["action"])
+    cpu = tree_cpu() - cpu
+    return {
+        "samples_per_second": count / spent,
+        "cpu_s_per_million": 1e6 * cpu / count,
+        "mixture": sum(mixed) / len(mixed),
+    }
+
+
+def mixture(batch: Batch, samples: Samples, sequences: int) -> float:
+    """Distinct sequences of a batch, as a part of what windows drawn from all would give."""
+    ends = np.cumsum(samples.lengths)
+    found = np.unique(np.searchsorted(ends, batch["action"][:, 0, 0].numpy().astype(np.int64), side="right"))
+    count = min(sequences or len(ends), len(ends))
+    return float(len(found) / (count * (1 - (1 - 1 / count) ** len(batch["action"]))))
+
+
+def forever(epoch: Epoch) -> Iterator[Batch]:
+    while True:
+        yield from epoch()
+
+
+def epochs(open_it: Callable[[], Epoch], samples: Samples, plan: dict[str, Any]) -> dict[str, Any]:
+    """The first epoch, opening included, and the second; what was asked of the server for each."""
+    found, epoch = [], None
+    for _ in range(2):
+        asked, cpu, begin = asked_of(plan["counts"]), tree_cpu(), time.perf_counter()
+        if epoch is None:
+            epoch = open_it()
+        count, firsts, first = 0, [], None
+        for batch in epoch():
+            first = first or time.perf_counter() - begin
+            keep = batch["valid"] if "valid" in batch else slice(None)
+            firsts.append(batch["action"][keep, 0, 0].numpy().copy())
+            count += len(firsts[-1])
+        spent = time.perf_counter() - begin
+        now = asked_of(plan["counts"])
+        distinct = np.unique(np.concatenate(firsts))
+        assert np.isin(distinct, samples.spans[:, 0]).all(), "Samples came that were not written."
+        found.append(
+            {
+                "seconds": spent,
+                "first_batch_s": first,
+                "samples": count,
+                "missing": len(samples) - len(distinct),
+                "cpu_s": tree_cpu() - cpu,
+                **{name: now[name] - asked[name] for name in now},
+            }
+        )
+    return {"epochs": found, "cpu_s_per_million": 1e6 * found[0]["cpu_s"] / found[0]["samples"]}
+
+
+def asked_of(url: str) -> dict[str, int]:
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        return dict(json.load(answer))
+
+
+def check(batch: Batch, samples: Samples) -> None:
+    """A batch is what it should be: the first number of a step is the step's number in the arrays."""
+    for number in range(0, len(batch["action"]), 7):
+        first = int(batch["action"][number, 0, 0])
+        for name, values in samples.arrays.items():
+            steps = samples.width or int(batch["length"][number])
+            found = batch[name][number].numpy()
+            assert found.shape[0] >= steps, (name, found.shape)
+            assert np.array_equal(found[:steps], values[first : first + steps]), f"{name} is not what was written."
+
+
+# ---- this process and its children
+def tree() -> list[int]:
+    """Process ids of this one and all its descendants."""
+    parents: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):  # noqa: PTH208 - names are what is wanted
+        if name.isdigit():
+            try:
+                parents.setdefault(int(_stat(name)[1]), []).append(int(name))
+            except (OSError, IndexError):
+                continue
+    found, at = [os.getpid()], 0
+    while at < len(found):
+        found += parents.get(found[at], [])
+        at += 1
+    return found
+
+
+def tree_cpu() -> float:
+    """Seconds of CPU of all of them, and of their children that have ended."""
+    ticks = 0
+    for pid in tree():
+        try:
+            ticks += sum(map(int, _stat(pid)[11:15]))
+        except (OSError, IndexError):
+            continue
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _stat(pid: int | str) -> list[str]:
+    """The fields of a process after its name: state, parent, ..."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def memory_of(pid: int) -> int:
+    """Bytes of a process that are no file's pages; what several share, each has a part of."""
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss_Anon:"):
+            own = 1024 * int(line.split()[1])
+        elif line.startswith("Pss_Shmem:"):
+            return own + 1024 * int(line.split()[1])
+    return 0
+
+
+class Memory(threading.Thread):
+    """The most memory that this process and its children have at a time, and what it had before."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.peak = self.before = 0
+        self.over = threading.Event()
+
+    def run(self) -> None:
+        while not self.over.wait(TICK):
+            self.look()
+
+    def look(self) -> None:
+        total = 0
+        for pid in tree():
+            try:
+                total += memory_of(pid)
+            except OSError:
+                continue
+        self.peak = max(self.peak, total)
+
+    def __enter__(self) -> Self:
+        self.look()
+        self.before = self.peak
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.look()
+        self.over.set()
+        self.join()

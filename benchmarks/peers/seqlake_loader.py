@@ -1,0 +1,61 @@
+"""seqlake's own loader, run like its peers: windows that overlap, tensors, the order of each epoch computed anew."""
+
+from __future__ import annotations
+
+import os
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from _running import COLUMNS, SHARD_BYTES, Epoch, Samples, Source, main
+
+import seqlake as sl
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+
+class Seqlake:
+    name = f"seqlake {version('seqlake')}"
+    sequences = 0
+
+    def write(self, samples: Samples, folder: Path) -> None:
+        """Sequences, whatever the windows will be."""
+        dims = {name: values.shape[1] for name, values in samples.arrays.items()}
+        schema = sl.Schema({"task": pa.string(), **{name: sl.Trajectory(dim=dim) for name, dim in dims.items()}})
+        sequences = folder.with_name("sequences")
+        if not sequences.exists():
+            dataset = sl.create(sequences, schema)
+            ends = samples.lengths.cumsum().tolist()
+            whole = sum(values.nbytes for values in samples.arrays.values())
+            rows = max(1, SHARD_BYTES * len(ends) // whole)  # a limit in bytes is looked at every few megabytes
+            with dataset.writer(rows_per_shard=rows) as writer:
+                for number, (end, steps) in enumerate(zip(ends, samples.lengths.tolist(), strict=True)):
+                    cells = {name: values[end - steps : end] for name, values in samples.arrays.items()}
+                    writer.add(f"ep_{number:06d}", task="pick", **cells)
+        if folder != sequences:
+            folder.symlink_to(sequences)
+
+    def ways(self, source: Source) -> dict[str, Callable[[], Epoch]]:
+        columns = list(COLUMNS)
+
+        def open_it() -> Epoch:
+            if source.local is not None:
+                dataset, cache, stride = sl.open(source.local), None, 1
+            else:
+                storage = {"endpoint": os.environ["AWS_ENDPOINT_URL"], "allow_http": "true"}
+                dataset, cache, stride = sl.open(source.uri, storage=storage), sl.Cache(source.cache), source.width
+            window = sl.Whole(columns)
+            if source.width:
+                window = sl.Window(dict.fromkeys(columns, range(source.width)), edges="drop", stride=stride)
+            loader = sl.Loader(dataset, window=window, batch_size=source.batch, cache=cache).tail("pad")
+            batches = loader.torch()
+            if source.width:
+                return lambda: batches
+            return lambda: ({**batch, "length": batch["action_length"]} for batch in batches)
+
+        return {"as it comes": open_it}
+
+
+main(Seqlake())
