@@ -78,10 +78,11 @@ def test_windows_of_agents_are_the_samples(drive, tmp_path):
             np.testing.assert_array_equal(one[name], found[name][at], err_msg=name)
 
 
-def test_windows_from_elsewhere(zarr, drive, tmp_path, s3_bucket):
+def test_windows_from_elsewhere(zarr, tmp_path, s3_bucket):
     """From a zip archive and a bucket, and through local copies of shards, come the same windows."""
     from seqlake.files.stores import open_store as open_files
 
+    drive = zarr.write(tmp_path / "drive.zarr", zarr.drives(scenes=1), codec=zarr.CODECS["blosc-1"], chunks=120)
     bucket = open_files(s3_bucket.uri, storage=s3_bucket.storage)
     for path in drive.rglob("*"):
         if path.is_file():
