@@ -78,6 +78,33 @@ def test_windows_of_agents_are_the_samples(drive, tmp_path):
             np.testing.assert_array_equal(one[name], found[name][at], err_msg=name)
 
 
+def test_windows_from_elsewhere(zarr, tmp_path, s3_bucket):
+    """From a zip archive and a bucket, and through local copies of shards, come the same windows."""
+    from seqlake.files.stores import open_store as open_files
+
+    drive = zarr.write(tmp_path / "drive.zarr", zarr.drives(scenes=1), codec=zarr.CODECS["blosc-1"], chunks=120)
+    bucket = open_files(s3_bucket.uri, storage=s3_bucket.storage)
+    for path in drive.rglob("*"):
+        if path.is_file():
+            bucket.put(f"drive.zarr/{path.relative_to(drive).as_posix()}", path.read_bytes())
+    places = {
+        str(zarr.zipped(drive, tmp_path / "drive.zarr.zip")): {},
+        f"{s3_bucket.uri}/drive.zarr": {"storage": s3_bucket.storage},
+    }
+    width = range(len(STEPS))
+    rows = sl.Window({**dict.fromkeys(AGENT, width), "track_id": None}, stride=len(width))
+    steps = sl.Window({**dict.fromkeys(AGENT, STEPS), "track_id": None})
+    ego = sl.Window(dict.fromkeys(("ego_translation", "ego_rotation"), STEPS))
+    agents = {"view": "agents", "history": HISTORY, "future": FUTURE}
+    for window, view in ((rows, agents), (steps, {"view": "tracks"}), (ego, {"view": "ego"})):
+        found = batches(sl.scan(str(drive), **view), window)
+        for place, options in places.items():
+            same(found, batches(sl.scan(place, **view, **options), window))
+        if view != agents:
+            cache = sl.Cache(tmp_path / "copies", limit="1 GB")
+            same(found, batches(sl.scan(str(drive), **view), window, cache=cache))
+
+
 def test_windows_over_tracks(zarr, drive, tmp_path):
     """Without a selection every step of every track is an anchor; holes and edges have availability 0."""
     window = sl.Window({**dict.fromkeys(AGENT, STEPS), "track_id": None, "scene_index": None})
