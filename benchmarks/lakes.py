@@ -210,11 +210,14 @@ def page(report: dict[str, Any]) -> str:
         cells = [report[home].get(name) for name in names]
         lines.append(f"| {home} | " + " | ".join("" if c is None else f"{c:,.0f}" for c in cells) + " |")
     seen = report["lookup"]
+    opened = f"A Delta table of 10 000 files opens in {report['open_s']:.2f} s"
+    index = f"index {seen['index']} requests, {seen['first_ms']:.0f} ms"
+    column = f"a column {seen['columns']:g}, {seen['column_ms']:.0f} ms"
+    row = f"a row {seen['row']}, {seen['row_ms']:.0f} ms"
     told = [
         "",
-        f"A Delta table of 10 000 files opens in {report['open_s']:.2f} s (deltalake {report['client_open_s']:.2f} s).",
-        f"On S3 with 30 ms a request: index {seen['index']} requests, {seen['first_ms']:.0f} ms;"
-        + f" a column {seen['columns']:g}, {seen['column_ms']:.0f} ms; a row {seen['row']}, {seen['row_ms']:.0f} ms.",
+        f"{opened} (deltalake {report['client_open_s']:.2f} s).",
+        f"On S3 with 30 ms a request: {index}; {column}; {row}.",
     ]
     return "\n".join([*head, *lines, *told, *verdicts(report["checks"])]) + "\n"
 
