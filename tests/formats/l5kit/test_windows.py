@@ -147,6 +147,31 @@ def test_a_batch_is_what_its_samples_are(drive):
             np.testing.assert_array_equal(alone[name][0], whole[name][number], err_msg=name)
 
 
+def test_samples_of_one_scene_in_memory(drive):
+    store = open_store(str(drive))
+    mask = selecting.select_agents(store)
+    least = {"min_frame_history": 1, "min_frame_future": 2}
+    agents = sampling.AgentDataset(dataset=store, agents_mask=mask, **least)
+    car = sampling.EgoDataset(dataset=store)
+    for whole in (agents, car):
+        part, numbers = whole.get_scene_dataset(1), whole.get_scene_indices(1)
+        assert len(part) == len(numbers) > 10
+        for at in (0, len(part) // 2, -1):
+            one, other = part[at], whole[int(numbers[at])]
+            assert one.keys() == other.keys()
+            for name in one.keys() - {"scene_index"}:
+                np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+            assert (one["scene_index"], other["scene_index"]) == (0, 1)
+    by_frame = [agents.get_frame_indices(frame) for frame in range(len(store.frames))]
+    np.testing.assert_array_equal(np.concatenate(by_frame), np.arange(len(agents)))
+    with pytest.raises(IndexError, match="no sample"):
+        agents[len(agents)]
+    with pytest.raises(IndexError, match="no frame"):
+        car.get_frame_indices(-1)
+    with pytest.raises(IndexError, match="not in frame 0"):
+        car.get_frame(0, 0, track_id=10**9)
+
+
 def test_as_tensors(drive):
     torch = pytest.importorskip("torch")
     window = sl.Window(dict.fromkeys(AGENT, STEPS))
