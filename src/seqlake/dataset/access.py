@@ -45,6 +45,7 @@ class _Handles:
         self.open: OrderedDict[int, _OpenShard] = OrderedDict()
         self.shards: tuple[Sequence[Shard], list[int]] | None = None
         self.rows: dict[str, int] = {}
+        self.ids: dict[int, str] = {}  # of rows that were found by their ids
         self.clocks: dict[object, Clock] = {}
 
 
@@ -105,6 +106,8 @@ class Access:
         shards, starts = self._listed()
         number = bisect_right(starts, row) - 1
         handles = self._here()
+        if column.name == self.source.schema.id and row in handles.ids:
+            return handles.ids[row]
         with handles.lock:
             opened = handles.open.get(number)
             if opened is None:
@@ -155,8 +158,10 @@ class Access:
         rows = np.asarray(find(list(ids)), np.int64)
         handles = self._here()
         if len(handles.rows) + len(rows) > _FOUND:
-            handles.rows = {}
-        handles.rows.update((one, int(row)) for one, row in zip(ids[:_FOUND], rows, strict=False) if row >= 0)
+            handles.rows, handles.ids = {}, {}
+        found = {one: int(row) for one, row in zip(ids[:_FOUND], rows, strict=False) if row >= 0}
+        handles.rows.update(found)
+        handles.ids.update((row, one) for one, row in found.items())
         return rows
 
     def _every_id(self) -> dict[str, int]:

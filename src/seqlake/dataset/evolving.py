@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from seqlake.dataset import changes, conforming
 from seqlake.dataset.ingest import Given
+from seqlake.dataset.partitioning import partition_of
 from seqlake.dataset.query import quoted
 from seqlake.dataset.rewriting import one_chunk, shape_of
 from seqlake.dataset.staging import ShardShape, Staging
@@ -141,6 +142,9 @@ def _commit(
 
 def _write_anew(dataset: Dataset, schema: Schema, staging: Staging, renamed: Mapping[str, str]) -> list[str]:
     """Every shard under the new schema, for tables whose files must hold what the schema says; gives the old keys."""
+    lost = [name for name in partition_of(dataset.table) if name in dataset.schema and name not in schema]
+    if lost:
+        raise SchemaMismatchError(f"The table is partitioned by {', '.join(lost)}, which must keep name and place.")
     known = {new: old for old, new in renamed.items()}
     columns = [known.get(name, name) for name in schema.names]
     gone = []

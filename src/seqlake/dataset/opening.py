@@ -136,6 +136,8 @@ def create(
     from seqlake.spec.schema import Schema as Columns
 
     if format is not None:
+        if partition_by or exist_ok:
+            raise TypeError(f"partition_by and exist_ok are for Mixtrain datasets, not for {format!r}.")
         return _writer(format, location, schema, storage, options)
     if options:
         raise TypeError(f"Unknown options: {', '.join(sorted(options))}; they belong to a `format`.")

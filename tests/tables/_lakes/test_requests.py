@@ -60,8 +60,19 @@ def test_one_request_for_the_index_and_one_for_each_signal(place, requests):
     requests.clear()
     assert sequence["task"] == "pick"
     assert len(requests) <= 2
-    assert ds.sequence("ep_8")["action"][0, 0] == 8
-    assert len(requests) <= 3
+    requests.clear()
+    other = ds.sequence("ep_8")
+    assert (other.id, other["sequence_id"], other["action"][0, 0]) == ("ep_8", "ep_8", 8)
+    assert len(requests) == 1
+
+
+def test_a_whole_row_costs_four_requests(place, requests):
+    location, storage = place
+    ds = sl.open(location, storage=storage)
+    sequence = ds.sequence("ep_7")
+    requests.clear()
+    assert {name: sequence[name] is not None for name in ds.schema} == dict.fromkeys(ds.schema, True)
+    assert len(requests) <= 4
 
 
 def test_a_shard_that_was_overwritten_is_noticed_by_its_size(place):

@@ -315,6 +315,15 @@ def test_without_column_mapping_a_rename_asks_for_a_rewrite(ds):
     assert read.num_rows == 4
 
 
+def test_what_a_table_is_partitioned_by_keeps_its_name(tmp_path):
+    ds = sl.create(f"delta:{tmp_path}/t", SCHEMA, partition_by=["split"])
+    ds.append(sequences(0, 1))
+    for change in (lambda: ds.drop_column("split", rewrite=True), lambda: ds.rename_column("split", "x", rewrite=True)):
+        with pytest.raises(SchemaMismatchError, match="partitioned by split"):
+            change()
+    assert mine(sl.open(ds.location)) == plain(sequences(0, 1))
+
+
 # ---- other clients' cleanup
 def test_the_most_aggressive_vacuum_leaves_files_and_index(tmp_path):
     root = str(tmp_path / "t")
