@@ -1,4 +1,4 @@
-"""Spark reads what we wrote, and we what it changed; runs where a JVM, pyspark and Iceberg's runtime jar are present."""
+"""Spark reads what we wrote, and we what it changed; runs where a JVM, pyspark and Iceberg's jar for it are present."""
 
 from __future__ import annotations
 
