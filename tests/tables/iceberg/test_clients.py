@@ -118,3 +118,18 @@ def test_compaction_gives_our_layout_and_the_same_rows(dataset, theirs, cells, m
     assert cells(sl.open(dataset.location, version=old)) == before
     dataset.collect(older_than=timedelta(0))
     assert cells(sl.open(dataset.location)) == before
+
+
+def test_training_from_a_bucket_through_a_cache_after_a_rename(tmp_path, s3_bucket, make_rows):
+    storage = {**s3_bucket.storage, "uri": f"sqlite:///{tmp_path}/c.db", "warehouse": f"{s3_bucket.uri}/w"}
+    made = sl.create("iceberg://lab/rl.ep", {"action": sl.Trajectory(dim=2)}, storage=storage)
+    rows = [{"sequence_id": row["sequence_id"], "action": row["action"]} for row in make_rows(0, 10)]
+    made.append(rows[:5])
+    made.append(rows[5:])
+    made.rename_column("action", "command")
+    ds = sl.open("iceberg://lab/rl.ep", storage=storage)
+    cache = sl.Cache(tmp_path / "cache", limit="64MiB")
+    wanted = sorted(step for row in rows for step in row["action"] or [])
+    for _ in range(2):  # the second time from the cache
+        loader = sl.Loader(ds, window={"command": [0]}, batch_size=1, cache=cache)
+        assert sorted(w.ravel().tolist() for batch in loader for w in np.asarray(batch["command"])) == wanted
