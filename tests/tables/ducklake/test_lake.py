@@ -45,7 +45,7 @@ def test_a_commit_killed_between_any_two_statements_never_was(table):
     append(table, ["a"])
     before = (rows_of(table.snapshot()), table.versions())
     # A DuckDB file takes long to open after a kill, so not every statement is tried on one.
-    for last in range(0, 1000, 5 if table.engine.address.kind == "duckdb" else 1):
+    for last in range(0, 1000, 12 if table.engine.address.kind == "duckdb" else 1):
         child = crashes.fork()
         if child == 0:
             die_at_statement(last)
