@@ -116,6 +116,16 @@ def test_texts_keep_everything_but_bytes(ds, tmp_path: Path, to: str, options: d
     same(found, ds)
 
 
+def test_windows_of_an_export_are_those_of_the_dataset(ds, tmp_path: Path) -> None:
+    sl.convert(ds, tmp_path / "out", to="mds", workers=1, bytes_per_part=3000)
+    found = mds.scan(str(tmp_path / "out"))
+    assert all(shard.open().flat(name) is not None for shard in found.shards() for name in ("action", "rot"))
+    loaders = [sl.Loader(x, window={"action": range(2)}, batch_size=4, shuffle=False) for x in (ds, found)]
+    for one, other in zip(*loaders, strict=True):
+        assert one["sequence_id"].tolist() == other["sequence_id"].tolist()
+        np.testing.assert_array_equal(one["action"], other["action"])
+
+
 def test_what_is_dropped_is_said_first(ds, tmp_path: Path) -> None:
     plan = sl.convert(ds, tmp_path / "out", to="jsonl", dry_run=True)
     assert sorted(plan.dropped) == ["cam", "raw"]

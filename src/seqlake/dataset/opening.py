@@ -136,6 +136,8 @@ def create(
     from seqlake.spec.schema import Schema as Columns
 
     if format is not None:
+        if partition_by or exist_ok:
+            raise TypeError(f"partition_by and exist_ok are for Mixtrain datasets, not for {format!r}.")
         return _writer(format, location, schema, storage, options)
     if options:
         raise TypeError(f"Unknown options: {', '.join(sorted(options))}; they belong to a `format`.")
@@ -150,7 +152,8 @@ def create(
                 f"A dataset is at {place} already.", path=place, hint="Open it with sl.open, or pass exist_ok=True."
             )
         found = open(place, storage=storage)
-        if problems := conforming.differences(wanted, found.schema):
+        held = getattr(found.table, "held", None)  # a lake has wider types for some
+        if problems := conforming.differences(wanted if held is None else held(wanted), found.schema):
             raise SchemaMismatchError(f"The dataset at {place} has other columns:\n" + "\n".join(problems))
         return found
     conforming.refuse_broken(wanted)

@@ -183,3 +183,24 @@ def test_other_folders_are_not_taken_for_ours(tmp_path: Path) -> None:
     (tmp_path / "index.json").write_text('{"chunks": [], "format": "mds"}')
     assert not mds.matches(str(tmp_path))
     assert not mds.matches(str(tmp_path / "nowhere"))
+
+
+def test_a_count_that_no_file_can_hold_is_refused(folder: Path) -> None:
+    for count in (1 << 20, 1 << 40, 1 << 62):
+        with pytest.raises(InvalidMetadataError, match="shard 0"):
+            sl.scan(changed(folder, put("samples", value=count)), format="mds")
+
+
+def test_sizes_of_columns_that_are_not_their_encoding_s(tmp_path: Path) -> None:
+    folder = write(tmp_path / "set", {"a": "int", "b": "int"}, [[{"a": bytes(8), "b": bytes(8)}]])
+    changed(folder, put("column_sizes", value=[4, 12]))
+    with pytest.raises(CorruptFileError, match="column 'a': it has 4 bytes where 8 are expected"):
+        sl.scan(folder).to_arrow()
+    with pytest.raises(CorruptFileError, match="column 'a'"):
+        mds.scan(str(folder))[0]
+
+
+def test_json_that_is_nested_without_end_is_an_error(tmp_path: Path) -> None:
+    folder = write(tmp_path / "set", {"x": "json"}, [[{"x": b"[" * 100_000}]])
+    with pytest.raises(CorruptFileError, match="column 'x'"):
+        mds.scan(str(folder))[0]

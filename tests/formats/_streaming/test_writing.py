@@ -182,6 +182,8 @@ def test_columns_that_make_no_sense(tmp_path: Path) -> None:
         sl.create(tmp_path / "out", {"x": "bytes"}, format="xsv")
     with pytest.raises(UnknownPluginError):
         sl.create(tmp_path / "out", {"x": "bytes"}, format="nope")
+    with pytest.raises(TypeError, match="exist_ok"):
+        sl.create(tmp_path / "out", {"x": "bytes"}, format="mds", exist_ok=True)
     with pytest.raises(TypeError, match="format"):
         sl.create(tmp_path / "out", {}, compression="zstd")
 

@@ -46,8 +46,7 @@ def _of_index(index: Index) -> Iterator[Finding]:
     names = Counter(file.name for entry in index.entries for file in entry.stored)
     for name in (name for name, count in names.items() if count > 1):
         yield _found("twice", "error", f"{name} is named by {names[name]} shards", name)
-    configs = {id(entry.config): entry.config for entry in index.entries}.values()
-    for config in configs:
+    for config in dict.fromkeys(entry.config for entry in index.entries):
         yield from _of_config(config)
     for entry in index.entries:
         if not entry.samples:

@@ -22,6 +22,8 @@ VERSION = 2
 EXTENSION = "x_seqlake"  # our own key, sorted behind `shards`; other readers pass over it
 SPLIT = frozenset({"csv", "tsv", "xsv", "json"})  # formats of two files a shard: data and meta
 FORMATS = frozenset({"mds", *SPLIT})
+_OF_SPLIT = frozenset({"raw_meta", "zip_meta"})
+_OF_ONE = frozenset({"samples", "raw_data", "zip_data", *_OF_SPLIT})  # keys that differ between shards of one kind
 _SEPARATORS = {"csv": ",", "tsv": "\t"}
 _UNITS = {"b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 40, "pb": 1 << 50, "eb": 1 << 60}
 
@@ -181,13 +183,13 @@ def parse(data: bytes | memoryview, /, *, location: str = NAME) -> Index:
     except _WrongError as error:
         raise InvalidMetadataError(f"{location}: expected {error}.", path=location) from error
     extension = found.get(EXTENSION)
-    entries, unknown, seen = [], [], dict[Config, Config]()
+    entries, unknown, seen = [], [], dict[str, tuple[Config, frozenset[str]]]()
     for number, shard in enumerate(found["shards"]):
         try:
-            entry = _entry(shard, seen)
+            entry, known = _entry(shard, seen)
         except _WrongError as error:
             raise InvalidMetadataError(f"{location}: shard {number}: expected {error}.", path=location) from error
-        unknown += [(number, key) for key in shard if key not in _known(entry)]
+        unknown += [(number, key) for key in shard.keys() - known]
         entries.append(entry)
     return Index(entries=entries, extension=extension if isinstance(extension, dict) else {}, unknown=unknown)
 
@@ -220,22 +222,30 @@ def _expect(condition: object, what: str) -> None:
         raise _WrongError(what)
 
 
-def _entry(shard: Any, seen: dict[Config, Config]) -> Entry:
+def _entry(shard: Any, seen: dict[str, tuple[Config, frozenset[str]]]) -> tuple[Entry, frozenset[str]]:
+    """One shard and the keys that it may have; shards of one kind share a `Config`, looked at once."""
     _expect(isinstance(shard, dict), f"an object, found {type(shard).__name__}")
-    config = _config(shard)
-    config = seen.setdefault(config, config)
+    kind = repr([(key, value) for key, value in shard.items() if key not in _OF_ONE])
+    if kind not in seen:
+        made = _config(shard)
+        seen[kind] = made, frozenset(_OF_ONE if made.format in SPLIT else _OF_ONE - _OF_SPLIT) | made.to_json().keys()
+    config, known = seen[kind]
     split = config.format in SPLIT
-    samples = _count(shard, "samples")
+    samples = _count(shard, "samples", below=1 << 30)
     raw, zipped = _file(shard, "raw_data"), _file(shard, "zip_data", optional=config.compression is None)
     assert raw is not None
-    return Entry(
+    raw_meta = _file(shard, "raw_meta") if split else None
+    held = (raw_meta or raw).size
+    _expect(4 * (samples + 2) <= held, f"room for the offsets of {samples} samples in {held} bytes")
+    entry = Entry(
         config=config,
         samples=samples,
         raw=raw,
         zipped=zipped if config.compression else None,
-        raw_meta=_file(shard, "raw_meta") if split else None,
+        raw_meta=raw_meta,
         zipped_meta=_file(shard, "zip_meta") if split and config.compression else None,
     )
+    return entry, known
 
 
 def _config(shard: Mapping[str, Any]) -> Config:
@@ -292,9 +302,9 @@ def _file(shard: Mapping[str, Any], key: str, *, optional: bool = False) -> File
     return File(name=checked(value["basename"]), size=_count(value, "bytes"), hashes=hashes)
 
 
-def _count(holder: Mapping[str, Any], key: str) -> int:
+def _count(holder: Mapping[str, Any], key: str, *, below: int = 1 << 62) -> int:
     value = holder.get(key)
-    _expect(type(value) is int and 0 <= value < 1 << 62, f"'{key}': a number that is not negative, found {value!r}")
+    _expect(type(value) is int and 0 <= value < below, f"'{key}': a number from 0 to {below - 1}, found {value!r}")
     return int(value)  # type: ignore[arg-type]  # an int, as was just looked at
 
 
@@ -306,8 +316,3 @@ def _text(shard: Mapping[str, Any], key: str) -> str:
 
 def _texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(item, str) for item in value)
-
-
-def _known(entry: Entry) -> set[str]:
-    files = {"raw_data", "zip_data", "samples"}
-    return files | entry.config.to_json().keys() | ({"raw_meta", "zip_meta"} if entry.raw_meta else set())

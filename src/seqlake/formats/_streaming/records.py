@@ -57,8 +57,8 @@ class Records(Protocol):
     def cell(self, column: str, row: int, /) -> memoryview:
         """The bytes of one cell; SampleError."""
 
-    def flat(self, column: str, /) -> Flat | None:
-        """As `ShardReader.flat`."""
+    def flat(self, column: str, /, *, step: tuple[int, ...] | None = None) -> Flat | None:
+        """As `ShardReader.flat`; `step`: the shape of a step where only the schema says it."""
 
 
 class Layout(Protocol):
@@ -87,7 +87,7 @@ def offsets(head: memoryview, count: int, *, first: int, size: int, location: st
     Raises:
         CorruptFileError: They cannot be those of this shard.
     """
-    raw = np.frombuffer(head, "<u4")
+    raw = np.frombuffer(head[: len(head) & ~3], "<u4")
     problem = ""
     if len(raw) != count + 2 or int(raw[0]) != count:
         problem = f"it says that it has {int(raw[0]) if len(raw) else 0} samples, the index says {count}"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import struct
 from bisect import bisect_right
 from collections import OrderedDict
+from contextlib import suppress
 from functools import cached_property
 from itertools import accumulate
 from time import monotonic
@@ -41,7 +41,7 @@ _NO_SHARDS = re.compile(rb"\s*:\s*\[\s*\]")
 _HELD = 2 << 30  # bytes of decompressed shards that single samples are read from
 _FRESH = 0.05  # seconds for which a file that was looked at counts as still the same
 _LOOK_AFTER = 1024
-_DAMAGE = (ValueError, TypeError, LookupError, ArithmeticError, struct.error)
+_DAMAGE = (RecursionError, ValueError, TypeError, LookupError, ArithmeticError, struct.error)
 
 
 def first_format(location: str, /, *, storage: Mapping[str, str] | None = None) -> str | None:
@@ -109,10 +109,10 @@ def scan(
 
 
 def _nothing(root: str, store: Any) -> DatasetNotFoundError:
-    splits = sorted(
-        {path.split("/")[0] for path, _ in store.list() if path.count("/") == 1 and path.endswith("/index.json")}
-    )
-    hint = f"Name one of its folders: split={splits[0]!r}." if splits else "Check the location."
+    splits: set[str] = set()
+    with suppress(OSError, SeqlakeError):  # the web cannot be listed
+        splits = {path.split("/")[0] for path, _ in store.list() if re.fullmatch(r"[^/]+/index\.json", path)}
+    hint = f"Name one of its folders: split={min(splits)!r}." if splits else "Check the location."
     return DatasetNotFoundError(f"No {indexes.NAME} is at {root}.", path=root, hint=hint)
 
 
@@ -169,9 +169,14 @@ class SampleDataset:
     @property
     def fingerprint(self) -> str:
         """Hash of the index and the columns."""
-        parts = [entry.to_json() for entry in self._index.entries]
         columns = [(field.name, str(field.type)) for field in self.schema.arrow]
-        return hashlib.sha256(json.dumps([parts, columns], sort_keys=True).encode()).hexdigest()[:32]
+        state, last = hashlib.sha256(repr(columns).encode()), None
+        for entry in self._index.entries:
+            if entry.config is not last:
+                last = entry.config
+                state.update(last.header())
+            state.update(f"{entry.samples} {_described(entry)}".encode())
+        return state.hexdigest()[:32]
 
     def shards(self) -> list[SampleShard]:
         """One a shard of the index, in its order; those without samples are left out."""
@@ -197,7 +202,7 @@ class SampleDataset:
 
     def _key(self, entry: Entry, common: str) -> str:
         stamps = [self._place.stamp(file) for file in entry.stored]
-        state = f"{common} {entry.samples} {entry.raw} {entry.stored} {stamps}"
+        state = f"{common} {entry.samples} {_described(entry)} {stamps}"
         return f"{entry.raw.name}#{hashlib.sha256(state.encode()).hexdigest()[:16]}"
 
     def lengths(self, column: str, /) -> Ints:
@@ -303,3 +308,9 @@ class SampleDataset:
 
     def __repr__(self) -> str:
         return f"SampleDataset({self.root!r}, {len(self)} samples, columns: {', '.join(self.schema.names)})"
+
+
+def _described(entry: Entry) -> list[tuple[str, int, dict[str, str]]]:
+    """The files of a shard, as the index has them."""
+    files = (entry.raw, entry.zipped, entry.raw_meta, entry.zipped_meta)
+    return [(file.name, file.size, dict(file.hashes)) for file in files if file is not None]

@@ -196,14 +196,18 @@ class SampleReader:
             raise self._shard.damaged(error, [row]) from error
 
     def flat(self, column: str, /) -> Flat | None:
-        """Where arrays of a fixed shape lie in a shard that is not compressed; None for other columns."""
+        """Where arrays lie in a shard that is not compressed: of a fixed shape, or exported signals."""
         self._known([column])
         if column not in self._shard.entry.config.names:
             return None
         try:
-            return self.records.flat(column)
+            was = self._shard.was.get(column)
+            step = was.shape if was is not None and was.category == "temporal" and was.nested else None
+            found = self.records.flat(column, step=step)
         except SampleError as error:
             raise self._shard.damaged(error, range(self._shard.rows)) from error
+        # A description that names another type than the bytes have is made true by a cast, which `batches` does.
+        return None if found is None or (was is not None and found.dtype != was.dtype) else found
 
     def close(self) -> None:
         """Let go of the shard's memory."""

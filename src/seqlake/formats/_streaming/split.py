@@ -106,6 +106,6 @@ class SplitRecords:
             raise SampleError(f"it does not end with {self._entry.config.newline!r}")
         return sample[: len(sample) - size]
 
-    def flat(self, _column: str, /) -> Flat | None:
+    def flat(self, _column: str, /, *, step: tuple[int, ...] | None = None) -> Flat | None:  # noqa: ARG002 - the contract's argument
         """None: texts are decoded."""
         return None

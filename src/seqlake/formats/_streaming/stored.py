@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import CorruptFileError, DatasetNotFoundError, UnsafeReferenceError
 from seqlake.files import locations
+from seqlake.files.blobs import state_of
 from seqlake.files.memory import MemoryBlob
 from seqlake.files.stores import open_store, read_all
 from seqlake.formats._streaming.compression import Compression
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from seqlake.protocols import Blob
 
 _MOST_REMEMBERED = 1 << 16
+_LARGEST = 1 << 32
 # Hashing a mapped shard reads all of it: once per process and state of the file is enough.
 _seen: dict[tuple[str, str, str], None] = {}
 
@@ -107,6 +110,8 @@ class Place:
             verify(packed, stored, blob or MemoryBlob(packed, location=location))
         if compression is None or zipped is None:
             return packed
+        if raw.size > _LARGEST:
+            raise CorruptFileError(f"{location} would have {raw.size} bytes; offsets end at 4 GiB.", path=location)
         try:
             data = memoryview(Compression.of(compression).decompress(packed, raw.size))
         except (CorruptFileError, ValueError) as error:
@@ -123,11 +128,12 @@ class Place:
 
     def stamp(self, file: File, /) -> str:
         """What changes when a local file does; nothing is asked of other stores."""
+        if not self.is_local:
+            return ""
         try:
-            blob = self._blob(file) if self.is_local else None
-        except CorruptFileError:
-            return "damaged"  # it is said when the shard is read
-        return "" if blob is None else blob.token
+            return repr(state_of(os.stat(self.location(file))))  # noqa: PTH116 - a string, for every shard
+        except OSError:
+            return "missing"  # it is said when the shard is read
 
     @property
     def is_local(self) -> bool:

@@ -102,19 +102,37 @@ class Array:
         if self.shape is not None:
             found = numbers(cells, dtype, prod(self.shape))
             return _nested(pa.array(found.reshape(-1)), self._levels(len(cells)), self.arrow)
-        if self.coded:
-            cells = self._past_dtype(cells)
-        dims, body = _shapes(cells, self.ndim or 1)
+        dims, body = self._bodies(cells)
         counts = dims.prod(axis=1)
-        wrong = np.flatnonzero(counts * dtype.itemsize != body.stops - body.starts)
-        if len(wrong):
-            row = int(wrong[0])
-            have = int(body.stops[row] - body.starts[row])
-            raise CellError(f"{self.dtype} {dims[row].tolist()} does not make its {have} bytes of values")
         raw = binary(body).buffers()[2]
         values = np.frombuffer(raw or b"", dtype.newbyteorder("<"), int(counts.sum())).astype(dtype, copy=False)
         levels = [np.repeat(dims[:, level], dims[:, :level].prod(axis=1)) for level in range(dims.shape[1])]
         return _nested(pa.array(values), levels, self.arrow)
+
+    def steps(self, cells: Cells, size: int) -> tuple[Ints, Ints]:
+        """([rows] first byte of the values, [rows] steps of `size` numbers), of arrays of free shape.
+
+        Raises:
+            CellError: A cell whose steps have another size.
+        """
+        dims, body = self._bodies(cells)
+        other = np.flatnonzero(dims[:, 1:].prod(axis=1) != size)
+        if len(other):
+            raise CellError(f"its shape is {dims[int(other[0])].tolist()}, steps of {size} numbers are expected")
+        return body.starts, dims[:, 0]
+
+    def _bodies(self, cells: Cells) -> tuple[NDArray[np.int64], Cells]:
+        """([rows, ndim] the shapes, the values) of arrays of free shape; each cell is exactly its values."""
+        if self.coded:
+            cells = self._past_dtype(cells)
+        dims, body = _shapes(cells, self.ndim or 1)
+        size = np.dtype(self.dtype).itemsize
+        wrong = np.flatnonzero(dims.prod(axis=1) * size != body.stops - body.starts)
+        if len(wrong):
+            row = int(wrong[0])
+            have = int(body.stops[row] - body.starts[row])
+            raise CellError(f"{self.dtype} {dims[row].tolist()} does not make its {have} bytes of values")
+        return dims, body
 
     def _levels(self, rows: int) -> list[Ints]:
         assert self.shape is not None

@@ -47,13 +47,15 @@ def chosen(name: str, stored: str, options: Options, /) -> Encoding:
     return encodings.encoding(given)
 
 
-def fixed_arrays(config: Config, options: Options, /) -> dict[str, Array]:
-    """The columns whose cells are arrays of one shape, laid out without anything between the values."""
+def arrays(config: Config, options: Options, /) -> dict[str, Array]:
+    """The columns of arrays whose dtype is known, and of fixed shape only where that makes the bytes of a cell."""
     found = {}
     for (name, stored), size in zip(config.columns, config.sizes, strict=True):
         given = options.given(name, stored)
         kind = Array.of(given) if isinstance(given, str) else None
-        if kind is not None and kind.shape is not None and kind.size == size:
+        if kind is not None and kind.shape is None and name in options.arrays:
+            kind = kind.learned(*options.arrays[name])
+        if kind is not None and kind.dtype is not None and kind.size == size:
             found[name] = kind
     return found
 

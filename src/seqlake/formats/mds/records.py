@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake.errors import SeqlakeError
-from seqlake.formats._streaming.cells import Cells, fixed
+from seqlake.formats._streaming.cells import CellError, Cells, fixed
 from seqlake.formats._streaming.records import SampleError, cell_arrays, offsets, ranged
 from seqlake.formats.mds import single
-from seqlake.formats.mds.columns import chosen, fixed_arrays
+from seqlake.formats.mds.columns import arrays, chosen
 from seqlake.protocols import Flat
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from seqlake.formats._streaming.index import Entry
     from seqlake.formats._streaming.options import Options
     from seqlake.formats._streaming.stored import Place
+    from seqlake.formats.mds.arrays import Array
     from seqlake.protocols import Ints
 
 
@@ -53,7 +54,7 @@ class Records:
         self._fixed = sum(size or 0 for size in config.sizes)
         self._heads = struct.Struct(f"<{sum(size is None for size in config.sizes)}I")
         self._encodings = {name: chosen(name, stored, options) for name, stored in config.columns}
-        self._fixed_arrays = fixed_arrays(config, options)
+        self._arrays = arrays(config, options)
         given = {name: options.given(name, stored) for name, stored in config.columns}
         self._given = [(name, own if isinstance(own, str) else "") for name, own in given.items()]
         self._plan = [
@@ -116,7 +117,7 @@ class Records:
                 at = end
         except SeqlakeError:
             raise
-        except (ValueError, TypeError, LookupError, ArithmeticError, struct.error) as error:
+        except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError, struct.error) as error:
             raise SampleError(str(error), column=name) from error
         return found
 
@@ -125,10 +126,14 @@ class Records:
         view = self.blob.view()
         if view is None or not len(self.bounds):
             return None
+        sizes = (self._encodings[name].size for name in self.names)
+        if any(known is not None and known != size for known, size in zip(sizes, self._sizes, strict=True)):
+            return None  # an index that lies about sizes is told so, sample by sample
+        fixed_shapes = {name: kind for name, kind in self._arrays.items() if kind.shape is not None}
         return single.reader(
             view,
             [
-                (name, size, single.decoder(stored, self._encodings[name], self._fixed_arrays.get(name)))
+                (name, size, single.decoder(stored, self._encodings[name], fixed_shapes.get(name)))
                 for (name, stored), size in zip(self._given, self._sizes, strict=True)
             ],
         )
@@ -141,24 +146,47 @@ class Records:
         first, end = self._places([column], sample, *whole)[column]
         return sample.data[int(first[0]) : int(end[0])]
 
-    def flat(self, column: str, /) -> Flat | None:
-        """Where arrays of a fixed shape lie; None for others."""
-        kind = self._fixed_arrays.get(column)
-        if self._entry.config.compression is not None or kind is None or kind.shape is None:
+    def flat(self, column: str, /, *, step: tuple[int, ...] | None = None) -> Flat | None:
+        """See `Records`; where a variable cell stands before an array, its place is found in the mapped samples."""
+        kind = self._arrays.get(column)
+        if self._entry.config.compression is not None or kind is None:
             return None
+        if kind.shape is None:
+            return None if step is None else self._free(column, kind, step)
         before = self.names.index(column)
         if None not in self._sizes[:before]:
             start = self.bounds[:-1] + self._heads.size + sum(size or 0 for size in self._sizes[:before])
         else:
-            view = self.blob.view()
-            if view is None:
+            cells = self._mapped(column)
+            if cells is None:
                 return None  # every sample would have to be fetched to find its cells
-            start, _ = self._places([column], np.frombuffer(view, np.uint8), self.bounds[:-1], self.bounds[1:])[column]
-        dtype, step = np.dtype(kind.dtype), kind.shape[1:]
+            start = cells.starts
+        return self._flat(start, np.full(len(start), kind.shape[0], np.int64), kind, kind.shape[1:])
+
+    def _free(self, column: str, kind: Array, step: tuple[int, ...]) -> Flat | None:
+        cells = self._mapped(column)
+        if cells is None:
+            return None
+        try:
+            start, steps = kind.steps(cells, prod(step))
+        except CellError:
+            return None  # `batches` says which cell it is
+        return self._flat(start, steps, kind, step)
+
+    def _mapped(self, column: str) -> Cells | None:
+        """All cells of a column of a mapped shard."""
+        view = self.blob.view()
+        if view is None:
+            return None
+        buffer = np.frombuffer(view, np.uint8)
+        return Cells(buffer, *self._places([column], buffer, self.bounds[:-1], self.bounds[1:])[column])
+
+    def _flat(self, start: Ints, steps: Ints, kind: Array, step: tuple[int, ...]) -> Flat:
+        dtype = np.dtype(kind.dtype)
         return Flat(
             blob=self.blob,
             start=start,
-            steps=np.full(len(start), kind.shape[0], np.int64),
+            steps=steps,
             stride=prod(step) * dtype.itemsize,
             stored=dtype.newbyteorder("<"),
             dtype=dtype,
