@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from datetime import timedelta
 
 import numpy as np
@@ -100,6 +101,14 @@ def test_duckdb_prunes_our_partitions_and_we_read_its_own(location, engine):
     lake.run("ALTER TABLE robots.episodes SET PARTITIONED BY (bucket(4, sequence_id))")
     with pytest.raises(SchemaMismatchError, match="bucket"):
         fill(sl.open(location), 1, start=99)
+
+
+def test_a_snapshot_travels_with_its_bounds(location):
+    fill(sl.create(location, SCHEMA))
+    source = sl.open(location).source
+    again = pickle.loads(pickle.dumps(source))
+    assert again.bounds("reward") == source.bounds("reward") == [(0.0, 1.5), (2.0, 3.5), (4.0, 5.5)]
+    assert again.lengths("action").tolist() == [number % 5 + 3 for number in range(12)]
 
 
 def test_a_version_and_a_rollback(location):

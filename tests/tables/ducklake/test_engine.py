@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import sqlite3
 from contextlib import suppress
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from multiprocessing import get_context
 
 import duckdb
@@ -11,7 +14,13 @@ import pyarrow as pa
 import pytest
 
 import seqlake as sl
-from seqlake.errors import DatasetNotFoundError, DuplicateSequenceError, SchemaMismatchError, SeqlakeError
+from seqlake.errors import (
+    CommitConflictError,
+    DatasetNotFoundError,
+    DuplicateSequenceError,
+    SchemaMismatchError,
+    SeqlakeError,
+)
 from seqlake.protocols import Change
 from seqlake.spec.column_types import Trajectory
 from seqlake.spec.schema import Schema
@@ -373,3 +382,43 @@ def test_a_lake_that_moved_and_a_table_that_was_renamed(tmp_path, engine):
     override = f"DATA_PATH '{tmp_path}/second/lake.sqlite.files', OVERRIDE_DATA_PATH true"
     found = engine(moved).run("SELECT sequence_id FROM takes ORDER BY 1", options=override)
     assert [row["sequence_id"] for row in found] == ["a", "b", "c", "d"]
+
+
+def test_partition_values_of_every_type_are_found_by_duckdb(tmp_path, engine):
+    moment = datetime(2020, 1, 1, 1, 2, 3, 400_000)
+    kinds = {
+        "i": (pa.int64(), -2),
+        "b": (pa.bool_(), True),
+        "d": (pa.date32(), date(2021, 1, 1)),
+        "f": (pa.float64(), 1e20),
+        "g": (pa.float32(), 0.1),
+        "t": (pa.timestamp("us"), moment),
+        "z": (pa.timestamp("us", "UTC"), moment.replace(tzinfo=UTC)),
+        "c": (pa.decimal128(10, 2), Decimal("1.50")),
+        "s": (pa.string(), "a b/c=d%é'"),
+    }
+    location = f"ducklake:sqlite:{tmp_path}/lake.sqlite?table=t_"
+    for name, (kind, value) in kinds.items():
+        rows = [{"sequence_id": "a", "v": value}, {"sequence_id": "n", "v": None}]
+        sl.create(f"{location}{name}", {"v": kind}, partition_by=["v"]).append(rows)
+    lake = engine(f"{location}i")
+    lake.each(*(f"INSERT INTO t_{name} SELECT sequence_id || i, v FROM t_{name}, range(20) r(i)" for name in kinds))
+    with sqlite3.connect(f"{tmp_path}/lake.sqlite") as catalog:
+        found = catalog.execute("SELECT table_id, partition_value FROM ducklake_file_partition_value").fetchall()
+    catalog.close()
+    assert len(found) == 4 * len(kinds)
+    assert len(set(found)) == 2 * len(kinds), "DuckDB writes a value otherwise than we do"
+    truth = lake.each(*(f"SELECT v FROM t_{name} WHERE sequence_id = 'a'" for name in kinds))
+    for name, told in zip(kinds, truth, strict=True):
+        assert told == [{"v": rows_of(ducklake.open(f"{location}{name}").snapshot())["a"]["v"]}]
+
+
+def test_rows_that_were_written_before_the_table_was_partitioned_are_refused(sqlite, engine):
+    table = ducklake.create(sqlite, tables.SCHEMA)
+    transaction = table.begin()
+    written = tables.write(table, transaction, [tables.episode("a")])
+    engine(sqlite).run(f"ALTER TABLE {NAME} SET PARTITIONED BY (label)")
+    with pytest.raises(CommitConflictError, match="partitioned by label"):
+        table.commit(Change(operation="append", add=[written]), transaction=transaction)
+    sl.open(sqlite).append([tables.episode("a")])
+    assert engine(sqlite).run(f"SELECT sequence_id FROM {NAME} WHERE label = 'label of a'") == [{"sequence_id": "a"}]

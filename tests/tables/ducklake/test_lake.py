@@ -30,8 +30,10 @@ class TestPostgres(LakeTests):
         return ducklake.create(place, tables.SCHEMA)
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["duckdb", "sqlite", "postgres"])
 def table(request, tmp_path):
+    if request.param == "duckdb":
+        return ducklake.create(f"ducklake:{tmp_path}/lake.ducklake?table=episodes", tables.SCHEMA)
     if request.param == "sqlite":
         return ducklake.create(f"ducklake:sqlite:{tmp_path}/lake.sqlite?table=episodes", tables.SCHEMA)
     place = f"ducklake:postgres:{request.getfixturevalue('postgres_lake')}?table=episodes&data_path={tmp_path}/data"
@@ -42,7 +44,8 @@ def table(request, tmp_path):
 def test_a_commit_killed_between_any_two_statements_never_was(table):
     append(table, ["a"])
     before = (rows_of(table.snapshot()), table.versions())
-    for last in range(1000):
+    # A DuckDB file takes long to open after a kill, so not every statement is tried on one.
+    for last in range(0, 1000, 12 if table.engine.address.kind == "duckdb" else 1):
         child = crashes.fork()
         if child == 0:
             die_at_statement(last)

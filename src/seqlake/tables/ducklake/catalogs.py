@@ -259,7 +259,8 @@ class DuckdbCatalog(_Catalog):
     def _held(self, *, read_only: bool) -> SeqlakeError:
         kind = SeqlakeError if read_only else ReadOnlyError
         return kind(
-            f"{self.address} is open for writing in another process, and a DuckDB file serves one process at a time.",
+            f"{self.address} is open for writing elsewhere: in another process, or in another DuckDB session of this "
+            "one. A DuckDB file serves one at a time.",
             path=self.address.target,
             hint="Close it there; a catalog in SQLite or PostgreSQL serves many.",
         )

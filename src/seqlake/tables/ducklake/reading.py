@@ -127,7 +127,7 @@ def find(session: Session, address: Address, /) -> Place:
     if options.get("version") != "1.0":
         raise SeqlakeError(
             f"{address}: expected a DuckLake catalog of format 1.0, found {options.get('version')!r}.",
-            hint="Attach it once with a DuckDB whose ducklake extension writes 1.0; that moves it there.",
+            hint="An older one is moved to 1.0 by a DuckDB that attaches it; a newer one needs a newer seqlake.",
         )
     if options.get("encrypted") == "true":
         raise SeqlakeError(f"{address} is encrypted; seqlake reads lakes that are not.")

@@ -9,6 +9,8 @@ from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -40,6 +42,22 @@ def bound(value: object, column: Field, /) -> str | None:
     if isinstance(value, date) and not isinstance(value, datetime) and kind == "date":
         return value.isoformat()
     return None
+
+
+def text_of_value(value: object, column: Field, /) -> str | None:
+    """A partition value as DuckDB's own text; None for null."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and column.type == "float32":
+        return str(np.float32(value))
+    if isinstance(value, datetime):
+        zone = "" if value.tzinfo is None else "+00"
+        moment = value if value.tzinfo is None else value.astimezone(UTC)
+        part = f"{moment:.%f}".rstrip("0").rstrip(".")
+        return f"{moment:%Y-%m-%d %H:%M:%S}{part}{zone}"
+    return str(value)
 
 
 def file_rows(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from seqlake.errors import CommitConflictError
 from seqlake.tables.ducklake import evolving, reading, statistics
 from seqlake.tables.ducklake.catalogs import moment, text_of
 from seqlake.tables.ducklake.history import extra_of
@@ -213,9 +214,16 @@ def add_files(
     """
     mapping = _mapping(session, place, counters, names, columns)
     partition, keys = _partitioning(session, place, columns)
+    if any(not set(keys) <= set(one.partition) for one in added):
+        raise CommitConflictError(  # DuckDB would look for the rows in the partition of nulls
+            f"Nothing was committed: the table is partitioned by {', '.join(keys)}, and these rows are not divided by "
+            "that.",
+            hint="Open the newest version and write the rows again.",
+        )
     next_row = _next_row(session, place)
     numbers, stats, values, files = [], [], [], []
     by_id = {column.id: column for column in columns}
+    fields = {column.name: column for column in columns}
     held = [by_id[number] for number in names if number in by_id]
     for one in added:
         number = counters.take_file()
@@ -229,7 +237,10 @@ def add_files(
         next_row += one.rows
         known = dict(_by_field(one, names, by_id).items())
         stats += statistics.file_rows(number, place.id, one.rows, held, known)
-        values += [(number, place.id, at, _partition_text(one.partition.get(key))) for at, key in enumerate(keys)]
+        values += [
+            (number, place.id, at, statistics.text_of_value(one.partition[key], fields[key]))
+            for at, key in enumerate(keys)
+        ]
         numbers.append(number)
     session.insert("ducklake_data_file", files)
     session.insert("ducklake_file_column_stats", stats)
@@ -300,10 +311,6 @@ def _partitioning(session: Session, place: Place, columns: Sequence[Field]) -> t
         place.id,
     )
     return (found[0][0] if found else None), [names[column] for _, column in found]
-
-
-def _partition_text(value: object) -> str | None:
-    return str(value).lower() if isinstance(value, bool) else None if value is None else str(value)
 
 
 def _next_row(session: Session, place: Place) -> int:
