@@ -162,8 +162,10 @@ class RowAssembler:
     def _decode_shard(self, shard: int, forms: Sequence[Form], places: Ints, rows: Ints, values: Batch) -> None:
         try:
             forms = [form for form in forms if not self._taken(shard, form, places, rows, values)]
-            found = self.opened.read(shard, [form.name for form in forms], rows) if forms else None
-            for form in forms if found is not None else ():
+            if not forms:
+                return
+            found = self.opened.read(shard, [form.name for form in forms], rows)
+            for form in forms:
                 first = 0
                 for cells in found.column(form.name).chunks:
                     own = places[first : first + len(cells)]
