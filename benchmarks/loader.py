@@ -53,12 +53,16 @@ CAMERA_READERS = ("seqlake Loader", "pyav", "lerobot", "lerobot DataLoader")
 IN_SAMPLES = ("mosaicml", "litdata", "webdataset", "datasets", "lance")  # they know no video
 SMALL: dict[str, Any] = {
     "sequences": 60,
-    "shards": [3, 20],
+    "shards": [20],
+    "widths": [16],
     "rounds": 1,
     "seconds": 0.2,
     "workers": [2],
     "episodes": 1,
     "frames": 60,
+    "camera_peers": ["webdataset"],
+    "camera_rounds": 1,
+    "camera_widths": [2],
     "remote_sequences": 60,
     "remote_rounds": 1,
     "growth": [10_000, 100_000],
@@ -106,13 +110,13 @@ def cameras(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
     place = args.films or folder / "films"
     place.mkdir(parents=True, exist_ok=True)
-    names = [*CAMERA_READERS, *(f"{name} samples" for name in IN_SAMPLES if name in args.peers)]
+    names = [*CAMERA_READERS, *(f"{name} samples" for name in args.camera_peers)]
     prepare(place, episodes=args.episodes, frames=args.frames, alike=False)
     readers = [Reader(name, place / "plan.json", args.environments) for name in names]
     tasks = {f"random windows of {n}": {"order": "random", "width": n, "files": "h264"} for n in args.camera_widths}
     asked = [(name, task, reader) for name, task in tasks.items() for reader in readers]
     results, missing = in_rounds(
-        asked, rounds=4 * args.rounds, seconds=args.seconds, minutes=10, ours=CAMERA_READERS[0]
+        asked, rounds=args.camera_rounds, seconds=args.seconds, minutes=10, ours=CAMERA_READERS[0]
     )
     return {"results": results, "missing": missing}
 
@@ -133,6 +137,8 @@ def options() -> argparse.Namespace:
     parser.add_argument("--films", type=Path, help="where the videos are kept; a temporary folder by default")
     parser.add_argument("--episodes", type=int, default=4)
     parser.add_argument("--frames", type=int, default=300)
+    parser.add_argument("--camera-peers", nargs="*", default=list(IN_SAMPLES), choices=IN_SAMPLES)
+    parser.add_argument("--camera-rounds", type=int, default=18)
     parser.add_argument("--camera-widths", type=int, nargs="*", default=[2, 16])
     parser.add_argument("--remote-sequences", type=int, default=6000)
     parser.add_argument("--remote-rounds", type=int, default=5)

@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import select
 import shutil
 import statistics
 import subprocess
@@ -45,7 +46,7 @@ HERE = Path(__file__).parent
 SECONDS = 0.5  # of each measurement in each round
 OURS = ("seqlake", "seqlake Loader")
 READERS = (*OURS, "pyav", "torchcodec", "torchcodec approximate", "lerobot", "lerobot DataLoader")
-SELDOM = ("lerobot DataLoader",)  # starts its workers anew each time, so it has every fourth round
+LONGEST = 120  # seconds that an answer may take
 OWN_ENCODINGS = ("seqlake", "torchcodec approximate", "lerobot")
 TASKS = {
     "random windows of 2": {"order": "random", "width": 2, "files": "h264"},
@@ -80,13 +81,20 @@ class Reader:
         try:
             self.process.stdin.write(json.dumps({**task, "seconds": seconds}) + "\n")
             self.process.stdin.flush()
-            answer = self.process.stdout.readline()
+            came, _, _ = select.select([self.process.stdout], [], [], LONGEST)
+            answer = self.process.stdout.readline() if came else ""
         except BrokenPipeError:
             answer = ""
         if not answer:
-            self.missing = "failed; see above"
+            self.process.kill()
+            self.missing = f"failed, or took more than {LONGEST} s; see above"
             return None
         return dict(json.loads(answer))
+
+    @property
+    def is_slow_to_begin(self) -> bool:
+        """Whether it starts worker processes anew each time: then it has every sixth round."""
+        return self.name.endswith(("DataLoader", "samples"))
 
     def close(self) -> None:
         if hasattr(self, "process"):
@@ -120,11 +128,12 @@ def in_rounds(
     found: dict[tuple[str, str], dict[int, dict[str, float]]] = {}
     try:
         for _, task, reader in asked:
-            reader.rate(task, 0.05)  # opens, checks, warms
+            if not reader.is_slow_to_begin:
+                reader.rate(task, 0.05)  # opens, checks, warms
         for number in range(rounds):
             started = time.monotonic()
             for name, task, reader in asked:
-                if reader.name in SELDOM and number % 4:
+                if reader.is_slow_to_begin and number % 6:
                     continue
                 rate = reader.rate(task, seconds)
                 if rate is not None:

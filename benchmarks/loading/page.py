@@ -145,10 +145,8 @@ def remote(part: dict[str, Any]) -> list[str]:
         megabytes = part["object_bytes"] / 1e6
         lines += [
             f"{part['objects']} objects of {megabytes:,.0f} MB in all. Plain parallel GETs of them take",
-            (
-                f"{part['plain_gets_s']:.2f} s, {part['of_plain_gets']:.2f} of seqlake's first epoch; into files "
-                f"{part['plain_gets_to_files_s']:.2f} s."
-            ),
+            f"{part['plain_gets_s']:.2f} s, {part['of_plain_gets']:.2f} of seqlake's first epoch;",
+            f"into files {part['plain_gets_to_files_s']:.2f} s.",
             "",
         ]
     head = ("first epoch s", "first batch s", "MB", "requests", "second epoch s", "MB", "requests")

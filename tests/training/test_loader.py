@@ -489,3 +489,20 @@ def test_a_dataset_that_moves_on_and_a_selection_without_ids_are_trained_on_as_t
         loader.state_dict()["fingerprint"]
         != sl.Loader(ds, window={"action": range(2)}, batch_size=4, shuffle=False).state_dict()["fingerprint"]
     )
+
+
+def test_a_commit_since_the_state_is_refused_with_all_that_changed(tmp_path):
+    import seqlake as sl
+
+    ds = sl.create(tmp_path / "arm", sl.Schema({"action": sl.Trajectory(dim=1)}))
+    ds.append([{"sequence_id": f"ep_{row}", "action": np.zeros((10, 1), np.float32)} for row in range(4)])
+    pinned = sl.open(tmp_path / "arm")
+    state = Loader(pinned, window=WINDOW, batch_size=5).state_dict(steps=3)
+    ds.append([{"sequence_id": "late", "action": np.zeros((7, 1), np.float32)}])
+    with pytest.raises(LoaderStateError) as refused:
+        Loader(sl.open(tmp_path / "arm"), window=WINDOW, batch_size=5).load_state_dict(state)
+    for told in ("the dataset", "the number of windows (saved 40, here 47)", "open the dataset at the version it had"):
+        assert told in str(refused.value)
+    again = Loader(sl.open(tmp_path / "arm", version=pinned.version), window=WINDOW, batch_size=5)
+    again.load_state_dict(state)
+    assert len(again) == 5

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+import time
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +14,7 @@ from numpy.testing import assert_array_equal
 import seqlake as sl
 from seqlake.errors import CacheTooSmallError
 from seqlake.files import ranges
+from seqlake.files.stores import open_store
 from seqlake.training import by_range, ranged
 from seqlake.training import transfers as moving
 
@@ -26,19 +29,30 @@ def cell(row: int, steps: int, dim: int) -> np.ndarray:
     return (1000 * row + np.arange(steps * dim, dtype=np.float32)).reshape(steps, dim)
 
 
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """Eight sequences in four shards."""
+    root = tmp_path_factory.mktemp("written")
+    with sl.create(root / "arm", SCHEMA).writer(rows_per_shard=2) as writer:
+        for row, steps in enumerate(LENGTHS):
+            action = None if row == 6 else cell(row, steps, 4)
+            writer.add(f"ep_{row}", task=f"t{row}", action=action, state=cell(row, steps, 6))
+    return root / "arm"
+
+
 @pytest.fixture
-def store(s3_bucket, monkeypatch):
-    """Eight sequences in four shards of a bucket behind a proxy, opened through it."""
+def store(written, s3_bucket, monkeypatch):
+    """They lie in a bucket behind a proxy, and are opened through it."""
     for module in (ranges, by_range, ranged):
         monkeypatch.setattr(module, "GAP", GAP)
     monkeypatch.setattr("seqlake.shards.parquet.footer._TAIL", 4 << 10)
     monkeypatch.setattr(moving, "_FIRST_PAUSE", 0.001)
+    bucket = open_store(s3_bucket.uri, storage=s3_bucket.storage)
+    for path in written.rglob("*"):
+        if path.is_file():
+            bucket.put(f"arm/{path.relative_to(written).as_posix()}", path)
     with Proxy(s3_bucket.storage["endpoint"]) as proxy:
         storage = {**s3_bucket.storage, "endpoint": proxy.url, "timeout": "5s"}
-        with sl.create(f"{s3_bucket.uri}/arm", SCHEMA, storage=storage).writer(rows_per_shard=2) as writer:
-            for row, steps in enumerate(LENGTHS):
-                action = None if row == 6 else cell(row, steps, 4)
-                writer.add(f"ep_{row}", task=f"t{row}", action=action, state=cell(row, steps, 6))
         yield proxy, sl.open(f"{s3_bucket.uri}/arm", storage=storage)
 
 
@@ -206,6 +220,21 @@ def test_resumption_reads_nothing_of_what_was_skipped(store, tmp_path):
     assert asked(proxy) <= 4 * 3 + 2 + 8
 
 
+def test_how_many_windows_are_read_together_follows_from_their_size(readable, arm):
+    def portion(source, width):
+        loader = sl.Loader(source, window={"action": range(width)}, batch_size=4, cache=sl.Cache(fetch="range"))
+        return loader._prepared.opened.portion
+
+    small, large = (readable(*arm([50] * 4, action=action)) for action in (1, 1024))
+    assert portion(small, 1) == 1 << 15
+    assert portion(large, 64) == (32 << 20) // (64 * 4096)
+    schema, rows = arm([50] * 4)
+    undeclared = readable(sl.Schema({**schema, "action": sl.Trajectory()}), rows)
+    assert portion(undeclared, 64) == 1 << 9
+    loader = sl.Loader(small, window={"action": [0]}, batch_size=4)
+    assert loader._prepared.opened.portion is None
+
+
 def test_chunks_are_of_bounded_size_and_one_is_read_ahead(store, tmp_path, monkeypatch):
     _, ds = store
     monkeypatch.setattr("seqlake.training.ranged._AT_A_TIME", 4 * 64)
@@ -236,6 +265,20 @@ def test_a_mixture_map_style_windows_and_bad_data_by_range(store, tmp_path):
         for name, value in other[number].items():
             assert_array_equal(one[number][name], value)
     same(list(load(ds, tmp_path).on_error("mask")), list(load(ds, tmp_path, fetch="whole").on_error("mask")))
+
+
+def test_a_loop_that_is_left_leaves_no_reader(store, tmp_path):
+    _, ds = store
+    for left_after in (0, 1, 100):
+        batches = iter(load(ds, tmp_path))
+        list(itertools.islice(batches, left_after))
+        batches.close()
+        deadline = time.monotonic() + 20
+        while (left := [t for t in threading.enumerate() if t.name.startswith("seqlake-windows")]) and (
+            time.monotonic() < deadline
+        ):
+            time.sleep(0.01)
+        assert not left
 
 
 def test_what_cannot_be_meant_is_refused():

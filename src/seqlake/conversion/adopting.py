@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from seqlake.dataset.copying import digest, on_this_machine, put_file
+from seqlake.dataset.partitioning import partition_of
 from seqlake.dataset.references import Carrier, refers
 from seqlake.dataset.streaming import one_shard
 from seqlake.files.locations import join
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from seqlake.dataset.dataset import Dataset
     from seqlake.dataset.references import FilesMode
     from seqlake.dataset.staging import Staging
-    from seqlake.protocols import Readable, Shard
+    from seqlake.protocols import Readable, Shard, Transaction
     from seqlake.spec.schema import Schema
 
 
@@ -81,7 +82,8 @@ def adopt(source: Readable, target: Dataset, staging: Staging, /, *, files: File
                 staging.write(carrier.carry(batch))
             staging.close_shard()
             continue
-        _take(parquet, shard, staging, target, n=f"adopted{number}", copied=_copied(named, source, target))
+        staged = _taken(parquet, shard, target, staging.transaction, n=f"adopted{number}", storage=storage)
+        staging.written.append(replace(staged, files=tuple(_copied(named, source, target))))
         found.taken += 1
     return found
 
@@ -115,8 +117,9 @@ def why_not(shard: Shard, table: Any, schema: Schema, /) -> str:
             return f"its column {one.name} may be null"
     if getattr(table, "plain_lists", False) and any(_has_fixed_size(f.type) for f in held):
         return "its inner lists have a fixed size, which a lake's clients cannot read"
-    mixed = [column for column in getattr(table, "partition_by", ()) if len(_values(shard, column)) > 1]
-    return f"its rows have several values of {', '.join(mixed)}, by which the table is partitioned" if mixed else ""
+    if len(_partitions(shard, table, schema)) > 1:
+        return f"its rows belong to several partitions by {', '.join(partition_of(table))}"
+    return ""
 
 
 def _numbered_otherwise(held: pa.Schema, table: Any, schema: Schema) -> bool:
@@ -177,22 +180,28 @@ def _copied(named: Mapping[str, Copied], source: Readable, target: Dataset) -> l
     return made
 
 
-def _take(
-    parquet: ParquetShard, shard: Shard, staging: Staging, target: Dataset, *, n: str, copied: list[Copied]
-) -> None:
+def _taken(
+    parquet: ParquetShard,
+    shard: Shard,
+    target: Dataset,
+    transaction: Transaction,
+    *,
+    n: str,
+    storage: Mapping[str, str] | None,
+) -> Written:
+    """The shard under a name of the new table's, staged."""
     table: Any = target.table
-    transaction = staging.transaction
     place = Path(table.place(transaction, {}, n=n))
-    storage = getattr(target, "storage", None)
     with on_this_machine(parquet.blob.location, storage) as here:
         try:
             os.link(here, place)
         except OSError:  # another file system, or one without links
             shutil.copyfile(here, place)
-    by = getattr(table, "partition_by", ())
     written = _described(parquet, shard, target.schema, str(place))
-    partition = {column: next(iter(_values(shard, column)), None) for column in by}
-    staging.written.append(table.stage(transaction, replace(written, partition=partition, files=tuple(copied))))
+    (values,) = _partitions(shard, table, target.schema) or {()}
+    partition = dict(zip(partition_of(table), values, strict=True))
+    staged: Written = table.stage(transaction, replace(written, partition=partition))
+    return staged
 
 
 def _described(parquet: ParquetShard, shard: Shard, schema: Schema, place: str) -> Written:
@@ -217,6 +226,10 @@ def _described(parquet: ParquetShard, shard: Shard, schema: Schema, place: str) 
     )
 
 
-def _values(shard: Shard, column: str) -> set[object]:
-    """The values that a column has in a shard."""
-    return {value for batch in one_shard(shard, [column]) for value in batch.column(0).unique().to_pylist()}
+def _partitions(shard: Shard, table: Any, schema: Schema) -> set[tuple[object, ...]]:
+    """The partitions that the rows of a shard belong to; one without values where the table has none."""
+    by = partition_of(table)
+    if not by:
+        return {()}
+    scalars = [name for name in schema.names if schema[name].category == "scalar"]
+    return {values for batch in one_shard(shard, scalars) for values in table.partition_values(batch)}

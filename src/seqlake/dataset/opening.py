@@ -152,7 +152,8 @@ def create(
                 f"A dataset is at {place} already.", path=place, hint="Open it with sl.open, or pass exist_ok=True."
             )
         found = open(place, storage=storage)
-        if problems := conforming.differences(wanted, found.schema):
+        held = getattr(found.table, "held", None)  # a lake has wider types for some
+        if problems := conforming.differences(wanted if held is None else held(wanted), found.schema):
             raise SchemaMismatchError(f"The dataset at {place} has other columns:\n" + "\n".join(problems))
         return found
     conforming.refuse_broken(wanted)

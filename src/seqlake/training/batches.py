@@ -177,6 +177,9 @@ class Assembler:
             batch[name] = column[start:stop]
         return batch
 
+    def close(self) -> None:
+        """End what is done ahead of batches, if anything is."""
+
     def harmed(self, samples: Samples) -> Mapping[int, Sequence[Harm]]:  # noqa: ARG002 - a batch of samples, as it is made
         """Place in a batch -> what only making it showed to be bad: nothing, cells are looked at before."""
         return {}

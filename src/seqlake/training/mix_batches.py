@@ -99,6 +99,11 @@ class MixAssembler(Assembler):
                 chunk.origins[origin] = chunk.origins.get(origin, 0.0) + count
         return {**together(found, self._prepared.settings.window), **self._told(samples, parts)}
 
+    def close(self) -> None:
+        """End what is done ahead of batches."""
+        for assembler in self._assemblers:
+            assembler.close()
+
     def _parts(self, samples: Samples) -> _Parts:
         """The samples of each dataset, prepared as one batch."""
         found: _Parts = {}
@@ -122,8 +127,7 @@ class MixAssembler(Assembler):
         if not all(_alike([opened[m].cells[track.column] for m in parts]) for track in self._survey.tracks):
             return None
         memory = Memory.joined([each.memory for each in opened.values()])
-        first = next(iter(opened.values()))
-        cast("Any", self.opened).cells = first.cells  # all have its layout
+        self.opened.cells = next(iter(opened.values())).cells
         count = len(samples.rows)
         values = {
             name: scattered([(which, part.values[name]) for which, part in parts.values()], count, name=name)

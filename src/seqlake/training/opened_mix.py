@@ -10,18 +10,26 @@ from seqlake.training.telemetry import Fetched
 from seqlake.training.visits import Visits
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from seqlake.protocols import Ints
+    from seqlake.training.cells import Cells
     from seqlake.training.damage import Harm
     from seqlake.training.opened import Opened
     from seqlake.training.sources import PreparedMix
 
 
 class MixOpened:
-    """`Opened` of several datasets, as far as passes ask for it."""
+    """`Opened` of several datasets, as far as passes ask for it.
+
+    Attributes:
+        cells: Those of one dataset, while the steps of all have its layout.
+    """
 
     def __init__(self, prepared: PreparedMix) -> None:
+        self.cells: Mapping[str, Cells] = {}
         self._prepared = prepared
         self._members = [member.opened for member in prepared.members]
 

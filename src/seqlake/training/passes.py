@@ -201,6 +201,7 @@ class Pass:
     def close(self) -> None:
         """End what decodes ahead; nothing more is delivered."""
         self._coming.close()
+        self._assembler.close()
         if self._frames is not None:
             self._frames.close()
 

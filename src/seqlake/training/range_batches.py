@@ -66,6 +66,12 @@ class RangeAssembler(Assembler):
         self._pool.submit(self._read, self._asked, len(self._places), self._reading)
         return chunk
 
+    def close(self) -> None:
+        """Forget what was to be read; what is being read ends by itself."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
+
     def _find(self, track: Track, samples: Samples, size: int) -> Found:
         if self._reading is None:
             return super()._find(track, samples, size)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _QUARTER = 0.25
 _AT_A_TIME = 32 << 20  # bytes of windows that are read together
+_MOST = 1 << 15  # windows that are read together
+_FEW = 1 << 9  # where nothing says how large they are
 
 
 class Ranged:
@@ -56,8 +58,8 @@ class Ranged:
         """Samples whose windows are read together; None where no shard is wanted by range."""
         if not self.wanted.any():
             return None
-        size = sum(self._survey.step_bytes.get(track.column, 0) * track.width for track in self._survey.tracks)
-        return max(1, _AT_A_TIME // max(1, size))
+        sizes = [self._survey.step_bytes.get(track.column, 0) * track.width for track in self._survey.tracks]
+        return max(1, min(_MOST, _AT_A_TIME // sum(sizes))) if all(sizes) else _FEW
 
     def has(self, shards: Ints) -> NDArray[np.bool_]:
         """[n] whether shards, which are open, are of this kind."""

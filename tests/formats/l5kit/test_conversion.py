@@ -11,8 +11,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import seqlake as sl
-from seqlake.errors import DatasetExistsError, InvalidMetadataError, SchemaMismatchError, ValidationError
+from seqlake.errors import (
+    DatasetExistsError,
+    InvalidMetadataError,
+    SchemaMismatchError,
+    SeqlakeError,
+    ValidationError,
+)
 from seqlake.formats import l5kit
+from seqlake.formats.l5kit.sink import L5kitSink
 from seqlake.testing.formats import FormatTests, compare_flat, read
 
 
@@ -306,6 +313,54 @@ def test_missing_chunks_are_told(zarr, tmp_path):
     [finding] = source.check("rows")
     assert finding.code == "l5kit-missing-chunk"
     assert finding.location.endswith("agents")
+
+
+def test_on_the_command_line(zarr, drive, tmp_path, capsys):
+    from seqlake.cli import main
+
+    def run(*arguments):
+        with pytest.raises(SystemExit) as stop:
+            main([str(one) for one in arguments])
+        assert stop.value.code in (0, None), capsys.readouterr().err
+        return capsys.readouterr().out
+
+    assert "ego_rotation" in run("info", drive)
+    run("convert", drive, tmp_path / "dataset", "--workers", 1)
+    run("convert", tmp_path / "dataset", tmp_path / "back.zarr", "--to", "l5kit", "--workers", 1)
+    zarr.same(zarr.read(tmp_path / "back.zarr"), zarr.read(drive))
+
+
+def test_an_interrupted_conversion_goes_on(zarr, drive, tmp_path, monkeypatch):
+    ds = sl.convert(str(drive), str(tmp_path / "dataset"), workers=1)
+    given = {"to": "l5kit", "workers": 1, "bytes_per_part": 1, "work": str(tmp_path / "work")}
+    original = L5kitSink.commit
+    monkeypatch.setattr(L5kitSink, "write", lambda self, part, rows, *, root: failing(self, part, rows, root))
+    with pytest.raises(SeqlakeError, match="goes on from there"):
+        sl.convert(ds, str(tmp_path / "back.zarr"), **given)
+    assert not l5kit.matches(str(tmp_path / "back.zarr"))
+    monkeypatch.undo()
+    assert L5kitSink.commit is original
+    sl.convert(ds, str(tmp_path / "back.zarr"), **given)
+    zarr.same(zarr.read(tmp_path / "back.zarr"), zarr.read(drive))
+    assert {path.name for path in (tmp_path / "back.zarr").iterdir()} == {path.name for path in drive.iterdir()}
+
+
+def failing(sink, part, rows, root, write=L5kitSink.write):
+    if part == 2:
+        raise SeqlakeError("the power went")
+    return write(sink, part, rows, root=root)
+
+
+def test_a_commit_that_fails_leaves_nothing(drive, tmp_path, monkeypatch):
+    ds = sl.convert(str(drive), str(tmp_path / "dataset"), workers=1)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("seqlake.formats.l5kit.sink.publish", full)
+    with pytest.raises(OSError, match="No space"):
+        sl.convert(ds, str(tmp_path / "back.zarr"), to="l5kit", workers=1)
+    assert not (tmp_path / "back.zarr").exists()
 
 
 # ---- the laws of formats

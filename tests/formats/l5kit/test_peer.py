@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,9 @@ from seqlake.formats.l5kit import editing, results, sampling, selecting, slices,
 from seqlake.formats.l5kit.store import open_store
 
 OPEN = """
-import os
+import os, shutil
 from l5kit.data import ChunkedDataset
+from l5kit.evaluation.chop_dataset import create_chopped_dataset
 from l5kit.data import zarr_utils
 from l5kit.data.filter import *
 from l5kit.data.filter import _get_label_filter
@@ -92,6 +94,8 @@ size = sum(os.path.getsize(os.path.join(top, f)) for top, _, files in os.walk(wo
 splits = [{"name": "a.zarr", "split_size_GB": size / 2**31}, {"name": "b.zarr", "split_size_GB": -1}]
 out["parts"] = np.array(zarr_utils.zarr_split(work + "/joined.zarr", work, splits))
 zarr_utils.zarr_scenes_chop(work + "/joined.zarr", work + "/chopped.zarr", 15)
+shutil.copytree(path, work + "/set.zarr")
+create_chopped_dataset(work + "/set.zarr", 0.5, 15, 8, 4)
 """
 
 
@@ -225,6 +229,30 @@ def test_joining_splitting_and_chopping(path, theirs, work, zarr, tmp_path):
         found = zarr.read(tmp_path / f"{name}.zarr")
         assert len(found["agents"]) > 0
         zarr.same(found, zarr.read(work / f"{name}.zarr"))
+
+
+def test_a_test_set_without_its_future(path, theirs, work, zarr, tmp_path):
+    shutil.copytree(path, tmp_path / "set.zarr")
+    results.create_chopped_dataset(
+        str(tmp_path / "set.zarr"), str(tmp_path / "mine"), num_frames_to_copy=15, num_frames_gt=8, min_frame_future=4
+    )
+    folder = work / "set_chopped_15"
+    found, expected = (zarr.read(top / "set.zarr") for top in (tmp_path / "mine", folder))
+    expected.pop("agents_mask/0.5", None)
+    zarr.same(found, expected)
+    with np.load(tmp_path / "mine" / "mask.npz") as mine, np.load(folder / "mask.npz") as other:
+        np.testing.assert_array_equal(mine["arr_0"], other["arr_0"])
+        assert mine["arr_0"].sum() > 2
+    rows, others = (list(results.read_gt_csv(f"{top}/gt.csv")) for top in (tmp_path / "mine", folder))
+    assert [(row["timestamp"], row["track_id"]) for row in rows] == [(r["timestamp"], r["track_id"]) for r in others]
+    for row, other in zip(rows, others, strict=True):
+        np.testing.assert_array_equal(row["avail"], other["avail"])
+        np.testing.assert_allclose(row["coord"], other["coord"], atol=2e-5)
+    # l5kit leaves its mask in the source; ours is as it was.
+    assert "agents_mask/0.5" not in zarr.read(tmp_path / "set.zarr")
+    np.testing.assert_array_equal(
+        zarr.read(work / "set.zarr")["agents_mask/0.5"], selecting.select_agents(open_store(path))
+    )
 
 
 @pytest.fixture(scope="module")

@@ -54,6 +54,8 @@ def test_the_same_from_folder_zip_and_bucket(zarr, drive, tmp_path, s3_bucket):
     for place, storage in places:
         assert l5kit.matches(place, storage=storage), place
         store = open_store(place, storage=storage)
+        assert "testing" not in repr(store)
+        assert "543 agents" in repr(store)
         zarr.same(whole(store), truth)
         zarr.same(whole(pickle.loads(pickle.dumps(store))), truth)
     assert not l5kit.matches(f"{s3_bucket.uri}/nothing", storage=s3_bucket.storage)

@@ -78,6 +78,33 @@ def test_windows_of_agents_are_the_samples(drive, tmp_path):
             np.testing.assert_array_equal(one[name], found[name][at], err_msg=name)
 
 
+def test_windows_from_elsewhere(zarr, tmp_path, s3_bucket):
+    """From a zip archive and a bucket, and through local copies of shards, come the same windows."""
+    from seqlake.files.stores import open_store as open_files
+
+    drive = zarr.write(tmp_path / "drive.zarr", zarr.drives(scenes=1), codec=zarr.CODECS["blosc-1"], chunks=120)
+    bucket = open_files(s3_bucket.uri, storage=s3_bucket.storage)
+    for path in drive.rglob("*"):
+        if path.is_file():
+            bucket.put(f"drive.zarr/{path.relative_to(drive).as_posix()}", path.read_bytes())
+    places = {
+        str(zarr.zipped(drive, tmp_path / "drive.zarr.zip")): {},
+        f"{s3_bucket.uri}/drive.zarr": {"storage": s3_bucket.storage},
+    }
+    width = range(len(STEPS))
+    rows = sl.Window({**dict.fromkeys(AGENT, width), "track_id": None}, stride=len(width))
+    steps = sl.Window({**dict.fromkeys(AGENT, STEPS), "track_id": None})
+    ego = sl.Window(dict.fromkeys(("ego_translation", "ego_rotation"), STEPS))
+    agents = {"view": "agents", "history": HISTORY, "future": FUTURE}
+    for window, view in ((rows, agents), (steps, {"view": "tracks"}), (ego, {"view": "ego"})):
+        found = batches(sl.scan(str(drive), **view), window)
+        for place, options in places.items():
+            same(found, batches(sl.scan(place, **view, **options), window))
+        if view != agents:
+            cache = sl.Cache(tmp_path / "copies", limit="1 GB")
+            same(found, batches(sl.scan(str(drive), **view), window, cache=cache))
+
+
 def test_windows_over_tracks(zarr, drive, tmp_path):
     """Without a selection every step of every track is an anchor; holes and edges have availability 0."""
     window = sl.Window({**dict.fromkeys(AGENT, STEPS), "track_id": None, "scene_index": None})
@@ -118,6 +145,31 @@ def test_a_batch_is_what_its_samples_are(drive):
         alone = POSES({name: values[number : number + 1] for name, values in batch.items()})
         for name in ("target_positions", "target_velocities", "history_yaws", "agent_from_world", "future_extents"):
             np.testing.assert_array_equal(alone[name][0], whole[name][number], err_msg=name)
+
+
+def test_samples_of_one_scene_in_memory(drive):
+    store = open_store(str(drive))
+    mask = selecting.select_agents(store)
+    least = {"min_frame_history": 1, "min_frame_future": 2}
+    agents = sampling.AgentDataset(dataset=store, agents_mask=mask, **least)
+    car = sampling.EgoDataset(dataset=store)
+    for whole in (agents, car):
+        part, numbers = whole.get_scene_dataset(1), whole.get_scene_indices(1)
+        assert len(part) == len(numbers) > 10
+        for at in (0, len(part) // 2, -1):
+            one, other = part[at], whole[int(numbers[at])]
+            assert one.keys() == other.keys()
+            for name in one.keys() - {"scene_index"}:
+                np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+            assert (one["scene_index"], other["scene_index"]) == (0, 1)
+    by_frame = [agents.get_frame_indices(frame) for frame in range(len(store.frames))]
+    np.testing.assert_array_equal(np.concatenate(by_frame), np.arange(len(agents)))
+    with pytest.raises(IndexError, match="no sample"):
+        agents[len(agents)]
+    with pytest.raises(IndexError, match="no frame"):
+        car.get_frame_indices(-1)
+    with pytest.raises(IndexError, match="not in frame 0"):
+        car.get_frame(0, 0, track_id=10**9)
 
 
 def test_as_tensors(drive):

@@ -106,6 +106,28 @@ def test_what_cannot_be_adopted_is_written_anew_with_its_rows(tmp_path, caplog):
     assert "fixed size" in caplog.text
 
 
+def test_shards_of_several_partitions_are_divided(tmp_path, caplog):
+    ds = fill(sl.create(tmp_path / "from", SCHEMA))
+    lake = sl.create(f"delta:{tmp_path}/to", SCHEMA, partition_by=["task"])
+    caplog.set_level(logging.INFO)
+    out = sl.convert(ds, f"delta:{tmp_path}/to", adopt=True)
+    assert "several partitions by task" in caplog.text
+    assert {one.id: one["task"] for one in out} == {one.id: one["task"] for one in ds}
+    assert lake.table.partition_by == ["task"]
+    again = sl.create(f"delta:{tmp_path}/again", SCHEMA, partition_by=["task"])
+    sl.convert(out, f"delta:{tmp_path}/again", adopt=True)
+    assert inodes(again.table.root) == inodes(out.table.root)
+
+
+def test_shards_move_between_buckets(tmp_path, s3_bucket):
+    uri, storage = s3_bucket
+    ds = fill(sl.create(f"{uri}/from", SCHEMA, storage=storage))
+    lake = sl.convert(ds, f"delta:{uri}/to", adopt=True, storage=storage)
+    assert lake.to_arrow().equals(ds.to_arrow())
+    back = sl.convert(lake, tmp_path / "back", adopt=True)
+    assert back.to_arrow().equals(ds.to_arrow())
+
+
 def test_a_shard_of_one_partition_is_adopted_into_it(tmp_path):
     ds = fill(sl.create(f"delta:{tmp_path}/from", SCHEMA, partition_by=["task"]))
     out = sl.convert(ds, tmp_path / "to", adopt=True)

@@ -187,6 +187,9 @@ def test_types_that_a_lake_lacks_become_wider_ones(tmp_path):
     assert [str(ds.schema[name].arrow) for name in ("count", "half", "word")] == ["int16", "float", "string"]
     row = sl.open(ds.location)["a"]
     assert (row["count"], row["half"], row["word"]) == (255, 0.5, "x")
+    assert len(sl.create(f"delta:{tmp_path}/t", kinds, exist_ok=True)) == 1
+    with pytest.raises(SchemaMismatchError, match="other columns"):
+        sl.create(f"delta:{tmp_path}/t", {**kinds, "more": pa.string()}, exist_ok=True)
 
 
 @pytest.mark.parametrize("kind", [pa.uint64(), pa.duration("s"), pa.time64("us"), pa.timestamp("ns")])

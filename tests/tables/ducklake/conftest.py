@@ -31,6 +31,7 @@ class Engine:
     """DuckDB with the lake attached, closed between questions so that a DuckDB file is free for others."""
 
     def __init__(self, location, *, secret=""):
+        self.location = location
         self.target = location.removeprefix("ducklake:").rpartition("?")[0]
         name = location.rpartition("table=")[2].partition("&")[0]
         self.name = name if "." in name else f"main.{name}"

@@ -147,3 +147,25 @@ def test_moved_between_homes(tmp_path, source, target, adopt):
     out.collect(older_than=timedelta(0))
     assert len(sl.open(dataset.location)) == 6
     assert len(sl.open(out.location)) == 5
+
+
+@pytest.mark.engines
+def test_what_duckdb_left_is_compacted_into_our_layout(location, engine):
+    fill(sl.create(location, SCHEMA), 6)
+    lake = engine(location)
+    lake.run("INSERT INTO robots.episodes SELECT 'x' || i, 'place', i, [[i, i, i]] FROM range(20) t(i)")
+    lake.run("DELETE FROM robots.episodes WHERE sequence_id = 'ep_001'")
+    lake.run("CALL lake.set_option('data_inlining_row_limit', 50, schema => 'robots', table_name => 'episodes')")
+    lake.run("INSERT INTO robots.episodes VALUES ('held', 'pick', 1, [[1, 2, 3]])")
+    before = lake.rows()
+    dataset = sl.open(location)
+    sl.compact(dataset)
+    (shard,) = sl.open(location).source.shards()
+    assert shard.rows == 26
+    assert shard.open().flat("action") is not None
+    assert {row["sequence_id"]: row for row in sl.open(location).to_arrow().to_pylist()} == lake.rows() == before
+    lake.run("CALL ducklake_expire_snapshots('lake', older_than => now())")
+    lake.run("CALL ducklake_cleanup_old_files('lake', cleanup_all => true)")
+    sl.open(location).collect(older_than=timedelta(0))
+    assert lake.rows() == before
+    assert sl.open(location).validate(depth="files").ok

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
+from multiprocessing import get_context
 
 import duckdb
 import pyarrow as pa
@@ -316,3 +318,58 @@ def test_an_id_that_duckdb_wrote_twice_is_found(sqlite, engine):
     assert any("b" in str(finding) and finding.severity == "error" for finding in report.findings)
     with pytest.raises(DuplicateSequenceError, match="'c'"):
         append(table, ["c"])
+
+
+def _they_append(lake, writer):
+    for number in range(8):
+        for _ in range(50):
+            with suppress(duckdb.TransactionException):
+                lake.run(f"INSERT INTO {NAME} VALUES ('w{writer}-{number}', 1, 'theirs', [[1, 2]])")
+                break
+    return writer
+
+
+def _we_append(lake, writer):
+    for number in range(8):
+        append(ducklake.open(lake.location), [f"w{writer}-{number}"])
+    return writer
+
+
+def test_duckdb_and_seqlake_append_at_once_and_no_row_is_lost_or_doubled(postgres_lake, tmp_path, engine):
+    location = f"ducklake:postgres:{postgres_lake}?table={NAME}&data_path={tmp_path}/data"
+    table, lake = ducklake.create(location, tables.SCHEMA), engine(location)
+    with get_context("spawn").Pool(4) as pool:
+        running = [pool.apply_async((_they_append, _we_append)[n % 2], (lake, n)) for n in range(4)]
+        assert sorted(one.get(timeout=300) for one in running) == [0, 1, 2, 3]
+    wanted = {f"w{writer}-{number}" for writer in range(4) for number in range(8)}
+    assert set(lake.rows()) == set(rows_of(table.snapshot())) == wanted
+    same_at_every_version(table, lake)
+
+
+def test_a_catalog_in_a_schema_of_its_own(postgres_lake, tmp_path, engine):
+    location = f"ducklake:postgres:{postgres_lake}?metadata_schema=meta&data_path={tmp_path}/data&table={NAME}"
+    append(ducklake.create(location, tables.SCHEMA), ["a"])
+    lake = engine(location)
+    found = lake.run(f"SELECT sequence_id FROM {NAME}", options="METADATA_SCHEMA 'meta'")
+    assert found == [{"sequence_id": "a"}]
+    with pytest.raises(DatasetNotFoundError):
+        ducklake.open(location.replace("metadata_schema=meta&", ""))
+
+
+def test_a_lake_that_moved_and_a_table_that_was_renamed(tmp_path, engine):
+    first = tmp_path / "first"
+    location = f"ducklake:sqlite:{first}/lake.sqlite?table={NAME}"
+    table = ducklake.create(location, tables.SCHEMA)
+    version = append(table, ["a", "b"])
+    engine(location).run(f"ALTER TABLE {NAME} RENAME TO takes")
+    renamed = location.replace(f"={NAME}", "=takes")
+    append(ducklake.open(renamed), ["c"])
+    assert set(rows_of(ducklake.open(renamed).snapshot())) == {"a", "b", "c"}
+    assert rows_of(ducklake.open(renamed).snapshot(version.id)) == expected(["a", "b"])
+    first.rename(tmp_path / "second")
+    moved = renamed.replace("/first/", "/second/") + f"&data_path={tmp_path}/second/lake.sqlite.files"
+    append(ducklake.open(moved), ["d"])
+    assert set(rows_of(ducklake.open(moved).snapshot())) == {"a", "b", "c", "d"}
+    override = f"DATA_PATH '{tmp_path}/second/lake.sqlite.files', OVERRIDE_DATA_PATH true"
+    found = engine(moved).run("SELECT sequence_id FROM takes ORDER BY 1", options=override)
+    assert [row["sequence_id"] for row in found] == ["a", "b", "c", "d"]

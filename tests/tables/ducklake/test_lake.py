@@ -106,3 +106,11 @@ def test_a_duckdb_file_refuses_a_second_writer_and_says_what_serves_many(tmp_pat
     assert rows_of(table.snapshot()) == expected(["a"])
     append(table, ["c"])
     assert rows_of(ducklake.open(location).snapshot()) == expected(["a", "c"])
+
+
+def test_a_duckdb_file_is_one_that_older_duckdbs_read(tmp_path):
+    table = ducklake.create(f"ducklake:{tmp_path}/lake.ducklake?table=episodes", tables.SCHEMA)
+    append(table, ["a"])
+    header = (tmp_path / "lake.ducklake").read_bytes()[:20]
+    assert header[8:12] == b"DUCK"
+    assert int.from_bytes(header[12:20], "little") == 64  # storage version of DuckDB 1.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from datetime import timedelta
 
 import pyarrow as pa
 import pytest
@@ -64,6 +65,19 @@ def test_a_warehouse_given_as_storage(tmp_path):
     assert (tmp_path / "w" / "catalog.db").is_file()
 
 
+def test_a_folder_of_any_name(tmp_path, cells):
+    folder = tmp_path / "pick & place, 100% (ü)"
+    ds = sl.create(f"iceberg:{folder}/rl.episodes", COLUMNS)
+    ds.append(row(1))
+    ds.append(row(2))
+    assert sorted(path.name for path in folder.iterdir()) == ["catalog.db", "rl"]
+    ds = sl.open(f"iceberg:{folder}/rl.episodes")
+    assert cells(ds) == cells(ds.table.engine.load().scan().to_arrow())
+    ds.delete(ids=["s1"])
+    assert ds.collect(older_than=timedelta(0))
+    assert len(sl.open(f"iceberg:{folder}/rl.episodes")) == 1
+
+
 def test_pyicebergs_own_object_travels_to_other_processes(address, theirs):
     sl.create(address, COLUMNS).append(row(1))
     ds = sl.open(theirs())
@@ -74,6 +88,19 @@ def test_pyicebergs_own_object_travels_to_other_processes(address, theirs):
     assert theirs().scan().to_arrow().num_rows == 3
     assert iceberg.matches(theirs())
     assert not iceberg.matches(object())
+
+
+def test_a_catalog_in_memory_lives_in_its_table(tmp_path):
+    from pyiceberg.catalog.memory import InMemoryCatalog
+
+    catalog = InMemoryCatalog("here", warehouse=f"file://{tmp_path}/w")
+    catalog.create_namespace("rl")
+    properties = {"mixtrain": '{"mixtrain": "1.0"}'}
+    table = catalog.create_table("rl.ep", pa.schema([("sequence_id", pa.string())]), properties=properties)
+    ds = sl.open(table)
+    ds.append([{"sequence_id": "a"}])
+    assert table.scan().to_arrow().num_rows == 0  # its owner has not looked again
+    assert table.refresh().scan().to_arrow().num_rows == 1
 
 
 def test_no_secret_is_shown(tmp_path):

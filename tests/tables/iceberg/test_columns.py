@@ -50,8 +50,11 @@ def test_numbers_grow_wider_inside_lists_too(dataset, theirs, cells):
     same(dataset, theirs, cells)
     assert dataset.schema["action"].value_type == pa.float64()
     assert str(theirs().schema().find_type("action")) == "list<list<double>>"
-    dataset.append([{"sequence_id": "new", "action": [[1e-300, 2.0]]}])
+    dataset.append([{"sequence_id": "new", "reward": 1e300, "action": [[1e-300, 2.0]]}])
     same(dataset, theirs, cells)
+    # Bounds of shards from before were written in fewer bytes.
+    assert dataset.where("reward > 4").to_arrow()["sequence_id"].to_pylist() == ["ep_009", "new"]
+    assert theirs().scan(row_filter="reward > 4").to_arrow().num_rows == 2
 
 
 def test_what_iceberg_cannot_widen_is_refused(dataset):
@@ -162,6 +165,42 @@ def test_changes_by_pyiceberg_are_read(dataset, theirs, cells):
     same(dataset, theirs, cells)
     assert cells(dataset)["theirs"]["latent"] == [[1.0], [2.0, 3.0]]
     assert dataset.where("label = 'wave'").to_arrow()["sequence_id"].to_pylist() == ["theirs"]
+
+
+def test_fields_inside_structs_are_found_by_id(address, theirs, cells):
+    """Another client renames, drops, adds and widens them, in structs and in lists of structs."""
+    from pyiceberg.types import DoubleType, StringType
+
+    pose = pa.struct([("x", pa.float32()), ("y", pa.float32()), ("frame", pa.string())])
+    ds = sl.create(address, {"pose": pose, "marks": pa.list_(pose)})
+    ds.append(
+        [
+            {"sequence_id": "a", "pose": {"x": 1.0, "y": 2.0, "frame": "w"}, "marks": [{"x": 3.0, "y": 4.0}, None]},
+            {"sequence_id": "b", "pose": None, "marks": None},
+            {"sequence_id": "c", "pose": {"x": None, "y": 5.0, "frame": None}, "marks": []},
+        ]
+    )
+    with theirs().update_schema() as update:
+        update.rename_column(("pose", "x"), "left")
+        update.delete_column(("pose", "frame"))
+        update.rename_column(("pose", "y"), "x")
+        update.add_column(("pose", "note"), StringType())
+        update.update_column(("marks", "element", "y"), DoubleType())
+        update.rename_column(("marks", "element", "x"), "u")
+    fresh = sl.open(address)
+    assert cells(fresh)["a"]["pose"] == {"left": 1.0, "x": 2.0, "note": None}
+    fresh.append([{"sequence_id": "d", "pose": {"left": 9.0, "x": 8.0, "note": "n"}}])
+    # pyiceberg makes an empty list of a null one where fields inside were renamed.
+    assert [row["marks"] for row in cells(fresh).values()] == [
+        [{"u": 3.0, "y": 4.0, "frame": None}, None],
+        None,
+        [],
+        None,
+    ]
+    theirs_now = cells(theirs().scan(selected_fields=("sequence_id", "pose")).to_arrow())
+    assert {name: {**row, "marks": 0} for name, row in cells(fresh).items()} == {
+        name: {**row, "marks": 0} for name, row in theirs_now.items()
+    }
 
 
 def test_an_old_version_has_its_columns_and_their_meaning(dataset, address):

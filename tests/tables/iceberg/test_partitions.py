@@ -117,3 +117,16 @@ def test_what_cannot_be_a_partition_is_refused(by, message, address):
         sl.create(address, COLUMNS, partition_by=[by])
     with pytest.raises(ValueError, match="bucket\\(N, column\\)"):
         sl.create(address, COLUMNS, partition_by=["week(made)"])
+
+
+def test_a_column_that_partitions_need_stays_and_may_be_renamed(address, theirs, cells):
+    ds = sl.create(address, COLUMNS, partition_by=["split"])
+    ds.append(rows(4))
+    before = ds.version
+    with pytest.raises(SchemaMismatchError, match="partition"):
+        ds.drop_column("split")
+    assert ds.refresh() == before
+    ds.rename_column("split", "part")
+    ds.append([{"sequence_id": "new", "part": "train"}])
+    assert cells(ds) == cells(theirs().scan().to_arrow())
+    assert len(listed(theirs)) == 3

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from dataclasses import dataclass, field, replace
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,7 +53,7 @@ class ArrayMetadata:
     @property
     def row_bytes(self) -> int:
         """Bytes of one row."""
-        return self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
+        return self.dtype.itemsize * prod(self.shape[1:])
 
     def resized(self, rows: int, /) -> ArrayMetadata:
         """The same array with another number of rows."""
@@ -188,7 +189,7 @@ def decode(metadata: ArrayMetadata, data: Any, /, *, location: str) -> np.ndarra
     except Exception as error:
         raise CorruptFileError(f"{location} cannot be decoded: {error}.", path=location) from error
     flat = np.frombuffer(raw, np.uint8)
-    expected = int(np.prod(metadata.chunks, dtype=np.int64)) * metadata.dtype.itemsize
+    expected = prod(metadata.chunks) * metadata.dtype.itemsize
     if flat.nbytes != expected:
         raise CorruptFileError(
             f"{location}: expected a chunk of {expected} bytes, found {flat.nbytes}.",

@@ -179,8 +179,8 @@ class Store:
         return {name: self.__dict__[name] for name in kept}
 
     def __repr__(self) -> str:
-        counts = ", ".join(f"{len(array)} {name}" for name, array in self.arrays.items())
-        return f"Store({self.location!r}, {counts})"
+        known: dict[str, Array] = self.__dict__.get("arrays", {})  # nothing is opened for it
+        return f"Store({', '.join([repr(self.location), *(f'{len(array)} {name}' for name, array in known.items())])})"
 
     def __str__(self) -> str:
         from seqlake.formats.l5kit.slices import described

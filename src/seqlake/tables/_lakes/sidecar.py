@@ -38,6 +38,7 @@ class Sidecar:
         self._pointer = f"{paths.MERGED}-{label}" if label else paths.MERGED
         self._of: dict[str, IndexFile] = {}
         self._read: set[str] = set()
+        self._merged: tuple[str, frozenset[str]] = ("", frozenset())
         self._lock = RLock()
 
     def find(self, files: Iterable[LakeFile], /) -> dict[str, IndexFile]:
@@ -75,8 +76,13 @@ class Sidecar:
     def is_due(self, files: Sequence[LakeFile], /) -> bool:
         """Whether a merged file would save reading many."""
         merged = self.merged()
-        data = None if merged is None else read(self._store, merged)
-        known = set() if data is None else set(indexes.IndexFile.decode(data, path=str(merged)))
+        if merged is not None and merged != self._merged[0]:  # at every commit, and it may be large
+            data = read(self._store, merged)
+            self._merged = (
+                merged,
+                frozenset() if data is None else frozenset(indexes.IndexFile.decode(data, path=merged)),
+            )
+        known = self._merged[1] if merged is not None else frozenset()
         apart = {paths.owner(file.path) or file.path for file in files if file.path not in known}
         return len(apart) > max(MANY, len(files) // 8)
 

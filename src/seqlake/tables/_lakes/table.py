@@ -137,6 +137,10 @@ class LakeTable:
         self._states[state.version.id] = state
         return state
 
+    def held(self, schema: Schema, /) -> Schema:
+        """A schema as it comes back from the lake: some types become wider ones."""
+        return types.in_lake_types(schema, self.engine.lake_type)
+
     def read_derived(self, name: str, /) -> bytes | None:
         """What `write_derived` kept under this name; None where there is nothing."""
         return derived.read_derived(self.store, name)

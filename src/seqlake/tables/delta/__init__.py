@@ -13,7 +13,7 @@ from seqlake.files.locations import absolute, is_local
 from seqlake.files.stores import open_store
 from seqlake.tables._lakes.table import LakeTable
 from seqlake.tables.delta.engine import DeltaEngine
-from seqlake.tables.delta.log import LOG
+from seqlake.tables.delta.log import is_there
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ def matches(location: object, /) -> bool:
         return False
     if text.startswith(("delta:", "uc://")):
         return True
-    return is_local(text) and any(True for _ in open_store(text).list(LOG))
+    return is_local(text) and is_there(open_store(text))
 
 
 def open(location: object, /, *, storage: Mapping[str, str] | None = None) -> LakeTable:  # noqa: A001 - the name that every table offers

@@ -28,7 +28,7 @@ from seqlake.spec.schema import ID
 from seqlake.tables._lakes import paths, types
 from seqlake.tables._lakes.engine import Expired, LakeState, RivalError
 from seqlake.tables.delta import actions, listing, protocol, retention, schemas, unity
-from seqlake.tables.delta.log import LOG, DeltaLog
+from seqlake.tables.delta.log import LOG, DeltaLog, is_there
 from seqlake.tables.standalone import names
 from seqlake.tables.standalone.log import on_disk
 
@@ -138,7 +138,7 @@ class DeltaEngine:
 
     def refuse_absent(self) -> None:
         """Raise `DatasetNotFoundError` unless a Delta table is here."""
-        if not any(True for _ in open_store(self._root, storage=self._storage).list(LOG)):
+        if not is_there(self.log.store):
             raise self._absent()
 
     def create(self, schema: Schema, /, *, partition_by: Sequence[str]) -> None:

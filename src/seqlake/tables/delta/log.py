@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ LOG = "_delta_log"
 OLDEST = f"{names.OURS}/oldest"
 OPERATION = "mixtrain.operation"
 TRANSACTION = "txnId"
+_COMMIT = re.compile(r"\d{20}\.(json|checkpoint.*\.parquet)")
 _CALLED = {
     "WRITE": "append", "CREATE TABLE": "create", "MERGE": "upsert", "RESTORE": "rollback", "ADD COLUMN": "evolve",
     "SET TBLPROPERTIES": "metadata", "CREATE TABLE AS SELECT": "create",
@@ -75,8 +77,11 @@ class DeltaLog:
         return None if found is None else str(info(found).get(TRANSACTION, ""))
 
     def version(self, number: int, /) -> Version:
-        """A version as callers see it; its rows are not known here."""
-        return described(number, self.actions(number) or [])
+        """A version as callers see it; its rows are not known here, and its files are not looked at."""
+        if number in self._read:
+            return described(number, self._read[number])
+        lines = (read(self.store, path(number)) or b"").splitlines()
+        return described(number, self._parsed(b"\n".join(one for one in lines if b'"commitInfo"' in one[:40]), number))
 
     def oldest(self) -> int:
         """The oldest version that a collection left readable."""
@@ -92,6 +97,11 @@ class DeltaLog:
                 path=self.root,
                 hint="Restore the file from a copy.",
             ) from error
+
+
+def is_there(store: Store, /) -> bool:
+    """Whether a Delta log lies below this root: a commit or a checkpoint, not any folder of that name."""
+    return any(_COMMIT.fullmatch(name.rpartition("/")[2]) for name, _ in store.list(LOG))
 
 
 def path(number: int, /) -> str:

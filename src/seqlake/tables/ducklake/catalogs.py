@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _Made = TypeVar("_Made")
 _PATIENCE = 60.0  # seconds that a writer waits for those before it
 _TRIES = 20
+_STORAGE = "v1.0.0"  # of new DuckDB files: DuckDB 2 reads and writes them, and so does every 1.x
 _SHORT_PATIENCE = 3.0  # for a DuckDB file, which another process may keep open for good
 
 
@@ -232,14 +233,19 @@ class DuckdbCatalog(_Catalog):
         import duckdb
 
         path, until = self.address.target, time.monotonic() + _SHORT_PATIENCE
+        config: dict[str, Any] = {} if Path(path).exists() else {"storage_compatibility_version": _STORAGE}
         while True:
             try:
-                return duckdb.connect(path, read_only=read_only)
+                return duckdb.connect(path, read_only=read_only, config=config)
             except duckdb.Error as error:
                 text = str(error)
                 if not read_only and not os.access(path if Path(path).exists() else Path(path).parent, os.W_OK):
                     raise ReadOnlyError(f"{self.address} cannot be written.", path=path) from error
                 held = "lock" in text or "different configuration" in text or "already attached" in text
+                if "version number" in text:
+                    raise SeqlakeError(
+                        f"{self.address}: {text.splitlines()[0]}", hint="Install a newer DuckDB."
+                    ) from error
                 if not held:
                     raise DatasetNotFoundError(
                         f"Expected a DuckDB file at {self.address}, found something else ({text.splitlines()[0]}).",

@@ -48,7 +48,7 @@ def open(location: Any, /, *, storage: Mapping[str, str] | None = None) -> LakeT
     """
     plugins.require("pyiceberg", extra="iceberg")
     if not isinstance(location, str):
-        return _opened(IcebergEngine(addresses.of_table(location, storage)))
+        return _opened(IcebergEngine(addresses.of_table(location, storage), table=location))
     address = addresses.parse(location, storage)
     if addresses.is_missing(address):
         raise DatasetNotFoundError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import CommitConflictError, CommitUnknownError, SchemaMismatchError
@@ -11,6 +12,7 @@ from seqlake.tables._lakes import paths
 from seqlake.tables._lakes.engine import RivalError
 from seqlake.tables._lakes.types import PROPERTY
 from seqlake.tables.iceberg import datafiles, history, offsets, schemas
+from seqlake.tables.iceberg.listing import below
 from seqlake.tables.standalone import names
 
 if TYPE_CHECKING:
@@ -81,8 +83,8 @@ def _transaction(table: Table) -> Transaction:
 
 
 def _on_top_of(engine: IcebergEngine, base: LakeState, *, anew: bool) -> Table:
-    """The table, if it still is what everything was checked against."""
-    table = engine.load() if anew else engine.table
+    """The table, if it still is what everything was checked against; a copy, which no other thread loads anew."""
+    table = copy(engine.load() if anew else engine.table)
     metadata = table.metadata
     now = history.version_of(metadata.current_snapshot()).id
     if now != base.version.id or history.property_of(metadata, None) != base.mixtrain:
@@ -193,9 +195,7 @@ def _leaving(engine: IcebergEngine, table: Table, remove: Sequence[LakeFile]) ->
     if not wanted:
         return []
     location = table.metadata.location
-    return [
-        entry.data_file for entry in engine.entries(table) if paths.below(location, entry.data_file.file_path) in wanted
-    ]
+    return [entry.data_file for entry in engine.entries(table) if below(location, entry.data_file.file_path) in wanted]
 
 
 def _live(proposal: Proposal) -> list[LakeFile]:
@@ -215,7 +215,9 @@ def _finish(
         with suppress(OSError):
             table.io.delete(index)
         raise
-    return history.version_of(engine.metadata().snapshot_by_id(produce.snapshot_id))
+    number = produce.snapshot_id
+    # Looked up where the answer to the commit was lost.
+    return history.version_of(table.metadata.snapshot_by_id(number) or engine.load().metadata.snapshot_by_id(number))
 
 
 def _write_index(
@@ -242,7 +244,7 @@ def _send(engine: IcebergEngine, made: Transaction, produce: Any) -> None:
         _clean(produce)
         raise RivalError from None
     except Exception as error:
-        if is_there(engine, produce.snapshot_id):
+        if _is_there(engine, produce.snapshot_id):
             return
         if _was_locked(error):
             _clean(produce)
@@ -259,9 +261,12 @@ def _clean(produce: Any) -> None:
     produce._clean_all_uncommitted()  # noqa: SLF001 - what pyiceberg's own transaction calls
 
 
-def is_there(engine: IcebergEngine, snapshot: int, /) -> bool:
-    """Whether a snapshot was committed after all."""
-    return engine.load().metadata.snapshot_by_id(snapshot) is not None
+def _is_there(engine: IcebergEngine, snapshot: int) -> bool:
+    """Whether a snapshot was committed after all, as far as the catalog answers."""
+    try:
+        return engine.load().metadata.snapshot_by_id(snapshot) is not None
+    except Exception:  # noqa: BLE001 - whatever fails here, the fate of the commit stays unknown
+        return False
 
 
 def _was_locked(error: Exception) -> bool:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
+from copy import copy
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from seqlake.errors import DatasetNotFoundError, SchemaMismatchError
-from seqlake.files.locations import absolute
 from seqlake.files.stores import open_store
 from seqlake.tables._lakes import types
 from seqlake.tables._lakes.engine import LakeState
 from seqlake.tables._lakes.table import refuse_to_write
 from seqlake.tables.iceberg import committing, datafiles, expiring, history, schemas
-from seqlake.tables.iceberg.addresses import file_options
+from seqlake.tables.iceberg.addresses import file_options, place_of
 from seqlake.tables.iceberg.listing import Manifests, live_files
 from seqlake.tables.iceberg.offsets import PuffinSidecar
 
@@ -47,16 +47,23 @@ class IcebergEngine:
 
     Args:
         address: Where it is.
+        table: It, where somebody opened it already; in this process its catalog is used.
     """
 
-    def __init__(self, address: Address, /) -> None:
+    _table: Any
+    _pid: int
+
+    def __init__(self, address: Address, /, *, table: Table | None = None) -> None:
         self.address = address
         self._forget()
+        if table is not None:
+            # A copy: what its owner sees is refreshed when they say so.
+            self._table, self._pid = copy(table), os.getpid()
 
     def _forget(self) -> None:
         self._pid = 0
         self.__dict__.pop("store", None)
-        self._table: Any = None
+        self._table = None
         self.manifests = Manifests()
         self._last: tuple[Any, Sequence[IcebergFile]] | None = None
         self._sidecars: list[PuffinSidecar] = []
@@ -117,7 +124,7 @@ class IcebergEngine:
     @property
     def root(self) -> str:
         """The table's location: what relative references resolve against."""
-        return absolute(self.table.location())
+        return place_of(self.table.location())
 
     @property
     def storage(self) -> Mapping[str, str] | None:
@@ -218,10 +225,14 @@ class IcebergEngine:
         for one in proposal.add:
             datafiles.partition_record(one.partition, table.metadata.spec())
         if proposal.schema is not None:
+            from pyiceberg.exceptions import ValidationError
+
+            made = table.transaction()
             try:
-                with table.transaction().update_schema() as update:
+                with made.update_schema() as update:
                     schemas.evolve(update, table.metadata.schema(), proposal.schema, proposal.renamed)
-            except ValueError as error:
+                made.table_metadata  # noqa: B018 - worked out here, it says what a partition still needs
+            except (ValueError, ValidationError) as error:
                 raise SchemaMismatchError(f"{self.root}: {error}", path=self.root) from None
 
     def commit(self, proposal: Proposal, /) -> Version:

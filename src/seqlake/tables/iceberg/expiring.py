@@ -10,7 +10,7 @@ from seqlake.files.locations import is_local, join
 from seqlake.tables._lakes import paths
 from seqlake.tables._lakes.engine import Expired, LakeFile, RivalError
 from seqlake.tables.iceberg import offsets
-from seqlake.tables.iceberg.listing import reachable
+from seqlake.tables.iceberg.listing import below, reachable
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -43,7 +43,7 @@ def expire(engine: IcebergEngine, limit: datetime, /, *, dry_run: bool) -> Expir
     indexes = _indexes(engine, table.metadata, keep)
     superfluous = (before | _orphans(engine, table)) - reachable(table.io, left) - indexes
     location = table.metadata.location
-    removed = sorted(path for one in superfluous if not paths.is_outside(path := paths.below(location, one)))
+    removed = sorted(path for one in superfluous if not paths.is_outside(path := below(location, one)))
     if not dry_run:
         for path in removed:
             with suppress(FileNotFoundError):
@@ -92,7 +92,7 @@ def _indexes(engine: IcebergEngine, metadata: TableMetadata, keep: set[int]) -> 
 
 def _orphans(engine: IcebergEngine, table: Table) -> set[str]:
     """Index files of ours that no snapshot names: of commits that were not made, or expired by another client."""
-    folder = paths.below(table.metadata.location, table.location_provider().new_metadata_location("x"))
+    folder = below(table.metadata.location, table.location_provider().new_metadata_location("x"))
     folder = folder.rpartition("/")[0]
     if paths.is_outside(folder):
         return set()
@@ -124,7 +124,7 @@ def _files(engine: IcebergEngine, table: Table, snapshots: list[Snapshot]) -> li
     for snapshot in snapshots:
         for entry in engine.manifests.entries(table.io, snapshot):
             file = entry.data_file
-            path = paths.below(table.metadata.location, file.file_path)
+            path = below(table.metadata.location, file.file_path)
             if path not in found:
                 found[path] = LakeFile(path=path, rows=file.record_count, nbytes=file.file_size_in_bytes)
     return list(found.values())

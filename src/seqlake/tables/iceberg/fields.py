@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from seqlake.shards.columns import Columns, ColumnsReader, Constant, From, Stored
+from seqlake.spec.schema import is_list
 from seqlake.tables.iceberg.schemas import stored_id
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from seqlake.protocols import Shard, ShardReader
 
 
@@ -22,6 +25,7 @@ class Numbered(Mapping[str, From]):
     Args:
         shard: The file.
         ids: Column -> field id.
+        paths: Dotted path -> field id, of all that lies inside columns too.
         names: Column -> what files without field ids may call it.
         only: Column -> every name it ever had, where no other column ever had one of them.
         constants: Column -> the value in every row of a file that lacks it.
@@ -33,12 +37,14 @@ class Numbered(Mapping[str, From]):
         /,
         *,
         ids: Mapping[str, int],
+        paths: Mapping[str, int],
         names: Mapping[str, tuple[str, ...]],
         only: Mapping[str, tuple[str, ...]],
         constants: Mapping[str, object],
     ) -> None:
         self._shard = shard
         self._ids = ids
+        self.paths = paths
         self._names = names
         self._only = only
         self._constants = constants
@@ -118,3 +124,60 @@ class ByIdReader(ColumnsReader):
             return self.inner, known
         self._numbered.settle(self.inner)
         return super()._source(name)
+
+    def _shown_cells(self, cells: pa.Array, field: pa.Field) -> pa.Array:
+        if holds_structs(field.type):
+            place = self._numbered.settle(self.inner)[field.name]
+            stored: Any = self.inner
+            if isinstance(place, Stored):
+                cells = nested(cells, stored.schema.field(place.name), field.type, field.name, self._numbered.paths)
+        return super()._shown_cells(cells, field)
+
+
+def holds_structs(kind: pa.DataType, /) -> bool:
+    """Whether names inside a column could have changed."""
+    if is_list(kind):
+        return holds_structs(kind.value_type)
+    return bool(pa.types.is_struct(kind))
+
+
+def nested(cells: pa.Array, held: pa.Field, shown: pa.DataType, path: str, ids: Mapping[str, int], /) -> pa.Array:
+    """Cells of structs with the fields that a schema shows, found by the ids that the file gives them.
+
+    Args:
+        cells: As the file holds them.
+        held: What the file says of them.
+        shown: The type to show; fields that the file lacks are null.
+        path: Where in the schema this is.
+        ids: Dotted path -> field id.
+    """
+    kind = held.type
+    if is_list(kind) and is_list(shown):
+        inner = nested(cells.flatten(), kind.value_field, shown.value_type, f"{path}.element", ids)
+        lengths = pc.fill_null(pc.list_value_length(cells), 0)
+        offsets = np.concatenate([[0], np.cumsum(np.asarray(lengths, np.int64))]).astype(np.int32)
+        return pa.ListArray.from_arrays(pa.array(offsets), inner, mask=_mask(cells))
+    if not (pa.types.is_struct(kind) and pa.types.is_struct(shown)):
+        return cells
+    by_id = {number: one for one in kind if (number := stored_id(one)) is not None}
+    arrays = []
+    for field in shown:
+        below = f"{path}.{field.name}"
+        found = (
+            by_id.get(ids.get(below, -1)) if by_id else (kind.field(field.name) if field.name in _names(kind) else None)
+        )
+        if found is None:
+            arrays.append(pa.nulls(len(cells), field.type))
+            continue
+        child = pc.struct_field(cells, kind.get_field_index(found.name))
+        arrays.append(nested(child, found, field.type, below, ids))
+    fields = [pa.field(one.name, array.type, one.nullable) for one, array in zip(shown, arrays, strict=True)]
+    return pa.StructArray.from_arrays(arrays, fields=fields, mask=_mask(cells))
+
+
+def _names(kind: pa.DataType) -> list[str]:
+    return [one.name for one in kind]
+
+
+def _mask(cells: pa.Array) -> pa.Array | None:
+    return cells.is_null() if cells.null_count else None

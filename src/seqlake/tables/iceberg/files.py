@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from seqlake.tables._lakes.engine import LakeFile
 from seqlake.tables.iceberg.fields import ById, Numbered
+from seqlake.tables.iceberg.schemas import field_ids
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,11 +25,13 @@ class Naming:
 
     Attributes:
         ids: Column -> field id.
+        paths: Dotted path -> field id, of all that lies inside columns too.
         names: Column -> what a file without field ids may call it.
         only: Column -> every name it ever had, where no other column ever had one of them.
     """
 
     ids: Mapping[str, int]
+    paths: Mapping[str, int] = field(default_factory=dict)
     names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     only: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
@@ -53,7 +56,9 @@ class IcebergFile(LakeFile):
         """The file as the version shows it."""
         ids = {name: self.naming.ids[name] for name in schema.names}
         known = self.naming
-        found = Numbered(shard, ids=ids, names=known.names, only=known.only, constants=self.constants)
+        found = Numbered(
+            shard, ids=ids, paths=known.paths, names=known.names, only=known.only, constants=self.constants
+        )
         return ById(shard, schema, found)
 
     def stored_names(self, column: str, /) -> Sequence[str]:
@@ -74,6 +79,7 @@ def naming(metadata: TableMetadata, schema: IcebergSchema, /) -> Naming:
     mapped = None if mapping is None else {one.field_id: tuple(one.names) for one in mapping.root}
     return Naming(
         ids=ids,
+        paths=field_ids(schema),
         names={name: (name,) if mapped is None else mapped.get(number, ()) for name, number in ids.items()},
         only={
             name: tuple(sorted(ever[number]))

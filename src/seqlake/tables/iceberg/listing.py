@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 from collections import OrderedDict
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,11 +14,12 @@ from seqlake.tables._lakes import paths
 from seqlake.tables.iceberg.files import IcebergFile, naming
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
     from pyiceberg.io import FileIO
     from pyiceberg.manifest import DataFile, ManifestEntry, ManifestFile
+    from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema as IcebergSchema
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
@@ -93,18 +96,28 @@ def live_files(
     # Names of one commit have one length, so that its shard 10 follows its shard 9.
     data.sort(key=lambda item: (item[0], len(item[1].file_path), item[1].file_path))
     applied, called = _Deletes(io), naming(metadata, schema)
+    start, same = f"{metadata.location.rstrip('/')}/", _Constants(metadata, schema)
     return [
         IcebergFile(
-            path=paths.below(metadata.location, file.file_path),
+            path=below(start, file.file_path),
             rows=file.record_count,
             nbytes=file.file_size_in_bytes,
-            constants=dict(_identities(file, metadata, schema)),
+            constants=same.of(file),
             deleted=applied.rows(file, deletes.for_data_file(number, file, partition_key=file.partition)),
-            statistics=dict(_statistics(file, schema)),
+            statistics=Bounds(file, schema),
             naming=called,
         )
         for number, file in data
     ]
+
+
+def below(table: str, location: str, /) -> str:
+    """A location as `LakeFile.path` has it: relative where it lies below the table's.
+
+    Most begin with the table's as it is written; others are compared as places.
+    """
+    start = table if table.endswith("/") else f"{table}/"
+    return location[len(start) :] if location.startswith(start) else paths.below(start, location)
 
 
 def _equality(metadata: TableMetadata, snapshot: Snapshot | None) -> SeqlakeError:
@@ -116,37 +129,70 @@ def _equality(metadata: TableMetadata, snapshot: Snapshot | None) -> SeqlakeErro
     )
 
 
-def _identities(file: DataFile, metadata: TableMetadata, schema: IcebergSchema) -> Iterator[tuple[str, object]]:
-    """What is in every row of a file that lacks the column: its partition's value, or the column's first default."""
+class _Constants:
+    """What is in every row of a file that lacks a column: its partition's value, or the column's first default."""
+
+    def __init__(self, metadata: TableMetadata, schema: IcebergSchema) -> None:
+        self._defaults = {one.name: one.initial_default for one in schema.fields if one.initial_default is not None}
+        self._kept = {number: list(_identities(spec, schema)) for number, spec in metadata.specs().items()}
+
+    def of(self, file: DataFile) -> Mapping[str, object]:
+        """Of one file."""
+        kept = self._kept.get(file.spec_id or 0, ())
+        return {**self._defaults, **{name: file.partition[position] for position, name in kept}}
+
+
+def _identities(spec: PartitionSpec, schema: IcebergSchema) -> Iterator[tuple[int, str]]:
+    """The parts of a partition that are cells as they are: (position, column)."""
     from pyiceberg.transforms import IdentityTransform
     from pyiceberg.types import DateType, TimestampType, TimestamptzType, TimeType
 
-    for column in schema.fields:
-        if column.initial_default is not None:
-            yield column.name, column.initial_default
-    spec = metadata.specs().get(file.spec_id or 0)
-    for position, part in enumerate(spec.fields if spec is not None else ()):
+    for position, part in enumerate(spec.fields):
         name = schema.find_column_name(part.source_id)
         if name is None or not isinstance(part.transform, IdentityTransform):
             continue
         if not isinstance(schema.find_type(part.source_id), DateType | TimeType | TimestampType | TimestamptzType):
-            yield name, file.partition[position]
+            yield position, name
 
 
-def _statistics(file: DataFile, schema: IcebergSchema) -> Iterator[tuple[str, tuple[object, object, int]]]:
-    """Bounds and nulls of columns, where the manifest says both."""
-    from pyiceberg.conversions import from_bytes
+class Bounds(Mapping[str, tuple[object, object, int]]):
+    """Column -> (least, greatest, nulls) of a file, worked out when asked for; other columns are not in it."""
 
-    low, high, nulls = file.lower_bounds or {}, file.upper_bounds or {}, file.null_value_counts or {}
-    for column in schema.fields:
-        number = column.field_id
-        kind: Any = column.field_type
-        if number in low and number in high and number in nulls and kind.is_primitive:
-            try:
-                least, greatest = (from_bytes(kind, one[number]) for one in (low, high))
-            except (ValueError, TypeError, ArithmeticError):  # of a type that was widened since
-                continue
-            yield column.name, (least, greatest, nulls[number])
+    def __init__(self, file: DataFile, schema: IcebergSchema, /) -> None:
+        self._file = file
+        self._schema = schema
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (list(self.items()),)
+
+    def __getitem__(self, column: str) -> tuple[object, object, int]:
+        found = self._find(column)
+        if found is None:
+            raise KeyError(column)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return (one.name for one in self._schema.fields if self._find(one.name) is not None)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def _find(self, column: str) -> tuple[object, object, int] | None:
+        from pyiceberg.conversions import from_bytes
+
+        field = next((one for one in self._schema.fields if one.name == column), None)
+        if field is None or not field.field_type.is_primitive:
+            return None
+        number, file = field.field_id, self._file
+        low, high = (file.lower_bounds or {}).get(number), (file.upper_bounds or {}).get(number)
+        nulls = (file.null_value_counts or {}).get(number)
+        if low is None or high is None or nulls is None:
+            return None
+        kind: Any = field.field_type
+        try:
+            return from_bytes(kind, low), from_bytes(kind, high), nulls
+        except (ValueError, TypeError, ArithmeticError, struct.error):  # of a type that was widened since
+            return None
 
 
 class _Deletes:

@@ -16,6 +16,7 @@ from seqlake.files.stores import open_blob, read_all
 from seqlake.tables._lakes import paths
 from seqlake.tables._lakes.sidecar import Sidecar
 from seqlake.tables.iceberg import puffin
+from seqlake.tables.iceberg.listing import below
 from seqlake.tables.standalone import indexes, names
 from seqlake.tables.standalone.log import read
 
@@ -107,7 +108,7 @@ class PuffinSidecar(Sidecar):
 
     def _blobs(self, path: str) -> list[puffin.Blob]:
         """The blobs of a Puffin file, read in one request; none where it cannot be read."""
-        place = paths.below(self._engine.root, path)
+        place = below(self._engine.metadata().location, path)
         try:
             if paths.is_outside(place):
                 data: bytes | None = read_all(open_blob(place, storage=self._engine.storage))

@@ -107,6 +107,10 @@ class RowAssembler:
         names = [name for form in self.opened.forms for name in (form.name, f"{form.name}_mask")]
         return {name: batch[name] for name in names if name in batch}
 
+    def close(self) -> None:
+        """End what is decoded ahead."""
+        self._pictures.close()
+
     def _begun(self, chunk: RowChunk, number: int) -> _Coming:
         """What is decoded of a batch, its pictures on their way."""
         if not chunk.decoded:

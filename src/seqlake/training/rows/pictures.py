@@ -65,6 +65,12 @@ class Pictures:
                 pictures[place] = one
         return pictures, failed
 
+    def close(self) -> None:
+        """End the threads; pictures on their way are forgotten."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
+
     def _decoded(self, cell: Any) -> Any:
         if isinstance(cell, list):
             return [self._decoded(one) for one in cell]
