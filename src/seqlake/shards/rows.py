@@ -96,6 +96,12 @@ class RowsReader:
         found: Ints | None = None if known is None else known(column)
         return None if found is None else found[self._keep]
 
+    def verbatim(self, column: str, rows: Ints, /) -> list[memoryview] | None:
+        """Cells that are bytes, where they lie, if the shard below gives them so; `rows` counts among the kept."""
+        given = getattr(self.inner, "verbatim", None)
+        found: list[memoryview] | None = None if given is None else given(column, self._keep[rows])
+        return found
+
     def close(self) -> None:
         """Close the shard below."""
         self.inner.close()

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import seqlake as sl
 from seqlake.spec.schema import Schema
 from seqlake.training.loader import Loader
 from seqlake.training.mixture import Mix
@@ -217,3 +218,11 @@ def test_a_loader_delivers_the_batches_of_an_order(readable):
         assert batch["n"].tolist() == samples.tolist()
         found += samples.tolist()
     assert sorted(set(found)) == list(range(29))  # and one twice: canonical nodes have equally many
+
+
+def test_shards_without_samples_take_part_in_shuffles(tmp_path):
+    with sl.create(tmp_path / "a", {"x": "bytes"}, format="mds", size_limit=1) as writer:
+        writer.write_all({"x": bytes([n])} for n in range(5))
+    source = sl.scan(tmp_path / "a")
+    assert Stream.of(source).sizes.tolist() == [0, 1, 1, 1, 1, 1]  # the first sample was above the limit
+    assert Stream.of(source.where("octet_length(x) = 1")[1:3]).sizes.sum() == 2

@@ -178,6 +178,11 @@ class SampleDataset:
             state.update(f"{entry.samples} {_described(entry)}".encode())
         return state.hexdigest()[:32]
 
+    @property
+    def sizes(self) -> list[int]:
+        """Samples of every shard of the index, those without any among them."""
+        return [entry.samples for entry in self._index.entries]
+
     def shards(self) -> list[SampleShard]:
         """One a shard of the index, in its order; those without samples are left out."""
         schema, options, again = self._known

@@ -195,6 +195,25 @@ class SampleReader:
         except SampleError as error:
             raise self._shard.damaged(error, [row]) from error
 
+    def verbatim(self, column: str, rows: Ints, /) -> list[memoryview] | None:
+        """The cells of some rows where they lie; None where they are not in memory, or no bytes as they are stored.
+
+        Raises:
+            CorruptFileError: A sample is not what the index says.
+        """
+        records: Any = self.records
+        view = records.blob.view() if hasattr(records, "spans") and column not in self._shard.was else None
+        if view is None or column not in self._shard.entry.config.names:
+            return None
+        bounds = records.bounds
+        try:
+            found = records.spans(column, np.frombuffer(view, np.uint8), bounds[rows], bounds[rows + 1])
+        except SampleError as error:
+            raise self._shard.damaged(error, rows) from error
+        if found is None:
+            return None
+        return [view[start:stop] for start, stop in zip(found[0].tolist(), found[1].tolist(), strict=True)]
+
     def flat(self, column: str, /) -> Flat | None:
         """Where arrays lie in a shard that is not compressed: of a fixed shape, or exported signals."""
         self._known([column])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake.errors import SeqlakeError
-from seqlake.formats._streaming.cells import CellError, Cells, fixed
+from seqlake.formats._streaming.cells import CellError, Cells, binary, fixed
 from seqlake.formats._streaming.records import SampleError, cell_arrays, offsets, ranged
 from seqlake.formats.mds import single
 from seqlake.formats.mds.columns import arrays, chosen
@@ -120,6 +120,12 @@ class Records:
         except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError, struct.error) as error:
             raise SampleError(str(error), column=name) from error
         return found
+
+    def spans(self, column: str, buffer: NDArray[np.uint8], starts: Ints, stops: Ints, /) -> tuple[Ints, Ints] | None:
+        """Where the cells of a column begin and end, if they are bytes as they are stored."""
+        if self._encodings[column].array is not binary:
+            return None
+        return self._places([column], buffer, starts, stops)[column]
 
     def one_by_one(self) -> Callable[[int], dict[str, Any]] | None:
         """A function from a row to its values, where the shard is in memory; see `single`."""

@@ -39,9 +39,12 @@ class Stream:
         repeat: float | None = None,
         choose: int | None = None,
     ) -> Stream:
-        """A dataset as `seqlake.scan` gives it."""
-        sizes = np.array([shard.rows for shard in source.shards()], dtype=np.int64)
-        return cls(sizes=sizes, proportion=proportion, repeat=repeat, choose=choose)
+        """A dataset as `seqlake.scan` gives it; of a selection, its own rows."""
+        sizes = [shard.rows for shard in source.shards()]
+        # Shards without samples take part in shuffles, and `shards` leaves them out.
+        every = getattr(getattr(getattr(source, "access", None), "source", source), "sizes", sizes)
+        sizes = every if [size for size in every if size] == sizes else sizes
+        return cls(sizes=np.array(sizes, dtype=np.int64), proportion=proportion, repeat=repeat, choose=choose)
 
 
 def chosen(streams: Sequence[Stream], /, *, epoch_size: int | None, seed: int) -> Ints:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import cached_property
 from threading import Lock
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING
@@ -114,7 +115,7 @@ class RowShards:
         all_: Ints = rows + self._survey.first_rows[shard]
         return all_
 
-    @property
+    @cached_property
     def row_bytes(self) -> float:
         """Of a row, about."""
         return sum(shard.nbytes for shard in self._survey.shards) / max(1, self._survey.rows)
@@ -170,6 +171,12 @@ class RowShards:
         """Some rows of a shard, decoded."""
         reader = self.reader(shard)
         return pa.Table.from_batches(reader.batches(names, rows=rows))
+
+    def verbatim(self, shard: int, name: str, rows: Ints) -> list[memoryview] | None:
+        """Cells that are bytes, where they lie; None where the shard does not say it, as with most formats."""
+        given = getattr(self.reader(shard), "verbatim", None)
+        found: list[memoryview] | None = None if given is None else given(name, rows)
+        return found
 
     def _read(self, shard: int) -> ShardReader:
         own = self._survey.shards[shard]

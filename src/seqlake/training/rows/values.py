@@ -32,6 +32,7 @@ class Form:
         dtype: Of its numbers, where there is a shape.
         nullable: A cell may be null: then the batch says which are.
         pictures: Its cells are encoded images, or lists of them; batches have them decoded.
+        bytes: Its cells are bytes.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Form:
     dtype: np.dtype[Any] | None
     nullable: bool
     pictures: bool = False
+    bytes: bool = False
 
     @classmethod
     def of(cls, column: Column, /) -> Form:
@@ -54,7 +56,7 @@ class Form:
         kind = column.arrow
         if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
             return cls(name, (), np.dtype(kind.to_pandas_dtype()), nullable)
-        return cls(name, None, None, nullable, pictures=_has_pictures(column))
+        return cls(name, None, None, nullable, pictures=_has_pictures(column), bytes=is_binary(kind))
 
     @property
     def width(self) -> int:
