@@ -50,6 +50,20 @@ def forks_that_come_up() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def official() -> Iterator[Callable[..., Any]]:
+    """MosaicML's own package, in a process of its own: see `Official`."""
+    from . import mosaicml  # not at the top: run as a script, this file belongs to no package
+
+    interpreter = mosaicml.python()
+    if interpreter is None:
+        pytest.skip(
+            f"needs mosaicml-streaming: benchmarks/peers/setup makes its environment, or set {mosaicml.VARIABLE}"
+        )
+    with mosaicml.Official(interpreter) as process:
+        yield process
+
+
+@pytest.fixture(scope="session")
 def s3_server() -> Iterator[dict[str, str]]:
     """The server's address and credentials, as `storage=` takes them."""
     server = subprocess.Popen([sys.executable, __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

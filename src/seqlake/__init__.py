@@ -35,6 +35,7 @@ _HOME = {
     "Whole": "windows.spec",
     "Window": "windows.spec",
     "Writer": "dataset.writer",
+    "compact": "dataset.compacting",
     "convert": "conversion.convert",
     "create": "dataset.opening",
     "init": "dataset.opening",

@@ -23,6 +23,7 @@ def test_dry_runs_write_nothing(run, dataset, tmp_path) -> None:
         ["convert", dataset, out],
         ["adopt", dataset],
         ["collect", dataset],
+        ["compact", dataset],
         ["rollback", dataset, "0"],
     ):
         told = run(*command, "--dry-run")
@@ -131,6 +132,17 @@ def test_validate_says_what_is_wrong_with_metadata_that_cannot_be_used(run, data
     (folder / "mixtrain.json").unlink()
     assert run("validate", folder).code == 0  # as it is, without being a dataset
     assert run("validate", tmp_path / "nowhere").code == 1
+
+
+def test_compact(run, dataset) -> None:
+    truth = sl.open(dataset).to_arrow()
+    told = run("compact", dataset, "--dry-run", "--json").json
+    assert told["dry_run"]
+    done = run("compact", dataset, "--json").json
+    assert (done["before"], done["rewritten"]) == (told["before"], told["rewritten"])
+    assert done["after"] == len(sl.open(dataset).shards())
+    assert sl.open(dataset).to_arrow().sort_by("sequence_id").equals(truth.sort_by("sequence_id"))
+    assert "anew" in run("compact", dataset).out
 
 
 def test_rollback_and_collect(run, dataset) -> None:

@@ -129,11 +129,6 @@ def test_nothing_there_is_said_as_it_is(tmp_path: Path) -> None:
         sl.open(3)
 
 
-def test_a_lake_without_its_plug_names_the_known_ones() -> None:
-    with pytest.raises(UnknownPluginError, match="standalone"):
-        sl.open("ducklake:nowhere?table=x")
-
-
 def test_create_refuses_to_write_over_a_dataset(tmp_path: Path) -> None:
     filled(tmp_path / "arm")
     with pytest.raises(DatasetExistsError, match="exist_ok"):

@@ -12,9 +12,7 @@ SCHEMA = sl.Schema({"action": sl.Trajectory(dim=2)})
 
 
 def rows(first: int, count: int) -> list[dict]:
-    return [
-        {"sequence_id": f"ep_{n}", "action": np.full((20, 2), n, np.float32)} for n in range(first, first + count)
-    ]
+    return [{"sequence_id": f"ep_{n}", "action": np.full((20, 2), n, np.float32)} for n in range(first, first + count)]
 
 
 @pytest.fixture
@@ -32,8 +30,9 @@ def asked(monkeypatch) -> list[tuple[str, str]]:
     """Every request about an object and for its bytes."""
     found = []
     for verb in ("head", "get"):
+        real = getattr(obstore, verb)
 
-        def call(store, path, *args, _verb=verb, _call=getattr(obstore, verb), **options):
+        def call(store, path, *args, _verb=verb, _call=real, **options):
             found.append((_verb, path))
             return _call(store, path, *args, **options)
 

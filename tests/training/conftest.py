@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,7 +41,8 @@ class FlatReader:
         shard.opened += 1
 
     def batches(self, columns, /, *, rows=None):
-        yield from self._shard.table.select(list(columns)).combine_chunks().to_batches()
+        table = self._shard.table if rows is None else self._shard.table.take(rows)
+        yield from table.select(list(columns)).combine_chunks().to_batches()
 
     def flat(self, column: str, /) -> Flat | None:
         kind = self._shard.schema[column]
@@ -155,3 +160,31 @@ def arm():
         return schema, rows
 
     return make
+
+
+@pytest.fixture
+def interrupted():
+    """Runs lines that make `loader`, loops over it for ever in a process of its own, and presses Ctrl-C there."""
+
+    def run(lines: str) -> None:
+        script = f"""{lines}
+next(iter(loader))  # torch is imported by now: stopping that half way crashes its own clean-up
+try:
+    print("ready", flush=True)
+    while True:
+        for batch in loader:
+            pass
+except KeyboardInterrupt:
+    print("stopped", flush=True)
+"""
+        process = subprocess.Popen(
+            [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        out, error = process.communicate(timeout=60)
+        assert (process.returncode, out, error) == (0, "stopped\n", "")
+
+    return run

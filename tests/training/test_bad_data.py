@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import pickle
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from numpy.testing import assert_array_equal
+from torch.utils.data import DataLoader
 
 import seqlake as sl
 from seqlake import media
@@ -696,3 +698,30 @@ def test_a_mixture_through_a_cache(readable, arm, tmp_path):
         same(sample, other, other)
     assert [entry.sample for entry in loader.ledger] == [entry.sample for entry in in_memory.ledger]
     assert loader.report().nbytes["cache"] > 0
+
+
+@pytest.mark.parametrize("policy", ["mask", "substitute"])
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_what_worker_processes_met_is_collected(stored, policy):
+    shard_file(stored, 1).unlink()
+    loader = sl.Loader(stored, window=WINDOW, batch_size=50, seed=3).on_error(policy, budget=0.3)
+    list(loader)
+    alone = sorted(map(str, loader.ledger))
+    assert len(alone) == 150
+    loader = loader.on_error(policy, budget=0.3)
+    next(iter(loader))  # a forked worker begins with a ledger that is not empty
+    before = len(loader.ledger)
+    loader.set_epoch(0)
+    context = "fork" if hasattr(os, "fork") else "spawn"
+    workers = DataLoader(loader.torch(), batch_size=None, num_workers=2, multiprocessing_context=context, timeout=60)
+    for batch in workers:
+        loader.ledger.collect(batch)
+        assert "ledger" not in batch
+        loader.ledger.collect(batch)  # nothing is left
+    assert sorted([*map(str, loader.ledger)][before:]) == alone
+    loader.set_epoch(0)
+    strict = loader.on_error(policy, budget=100)  # each worker meets fewer
+    workers = DataLoader(strict.torch(), batch_size=None, num_workers=2, multiprocessing_context=context, timeout=60)
+    with pytest.raises(BadDataError, match="101 of 600"):
+        for batch in workers:
+            strict.ledger.collect(batch)

@@ -150,19 +150,22 @@ def test_workers_however_they_are_started(context, tmp_path):
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_worker_of_remote_data_is_told_within_five_seconds(s3_bucket):
+@pytest.mark.parametrize("fetch", ["whole", "range"])
+def test_a_forked_worker_of_remote_data_is_told_within_five_seconds(s3_bucket, fetch):
     uri, storage = s3_bucket
     dataset = write(f"{uri}/arm", storage=storage)
-    loader = sl.Loader(dataset, window={"action": range(2)}, batch_size=8)
+    loader = sl.Loader(dataset, window={"action": range(2)}, batch_size=8, cache=sl.Cache(fetch=fetch))
     next(iter(loader))
     forked = DataLoader(loader.torch(), batch_size=None, num_workers=1, multiprocessing_context="fork", timeout=5)
     with pytest.raises(ForkedProcessError, match="forkserver"):
         next(iter(forked))  # a hang would be torch's "timed out"
 
 
-def test_a_fresh_worker_may_read_remote_data(s3_bucket):
+@pytest.mark.parametrize("fetch", ["whole", "range"])
+def test_a_fresh_worker_may_read_remote_data(s3_bucket, fetch):
     uri, storage = s3_bucket
-    loader = sl.Loader(write(f"{uri}/arm", storage=storage), window={"action": range(2)}, batch_size=8)
+    dataset, cache = write(f"{uri}/arm", storage=storage), sl.Cache(fetch=fetch)
+    loader = sl.Loader(dataset, window={"action": range(2)}, batch_size=8, cache=cache)
     expected = [key(batch) for batch in loader]
     loader.set_epoch(0)
     fresh = DataLoader(

@@ -36,7 +36,8 @@ def survey_of(windows, cuts):
 def datasets(draw):
     """Of a dataset or a mixture: steps -> planner, the samples of an epoch, lanes, and whether epochs surely differ."""
     rows = st.lists(st.integers(0, 12), min_size=1, max_size=30).filter(any)
-    shuffle = draw(st.sampled_from([True, False, Shuffle(lanes=3, block=7), Shuffle(lanes=8, block=40)]))
+    asked = [True, False, Shuffle(lanes=3, block=7), Shuffle(lanes=8, block=40), Shuffle(visits=4)]
+    shuffle = draw(st.sampled_from([*asked, Shuffle(lanes=3, block=7, visits=3)]))
     seed, cuts = draw(st.integers(0, 2**40)), st.lists(st.integers(0, 30), max_size=5)
     if draw(st.booleans()):
         survey = survey_of(draw(rows), draw(cuts))

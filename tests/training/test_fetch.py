@@ -24,7 +24,7 @@ from seqlake.shards.rows import Rows
 from seqlake.spec.column_types import Trajectory
 from seqlake.spec.schema import Schema
 from seqlake.training import transfers as moving
-from seqlake.training.by_range import Steps, asked_bytes, flats, read_steps
+from seqlake.training.by_range import Steps, asked_bytes, look, read_steps
 from seqlake.training.fetch import Fetcher
 from seqlake.training.shard_cache import ShardCache, sources
 from seqlake.training.transfers import Piece, Transfers
@@ -315,6 +315,11 @@ def test_few_rows_of_a_remote_file_are_written_anew(remote, fetching, monkeypatc
 
 
 # ---- by range
+def flats(shard, columns, transfers):
+    found = look(shard, columns, transfers)
+    return None if found is None else found.flats
+
+
 def windows(random, rows: list[dict], name: str, count: int, width: int, *, gap: int = 1):
     """Random windows of a shard's rows, and what they hold."""
     has = [n for n, row in enumerate(rows) if row[name] is not None and len(row[name]) > width * gap]

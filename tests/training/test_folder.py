@@ -166,3 +166,18 @@ def test_workers_share_the_folder(context, arm, readable, tmp_path) -> None:
     for one, other in zip(plain, data, strict=True):
         assert np.array_equal(one["action"], other["action"].numpy())
     assert len(list((tmp_path / "cache" / "shards").glob("*.parquet"))) == 8
+
+
+def test_shards_that_are_read_in_place_are_not_copied(arm, readable, tmp_path) -> None:
+    schema, rows = arm([30] * 12)
+    loader = Loader(
+        readable(schema, rows, kind="parquet", shards=4),
+        window={"action": range(4)},
+        batch_size=16,
+        cache=Cache(tmp_path / "cache"),
+    )
+    list(loader)
+    opened = loader._prepared.opened
+    assert not opened._residents._fetcher._making
+    assert not (tmp_path / "cache").exists()
+    assert set(loader.report().nbytes) == {"mapped"}

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import pickle
-import signal
 import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from importlib.util import find_spec
 
 import numpy as np
@@ -23,6 +24,7 @@ from seqlake.errors import CorruptFrameError, DamagedTableError, MissingDependen
 from seqlake.media.video.opening import VideoDecoder
 from seqlake.training import frame_batch as module
 from seqlake.training.decoding import THREADS, DecoderPool, Workers
+from seqlake.training.frames import Recycled
 
 from . import films
 
@@ -440,28 +442,21 @@ def test_a_wait_without_end_has_one(arm, monkeypatch):
         blocked.set()
 
 
-def test_sigint_ends_a_loop_over_frames_and_its_process(arm):
+def test_sigint_ends_a_loop_over_frames_and_its_process(arm, interrupted):
+    interrupted(f"""
+import seqlake as sl
+loader = sl.Loader(sl.open({str(arm.location)!r}), window={{"cam": range(8)}}, batch_size=8).frames(threads=3)""")
+
+
+def test_a_program_may_end_while_frames_are_decoded(arm):
     script = f"""
 import seqlake as sl
-loader = sl.Loader(sl.open({str(arm.location)!r}), window={{"cam": range(8)}}, batch_size=8).frames(threads=3)
-next(iter(loader))
-try:
-    print("ready", flush=True)
-    while True:
-        for batch in loader:
-            pass
-except KeyboardInterrupt:
-    print("stopped", flush=True)
+batches = iter(sl.Loader(sl.open({str(arm.location)!r}), window={{"cam": range(8)}}, batch_size=8).frames(threads=3))
+next(batches)
 """
-    process = subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    time.sleep(0.3)
-    process.send_signal(signal.SIGINT)
-    out, error = process.communicate(timeout=60)
-    assert (process.returncode, out, error) == (0, "stopped\n", "")
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def _child(loader, live, connection):
@@ -505,15 +500,43 @@ def test_tensors_and_workers_give_the_same_frames(arm):
         assert_array_equal(tensors["wrist_mask"].numpy(), batch["wrist_mask"])
 
 
-def test_buffers_are_used_again_where_that_is_asked_for(arm):
+def test_the_memory_of_frames_is_used_again_once_nobody_has_them(arm):
     loader = sl.Loader(arm, window=WINDOW, batch_size=16, seed=3)
     wanted = [batch["cam"] for batch in loader]
-    assert len({id(frames) for frames in wanted}) == len(wanted)
-    again, seen = sl.Loader(arm, window=WINDOW, batch_size=16, seed=3).reuse_buffers(), set()
-    for found, frames in zip(again, wanted, strict=True):
-        assert_array_equal(found["cam"], frames)
-        seen.add(found["cam"].ctypes.data)
-    assert len(seen) == 3
+    assert not any(np.shares_memory(a, b) for a, b in itertools.combinations(wanted, 2))
+    seen = Counter()
+    for batch, frames in zip(sl.Loader(arm, window=WINDOW, batch_size=16, seed=3), wanted, strict=True):
+        assert_array_equal(batch["cam"], frames)
+        seen[batch["cam"].ctypes.data] += 1
+        del batch
+    assert len(seen) <= 3 < len(wanted)
+
+
+@pytest.mark.parametrize(
+    "kept", [lambda frames: frames[2:, 0], lambda frames: frames.transpose(0, 1, 4, 2, 3)[:1], memoryview]
+)
+def test_memory_of_which_somebody_has_any_part_is_left_alone(kept):
+    memory, shape = Recycled(2), (4, 2, 8, 8, 3)
+    held = []
+    for number in range(6):
+        frames = memory.empty(shape, np.dtype(np.uint8))
+        frames[:] = number
+        held.append(kept(frames))
+        del frames
+    assert [int(np.asarray(one).min()) for one in held] == [int(np.asarray(one).max()) for one in held] == [*range(6)]
+    held.clear()
+    first, second, third = (memory.empty(shape, np.dtype(np.uint8)) for _ in range(3))
+    assert not np.shares_memory(first, second)
+    assert not np.shares_memory(second, third)
+
+
+def test_memory_serves_any_shape_and_type_that_fit_and_grows_where_none_does():
+    memory, byte = Recycled(1), np.dtype(np.uint8)
+    memory.empty((10,), byte)
+    large = memory.empty((10_000,), byte).ctypes.data
+    assert memory.empty((60, 100), byte).ctypes.data == large
+    assert memory.empty((3000,), np.dtype(np.uint16)).ctypes.data == large
+    assert memory.empty((0, 5), byte).shape == (0, 5)
 
 
 def test_a_pool_closes_what_lies_there_longest():

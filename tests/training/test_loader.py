@@ -5,11 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import signal
-import subprocess
-import sys
 import threading
-import time
 from itertools import chain
 
 import numpy as np
@@ -322,7 +318,7 @@ def test_no_thread_is_left_after_break_error_or_end(source):
     assert set(threading.enumerate()) == before
 
 
-def test_sigint_ends_a_training_loop_at_once(tmp_path):
+def test_sigint_ends_a_training_loop_at_once(tmp_path, interrupted):
     import pyarrow as pa
 
     from seqlake.shards import parquet
@@ -333,8 +329,8 @@ def test_sigint_ends_a_training_loop_at_once(tmp_path):
     cells = pa.array([[[1.0, 2.0]] * 50] * 20, schema.arrow.field("action").type)
     writer.write(pa.record_batch([pa.array([str(k) for k in range(20)]), cells], schema=schema.arrow))
     writer.close()
-    script = f"""
-import sys, numpy as np
+    interrupted(f"""
+import numpy as np
 from pathlib import Path
 from seqlake.files.local import LocalBlob
 from seqlake.shards.files import parquet_shard
@@ -349,25 +345,7 @@ class Source:
         return [Columns(parquet_shard(LocalBlob(Path({str(tmp_path / "a.parquet")!r}))), self.schema, {{}})]
     def lengths(self, column):
         return np.full(20, 50)
-loader = Loader(Source(), window={{"action": range(4)}}, batch_size=8)
-next(iter(loader))  # torch is imported by now: stopping that half way crashes its own clean-up
-try:
-    print("ready", flush=True)
-    while True:
-        for batch in loader:
-            pass
-except KeyboardInterrupt:
-    print("stopped", flush=True)
-"""
-    process = subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    time.sleep(0.3)
-    process.send_signal(signal.SIGINT)
-    out, error = process.communicate(timeout=20)
-    assert (process.returncode, out, error) == (0, "stopped\n", "")
+loader = Loader(Source(), window={{"action": range(4)}}, batch_size=8)""")
 
 
 def test_a_shard_that_changes_under_the_loader_is_noticed(readable, arm, tmp_path):
@@ -511,3 +489,20 @@ def test_a_dataset_that_moves_on_and_a_selection_without_ids_are_trained_on_as_t
         loader.state_dict()["fingerprint"]
         != sl.Loader(ds, window={"action": range(2)}, batch_size=4, shuffle=False).state_dict()["fingerprint"]
     )
+
+
+def test_a_commit_since_the_state_is_refused_with_all_that_changed(tmp_path):
+    import seqlake as sl
+
+    ds = sl.create(tmp_path / "arm", sl.Schema({"action": sl.Trajectory(dim=1)}))
+    ds.append([{"sequence_id": f"ep_{row}", "action": np.zeros((10, 1), np.float32)} for row in range(4)])
+    pinned = sl.open(tmp_path / "arm")
+    state = Loader(pinned, window=WINDOW, batch_size=5).state_dict(steps=3)
+    ds.append([{"sequence_id": "late", "action": np.zeros((7, 1), np.float32)}])
+    with pytest.raises(LoaderStateError) as refused:
+        Loader(sl.open(tmp_path / "arm"), window=WINDOW, batch_size=5).load_state_dict(state)
+    for told in ("the dataset", "the number of windows (saved 40, here 47)", "open the dataset at the version it had"):
+        assert told in str(refused.value)
+    again = Loader(sl.open(tmp_path / "arm", version=pinned.version), window=WINDOW, batch_size=5)
+    again.load_state_dict(state)
+    assert len(again) == 5

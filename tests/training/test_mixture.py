@@ -19,6 +19,7 @@ import seqlake as sl
 from seqlake.errors import LoaderStateError, SchemaMismatchError
 from seqlake.spec.column_types import Trajectory
 from seqlake.spec.schema import Schema
+from seqlake.training.batches import Assembler
 from seqlake.training.decoding import THREADS, cores
 from seqlake.training.loader import Loader
 from seqlake.training.mixture import MOST, Mix, Proportions, Schedule, lay_out, quantise
@@ -489,3 +490,41 @@ def test_groups_with_weights_resume_and_travel(readable, arm):
     mixed = Mix({"a": (source, 1)})
     with pytest.raises(ValueError, match="groups are those of one dataset"):
         Loader(mixed, window=WINDOW, batch_size=8).weights("task")
+
+
+@pytest.mark.parametrize("kinds", [("flat", "flat"), ("flat", "archive"), ("flat", "parquet")])
+def test_windows_of_all_sources_are_found_many_batches_at_a_time(readable, monkeypatch, kinds):
+    """Int16 takes two bytes in memory and four in Parquet: sources that lie unlike each other give the same batches."""
+    schema = Schema({"action": Trajectory(dim=2, dtype=pa.int16()), "task": pa.string()})
+    made = []
+    for number, kind in enumerate(kinds):
+        cells = [np.arange(60, dtype=np.int16).reshape(30, 2) + 1000 * number + 100 * row for row in range(6)]
+        rows = [{"sequence_id": f"{number}-{row}", "task": "t", "action": cell} for row, cell in enumerate(cells)]
+        source = readable(schema, rows, kind=kind, shards=2 + number)
+        source.fingerprint = f"source {number}"
+        made.append(source)
+    prepared = []
+    real = Assembler.prepare
+    monkeypatch.setattr(
+        Assembler, "prepare", lambda self, *args, **options: (prepared.append(1), real(self, *args, **options))[1]
+    )
+    for edges in ("pad", "clamp", "drop"):
+        prepared.clear()
+        window = Window({"action": range(-1, 3), "task": None}, edges=edges)
+        loader = Loader(Mix({"a": (made[0], 2), "b": (made[1], 1)}), window=window, batch_size=12, seed=3)
+        batches = list(loader)
+        assert len(batches) > 30
+        alike = "parquet" not in kinds
+        assert (len(prepared) <= 3 * 2) == alike  # chunks times sources, or else batches times sources
+        for batch in batches:
+            assert batch["action"].dtype == np.int16
+            assert batch["source"].tolist().count("a") == 8
+            for place, (name, start) in enumerate(zip(batch["sequence_id"], batch["start"].tolist(), strict=True)):
+                number, row = map(int, name.split("-"))
+                assert batch["source_number"][place] == number
+                steps = np.arange(start - 1, start + 3)
+                there = (steps >= 0) & (steps < 30)
+                value = np.arange(60).reshape(30, 2)[np.clip(steps, 0, 29)] + 1000 * number + 100 * row
+                value[~there] *= edges == "clamp"
+                np.testing.assert_array_equal(batch["action"][place], value)
+                np.testing.assert_array_equal(batch["action_mask"][place], there)

@@ -17,10 +17,9 @@ from seqlake.training.order import ORDER_VERSION, Axis, Order, Shuffle
 from seqlake.training.steps import Steps
 
 
-def order_of(windows, *, lanes, block, seed=0, epoch=0):
-    return Order(
-        shard_windows=np.asarray(windows, np.int64), shuffle=Shuffle(lanes=lanes, block=block), seed=seed, epoch=epoch
-    )
+def order_of(windows, *, lanes, block, seed=0, epoch=0, visits=1):
+    shuffle = Shuffle(lanes=lanes, block=block, visits=visits)
+    return Order(shard_windows=np.asarray(windows, np.int64), shuffle=shuffle, seed=seed, epoch=epoch)
 
 
 @settings(deadline=None, max_examples=150)
@@ -30,9 +29,10 @@ def order_of(windows, *, lanes, block, seed=0, epoch=0):
     block=st.integers(1, 300),
     seed=st.integers(-5, 2**70),
     epoch=st.integers(0, 10**6),
+    visits=st.sampled_from([1, 1, 2, 3, 8, 500]),
 )
-def test_every_window_comes_once_and_the_inverse_finds_it(windows, lanes, block, seed, epoch):
-    order = order_of(windows, lanes=lanes, block=block, seed=seed, epoch=epoch)
+def test_every_window_comes_once_and_the_inverse_finds_it(windows, lanes, block, seed, epoch, visits):
+    order = order_of(windows, lanes=lanes, block=block, seed=seed, epoch=epoch, visits=visits)
     samples = np.arange(sum(windows))
     found = order.windows(samples)
     assert sorted(found.tolist()) == samples.tolist()
@@ -125,7 +125,31 @@ def test_default_shuffle_is_global_for_few_shards_and_lanes_for_many():
     assert Shuffle.default(shards=1000, windows=999_999) == Shuffle(lanes=64, block=4000)
     assert Shuffle.default(shards=0, windows=0) == Shuffle(lanes=1, block=1)
     with pytest.raises(ValueError, match="lanes"):
-        Shuffle(lanes=0, block=1)
+        Shuffle(lanes=-1, block=1)
+    with pytest.raises(ValueError, match="visits: expected a whole number from 1 on, found 0"):
+        Shuffle(visits=0)
+    assert Shuffle(lanes=3, block=50).filled(shards=9, windows=90) == Shuffle(lanes=3, block=50)
+    assert Shuffle(visits=8).filled(shards=9, windows=90) == Shuffle(lanes=1, block=96, visits=8)
+    assert Shuffle(lanes=2, visits=4).filled(shards=200, windows=40_000) == Shuffle(lanes=2, block=800, visits=4)
+    assert repr(Shuffle(block=7, visits=2)) == "Shuffle(block=7, visits=2)"
+
+
+@pytest.mark.parametrize(("lanes", "block"), [(1, 960), (4, 80), (4, 960)])
+@pytest.mark.parametrize("visits", [2, 5])
+def test_the_windows_of_a_visit_stay_together_and_visits_are_mixed(lanes, block, visits):
+    order = order_of([40, 80, 120, 240, 240, 240], lanes=lanes, block=block, visits=visits)
+    windows = order.windows(np.arange(960)).reshape(-1, lanes).T  # a row for each lane
+    together = windows.reshape(-1, visits)
+    assert (np.diff(together, axis=1) == 1).all()
+    first = together[:, 0]
+    assert np.mean(np.diff(first) == visits) < 0.1  # and one visit does not follow the one before
+
+
+def test_what_is_no_whole_visit_stays_at_the_end_of_its_lane():
+    order = order_of([7, 6], lanes=1, block=13, visits=5)
+    windows = order.windows(np.arange(13))
+    assert sorted(windows.tolist()) == list(range(13))
+    assert (np.diff(windows[10:]) == 1).all()
 
 
 def distinct_sequences(sequences, shards, *, batch=1024, looks=12):

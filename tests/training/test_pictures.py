@@ -10,11 +10,14 @@ from numpy.testing import assert_array_equal
 
 import seqlake as sl
 from seqlake.errors import CorruptFrameError, DamagedTableError, SchemaMismatchError
+from seqlake.files.stores import open_store
 from seqlake.training.cache import Cache
+from seqlake.training.opened import Opened
 from seqlake.training.pictures import EncodedCells
 
 from ..media import clips  # noqa: TID252 - tests are no package that could be named
 from ..media.test_image import jpeg, png, random  # noqa: TID252 - the same
+from .faulty import Proxy
 
 LENGTHS = [9, 0, 5, -1, 12]
 TYPES = {
@@ -173,3 +176,28 @@ def test_what_goes_wrong_is_named(tmp_path):
     gone = sl.scan(tmp_path / "gone", column_types={"pic": sl.Image(fps=10)})
     with pytest.raises(DamagedTableError, match=r"'pic'.*gone\.png"):
         next(iter(sl.Loader(gone, window={"pic": [0]}, batch_size=1)))
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_images_of_remote_shards_come_through_the_shard_cache(root, s3_bucket, tmp_path, monkeypatch, in_memory):
+    if not in_memory:
+        monkeypatch.setattr(Opened, "take_room", lambda *_: False)
+    put, sizes = open_store(s3_bucket.uri, storage=s3_bucket.storage), []
+    for path in sorted(root.rglob("*")):
+        if path.is_file():
+            put.put(f"rows/{path.relative_to(root)}", path)
+            sizes += [path.stat().st_size] if path.suffix == ".parquet" else []
+    with Proxy(s3_bucket.storage["endpoint"]) as proxy:
+        storage = {**s3_bucket.storage, "endpoint": proxy.url}
+        rows = sl.scan(f"{s3_bucket.uri}/rows", column_types=TYPES, storage=storage)
+        window = {"png": range(-1, 2), "action": [0], "depth": [0]}
+        loader = sl.Loader(rows, window=window, batch_size=6, seed=2, cache=Cache(tmp_path / "cache")).tail("pad")
+        loader.plan()
+        proxy.reset_counts()
+        for _ in range(2):
+            for batch in loader:
+                check(batch, "pad")
+        of_shards = [(path, span) for path, span in proxy.seen.elements() if path.endswith(".parquet")]
+    assert len(of_shards) == 2  # small files come whole, each once
+    assert loader.report().fetched.nbytes == sum(sizes)
+    assert set(loader.report().nbytes) == {"cache"}

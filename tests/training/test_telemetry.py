@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import seqlake as sl
-from seqlake.training import passes
+from seqlake.training import passes, transfers
 from seqlake.training.telemetry import STAGES
 
 from . import films
+from .faulty import Proxy
 
 
 class Clock:
@@ -136,3 +137,37 @@ def test_bytes_from_a_store_are_counted(s3_bucket, tmp_path):
     assert values <= report.fetched.nbytes < 1.2 * values + 40_000
     assert report.fetched.requests >= 4
     assert report.read_amplification == report.fetched.nbytes / delivered
+
+
+def test_what_is_read_of_remote_videos_is_counted(s3_bucket, tmp_path):
+    with Proxy(s3_bucket.storage["endpoint"]) as proxy:
+        storage = {**s3_bucket.storage, "endpoint": proxy.url}
+        films.arm(tmp_path, at=f"{s3_bucket.uri}/arm", storage=storage)
+        ds = sl.open(f"{s3_bucket.uri}/arm", storage=storage)
+        window = sl.Window({"cam": range(2), "action": [0]}, stride=20)
+        loader = sl.Loader(ds, window=window, batch_size=5, shuffle=False)
+        (tmp_path / "local").mkdir()
+        local = sl.Loader(films.arm(tmp_path / "local"), window=window, batch_size=5, shuffle=False)
+        loader.plan()
+        proxy.reset_counts()
+        for ours, theirs in zip(loader, local, strict=True):
+            np.testing.assert_array_equal(ours["cam"], theirs["cam"])
+        films_read = sum(count for (path, _), count in proxy.seen.items() if path.endswith(".mp4"))
+    report = loader.report()
+    assert report.files.requests == films_read > 0
+    assert 0 < report.files.nbytes < proxy.nbytes  # the rest are shards
+    assert f"in {films_read:,} requests" in str(report)
+    assert local.report().files.requests == 0
+
+
+def test_videos_in_stores_are_read_again_after_errors_that_pass(s3_bucket, tmp_path, monkeypatch):
+    monkeypatch.setattr(transfers, "_FIRST_PAUSE", 0.001)
+    with Proxy(s3_bucket.storage["endpoint"]) as proxy:
+        storage = {**s3_bucket.storage, "endpoint": proxy.url, "timeout": "5s"}
+        films.arm(tmp_path, at=f"{s3_bucket.uri}/arm", storage=storage)
+        ds = sl.open(f"{s3_bucket.uri}/arm", storage=storage)
+        proxy.rule = lambda path, span, number: "reset" if path.endswith(".mp4") and span and number == 1 else None
+        loader = sl.Loader(ds, window=sl.Window({"cam": range(2)}, stride=20), batch_size=4, shuffle=False).tail("drop")
+        seen = [batch["cam"] for batch in loader]
+    assert proxy.faults["reset"] > 0
+    assert all(frames.any() for frames in seen[:1])

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 
 from seqlake.training.loader import Loader
+from seqlake.training.mixture import Mix
+from seqlake.windows.spec import Whole, Window
 
 LENGTHS = [5, 0, 9, 1, 14, 3, 30, 2, 7, 21, 4, 11]
 WINDOW = {"action": range(3), "task": None}
@@ -93,3 +97,69 @@ def test_map_style_under_a_dataloader(loader):
     batches = DataLoader(windows, batch_size=20, sampler=SequentialSampler(windows), num_workers=1)
     got = [int(start) for batch in batches for start in batch["start"]]
     assert got == [t for steps in LENGTHS for t in range(steps)]
+
+
+@pytest.mark.parametrize("tail", ["drop", "carry", "pad"])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_the_sampler_gives_a_map_style_dataset_the_loaders_order(loader, tail, shuffle, readable, arm):
+    source = readable(*arm(LENGTHS))
+    for kind in (source, Mix({"a": (source, 2), "b": (readable(*arm([4, 9, 2])), 1)})):
+        ranks = [
+            Loader(
+                kind, window=Window({"action": [0]}, stride=2), batch_size=5, shuffle=shuffle, rank=rank, world_size=2
+            )
+            for rank in range(2)
+        ]
+        for each in ranks:
+            ours = each.tail(tail)
+            sampler = ours.sampler()
+            assert len(sampler) == len(ours)
+            for _ in range(2):
+                before = ours.state_dict()
+                expected = [key(batch) for batch in ours]
+                after = ours.state_dict()
+                ours.load_state_dict(before)
+                assert [key(batch) for batch in DataLoader(ours.dataset(), batch_sampler=sampler)] == expected
+                assert ours.state_dict() == after
+
+
+def test_the_sampler_begins_where_the_state_is(loader):
+    whole = [key(batch) for batch in loader]
+    loader.set_epoch(0)
+    loader.load_state_dict(loader.state_dict(steps=4))
+    batches = DataLoader(loader.dataset(), batch_sampler=loader.sampler(), num_workers=1)
+    assert [key(batch) for batch in batches] == whole[4:]
+
+
+def test_pinning_without_a_gpu_is_told_and_changes_nothing(loader, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    expected = [key(batch) for batch in loader]
+    loader.set_epoch(0)
+    with pytest.warns(UserWarning, match="torch sees no GPU here"):
+        assert [key(batch) for batch in loader.torch(pin_memory=True)] == expected
+
+
+def test_pinned_batches_are_pinned_tensor_by_tensor_and_not_in_workers(loader, monkeypatch):
+    """There is no GPU in CI: what is asked of torch is recorded."""
+    asked = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: asked.append(self.dtype) or self)
+    batch = next(iter(loader.torch(pin_memory=True)))
+    assert len(asked) == sum(isinstance(value, torch.Tensor) for value in batch.values()) >= 3
+    asked.clear()
+    next(iter(loader.torch()))
+    assert not asked
+    copied = pickle.loads(pickle.dumps(loader.torch(pin_memory=True)))
+    assert copied.pin_memory
+    assert isinstance(copied, IterableDataset)
+
+
+def test_packed_sequences_one_by_one(readable, arm):
+    schema, rows = arm([3, 0, 5])
+    loader = Loader(readable(schema, rows), window=Whole(["action", "task"], packed=True), batch_size=2, shuffle=False)
+    for row, sample in enumerate(loader.dataset().__getitems__([0, 1, 2])):
+        np.testing.assert_array_equal(sample["action"], rows[row]["action"])
+        assert sample["task"] == rows[row]["task"]
+        assert sample["action_offsets"].tolist() == [0, len(rows[row]["action"])]
+    with pytest.raises(ValueError, match="use map_batch"):
+        loader.map(lambda sample: sample)

@@ -27,9 +27,10 @@ def used(order: Order) -> list[np.ndarray]:
     lanes=st.integers(1, 7),
     block=st.integers(1, 200),
     epoch=st.integers(0, 3),
+    together=st.sampled_from([1, 2, 7]),
 )
-def test_a_shard_is_needed_in_its_visits_only(sizes, lanes, block, epoch) -> None:
-    order = order_of(sizes, Shuffle(lanes=lanes, block=block), epoch)
+def test_a_shard_is_needed_in_its_visits_only(sizes, lanes, block, epoch, together) -> None:
+    order = order_of(sizes, Shuffle(lanes=lanes, block=block, visits=together), epoch)
     found = visits(order)
     of = used(order)
     for shard in range(len(sizes)):

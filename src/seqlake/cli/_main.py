@@ -25,6 +25,7 @@ SUMMARIES = {
     "adopt": "Take in shards and metadata that others put into a dataset's folder.",
     "bench": "Measure how fast a dataset trains on this machine.",
     "collect": "Remove what seqlake wrote and no kept version needs.",
+    "compact": "Write small shards, and those of other engines, anew in place: one commit.",
     "completion": "Print the completion script of a shell.",
     "convert": "Turn any dataset that seqlake reads into another one.",
     "demo": "See seqlake work: simulate, write, validate, query, train.",

@@ -21,8 +21,11 @@ from seqlake.cli._output import Output, output_options
     help="What becomes of images in rows, one a step: they stay, become H.264 videos, or a file each.",
 )
 @click.option("--fps", type=float, help="Steps per second for videos, where the source tells none.")
+@click.option("--sequence-id", metavar="COLUMN", help="Of samples: names the sequence that each belongs to.")
+@click.option("--steps", metavar="COLUMN", help="Of samples: orders those of a sequence.")
 @click.option("--workers", type=click.IntRange(min=1), help="Processes (default: one per core).")
 @click.option("--work", type=click.Path(path_type=Path), help="Where receipts lie, to go on after an interruption.")
+@click.option("--adopt", is_flag=True, help="Take shards over as they are where they can be, without rewriting.")
 @_options.where
 @_options.dry_run
 @output_options
@@ -36,7 +39,7 @@ def command(
     where: str | None,
     dry_run: bool,
     output: Output,
-    **pictures: str | float | None,
+    **given: str | float | bool | None,
 ) -> None:
     """Convert SRC into DST. `import` and `export` are the same command.
 
@@ -44,12 +47,12 @@ def command(
     """
     from seqlake.conversion.convert import convert
 
-    if pictures["fps"] is not None and pictures["images"] != "video":
+    if given["fps"] is not None and given["images"] != "video":
         raise click.UsageError("--fps is for --images video.")
     selection = _options.opened(source, asks=False)
     if where:
         selection = selection.where(where)
-    options: dict[str, Any] = {name: value for name, value in pictures.items() if value is not None}
+    options: dict[str, Any] = {name: value for name, value in given.items() if value not in {None, False}}
     if dry_run:
         plan = convert(selection, out, to=to, workers=workers, work=work, dry_run=True, **options)
         output.document(plan.to_json(), text=str(plan))

@@ -29,7 +29,8 @@ def command(source: str, *, version: int | str | None, output: Output) -> None:
         **_of_table(selection),
         **_flatness(selection),
     }
-    lines = [repr(selection), "", f"{facts['rows']} sequences in {facts['shards']} shards, {size(facts['nbytes'])}"]
+    unit = "samples" if selection.schema.id is None else "sequences"
+    lines = [repr(selection), "", f"{facts['rows']} {unit} in {facts['shards']} shards, {size(facts['nbytes'])}"]
     if facts["not_flat"]:
         lines.append(
             f"{facts['shards_not_flat']} shards are decoded before training ({', '.join(facts['not_flat'])}): "

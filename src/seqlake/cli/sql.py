@@ -15,13 +15,21 @@ from seqlake.cli._output import Output, output_options
 @click.argument("query")
 @_options.version
 @click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the result as Parquet.")
+@click.option("--explain", is_flag=True, help="Say which files and bytes the query would read, and run nothing.")
 @output_options
-def command(source: str, query: str, *, version: int | str | None, out: Path | None, output: Output) -> None:
+def command(
+    source: str, query: str, *, version: int | str | None, out: Path | None, explain: bool, output: Output
+) -> None:
     """Run QUERY (DuckDB's SQL, read-only) over DATASET; the relation is called `dataset`.
 
     Example: seqlake sql data/arm "SELECT task, avg(reward) FROM dataset GROUP BY task"
     """
-    result = _options.opened(source, version=version).sql(query).to_arrow_table()
+    selection = _options.opened(source, version=version)
+    if explain:
+        told = selection.explain(query)
+        output.document(told.to_json(), text=str(told))
+        return
+    result = selection.sql(query).to_arrow_table()
     if out is not None and out.exists():
         raise click.UsageError(f"{out} exists; choose another name.")
     if out is not None or output.format == "parquet":

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from seqlake.conversion import on_processes
+from seqlake.conversion import on_processes, samples
 from seqlake.conversion.plan import BYTES_PER_PART, Plan, Task, plan
 from seqlake.conversion.receipts import Work
 from seqlake.conversion.targets import TABLE_OPTIONS, FormatTarget, TableTarget, Target, dropped_by
@@ -92,8 +92,11 @@ def convert(
         **options: For a Mixtrain dataset `layout`, `files`, `rows_per_shard`, `bytes_per_shard`, `fixed_size_inner`;
             `images`, what becomes of images in rows: `"bytes"` (they stay there), `"video"` or `"files"`, or a mapping
             of columns to these; with videos `fps`, where the source tells no rate, and `encoding`;
+            `adopt=True` takes shards over as they are where their bytes already say what the new dataset says:
+            linked on one disk, copied elsewhere, never decoded (the others are written anew, and why is logged);
             `storage` of `out`, and of a `source` given by its location; `bytes_per_part`, the source bytes of one part
-            (128 MiB); the rest is for the format that is written (with `to`) or else read.
+            (128 MiB); of samples `sequence_id` and `steps`, the columns that put them together, or `sequence_id=True`
+            for a sequence each; the rest is for the format that is written (with `to`) or else read.
 
     Returns:
         The new dataset; None if another format was written; the plan of a dry run.
@@ -113,38 +116,58 @@ def convert(
     if on != "processes":
         raise ValueError(f"`on` is 'processes', found {on!r}.")
     storage = options.pop("storage", None)
+    adopt = bool(options.pop("adopt", False))
     bytes_per_part = options.pop("bytes_per_part", BYTES_PER_PART)
     of_table = {name: options.pop(name) for name in TABLE_OPTIONS & options.keys()} if to is None else {}
     asked = to is None and "images" in options
     of_images = {name: options.pop(name) for name in _IMAGES & options.keys()} if asked else {}
-    readable = _opened(source, storage, options if to is None else {})
+    readable = _opened(source, storage, options if to is None else {}, sequences=to is None)
     planned = plan(readable, bytes_per_part=bytes_per_part, dropped=dropped_by(to, readable.schema))
     pictures = Pictures.of(of_images.pop("images", {}), planned.read, **of_images)
     planned = replace(planned, schema=pictures.declared(planned.read))
     place = os.fspath(out)
     place = place if place.startswith(_LAKES) else absolute(place)
+    if adopt and (to is not None or pictures.forms):
+        raise ValueError("adopt=True takes shards over as they are: into a Mixtrain dataset, images as they come.")
     target: Target
     if to is None:
-        files_from = getattr(readable, "storage", None)
-        target = TableTarget(
-            location=place,
-            schema=planned.schema,
-            storage=storage,
-            source_storage=files_from,
-            options=of_table,
-            pictures=pictures,
-        )
+        from_ = getattr(readable, "storage", None)
+        placed = {"location": place, "schema": planned.schema, "storage": storage}
+        target = TableTarget(**placed, source_storage=from_, options=of_table, pictures=pictures)
     else:
         target = FormatTarget(name=to, location=place, schema=planned.schema, storage=storage, options=options)
     if dry_run:
         return planned
     _tell(planned)
+    if adopt and isinstance(target, TableTarget):
+        return _adopted(readable, target)
     given = repr(sorted({**of_table, **options}.items()))
     identity = {**_identity(planned), "out": place, "to": to, "options": given, "pictures": repr(pictures)}
     if work is not None:
         _run(planned, target, Work(Path(work)), identity, workers=workers, progress=progress)
     else:
         _run_once(planned, target, identity, workers=workers, progress=progress)
+    return target.result()
+
+
+def _adopted(readable: Readable, target: TableTarget) -> Dataset:
+    """Shards linked or copied into a new table, in one commit."""
+    from seqlake.conversion.adopting import adopt
+    from seqlake.dataset.staging import Staging
+
+    target.check()
+    sink: Any
+    sink, state = target.begin(None)
+    staging = Staging(sink.table, target.schema, shape=sink.shape, transaction=state["transaction"])
+    try:
+        found = adopt(readable, target.result(), staging, files=target.options.get("files", "copy"))
+        staging.commit("adopt")
+    except CommitUnknownError:
+        raise
+    except BaseException:
+        _undo(sink, target, state)
+        raise
+    _log.info("%s", found)
     return target.result()
 
 
@@ -157,15 +180,18 @@ def _tell(planned: Plan) -> None:
         _log.warning("Column %s is dropped: %s", name, reason)
 
 
-def _opened(source: Any, storage: Mapping[str, str] | None, options: dict[str, Any]) -> Readable:
+def _opened(source: Any, storage: Mapping[str, str] | None, options: dict[str, Any], *, sequences: bool) -> Readable:
     from seqlake.dataset.opening import scan
 
+    of_samples = {name: options.pop(name) for name in samples.OPTIONS & options.keys()}
+    readable: Readable
     if isinstance(source, str | os.PathLike):
-        return scan(source, storage=storage, **options)
-    if options:
+        readable = scan(source, storage=storage, **options)
+    elif options:
         raise TypeError(f"Unknown options for this source: {', '.join(sorted(options))}.")
-    readable: Readable = scan(source, storage=getattr(source, "storage", None))
-    return readable
+    else:
+        readable = scan(source, storage=getattr(source, "storage", None))
+    return samples.as_sequences(readable, **of_samples) if sequences else readable
 
 
 def _identity(planned: Plan) -> dict[str, Any]:

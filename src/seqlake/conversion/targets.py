@@ -66,7 +66,7 @@ class TableTarget:
         if self.schema.id is None:
             raise SchemaMismatchError(
                 "A Mixtrain dataset needs the column 'sequence_id', which this source lacks.",
-                hint="Select it too, or group the samples into sequences first.",
+                hint="Select it too. For samples: sequence_id=COLUMN and steps=COLUMN, or sequence_id=True.",
             )
         if not self._is_there():
             refuse_occupied(self.location, storage=self.storage)
@@ -103,6 +103,10 @@ class TableTarget:
     def undo(self, state: Any, /) -> None:
         """See `Target`; a dataset that was there before, or has rows by now, is left alone."""
         if not state["made"] or self._rows():
+            return
+        drop = getattr(self.result().table, "drop", None)
+        if drop is not None:  # a lake's, whose address is no folder
+            drop()
             return
         store = open_store(self.location, storage=self.storage)
         paths = [path for path, _ in store.list() if path.startswith(_OF_OURS)]

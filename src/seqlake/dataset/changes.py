@@ -118,7 +118,11 @@ def change_cells(
             continue
         owns = bool(files) and bool(rewriting.named(given.cells.take(pa.array(one.given)), schema, files or {}))
         # A file is listed with the shard whose rows name it, so that such a shard is written anew too.
-        if owns or any(schema[name].category in LARGE or rewriting.held(one.shard, name) for name in names):
+        if (
+            owns
+            or not staging.has_sides
+            or any(schema[name].category in LARGE or rewriting.held(one.shard, name) for name in names)
+        ):
             rewriting.rewrite(staging, one, schema, given, files)
             gone.append(one.shard.key)
         else:

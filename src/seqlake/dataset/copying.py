@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import tempfile
 import unicodedata
@@ -21,7 +22,7 @@ from seqlake.protocols import Source
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from seqlake.protocols import Ints
+    from seqlake.protocols import Ints, Store
     from seqlake.spec.column_types import ColumnType
 
 _CHUNK = 8 << 20
@@ -57,6 +58,20 @@ def digest(path: Path) -> tuple[int, str]:
             found.update(chunk)
             size += len(chunk)
     return size, found.hexdigest()
+
+
+def put_file(store: Store, path: str, source: Path, /, *, link: bool) -> None:
+    """Bring a file of this machine to a path below a store's root; `link`: as a hard link where that can be."""
+    target = store.local(path) if link else None
+    if target is not None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(source, target)
+        except OSError:
+            pass  # another file system, or one without links: copied instead
+        else:
+            source = target
+    store.put(path, source)
 
 
 def packets_of(path: Path, column: ColumnType | None) -> Mapping[int, bytes]:

@@ -228,33 +228,33 @@ class Dataset(Selection):
         """
         return evolving.add_column(self, name, kind, values=values, sql=sql)
 
-    def rename_column(self, old: str, new: str, /) -> Version:
-        """Rename a column. Readers that glob `data/` see the old name in old shards until `repack`.
+    def rename_column(self, old: str, new: str, /, *, rewrite: bool = False) -> Version:
+        """Rename a column. Readers that glob `data/` see the old name in old shards until `repack`, or `rewrite`.
+
+        `rewrite` writes every shard anew in the same commit; a Delta table cannot do it otherwise.
 
         Raises:
             SchemaMismatchError: No such column, the id, or a name that is taken.
         """
-        return evolving.rename_column(self, old, new)
+        return evolving.rename_column(self, old, new, rewrite=rewrite)
 
-    def drop_column(self, name: str, /) -> Version:
-        """Drop a column. Its bytes stay in old shards until `repack`; a later column of that name starts null.
+    def drop_column(self, name: str, /, *, rewrite: bool = False) -> Version:
+        """Drop a column. Its bytes stay in old shards until `repack`, or `rewrite`; a later one of that name is null.
 
         Raises:
             SchemaMismatchError: No such column, or the id.
         """
-        return evolving.drop_column(self, name)
+        return evolving.drop_column(self, name, rewrite=rewrite)
 
-    def widen_column(self, name: str, kind: pa.DataType, /) -> Version:
-        """Give a column a type that holds every value of its old one, as int32 to int64; no byte is rewritten.
+    def widen_column(self, name: str, kind: pa.DataType, /, *, rewrite: bool = False) -> Version:
+        """Give a column a type that holds every value of its old one; `rewrite` as for `rename_column`.
 
-        Args:
-            name: The column.
-            kind: The wider type; for a signal or vector the type of its numbers is enough.
+        For a signal or vector the type of its numbers is enough.
 
         Raises:
             SchemaMismatchError: No such column, or a type that would lose values.
         """
-        return evolving.widen_column(self, name, kind)
+        return evolving.widen_column(self, name, kind, rewrite=rewrite)
 
     # ---- versions and upkeep
 

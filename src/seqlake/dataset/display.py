@@ -68,7 +68,7 @@ def headline(selection: Selection) -> str:
     if location:
         words[0] += f" {location!r}"
     if table is not None:
-        words.append(type(table).__name__.removesuffix("Table").lower())
+        words.append(getattr(table, "kind", type(table).__name__.removesuffix("Table").lower()))
     try:
         version = getattr(selection, "version", None)
         if version is not None:

@@ -11,8 +11,9 @@ import pyarrow.compute as pc
 from seqlake.dataset import changes, conforming
 from seqlake.dataset.ingest import Given
 from seqlake.dataset.query import quoted
-from seqlake.dataset.rewriting import one_chunk
+from seqlake.dataset.rewriting import one_chunk, shape_of
 from seqlake.dataset.staging import ShardShape, Staging
+from seqlake.dataset.streaming import one_shard
 from seqlake.dataset.values import cell
 from seqlake.errors import CommitConflictError, CommitUnknownError, SchemaMismatchError
 from seqlake.spec.column_types import ColumnType
@@ -69,7 +70,7 @@ def add_column(
     return replayed(dataset, change)
 
 
-def rename_column(dataset: Dataset, old: str, new: str, /) -> Version:
+def rename_column(dataset: Dataset, old: str, new: str, /, *, rewrite: bool = False) -> Version:
     """Rename a column; what `Dataset.rename_column` does."""
 
     def change() -> Version:
@@ -78,17 +79,19 @@ def rename_column(dataset: Dataset, old: str, new: str, /) -> Version:
             raise SchemaMismatchError(f"There is a column {new!r} already ({schema[new]}).")
         if not new:
             raise SchemaMismatchError("A column's name must not be empty.")
-        return _commit(dataset, _followed(schema.renamed({old: new}), old, new), renamed={old: new})
+        return _commit(dataset, _followed(schema.renamed({old: new}), old, new), renamed={old: new}, rewrite=rewrite)
 
     return replayed(dataset, change)
 
 
-def drop_column(dataset: Dataset, name: str, /) -> Version:
+def drop_column(dataset: Dataset, name: str, /, *, rewrite: bool = False) -> Version:
     """Drop a column; what `Dataset.drop_column` does."""
-    return replayed(dataset, lambda: _commit(dataset, _known(dataset, name, "dropped").without([name])))
+    return replayed(
+        dataset, lambda: _commit(dataset, _known(dataset, name, "dropped").without([name]), rewrite=rewrite)
+    )
 
 
-def widen_column(dataset: Dataset, name: str, kind: pa.DataType, /) -> Version:
+def widen_column(dataset: Dataset, name: str, kind: pa.DataType, /, *, rewrite: bool = False) -> Version:
     """Give a column a type that holds every value of its old one; what `Dataset.widen_column` does."""
 
     def change() -> Version:
@@ -97,7 +100,7 @@ def widen_column(dataset: Dataset, name: str, kind: pa.DataType, /) -> Version:
         if column.arrow == target:
             return dataset.version
         wider = Column(name, target, column.type, nullable=column.nullable)
-        return _commit(dataset, dataset.schema.with_columns({name: wider}))
+        return _commit(dataset, dataset.schema.with_columns({name: wider}), rewrite=rewrite)
 
     return replayed(dataset, change)
 
@@ -123,14 +126,31 @@ def replayed(dataset: Dataset, change: Callable[[], Version]) -> Version:
     raise AssertionError("the last try returns or raises")
 
 
-def _commit(dataset: Dataset, schema: Schema, *, renamed: Mapping[str, str] | None = None) -> Version:
+def _commit(
+    dataset: Dataset, schema: Schema, *, renamed: Mapping[str, str] | None = None, rewrite: bool = False
+) -> Version:
     staging = Staging(dataset.table, schema, shape=ShardShape())
     try:
         staging.begin(dataset.version)
+        gone = _write_anew(dataset, schema, staging, renamed or {}) if rewrite else []
     except BaseException:
         staging.discard()
         raise
-    return staging.commit("evolve", schema=schema, renamed=renamed)
+    return staging.commit("evolve", remove=gone, schema=schema, renamed=renamed)
+
+
+def _write_anew(dataset: Dataset, schema: Schema, staging: Staging, renamed: Mapping[str, str]) -> list[str]:
+    """Every shard under the new schema, for tables whose files must hold what the schema says; gives the old keys."""
+    known = {new: old for old, new in renamed.items()}
+    columns = [known.get(name, name) for name in schema.names]
+    gone = []
+    for shard in dataset.source.shards():
+        staging.shape = shape_of(shard, dataset.schema)
+        for batch in one_shard(shard, columns):
+            staging.write(pa.RecordBatch.from_arrays(batch.columns, names=schema.names))
+        staging.close_shard()
+        gone.append(shard.key)
+    return gone
 
 
 def _known(dataset: Dataset, name: str, verb: str) -> Schema:

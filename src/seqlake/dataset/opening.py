@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from seqlake import plugins
 from seqlake.dataset import conforming, inference, plain
@@ -71,6 +71,31 @@ def open(  # noqa: A001 - the public name, as in tarfile.open
     )
 
 
+@overload
+def create(
+    location: str | os.PathLike[str],
+    schema: Schema | Mapping[str, Any],
+    /,
+    *,
+    partition_by: Sequence[str] = ...,
+    storage: Mapping[str, str] | None = ...,
+    exist_ok: bool = ...,
+    format: None = ...,
+) -> Dataset: ...
+
+
+@overload
+def create(
+    location: str | os.PathLike[str],
+    schema: Mapping[str, Any],
+    /,
+    *,
+    storage: Mapping[str, str] | None = ...,
+    format: str,
+    **options: Any,
+) -> Any: ...
+
+
 def create(
     location: str | os.PathLike[str],
     schema: Schema | Mapping[str, Any],
@@ -79,7 +104,9 @@ def create(
     partition_by: Sequence[str] = (),
     storage: Mapping[str, str] | None = None,
     exist_ok: bool = False,
-) -> Dataset:
+    format: str | None = None,  # noqa: A002 - the word of the field
+    **options: Any,
+) -> Dataset | Any:
     """Create an empty dataset and open it.
 
     Args:
@@ -88,9 +115,15 @@ def create(
         partition_by: Columns that a lake partitions by; standalone datasets refuse them.
         storage: Options of the object store.
         exist_ok: A dataset of the same schema that is there already is opened instead.
+        format: Another format, as in `"mds"`: gives a writer of samples, and `schema` maps names to its encodings.
+        **options: The format's own, as `compression="zstd:7"`.
+
+    Returns:
+        The `Dataset`; with `format`, the format's writer.
 
     Raises:
         DatasetExistsError: A dataset is there already.
+        UnknownPluginError: No format of that name.
         SchemaMismatchError: The columns break a rule of the format, as a raw trajectory without `dim` does; with
             `exist_ok`: what is there has other columns.
 
@@ -102,15 +135,25 @@ def create(
     from seqlake.dataset.dataset import Dataset
     from seqlake.spec.schema import Schema as Columns
 
+    if format is not None:
+        if partition_by or exist_ok:
+            raise TypeError(f"partition_by and exist_ok are for Mixtrain datasets, not for {format!r}.")
+        return _writer(format, location, schema, storage, options)
+    if options:
+        raise TypeError(f"Unknown options: {', '.join(sorted(options))}; they belong to a `format`.")
     wanted = schema if isinstance(schema, Columns) else Columns(schema)
     place = place_of(location)
-    if _table(place, storage) is not None:
+    there = None
+    with suppress(DatasetNotFoundError):  # what a lake says of an address that it does not know
+        there = _table(place, storage)
+    if there is not None:
         if not exist_ok:
             raise DatasetExistsError(
                 f"A dataset is at {place} already.", path=place, hint="Open it with sl.open, or pass exist_ok=True."
             )
         found = open(place, storage=storage)
-        if problems := conforming.differences(wanted, found.schema):
+        held = getattr(found.table, "held", None)  # a lake has wider types for some
+        if problems := conforming.differences(wanted if held is None else held(wanted), found.schema):
             raise SchemaMismatchError(f"The dataset at {place} has other columns:\n" + "\n".join(problems))
         return found
     conforming.refuse_broken(wanted)
@@ -118,6 +161,21 @@ def create(
         place, wanted, partition_by=partition_by, storage=storage
     )
     return Dataset(table, table.snapshot(), location=place, storage=storage, allow_outside=False)
+
+
+def _writer(
+    name: str,
+    location: str | os.PathLike[str],
+    columns: Any,
+    storage: Mapping[str, str] | None,
+    options: dict[str, Any],
+) -> Any:
+    """The writer of samples of another format."""
+    make = getattr(plugins.load("formats", name), "writer", None)
+    if make is None:
+        raise SeqlakeError(f"The format {name!r} has no writer of samples.", hint="Convert a dataset into it instead.")
+    given = {} if storage is None else {"storage": storage}
+    return make(place_of(location), columns, **given, **options)
 
 
 def scan(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from seqlake.dataset.pruning import Part, parts_of
 from seqlake.dataset.streaming import NARROW, Stream
 from seqlake.errors import QueryError
 
@@ -76,6 +77,25 @@ def matching_rows(
         table = connection.run(keep.to_arrow_table)
     mask = table.column(0).cast(pa.bool_()).fill_null(False).to_numpy()
     return np.flatnonzero(mask).astype(np.int64)
+
+
+def asked(schema: Schema, query: str, /) -> tuple[list[str], list[Part]]:
+    """The columns that a query reads, and the parts of its condition that may rule shards out.
+
+    Raises:
+        QueryError: It does not parse or bind, or is not one query.
+    """
+    with _Connection(schema) as connection:
+        connection.lock()
+        explained = connection.check_one_query(query) == "SELECT"
+        numbers = connection.needed(query) if explained else connection.every
+        return [schema.arrow.field(i).name for i in numbers], connection.parts(query) if explained else []
+
+
+def parts_of_condition(schema: Schema, expression: str, /) -> list[Part]:
+    """The parts of a row expression that may rule shards out; none where it does not parse."""
+    with _Connection(schema) as connection:
+        return connection.parts(f"SELECT * FROM {NAME} WHERE (\n{expression}\n)")
 
 
 def relation(
@@ -180,6 +200,11 @@ class _Connection:
             return self.every  # what cannot be explained may need all of them
         named = {int(number) for number in _COLUMN.findall(plan)}
         return [i for i in self.every if i in named] or self.every[:1]
+
+    def parts(self, query: str) -> list[Part]:
+        """The parts of a query's condition that may rule shards out."""
+        answer = self._db.execute("SELECT json_serialize_sql(?)", [query]).fetchall()[0][0]
+        return parts_of(json.loads(answer), table=NAME)
 
     def relation(self, query: str) -> Any:
         """The query as a relation."""

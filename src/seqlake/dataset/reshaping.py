@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +18,7 @@ from seqlake.files.stores import open_store
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from seqlake.dataset.dataset import Dataset
     from seqlake.protocols import Readable
@@ -189,7 +190,22 @@ def _write(
     files: FilesMode,
     storage: Mapping[str, str] | None,
 ) -> Dataset:
-    schema = parts[0].schema
+    with whole(out, parts[0].schema, shape=shape, storage=storage) as (dataset, staging):
+        for part in parts:
+            _copy(part, parts[0].schema, staging, files)
+    return dataset
+
+
+@contextmanager
+def whole(
+    out: str | os.PathLike[str], schema: Schema, /, *, shape: ShardShape, storage: Mapping[str, str] | None
+) -> Iterator[tuple[Dataset, Staging]]:
+    """A new dataset and where its rows are put: committed at the end of the block, or nothing of it is left.
+
+    Raises:
+        DatasetExistsError: `out` is neither new nor empty.
+        SchemaMismatchError: The rows have no id.
+    """
     if schema.id is None:
         raise SchemaMismatchError(
             "Rows of a dataset have a sequence_id, these have none.",
@@ -199,16 +215,17 @@ def _write(
     dataset = opening.create(out, schema, storage=storage)
     staging = Staging(dataset.table, schema, shape=shape)
     try:
-        for part in parts:
-            _copy(part, schema, staging, files)
+        yield dataset, staging
         if staging.written or staging.begun:
             staging.commit("append")
     except BaseException:
         staging.discard()
-        remove_all(out, storage=storage)
+        if hasattr(dataset.table, "drop"):  # a lake's, whose address is no folder
+            dataset.table.drop()
+        else:
+            _remove_all(out, storage=storage)
         raise
     dataset.refresh()
-    return dataset
 
 
 def _copy(part: Readable, schema: Schema, staging: Staging, files: FilesMode) -> None:
@@ -221,7 +238,7 @@ def _copy(part: Readable, schema: Schema, staging: Staging, files: FilesMode) ->
                 staging.write(carrier.carry(rows))
 
 
-def remove_all(out: str | os.PathLike[str], *, storage: Mapping[str, str] | None = None) -> None:
+def _remove_all(out: str | os.PathLike[str], *, storage: Mapping[str, str] | None = None) -> None:
     """Take back a dataset that could not be finished; it was new or empty before."""
     location = absolute(out)
     if is_local(location):

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import operator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from seqlake.dataset import display, frames, plain, query, streaming
+from seqlake.dataset import display, plain, pruning, query, streaming
 from seqlake.dataset.access import Access
+from seqlake.dataset.explaining import Explained, explain
 from seqlake.dataset.sequence import SequenceView
+from seqlake.dataset.tabular import Tabular
 from seqlake.errors import SequenceNotFoundError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import duckdb
-    import pandas as pd
-    import polars as pl
 
     from seqlake.protocols import Depth, Ints, Readable, Shard
     from seqlake.spec.findings import Finding
     from seqlake.spec.schema import Schema
 
 
-class Selection:
+class Selection(Tabular):
     """Some rows and columns of a source, in order; itself something that can be read, trained on and converted.
 
     A selection holds row numbers and names, never data: it is cheap to make, may be shared by threads, and pickles
@@ -159,6 +159,7 @@ class Selection:
         """
         rows = self._rows if ids is None else self._rows_named(ids)
         if sql is not None:
+            rows = pruning.narrowed(self._source, rows, lambda: query.parts_of_condition(self._source.schema, sql))
             every = Selection(self._source, rows=rows)  # conditions may name columns that are not selected
             every.access = self.access
             matching = query.matching_rows(every.schema, sql, every.batches)
@@ -206,7 +207,29 @@ class Selection:
             ds.sql("SELECT * FROM dataset JOIN labels USING (sequence_id)", labels=frame).to_arrow_table()
             ```
         """
-        return query.relation(self.schema, sql, self.pinned().batches, tables)
+        rows = pruning.narrowed(self._source, self._rows, lambda: [] if tables else query.asked(self.schema, sql)[1])
+        return query.relation(self.schema, sql, self._derive(rows=rows).batches, tables)
+
+    def explain(self, sql: str | None = None, /) -> Explained:
+        """What a query, or reading all of this selection, would open and read; footers are opened to find out.
+
+        Args:
+            sql: A query as for `sql`; None: all selected rows and columns.
+
+        Raises:
+            QueryError: The query cannot be used.
+
+        Example:
+            ```python
+            print(ds.explain("SELECT avg(reward) FROM dataset WHERE split = 'train'"))
+            ```
+        """
+        if sql is None:
+            return explain(self._source, self.shards(), self.schema.names)
+        columns, parts = query.asked(self.schema, sql)
+        rows = pruning.narrowed(self._source, self._rows, lambda: parts)
+        told = [str(part) for part in parts] if rows is not self._rows else []
+        return explain(self._source, self._derive(rows=rows).shards(), columns, ruled_out=told)
 
     # ---- single sequences
 
@@ -286,39 +309,6 @@ class Selection:
         if 4 * len(self._rows) > self.access.starts[-1] and streaming.is_narrow(self.schema, names):
             return streaming.picked(self._source, names, self._rows)
         return streaming.read(self, names)
-
-    def _stream(self) -> streaming.Stream:
-        return streaming.Stream(self.schema.arrow, self.batches)
-
-    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
-        return self._stream().__arrow_c_stream__(requested_schema)
-
-    def __arrow_c_schema__(self) -> object:
-        return self._stream().__arrow_c_schema__()
-
-    def to_arrow(self) -> pa.Table:
-        """All of it in memory, in logical types: temporal columns as `list<fixed_size_list<float>[D]>`."""
-        return pa.Table.from_batches(self.batches(), schema=self.schema.arrow)
-
-    def to_polars(self) -> pl.DataFrame:
-        """All of it as a Polars frame: temporal columns as `List(Array(Float32, D))`.
-
-        Raises:
-            MissingDependencyError: Polars is not installed.
-        """
-        return frames.polars_frame(self)
-
-    def to_pandas(self, *, signals: Literal["numpy"] | None = None) -> pd.DataFrame:
-        """All of it as a pandas frame.
-
-        Args:
-            signals: Temporal and frames columns are left out unless this is `"numpy"`: then a cell of a temporal
-                column is a numpy array [T, D], and one of a frames column a list.
-
-        Raises:
-            MissingDependencyError: pandas is not installed.
-        """
-        return frames.pandas_frame(self, signals=signals)
 
     def __repr__(self) -> str:
         return display.selection_text(self)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import itertools
-import os
 import re
 import secrets
 import tempfile
@@ -14,8 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from seqlake.dataset.copying import digest, on_this_machine, packets_of, slug
+from seqlake.dataset.copying import digest, on_this_machine, packets_of, put_file, slug
 from seqlake.dataset.ingest import Encoded
+from seqlake.dataset.partitioning import Divided, field_ids_of, partition_of
 from seqlake.dataset.references import sizes_seen
 from seqlake.errors import ReadOnlyError, ValidationError
 from seqlake.files.locations import local_path
@@ -69,6 +69,7 @@ class Staging:
         shape: How shards are written.
         transaction: One that was begun elsewhere; a new one by default.
         prefix: What the numbers of this process begin with, where several stage under one transaction.
+        partition: The values that all rows have in the columns a lake partitions by; by default rows are divided.
     """
 
     def __init__(
@@ -80,12 +81,15 @@ class Staging:
         shape: ShardShape,
         transaction: Transaction | None = None,
         prefix: str | None = None,
+        partition: Mapping[str, object] | None = None,
     ) -> None:
         self._table = table
         self._schema = schema
         self.shape = shape
         self._transaction = transaction
         self._prefix = prefix
+        self._partition = partition
+        self._divided: Divided | None = None
         self._count = itertools.count()  # `next` is atomic: frames are taken in by threads
         self._elsewhere: tempfile.TemporaryDirectory[str] | None = None
         self._renewed = time.monotonic()
@@ -131,20 +135,33 @@ class Staging:
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Append rows in logical types; shards close at their limits."""
+        if self._partition is None:
+            if self._divided is None and (by := partition_of(self._table)):
+                self._divided = Divided(self._schema, by, self._for_partition, self._table)
+            if self._divided is not None:
+                self.written += self._divided.write(batch, self._files)
+                return
+            self._partition = {}
         for part in self.parts(batch):
             with clear_errors(self._table):
                 self._write_part(part)
             if self.fills_up(0) or self._shard.nbytes + self._shard.pending >= self.shape.nbytes:
                 self.close_shard()
 
+    def _for_partition(self, values: Mapping[str, object]) -> Staging:
+        made = Staging(self._table, self._schema, shape=self.shape, transaction=self.transaction, partition=values)
+        made._prefix, made._count = self._prefix, self._count
+        return made
+
     def _write_part(self, part: pa.RecordBatch) -> None:
         if self._shard is None:
-            path = Path(self._table.place(self.transaction, {}, n=self._number()))
+            path = Path(self._table.place(self.transaction, self._partition or {}, n=self._number()))
             self._shard = parquet.create(
                 path,
                 self._schema,
                 layout=self.shape.layout,
-                fixed_size_inner=self.shape.fixed_size_inner,
+                fixed_size_inner=self.shape.fixed_size_inner and not getattr(self._table, "plain_lists", False),
+                ids=field_ids_of(self._table, self._schema),
             )
         self._shard.write(part)
         self._rows += part.num_rows
@@ -153,13 +170,18 @@ class Staging:
 
     def close_shard(self) -> None:
         """Finish the shard at hand, if there is one; files copied in since the last belong to it."""
+        if self._divided is not None:
+            self.written += self._divided.close(self._files)
+            self._files = []
         if self._shard is None:
             return
         with clear_errors(self._table):
             shard, self._shard = self._shard, None
             # Durable at once, and on a store out of this machine: many shards must not wait on the local disk.
             seen = tuple((path, size, "") for path, size in sorted(self._seen.items()))
-            closed = replace(shard.close(), files=tuple(self._files), references=seen)
+            closed = replace(
+                shard.close(), partition=dict(self._partition or {}), files=tuple(self._files), references=seen
+            )
             written = self._table.stage(self.transaction, closed)
         self.written.append(written)
         self._files, self._seen, self._rows = [], {}, 0
@@ -174,6 +196,11 @@ class Staging:
     def carry(self, files: Sequence[Copied]) -> None:
         """Files that rows of the shard at hand name and an earlier commit copied in."""
         self._files.extend(files)
+
+    @property
+    def has_sides(self) -> bool:
+        """Whether columns can lie beside a shard that stays; in a lake they cannot."""
+        return hasattr(self._table, "place_side")
 
     def side(self, shard: str, columns: pa.Table) -> None:
         """Stage columns beside a shard that stays, rows in its order.
@@ -242,9 +269,11 @@ class Staging:
             size, sha256 = digest(source)
             suffix = source.suffix if suffix is None else suffix
             suffix = suffix if re.fullmatch(r"\.[A-Za-z0-9]{1,16}", suffix) else ""
+            if suffix.lower() in getattr(self._table, "swept", ()):
+                suffix += ".kept"  # a lake's cleanup takes such names for data files of its own
             name = f"{slug(sequence_id)}-{transaction.id}-{self._number()}{suffix}"
             path = f"{self._table.files(transaction)}/{slug(column)}/{sha256[:2]}/{name}"
-            self._put(path, source, link=link)
+            put_file(self._table.store, path, source, link=link)
             packets = packets or packets_of(source, self._schema[column].type if column in self._schema else None)
             after = source.stat()
             if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
@@ -262,19 +291,6 @@ class Staging:
                 self._elsewhere = tempfile.TemporaryDirectory(prefix="seqlake-", ignore_cleanup_errors=True)
             path = Path(self._elsewhere.name, f"{self._number()}.tmp")
         return path
-
-    def _put(self, path: str, source: Path, *, link: bool) -> None:
-        store = self._table.store
-        target = store.local(path) if link else None
-        if target is not None:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            try:
-                os.link(source, target)
-            except OSError:
-                pass  # another file system, or one without links: copied instead
-            else:
-                source = target
-        store.put(path, source)
 
     # ---- the end
 
@@ -308,9 +324,7 @@ class Staging:
 
     def abandon(self) -> None:
         """Remove what this process staged; the transaction, which others share, goes on."""
-        shard, self._shard = self._shard, None
-        if shard is not None:
-            shard.abort()
+        self.abort_shard()
         copied = [file.path for files in (self._files, *(w.files for w in self.written)) for file in files]
         paths = [*(written.location for written in self.written), *copied]
         if paths:
@@ -319,14 +333,20 @@ class Staging:
 
     def discard(self) -> None:
         """Remove what was staged."""
-        shard, self._shard = self._shard, None
-        if shard is not None:
-            shard.abort()
+        self.abort_shard()
         if self._transaction is not None:
             self._table.discard(self._transaction)
             self._transaction = None
         self._forget_scratch()
         self._files, self.written, self.sides = [], [], []
+
+    def abort_shard(self) -> None:
+        """Give up the shard at hand."""
+        shard, self._shard = self._shard, None
+        if shard is not None:
+            shard.abort()
+        if self._divided is not None:
+            self._divided.abort()
 
     def _forget_scratch(self) -> None:
         elsewhere, self._elsewhere = self._elsewhere, None
@@ -337,11 +357,15 @@ class Staging:
         """A name within the transaction: a counter, and random digits where several processes count."""
         if self._prefix is not None:
             return f"{self._prefix}{secrets.token_hex(4)}"
-        digits, number = "", next(self._count)
-        while number or not digits:
-            number, digit = divmod(number, 36)
-            digits = _DIGITS[digit] + digits
-        return digits
+        return _base36(next(self._count))
+
+
+def _base36(number: int) -> str:
+    digits = ""
+    while number or not digits:
+        number, digit = divmod(number, 36)
+        digits = _DIGITS[digit] + digits
+    return digits
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections import deque
 from contextlib import suppress
@@ -125,6 +126,7 @@ class Camera(Track):
         frame = value.copy() if hasattr(value, "copy") else value
         self._frames.settle(frame)
         if self._thread.ident is None:
+            atexit.register(self._leave)  # a thread that came back from FFmpeg after the end would take Python down
             self._thread.start()
         with self._changed:
             self._changed.wait_for(lambda: len(self._waiting) < _WAITING or self._error is not None)
@@ -138,6 +140,7 @@ class Camera(Track):
             self._ended = True
             self._changed.notify_all()
         self._thread.join()
+        atexit.unregister(self._leave)
         self.raise_error()
         with clear_errors(self._table):
             return self._frames.close()
@@ -153,6 +156,7 @@ class Camera(Track):
         """Wait for the thread and remove what it made."""
         if self._thread.ident is not None:
             self._thread.join()
+        atexit.unregister(self._leave)
         with suppress(OSError):  # what cannot be removed is swept with the transaction
             self._frames.abort()
 
@@ -160,6 +164,10 @@ class Camera(Track):
         """Raise the thread's error here."""
         if self._error is not None:
             raise self._error
+
+    def _leave(self) -> None:
+        self.stop()
+        self._thread.join()
 
     def _next(self) -> Any:
         with self._changed:

@@ -14,10 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seqlake.dataset import opening, progress, streaming
+from seqlake.dataset import progress, streaming
 from seqlake.dataset.clips import CutFile, Cutter, cut_columns, of_pieces
 from seqlake.dataset.references import Carrier
-from seqlake.dataset.reshaping import remove_all
+from seqlake.dataset.reshaping import whole
 from seqlake.dataset.slicing import Piece, Spans, changes, sliced, steps_in
 from seqlake.dataset.staging import ShardShape, Staging
 from seqlake.errors import SchemaMismatchError
@@ -208,24 +208,10 @@ def _write(
 ) -> Cuts:
     """The new dataset, or nothing of it."""
     source = selection.pinned()
-    if source.schema.id is None:
-        raise SchemaMismatchError(
-            "Rows of a dataset have a sequence_id, these have none.", hint="Select the id column too."
-        )
     schema = _made_of(source.schema, numbered=numbered)
-    opening.refuse_occupied(out, storage=storage)
-    dataset = opening.create(out, schema, storage=storage)
-    staging = Staging(dataset.table, schema, shape=ShardShape())
-    try:
+    with whole(out, schema, shape=ShardShape(), storage=storage) as (dataset, staging):
         pieces = _Pieces(source, schema, staging, borders, numbered=numbered)
         pieces.write()
-        if staging.written or staging.begun:
-            staging.commit("append")
-    except BaseException:
-        staging.discard()
-        remove_all(out, storage=storage)
-        raise
-    dataset.refresh()
     return Cuts(dataset=dataset, left_out=tuple(pieces.left_out), files=tuple(pieces.files))
 
 

@@ -157,6 +157,17 @@ def for_pyiceberg(storage: Mapping[str, str] | None, /, *, scheme: str = "s3") -
     return _renamed(Storage(storage), _PYICEBERG, scheme)
 
 
+def from_pyiceberg(properties: Mapping[str, str], /, *, scheme: str = "s3") -> dict[str, str]:
+    """Options of obstore from the properties of a pyiceberg `FileIO`, handed-out credentials among them."""
+    if scheme == "file":
+        return {}
+    names = {theirs: ours for ours, theirs in reversed(_PYICEBERG[_kind(scheme)].items())}
+    made = {ours: str(properties[theirs]) for theirs, ours in names.items() if properties.get(theirs)}
+    if made.get("endpoint", "").startswith("http://"):
+        made["allow_http"] = "true"
+    return made
+
+
 def _renamed(options: Storage, names: Mapping[str, Mapping[str, str]], scheme: str) -> dict[str, str]:
     return {theirs: options[ours] for ours, theirs in names[_kind(scheme)].items() if ours in options}
 

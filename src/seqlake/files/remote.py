@@ -68,7 +68,13 @@ class ObjectBlob:
             ShardChangedError: The object changed, or does not reach that far.
         """
         check_process()
-        return fetched(plan(starts, stops, self.size, self.location), self.part)
+        requests = plan(starts, stops, self.size, self.location)
+        if self.token or not requests.pieces:
+            return fetched(requests, self.part)
+        # The ETag of the first answer is the one that all others must have.
+        first = requests.pieces[0]
+        data = self.part(*first)
+        return fetched(requests, lambda start, stop: data if (start, stop) == first else self.part(start, stop))
 
     def part(self, start: int, stop: int) -> memoryview:
         """One range in one request."""
@@ -82,10 +88,12 @@ class ObjectBlob:
             answer = obstore.get(handle, self._path, options=options)
             seen = _token(answer.meta)
             data = memoryview(answer.bytes())
+        if not self.token and int(answer.meta["size"]) == self.size:
+            self.token = seen  # nobody looked before: from here on it stays what it is
         if seen != self.token or len(data) != stop - start:
             raise ShardChangedError(
-                f"{self.location} changed while it was open: expected ETag {self.token}, found {seen}. "
-                "Open the dataset again.",
+                f"{self.location} changed while it was open: expected {self.size} bytes of ETag {self.token or 'any'}, "
+                f"found {answer.meta['size']} of {seen}. Open the dataset again.",
                 path=self.location,
             )
         return data
@@ -173,6 +181,25 @@ class ObjectStore:
             found = obstore.head(self.handle(), checked(path))
         return ObjectBlob(self, path, int(found["size"]), _token(found))
 
+    def known(self, path: str, size: int, /) -> ObjectBlob:
+        """The object of that name, whose size somebody wrote down; asks nothing.
+
+        Its ETag is that of the first answer. Not there, or of another size, is an error then.
+        """
+        return ObjectBlob(self, checked(path), size, "")
+
+    def stamp(self, path: str, /) -> str:
+        """ETag and time of the last change: equal bytes that were written again have another one.
+
+        Raises:
+            FileNotFoundError: There is no such object.
+        """
+        import obstore
+
+        with self.translated(path):
+            found = obstore.head(self.handle(), checked(path))
+        return f"{_token(found)} {found['last_modified'].isoformat()}"
+
     def first_read(
         self, path: str, starts: Ints, stops: Ints, /, *, size: int
     ) -> tuple[ObjectBlob, list[memoryview]] | None:
@@ -190,21 +217,13 @@ class ObjectStore:
         Raises:
             FileNotFoundError: There is none.
         """
-        import obstore
-
-        requests = plan(starts, stops, size, f"{self.root}/{path}")
-        if not requests.pieces:
+        found = self.known(path, size)
+        if not plan(starts, stops, size, found.location).pieces:
             return None
-        first, end = requests.pieces[0]
-        with self.translated(path):
-            answer = obstore.get(self.handle(), checked(path), options={"range": (first, end)})
-            if int(answer.meta["size"]) != size:
-                return None
-            found = ObjectBlob(self, path, size, _token(answer.meta))
-            data = memoryview(answer.bytes())
-        if len(data) != end - first:
+        try:
+            return found, found.ranges(starts, stops)
+        except ShardChangedError:
             return None
-        return found, fetched(requests, lambda start, stop: data if start == first else found.part(start, stop))
 
     def read(self, path: str, /) -> bytes:
         """A small object, whole, in one request; `blob` takes two."""

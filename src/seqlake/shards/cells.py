@@ -212,3 +212,23 @@ def gather(flat: Flat, rows: Ints, /) -> NDArray[Any]:
 def _destride(part: NDArray[np.uint8], stride: int, width: int) -> NDArray[np.uint8]:
     count = (part.size - width) // stride + 1
     return np.lib.stride_tricks.as_strided(part, (count, width), (stride, 1)).reshape(-1)
+
+
+def takeable(batch: pa.RecordBatch, /) -> pa.RecordBatch:
+    """The batch with plain text and bytes where it has views, of which pyarrow cannot take single rows."""
+    kinds = [_without_views(field.type) for field in batch.schema]
+    if all(kind == field.type for kind, field in zip(kinds, batch.schema, strict=True)):
+        return batch
+    arrays = [array.cast(kind) for array, kind in zip(batch.columns, kinds, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+
+
+def _without_views(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_binary_view(kind):
+        return pa.binary()
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        inner = _without_views(kind.value_type)
+        return kind if inner == kind.value_type else pa.list_(inner)
+    return kind

@@ -124,6 +124,9 @@ class ColumnsReader:
         if isinstance(source, Constant):
             return source
         reader = self._side(source.shard) if isinstance(source, Beside) else self.inner
+        holds = getattr(reader, "holds", None)
+        if holds is not None and holds(source.name):  # known without asking the file
+            return reader, source.name
         known = getattr(reader, "schema", None)
         absent = known is not None and source.name not in known.names
         return Constant(None) if absent else (reader, source.name)
@@ -165,13 +168,17 @@ class ColumnsReader:
             arrays = [
                 pa.array([source.value], field.type).take(pa.array(np.zeros(count, np.int64)))
                 if isinstance(source, Constant)
-                else cast(taken[id(source[0])][source[1]], field.type, column=field.name)
+                else self._shown_cells(taken[id(source[0])][source[1]], field)
                 for field, source in zip(fields, sources.values(), strict=True)
             ]
             if fields:
                 yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
             else:
                 yield from count_only(count)
+
+    def _shown_cells(self, cells: pa.Array, field: pa.Field) -> pa.Array:
+        """Cells of the file as the schema shows them."""
+        return cast(cells, field.type, column=field.name)
 
     def flat(self, column: str, /) -> Flat | None:
         """The column without decoding, as the schema shows it; None: use `batches`."""

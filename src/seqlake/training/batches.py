@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from seqlake.protocols import Ints
     from seqlake.training.cells import Cells
-    from seqlake.training.damage import BadSample
+    from seqlake.training.damage import BadSample, Harm
     from seqlake.training.gather import Ranges
     from seqlake.training.opened import Opened
     from seqlake.training.survey import Survey
@@ -93,6 +93,7 @@ class Chunk:
         columns: For each temporal column, where its windows lie.
         values: [n] of every column with one value a sample, with its mask, and of what identifies the samples.
         size: B, samples of a batch.
+        origins: Bytes of a batch's steps, on average, by where they are copied from: see `telemetry.ORIGINS`.
         pieces: The memory that it points into, which stays while it is in use.
     """
 
@@ -100,6 +101,7 @@ class Chunk:
     size: int
     columns: dict[str, Found]
     values: Batch
+    origins: Mapping[str, float]
     pieces: tuple[memoryview, ...]
 
 
@@ -114,8 +116,8 @@ class Assembler:
         self.opened = opened
         self._buffers: dict[str, NDArray[np.uint8]] | None = None
 
-    def origins(self, rows: Ints, *, size: int) -> dict[str, float]:
-        """Bytes of `size` windows of these rows, on average, by where they are copied from: see `ORIGINS`."""
+    def _origins(self, rows: Ints, shards: Ints, size: int) -> dict[str, float]:
+        """Of `size` windows of these rows, of which `shards` says how many are in each."""
         opened = self.opened
         nbytes = 0.0
         for track in self._survey.tracks:
@@ -125,7 +127,7 @@ class Assembler:
             nbytes += float(opened.cells[name].steps[rows].mean()) * width * size
         if not nbytes:
             return {}
-        shares = np.bincount(opened.origins[opened.shard_of(rows)], minlength=len(ORIGINS)) / len(rows)
+        shares = np.bincount(opened.origins, weights=shards, minlength=len(ORIGINS)) / len(rows)
         return {name: nbytes * share for name, share in zip(ORIGINS, shares.tolist(), strict=True) if share}
 
     def reuse_buffers(self) -> None:
@@ -139,19 +141,20 @@ class Assembler:
             samples: Of some batches, one after the other.
             size: B, samples of a batch.
         """
-        self.opened.visit(samples.rows)
+        shards = self.opened.visit(samples.rows)
         values: Batch = {}
         for name, column in self.opened.values.items():
             assert column.values is not None
-            values[name] = column.values[samples.rows]
+            values[name] = column.values.take(samples.rows, axis=0)
             if name in self._survey.singles:
-                values[f"{name}_mask"] = column.present[samples.rows]
+                values[f"{name}_mask"] = column.present.take(samples.rows)
         values["start"] = samples.anchors
         return Chunk(
             samples=samples,
             size=size,
             columns={track.column: self._find(track, samples, size) for track in self._survey.tracks},
             values=values,
+            origins=self._origins(samples.rows, shards, size),
             pieces=self.opened.memory.pieces,
         )
 
@@ -174,6 +177,13 @@ class Assembler:
             batch[name] = column[start:stop]
         return batch
 
+    def close(self) -> None:
+        """End what is done ahead of batches, if anything is."""
+
+    def harmed(self, samples: Samples) -> Mapping[int, Sequence[Harm]]:  # noqa: ARG002 - a batch of samples, as it is made
+        """Place in a batch -> what only making it showed to be bad: nothing, cells are looked at before."""
+        return {}
+
     @property
     def _edges(self) -> str:
         window = self._survey.window
@@ -181,26 +191,41 @@ class Assembler:
 
     def _find(self, track: Track, samples: Samples, size: int) -> Found:
         cells = self.opened.cells[track.column]
-        counts = cells.steps[samples.rows]
-        steps = counts if self._survey.steps is None else self._survey.steps[samples.rows]
         if (
             track.first is not None
             and len(cells.layouts) == 1
             and 0 < cells.layouts[0].width == cells.layouts[0].stride
         ):
-            return self._find_runs(track, samples, np.minimum(counts, steps), size)
-        numbers, mask = self._numbers(track, samples.rows, samples.anchors, steps=steps, counts=counts)
+            return self._find_runs(track, samples, size)
+        return self._find_steps(track, samples, size)
+
+    def _find_steps(self, track: Track, samples: Samples, size: int) -> Found:
+        rows = samples.rows
+        counts = self.opened.cells[track.column].steps[rows]
+        steps = counts if self._survey.steps is None else self._survey.steps[rows]
+        numbers, mask = self._numbers(track, rows, samples.anchors, steps=steps, counts=counts)
         nothing = np.zeros(0, dtype=np.int64)
         missing = self._by_batch(np.flatnonzero(~mask), mask.size, size * track.width)
         return Found(mask=mask, missing=missing, runs=None, apart=nothing, numbers=numbers)
 
-    def _find_runs(self, track: Track, samples: Samples, limit: Ints, size: int) -> Found:
+    def _limits(self, cells: Cells, rows: Ints) -> Ints:
+        """[n] steps that exist of a column and by the clock."""
+        if self._survey.steps is None:
+            return cells.steps.take(rows)
+        if len(cells.steps) < len(rows):
+            return np.minimum(cells.steps, self._survey.steps).take(rows)
+        return np.minimum(cells.steps.take(rows), self._survey.steps.take(rows))
+
+    def _find_runs(self, track: Track, samples: Samples, size: int) -> Found:
         cells, first, width = self.opened.cells[track.column], track.first, track.width
         assert first is not None
         stride = cells.layouts[0].stride
+        limit = self._limits(cells, samples.rows)
         begin = samples.anchors + first
-        address = cells.address[samples.rows] + begin * stride
-        edges = np.flatnonzero((begin < 0) | (begin + width > limit))
+        address = begin * stride
+        address += cells.address.take(samples.rows)
+        beyond = begin > limit - width
+        edges = np.flatnonzero(beyond if first >= 0 else beyond | (begin < 0))
         offsets = begin[edges, None] + np.arange(width)
         lacks = (offsets < 0) | (offsets >= limit[edges, None])
         mask = np.ones((len(begin), width), dtype=np.bool_)
@@ -213,10 +238,11 @@ class Assembler:
             apart = edges[leaves | (cells.steps[samples.rows[edges]] == 0)]
         runs = None
         if len(apart) < len(address):
-            inside = np.ones(len(address), dtype=np.bool_)
-            inside[apart] = False
-            address[apart] = address[np.argmax(inside)]  # any readable one
-            runs = self.opened.memory.ranges(address, width * stride, size=size)
+            if len(apart):
+                inside = np.ones(len(address), dtype=np.bool_)
+                inside[apart] = False
+                address[apart] = address[np.argmax(inside)]  # any readable one
+            runs = self.opened.memory.ranges(address, width * stride, size=size, together=self._buffers is None)
         alone = slice(None) if runs is None else apart
         return Found(
             mask=mask,
@@ -255,7 +281,7 @@ class Assembler:
         start = number * chunk.size
         stop = min(start + chunk.size, len(rows))
         if found.runs is None:
-            return self._picks(cells, rows[start:stop], found.numbers[start:stop])
+            return self.picks(cells, rows[start:stop], found.numbers[start:stop])
         layout = cells.layouts[0]
         out = None if self._buffers is None else self._buffer(track.column, stop - start, track.width * layout.stride)
         data = found.runs.copy(number, out=out)
@@ -263,7 +289,7 @@ class Assembler:
         if len(found.apart):
             low, high = found.apart.searchsorted(start), found.apart.searchsorted(stop)
             alone = found.apart[low:high]
-            values[alone - start] = self._picks(cells, rows[alone], found.numbers[low:high])
+            values[alone - start] = self.picks(cells, rows[alone], found.numbers[low:high])
         return values
 
     def _buffer(self, name: str, rows: int, width: int) -> NDArray[np.uint8]:
@@ -272,7 +298,7 @@ class Assembler:
             self._buffers[name] = np.empty((rows, width), dtype=np.uint8)
         return self._buffers[name]
 
-    def _picks(self, cells: Cells, rows: Ints, numbers: Ints) -> NDArray[Any]:
+    def picks(self, cells: Cells, rows: Ints, numbers: Ints) -> NDArray[Any]:
         """[n, W, ...] steps gathered one by one; zeros where a row has none."""
         shape = cells.shape if cells.shape is not None else ()
         stored = cells.layouts[0].stored if len(cells.layouts) == 1 else cells.dtype

@@ -7,11 +7,12 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from seqlake.files.ranges import GAP
 from seqlake.shards.files import ParquetShard
 from seqlake.shards.parquet.reader import ParquetReader
-from seqlake.training.shard_cache.sources import beneath, is_remote, over
+from seqlake.training.shard_cache.layers import beneath, is_remote, over
 from seqlake.training.transfers import MeteredBlob, read_ranges
 
 if TYPE_CHECKING:
@@ -38,13 +39,27 @@ class Steps:
     numbers: Ints
 
 
-def flats(shard: Shard, columns: Sequence[str], transfers: Transfers, /) -> dict[str, Flat] | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """A remote shard whose windows can be read by range.
+
+    Attributes:
+        flats: Where its columns lie.
+        others: Further columns, read whole.
+    """
+
+    flats: dict[str, Flat]
+    others: pa.Table
+
+
+def look(shard: Shard, columns: Sequence[str], transfers: Transfers, /, *, others: Sequence[str] = ()) -> Look | None:
     """Where columns of a remote shard lie, if all of them can be read by range.
 
     Args:
         shard: The shard.
         columns: Its temporal columns that windows take.
         transfers: What reads the footer and the index, in a few requests.
+        others: Columns to read whole.
 
     Returns:
         None where the shard is no remote Parquet, or a column is not flat: then fetch it whole.
@@ -54,10 +69,13 @@ def flats(shard: Shard, columns: Sequence[str], transfers: Transfers, /) -> dict
         return None
     reader = over(shard, MeteredBlob(base.blob, transfers), kind=_Remote).open()
     try:
-        found = {name: reader.flat(name) for name in columns}
+        flats = {name: flat for name in columns if (flat := reader.flat(name)) is not None}
+        if len(flats) < len(columns):
+            return None
+        found = pa.Table.from_batches(reader.batches(others)) if others else pa.table({})
+        return Look(flats=flats, others=found)
     finally:
         reader.close()
-    return {name: flat for name, flat in found.items() if flat is not None} if None not in found.values() else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,16 +1,18 @@
-"""How much memory, or which folder, a loader may use for shards that cannot be read in place."""
+"""How much memory, or which folder, a loader may use for shards that cannot be read in place, and what it fetches."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 if TYPE_CHECKING:
     from os import PathLike
+
+Fetch = Literal["auto", "range", "whole"]
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
@@ -24,6 +26,11 @@ class Cache:
             run. None keeps what was decoded in memory.
         limit: Bytes, as a number or as in `"20 GB"`; by default half of the folder's disk, or a tenth of the machine's
             memory.
+        fetch: What is read of remote shards: `"whole"` all steps of the columns wanted, once; `"range"` the bytes of
+            windows alone, each time they come; `"auto"` by range where that is less than a quarter of the whole.
+
+    Raises:
+        ValueError: `fetch` is none of the three.
 
     Example:
         >>> Cache(limit="1.5 GB").nbytes
@@ -32,6 +39,11 @@ class Cache:
 
     path: str | PathLike[str] | None = None
     limit: int | str | None = None
+    fetch: Fetch = field(default="auto", kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.fetch not in get_args(Fetch):
+            raise ValueError(f"Cache fetch: expected one of {', '.join(get_args(Fetch))}, found {self.fetch!r}.")
 
     @property
     def nbytes(self) -> int:

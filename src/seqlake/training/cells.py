@@ -79,6 +79,12 @@ class Cells:
         self._set(shard, rows, layout, low + flat.start, steps)
         self.low[shard], self.high[shard] = low, high
 
+    def count(self, shard: int, rows: slice, flat: Flat) -> None:
+        """Take in how many steps there are in a shard whose windows are read by range: none of them is in memory."""
+        layout = Layout(flat.stored, flat.shape, flat.stride)
+        self._agree(layout, flat.blob.location)
+        self._set(shard, rows, layout, np.zeros_like(flat.start), np.maximum(flat.steps, 0))
+
     def keep(self, shard: int, rows: slice, values: NDArray[Any], steps: Ints, memory: Memory) -> None:
         """Take in a shard that was decoded: its steps one after the other, C-contiguous."""
         shape = values.shape[1:]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -12,6 +12,7 @@ import numpy as np
 from seqlake import media
 from seqlake.errors import SchemaMismatchError, SeqlakeError
 from seqlake.protocols import Source
+from seqlake.training.transfers import MeteredBlob
 from seqlake.windows.frames import Shown, by_time
 from seqlake.windows.sources import place_of, told
 
@@ -23,10 +24,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from seqlake.protocols import Decoder, Ints
+    from seqlake.spec.column_types import ColumnType
     from seqlake.spec.schema import Column
     from seqlake.training.decoding import DecoderPool
     from seqlake.training.opened import Opened
     from seqlake.training.pictures import EncodedCells
+    from seqlake.training.transfers import Transfers
     from seqlake.windows.sources import Files, Place
     from seqlake.windows.tracks import Track
 
@@ -88,6 +91,26 @@ class FrameColumn(Protocol):
         """What messages call a clip."""
 
 
+@dataclass(frozen=True, slots=True)
+class MeteredFiles:
+    """`Files` whose reading from stores is counted, bounded, and tried again after errors that pass.
+
+    Attributes:
+        files: Opens them.
+        transfers: What reads them.
+    """
+
+    files: Files
+    transfers: Transfers
+
+    def source(self, reference: str, column: ColumnType, /) -> Source:
+        """What a decoder opens; see `Files.source`."""
+        found = self.files.source(reference, column)
+        if isinstance(found.blob, bytes) or found.blob.view() is not None:
+            return found
+        return replace(found, blob=MeteredBlob(found.blob, self.transfers))
+
+
 class Videos:
     """A column of video files, or of parts of them.
 
@@ -107,7 +130,7 @@ class Videos:
         column: Column,
         opened: Opened,
         *,
-        files: Files,
+        files: MeteredFiles,
         pool: DecoderPool,
         size: tuple[int, int] | None,
         device: str,
@@ -224,7 +247,7 @@ class Pictures:
         opened: Opened,
         *,
         cells: EncodedCells,
-        files: Files,
+        files: MeteredFiles,
         size: tuple[int, int] | None,
     ) -> None:
         self.track = track

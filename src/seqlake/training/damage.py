@@ -6,7 +6,7 @@ import errno
 import math
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from seqlake.errors import BadDataError, DamagedTableError, DecodeError, SchemaMismatchError, SeqlakeError
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 Policy = Literal["raise", "mask", "substitute"]
 POLICIES: tuple[Policy, ...] = ("raise", "mask", "substitute")
+
+LEDGER = "ledger"
+"""What batches of worker processes carry beside their columns: the entries that were made for them."""
 
 _DAMAGE = (DecodeError, DamagedTableError, SchemaMismatchError, FileNotFoundError)
 _PASSING = (ConnectionError, TimeoutError, PermissionError, MemoryError)
@@ -183,6 +186,28 @@ class Ledger:
                     hint="Run `seqlake validate --depth decode` to see what is damaged, or allow more: "
                     f"loader.on_error({self.budget.policy!r}, budget=...).",
                 )
+
+    def drain(self) -> tuple[BadSample, ...]:
+        """The entries kept since the last call, which are kept here no longer; counts stay."""
+        found, self._entries = tuple(self._entries), []
+        return found
+
+    def collect(self, batch: dict[str, Any], /) -> None:
+        """Enter what a worker process met in making a batch, and take it out of the batch.
+
+        Args:
+            batch: From a `DataLoader` with workers; one without `"ledger"` is left as it is.
+
+        Raises:
+            BadDataError: All processes together met more bad samples than the budget allows.
+
+        Example:
+            ```python
+            for batch in DataLoader(loader.torch(), batch_size=None, num_workers=4):
+                loader.ledger.collect(batch)
+            ```
+        """
+        self.add(batch.pop(LEDGER, ()))
 
     def _worst(self) -> str:
         worst = [f"{file} ({count})" for file, count in self.files.most_common(_TOLD)]

@@ -7,12 +7,13 @@ it back. Threads come with work and go when there is none, so a loop that is lef
 from __future__ import annotations
 
 import os
+import weakref
 from collections import OrderedDict
 from contextlib import contextmanager
 from heapq import heappop, heappush
 from itertools import count
 from threading import Lock, Thread, current_thread
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator
@@ -45,6 +46,8 @@ class Workers:
         self._threads: list[Thread] = []
         self._busy = 0
         self._closed = False
+        # Also when the interpreter ends: a thread that came back from FFmpeg after that would take it down.
+        weakref.finalize(self, _end, self._lock, self._waiting, self._threads)
 
     def put(self, need: int, work: Callable[[], None]) -> None:
         """Have something done; what has the smaller `need` comes first. `work` itself sees to its errors."""
@@ -54,7 +57,7 @@ class Workers:
             heappush(self._waiting, (need, next(self._numbers), work))
             if self._busy < self.size:
                 thread = Thread(target=self._run, name=f"{THREADS}-{self._busy}", daemon=True)
-                self._threads = [*(one for one in self._threads if one.is_alive()), thread]
+                self._threads[:] = [*(one for one in self._threads if one.is_alive()), thread]
                 self._busy += 1
                 thread.start()
 
@@ -62,10 +65,7 @@ class Workers:
         """Forget what waits, and see the threads end after what they are at."""
         with self._lock:
             self._closed = True
-            self._waiting.clear()
-            threads = [thread for thread in self._threads if thread is not current_thread()]
-        for thread in threads:
-            thread.join(_PATIENCE)
+        _end(self._lock, self._waiting, self._threads)
 
     def _run(self) -> None:
         while True:
@@ -76,6 +76,14 @@ class Workers:
                 work = heappop(self._waiting)[2]
             work()
             del work  # what it holds may be large
+
+
+def _end(lock: Lock, waiting: list[Any], threads: list[Thread]) -> None:
+    with lock:
+        waiting.clear()
+        others = [thread for thread in threads if thread is not current_thread()]
+    for thread in others:
+        thread.join(_PATIENCE)
 
 
 class DecoderPool:

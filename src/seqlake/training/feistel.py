@@ -62,7 +62,7 @@ class Domain:
             return self
         assert isinstance(self.high, np.ndarray)
         assert isinstance(self.low, np.ndarray)
-        return Domain(self.m[which], self.high[which], self.low[which])
+        return Domain(self.m.take(which), self.high.take(which), self.low.take(which))
 
     @property
     def dtype(self) -> type[np.unsignedinteger[Any]]:

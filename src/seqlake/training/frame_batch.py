@@ -19,13 +19,13 @@ from seqlake.windows.frames import find, steps_shown
 from seqlake.windows.sources import told
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from seqlake.protocols import Ints
     from seqlake.training.batches import Batch
-    from seqlake.training.clips import Clip, FrameColumn
+    from seqlake.training.clips import Clip, FrameColumn, Shape
     from seqlake.training.decoding import Workers
     from seqlake.training.frames import FrameColumns
 
@@ -33,7 +33,7 @@ _PATIENCE = 600.0  # seconds without a batch's frames after which something is w
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Task:
+class Task:
     """Frames of one clip that one thread decodes: ascending, each once, and where each is wanted."""
 
     column: int
@@ -51,6 +51,7 @@ class FrameBatch:
     """
 
     allocate: Callable[[str, tuple[int, ...], np.dtype[Any]], NDArray[Any]]
+    scratch: Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
 
     def __init__(
         self, frame_columns: FrameColumns, workers: Workers, rows: Ints, anchors: Ints, *, number: int
@@ -105,11 +106,18 @@ class FrameBatch:
             worst = {harm.column: harm for harm in sorted(harms, key=lambda harm: harm.error, reverse=True)}
             self.harmed[slot] = [worst[name] for name in sorted(worst)]
         batch: Batch = {}
-        for column, frames, mask in zip(self._frame_columns.columns, self._frames, self._masks, strict=True):
-            self.work.delivered += mask.size
-            turned = frames.transpose(0, 1, 4, 2, 3) if self._frame_columns.options.layout == "TCHW" else frames
-            batch |= {column.track.column: turned, f"{column.track.column}_mask": mask}
+        for number, column in enumerate(self._frame_columns.columns):
+            self.work.delivered += self._masks[number].size
+            batch |= self._named(number, column.track.column)
         return batch
+
+    def _named(self, number: int, name: str) -> Batch:
+        """What batches hold of a column."""
+        return {name: self._turned(self._frames[number]), f"{name}_mask": self._masks[number]}
+
+    def _turned(self, frames: NDArray[Any]) -> NDArray[Any]:
+        """[..., height, width, 3] frames in the layout that was asked for."""
+        return np.moveaxis(frames, -1, -3) if self._frame_columns.options.layout == "TCHW" else frames
 
     def _stage(self, works: Sequence[Callable[[], None]], then: Callable[[], None]) -> None:
         """Have pieces of work done, each by any thread, and then something else by the last of them."""
@@ -163,12 +171,12 @@ class FrameBatch:
 
     def _arrange(self) -> None:
         """Find every frame, make room for all of them, and deal them to the threads."""
-        tasks: list[_Task] = []
+        tasks: list[Task] = []
         for number in range(len(self._frame_columns.columns)):
             tasks += self._arranged(number)
         self._stage([partial(self._decode, task) for task in tasks], self._ready.set)
 
-    def _arranged(self, number: int) -> list[_Task]:
+    def _arranged(self, number: int) -> list[Task]:
         column, survey = self._frame_columns.columns[number], self._frame_columns.survey
         shape, dtype = column.shape()
         width = column.track.width
@@ -177,18 +185,7 @@ class FrameBatch:
         wanted = np.zeros((len(self.rows), width), np.bool_)
         parts: dict[Hashable, list[tuple[Ints, Ints]]] = {}
         places = np.arange(mask.size).reshape(mask.shape)
-        order = np.argsort(self.rows, kind="stable")
-        for own in np.split(order, np.flatnonzero(np.diff(self.rows[order])) + 1):
-            row = int(self.rows[own[0]])
-            key = column.key(row)
-            if key is None:
-                continue
-            clip = self._clip(number, key, row)
-            if clip is not None and clip.shape is not None:
-                self._check_shape(number, clip, (shape, dtype), row)
-            if clip is None or (number, key) in self._lost:
-                self._harm(own, self._lost[number, key], column, key)
-                continue
+        for own, row, key, clip in self._filmed(number, (shape, dtype)):
             first, shown = column.shown(row, clip)
             steps = steps_shown(column.track, shown) if survey.steps is None else int(survey.steps[row])
             stamps = column.track.timestamps and self._frame_columns.opened.cell(column.track.timestamps, row)
@@ -206,6 +203,26 @@ class FrameBatch:
         self._masks.append(mask)
         return self._dealt(number, parts, int(wanted.sum()))
 
+    def _filmed(self, number: int, shape: Shape) -> Iterator[tuple[Ints, int, Hashable, Clip]]:
+        """Each row that has a clip of a column: its positions in the batch, the row, and the clip with its key."""
+        column, order = self._frame_columns.columns[number], np.argsort(self.rows, kind="stable")
+        for own in np.split(order, np.flatnonzero(np.diff(self.rows[order])) + 1):
+            row = int(self.rows[own[0]])
+            key = column.key(row)
+            if key is None:
+                continue
+            clip = self._clip(number, key, row)
+            if clip is not None and clip.shape is not None:
+                self._check_shape(number, clip, shape, row)
+            if clip is None or (number, key) in self._lost:
+                self._harm(own, self._lost[number, key], column, key)
+                continue
+            yield own, row, key, clip
+
+    def _slots(self, number: int, places: Ints) -> Ints:
+        """[n] places among a column's frames -> positions in the batch."""
+        return places // self._frame_columns.columns[number].track.width
+
     def _clip(self, number: int, key: Hashable, row: int) -> Clip | None:
         clips = self._clips[number]
         if key not in clips and (number, key) not in self._lost:
@@ -216,10 +233,10 @@ class FrameBatch:
                 clips[key] = known
         return clips.get(key)
 
-    def _dealt(self, number: int, parts: dict[Hashable, list[tuple[Ints, Ints]]], total: int) -> list[_Task]:
+    def _dealt(self, number: int, parts: dict[Hashable, list[tuple[Ints, Ints]]], total: int) -> list[Task]:
         """Each clip's frames as one piece of work, or as several of whole groups of pictures."""
         most = max(1, -(-total // (2 * self._workers.size)))
-        tasks: list[_Task] = []
+        tasks: list[Task] = []
         for key, own in parts.items():
             places, numbers = (np.concatenate(arrays) for arrays in zip(*own, strict=True))
             if not len(places):
@@ -235,10 +252,10 @@ class FrameBatch:
             for low, high in zip(edges, [*edges[1:], len(unique)], strict=True):
                 inside = (which >= low) & (which < high)
                 order = np.argsort(which[inside], kind="stable")
-                tasks.append(_Task(number, key, unique[low:high], which[inside][order] - low, places[inside][order]))
+                tasks.append(Task(number, key, unique[low:high], which[inside][order] - low, places[inside][order]))
         return tasks
 
-    def _decode(self, task: _Task) -> None:
+    def _decode(self, task: Task) -> None:
         column = self._frame_columns.columns[task.column]
         out = self._frames[task.column]
         out = out.reshape(-1, *out.shape[2:])
@@ -249,19 +266,20 @@ class FrameBatch:
             if len(task.places) == len(task.frames) and bool((np.diff(task.places) == 1).all()):
                 column.read(task.key, clip, task.frames, out[first : first + len(task.frames)])
             else:
-                found = column.read(task.key, clip, task.frames, None)
+                shape, dtype = out.shape[1:], out.dtype
+                found = column.read(task.key, clip, task.frames, self.scratch((len(task.frames), *shape), dtype))
                 for place, number in zip(task.places.tolist(), task.which.tolist(), strict=True):
                     out[place] = found[number]
         except (SeqlakeError, OSError) as error:
             if not self._tolerates(error):
-                row = int(self.rows[first // column.track.width])
+                row = int(self.rows[self._slots(task.column, task.places[:1])[0]])
                 raise self._told(error, column, row, f", frames {task.frames[0]} to {task.frames[-1]}") from error
             self._decode_singly(task, out)
         with self._lock:
             self.work.frames += len(task.frames)
             self.work.seconds += perf_counter() - began
 
-    def _decode_singly(self, task: _Task, out: NDArray[Any]) -> None:
+    def _decode_singly(self, task: Task, out: NDArray[Any]) -> None:
         """What can be decoded of a damaged clip: whether a frame can must not depend on what it is decoded with."""
         column, mask = self._frame_columns.columns[task.column], self._masks[task.column].reshape(-1)
         clip = self._clips[task.column][task.key]
@@ -275,7 +293,7 @@ class FrameBatch:
                     raise
                 out[places] = 0
                 mask[places] = False
-                slots = {*(places // column.track.width).tolist()} - harmed
+                slots = {*self._slots(task.column, places).tolist()} - harmed
                 harmed |= slots
                 self._harm(np.array(sorted(slots), np.int64), error, column, task.key)
 

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
-from functools import partial
 from importlib.util import find_spec
+from math import prod
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from seqlake.plugins import require
-from seqlake.training.clips import Pictures, Videos
+from seqlake.training.clips import MeteredFiles, Pictures, Videos
 from seqlake.training.decoding import DecoderPool, Workers, cores
 from seqlake.training.frame_batch import FrameBatch
+from seqlake.training.frame_sequences import SequenceFrames
 from seqlake.training.pictures import EncodedCells
+from seqlake.training.transfers import Transfers
 from seqlake.windows.sources import Files
-from seqlake.windows.spec import Window
+from seqlake.windows.spec import Whole, Window
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,7 +34,7 @@ if TYPE_CHECKING:
 Layout = Literal["THWC", "TCHW"]
 LAYOUTS: tuple[Layout, ...] = ("THWC", "TCHW")
 _DECODERS = 64  # at hand for each thread; one that has decoded 640 x 480 holds about 1.3 MB
-_RING = 3  # batches whose frames are in memory at a time: in use, under way, asked for
+_KEPT = 3  # batches whose memory is kept for later ones: in use, under way, asked for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,13 +75,17 @@ class FrameColumns:
 
     Args:
         prepared: The dataset through the window.
+
+    Attributes:
+        transfers: What reads videos and images that lie in stores.
     """
 
     def __init__(self, prepared: Prepared) -> None:
         self.prepared = prepared
         self.survey, self.opened = prepared.survey, prepared.opened
         self.options = prepared.settings.frames
-        schema, files = prepared.source.schema, Files.of(prepared.source)
+        self.transfers = Transfers()
+        schema, files = prepared.source.schema, MeteredFiles(Files.of(prepared.source), self.transfers)
         pool = DecoderPool(most=_DECODERS * (self.options.threads or cores()))
         self.columns: list[FrameColumn] = []
         for track in self.survey.framed:
@@ -107,20 +115,23 @@ class FrameStream:
     Args:
         prepared: The dataset through the window.
         sharers: How many processes decode on this machine's cores.
-        reuse: Frames are written where those of three batches ago were.
 
     Attributes:
         harmed: Of the batch taken last: position in it -> what is wrong there. Empty unless bad data are tolerated.
     """
 
-    def __init__(self, prepared: Prepared, *, sharers: int = 1, reuse: bool = False) -> None:
+    def __init__(self, prepared: Prepared, *, sharers: int = 1) -> None:
         self._prepared = prepared
         self._size = prepared.settings.frames.threads or max(1, cores() // sharers)
-        self._buffers: dict[tuple[str, int], NDArray[Any]] | None = {} if reuse else None
-        self._pid = os.getpid()
-        self._workers = Workers(self._size)
+        self._begin_anew()
         self._number = 0
         self.harmed: dict[int, list[Harm]] = {}
+
+    def _begin_anew(self) -> None:
+        self._pid = os.getpid()
+        self._workers = Workers(self._size)
+        self._memory: dict[str, Recycled] = {}
+        self._scratch = Recycled(self._size)
 
     def share(self, other: FrameStream, /) -> None:
         """Have another stream's threads do the work."""
@@ -129,11 +140,12 @@ class FrameStream:
     def begin(self, rows: Ints, anchors: Ints) -> FrameBatch:
         """Have the frames of one batch decoded."""
         if self._pid != os.getpid():  # a parent's threads are not here
-            self._pid, self._workers = os.getpid(), Workers(self._size)
+            self._begin_anew()
         frame_columns = self._prepared.frame_columns
         frame_columns.opened.visit(rows)
-        batch = FrameBatch(frame_columns, self._workers, rows, anchors, number=self._number)
-        batch.allocate = partial(self._allocate, self._number % _RING)
+        kind = SequenceFrames if isinstance(frame_columns.survey.window, Whole) else FrameBatch
+        batch = kind(frame_columns, self._workers, rows, anchors, number=self._number)
+        batch.allocate, batch.scratch = self._allocate, self._scratch.empty
         self._number += 1
         batch.start()
         return batch
@@ -152,10 +164,46 @@ class FrameStream:
         if self._pid == os.getpid():
             self._workers.close()
 
-    def _allocate(self, place: int, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        if self._buffers is None:
-            return np.empty(shape, dtype)
-        found = self._buffers.get((name, place))
-        if found is None or found.shape != shape or found.dtype != dtype:
-            found = self._buffers[name, place] = np.empty(shape, dtype)
-        return found
+    def _allocate(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        return self._memory.setdefault(name, Recycled(_KEPT)).empty(shape, dtype)
+
+
+class Recycled:
+    """Memory for arrays: that of an earlier one which nobody has any more, else fresh.
+
+    Memory fresh from the system is cleared page by page as it is first written to: for frames that is half of what
+    decoding costs.
+
+    Args:
+        most: Pieces that are kept.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = Lock()
+        self._pieces: list[NDArray[np.uint8]] = []
+        self._alone = _references([np.empty(0, np.uint8)], 0)
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """An array whose values are anything."""
+        nbytes = prod(shape) * dtype.itemsize
+        with self._lock:
+            piece = self._piece(nbytes)
+        return piece[:nbytes].view(dtype).reshape(shape)
+
+    def _piece(self, nbytes: int) -> NDArray[np.uint8]:
+        # Whoever has the array that was handed out, or any view of it, holds a reference to the piece kept here.
+        free = [place for place in range(len(self._pieces)) if _references(self._pieces, place) == self._alone]
+        for place in free:
+            if nbytes <= self._pieces[place].nbytes:
+                return self._pieces[place]
+        fresh = np.empty(nbytes, np.uint8)
+        if len(self._pieces) < self._most:
+            self._pieces.append(fresh)
+        elif free:
+            self._pieces[free[0]] = fresh
+        return fresh
+
+
+def _references(pieces: list[NDArray[np.uint8]], place: int) -> int:
+    return sys.getrefcount(pieces[place])

@@ -17,12 +17,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from seqlake.protocols import Ints
 
 _KEPT = 24 << 20  # bytes of freed memory that stay with the process
 _BLOCK = 1 << 20  # bytes gathered at a time without torch: what is read is still in the cache when it is written
+
+# With torch a call costs as much as copying 10 kB, so small batches are copied several at a time. They share memory,
+# and who keeps one batch keeps its neighbours: hence few, and none that are large.
+_TOGETHER = 4
+_TOGETHER_BYTES = 2 << 20
 
 
 @cache
@@ -41,6 +48,15 @@ class Memory:
         self._held: dict[int, memoryview] = {}  # by its first address
         self._low = 0
         self._high = 0
+
+    @classmethod
+    def joined(cls, memories: Sequence[Memory], /) -> Memory:
+        """The pieces of several, as they are now."""
+        made = cls()
+        for memory in memories:
+            for piece in memory.pieces:
+                made.hold(piece)
+        return made
 
     def hold(self, view: memoryview) -> tuple[int, int]:
         """Keep a piece of memory alive; its first address and the one after its last."""
@@ -61,7 +77,7 @@ class Memory:
         """Everything held: as long as somebody has this, no address in it dangles."""
         return tuple(self._held.values())
 
-    def ranges(self, addresses: Ints, width: int, *, size: int) -> Ranges:
+    def ranges(self, addresses: Ints, width: int, *, size: int, together: bool = False) -> Ranges:
         """Byte ranges that can be copied batch by batch, now or later.
 
         The caller has checked each address against the piece it belongs to; what is checked again here is that
@@ -71,6 +87,7 @@ class Memory:
             addresses: [n] absolute addresses.
             width: Bytes of each range, above 0.
             size: Ranges of a batch.
+            together: Copy some batches ahead when one is asked for, where they are small.
 
         Raises:
             IndexError: An address outside everything held.
@@ -78,7 +95,8 @@ class Memory:
         low, high = self._low, self._high  # another thread may open a shard meanwhile: the span only grows
         if len(addresses) and (addresses.min() < low or addresses.max() + width > high):
             raise IndexError("A window's bytes lie outside the shards that are open; nothing was read.")
-        return Ranges(self, addresses - low, width, size=size, low=low, span=high - low)
+        batches = min(_TOGETHER, _TOGETHER_BYTES // (width * max(1, size))) if together else 1
+        return Ranges(self, addresses - low, width, size=size, together=max(1, batches), span=(low, high))
 
     def gather(self, addresses: Ints, width: int) -> NDArray[np.uint8]:
         """Copy `width` bytes from each address into fresh memory: [n, width]."""
@@ -95,25 +113,36 @@ class Memory:
 class Ranges:
     """Byte ranges of one width, checked and ready: what remains for a batch is to copy them."""
 
-    def __init__(self, memory: Memory, offsets: Ints, width: int, *, size: int, low: int, span: int) -> None:
+    def __init__(
+        self, memory: Memory, offsets: Ints, width: int, *, size: int, together: int, span: tuple[int, int]
+    ) -> None:
         self._memory = memory  # keeps the pieces alive
         self._offsets = offsets
         self._width = width
         self._size = size
-        self._whole = _bytes_at(low, span)
+        self._together = together
+        self._copied: tuple[int, NDArray[np.uint8]] | None = None  # batches of which some were not asked for yet
+        low, high = span
+        self._low = low
+        self._whole = _bytes_at(low, high - low)
         self._torch = torch() if len(offsets) else None
         if self._torch is not None:
             everything = self._torch.from_numpy(np.frombuffer(self._whole, dtype=np.uint8))
-            self._rows = everything.as_strided((span - width + 1, width), (1, 1))
+            self._rows = everything.as_strided((high - low - width + 1, width), (1, 1))
             # Cut once: a view of the index for each batch costs more to make than to use.
-            self._index = self._torch.from_numpy(offsets).split(size)
+            self._index = self._torch.from_numpy(offsets).split(size * together)
+
+    @property
+    def addresses(self) -> Ints:
+        """[n] where each begins."""
+        return self._offsets + self._low
 
     def copy(self, number: int, *, out: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
         """Copy the ranges of a batch.
 
         Args:
             number: Which batch, from 0; the last may have fewer ranges than the others.
-            out: [size, width] to write to; fresh memory otherwise.
+            out: [size, width] to write to, not with `together`; fresh memory otherwise.
 
         Returns:
             [size, width] bytes.
@@ -121,11 +150,16 @@ class Ranges:
         if self._torch is None:
             offsets = self._offsets[number * self._size : (number + 1) * self._size]
             return _copy_with_numpy(self._whole, offsets, self._width, out)
-        if out is None:
-            fresh: NDArray[np.uint8] = self._torch.index_select(self._rows, 0, self._index[number]).numpy()
-            return fresh
-        self._torch.index_select(self._rows, 0, self._index[number], out=self._torch.from_numpy(out))
-        return out
+        if out is not None:
+            self._torch.index_select(self._rows, 0, self._index[number], out=self._torch.from_numpy(out))
+            return out
+        group, place = divmod(number, self._together)
+        if self._copied is None or self._copied[0] != group:
+            self._copied = group, self._torch.index_select(self._rows, 0, self._index[group]).numpy()
+        fresh = self._copied[1]
+        if place == self._together - 1:
+            self._copied = None
+        return fresh[place * self._size : (place + 1) * self._size] if self._together > 1 else fresh
 
 
 def _bytes_at(low: int, span: int) -> Any:

@@ -16,14 +16,14 @@ from seqlake.training.verbs import Verbs
 from seqlake.windows.spec import as_window
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from seqlake.protocols import Readable
     from seqlake.training.batches import Batch
     from seqlake.training.cache import Cache
     from seqlake.training.damage import Ledger
     from seqlake.training.order import Shuffle
-    from seqlake.training.samples import WindowDataset
+    from seqlake.training.samples import WindowDataset, WindowSampler
     from seqlake.training.steps import Steps
     from seqlake.training.telemetry import Telemetry
     from seqlake.training.torch import LoaderDataset
@@ -41,11 +41,16 @@ class Loader(Verbs):
     video and column of images uint8 `[B, W, height, width, 3]` and its mask, for each column asked for with None `[B]`
     and `<column>_mask` `[B]`, `sequence_id` `[B]`, `start` `[B]`, and with `.tail("pad")` or `.on_error` `valid` `[B]`.
 
+    Where rows are samples (`source.schema.id` is None) and the window names columns, or is None for all of them, a
+    batch has an array `[B, ...]` for each column whose cells have one declared shape, and a list of B values (texts,
+    bytes, arrays of any shape) for every other; `<column>_mask` `[B]` only for columns that may be null.
+
     Args:
         source: A dataset, a selection, anything else that follows the `Readable` protocol, or a `Mix` of several.
-        window: A mapping of columns to offsets, a `Window`, or `Whole(columns)`.
+        window: A mapping of columns to offsets, a `Window`, or `Whole(columns)`; names of columns mean `Whole(names)`,
+            None all columns.
         batch_size: Samples a step on each rank.
-        shuffle: True for the default, False for source order, or `Shuffle(lanes=, block=)`.
+        shuffle: True for the default, False for source order, or `Shuffle(lanes=, block=, visits=)`.
         seed: Any whole number.
         rank: This process among `world_size`; nothing is guessed from the environment.
         world_size: Number of processes that share every step.
@@ -66,7 +71,7 @@ class Loader(Verbs):
         source: Readable | Mix,
         /,
         *,
-        window: Window | Whole | Mapping[str, Any],
+        window: Window | Whole | Mapping[str, Any] | Sequence[str] | None,
         batch_size: int,
         shuffle: bool | Shuffle = True,
         seed: int = 0,
@@ -153,7 +158,7 @@ class Loader(Verbs):
             sharers: Processes of this machine that decode frames at the same time.
         """
         prepared, settings = self._prepared, self._settings
-        assembler = prepared.assembler()
+        assembler = prepared.assembler(sharers=sharers)
         if settings.reuse:
             assembler.reuse_buffers()
         planner = prepared.planner()
@@ -244,8 +249,12 @@ class Loader(Verbs):
 
     # ---- other shapes of the same batches
 
-    def torch(self) -> LoaderDataset:
+    def torch(self, *, pin_memory: bool = False) -> LoaderDataset:
         """The same batches as a torch `IterableDataset` of tensors over the same memory.
+
+        Args:
+            pin_memory: Copy them into memory from which `.to(device, non_blocking=True)` does not block; without a
+                GPU there is a warning, and they stay where they are.
 
         Example:
             >>> from torch.utils.data import DataLoader
@@ -253,13 +262,24 @@ class Loader(Verbs):
         """
         from seqlake.training.torch import LoaderDataset
 
-        return LoaderDataset(self)
+        return LoaderDataset(self, pin_memory=pin_memory)
 
     def dataset(self) -> WindowDataset:
         """The windows as a map-style dataset in source order: `len`, `[i]` and `__getitems__`."""
         from seqlake.training.samples import WindowDataset
 
         return WindowDataset(self._prepared)
+
+    def sampler(self) -> WindowSampler:
+        """This loader's order for its `dataset()`: a batch sampler.
+
+        Example:
+            >>> from torch.utils.data import DataLoader
+            >>> batches = DataLoader(loader.dataset(), batch_sampler=loader.sampler(), num_workers=2)
+        """
+        from seqlake.training.samples import WindowSampler
+
+        return WindowSampler(self)
 
 
 class LoaderIterator:

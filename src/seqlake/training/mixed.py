@@ -96,9 +96,10 @@ class Part:
 
 def resolved(shuffle: bool | Shuffle, windows: Ints, /) -> Shuffle | None:  # noqa: FBT001 - as a loader takes it
     """Lanes and block of an axis, as a loader was asked for them; None in source order."""
-    if isinstance(shuffle, Shuffle):
-        return shuffle
-    return Shuffle.default(shards=int((windows > 0).sum()), windows=int(windows.sum())) if shuffle else None
+    if not shuffle:
+        return None
+    asked = shuffle if isinstance(shuffle, Shuffle) else Shuffle()
+    return asked.filled(shards=int((windows > 0).sum()), windows=int(windows.sum()))
 
 
 class Mixture:

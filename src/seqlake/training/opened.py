@@ -17,10 +17,12 @@ from seqlake.training.damage import is_damage
 from seqlake.training.decoded import flatten
 from seqlake.training.fetch import Fetcher
 from seqlake.training.gather import Memory, torch
+from seqlake.training.ranged import Ranged
 from seqlake.training.residents import Residents
 from seqlake.training.salvage import salvage
 from seqlake.training.shard_cache import ShardCache, is_remote
 from seqlake.training.telemetry import ORIGINS, Fetched
+from seqlake.training.transfers import Transfers
 from seqlake.windows.assemble import step_dtype
 
 if TYPE_CHECKING:
@@ -48,6 +50,8 @@ class Opened:
         decoded: Bytes held for shards that are not flat.
         origins: [shards] where each one's steps are copied from: which of `telemetry.ORIGINS`.
         harms: Row -> what is wrong with it; only rows of shards that were salvaged.
+        ranged: The shards whose windows are read by range.
+        transfers: What reads stores.
         seconds: Spent on opening and looking at shards.
 
     Args:
@@ -66,6 +70,9 @@ class Opened:
         in_memory = cache is None or cache.path is None
         self._limit = (cache if cache is not None and in_memory else Cache()).nbytes
         self._residents: Residents | None = None
+        self.transfers = Transfers()
+        images = [track.column for track in survey.framed if schema[track.column].category == "frames"]
+        self.ranged = Ranged(survey, cache, self.transfers, images=bool(images))
         self._ready = np.zeros(len(survey.shards), dtype=np.bool_)
         self._seen = np.full(len(survey.shards), -np.inf)
         self._blobs: dict[int, list[Blob]] = {}
@@ -89,14 +96,16 @@ class Opened:
         self.files = {name: Values(name, rows=rows) for name in videos}
         self._vectors = {name for name in singles if schema[name].category == "vector"}
         if cache is not None and cache.path is not None:
-            copied = schema.select(dict.fromkeys([*self.cells, *self.values, *self.files]))
+            copied = schema.select(dict.fromkeys([*self.cells, *self.values, *self.files, *images]))
             self._residents = Residents(
-                Fetcher(survey.shards, copied, cache=ShardCache(cache.path, limit=cache.nbytes))
+                Fetcher(
+                    survey.shards, copied, cache=ShardCache(cache.path, limit=cache.nbytes), transfers=self.transfers
+                )
             )
 
     def shard_of(self, rows: Ints) -> Ints:
         """[n] rows -> the shard of each."""
-        shards: Ints = self._shard_of[rows]
+        shards: Ints = self._shard_of.take(rows)
         return shards
 
     def rows_by_shard(self) -> Iterator[Ints]:
@@ -115,7 +124,8 @@ class Opened:
     def expect(self, visits: Visits, sample: int, *, then: Visits | None) -> None:
         """Say when which shards will be needed: fetch the next ones ahead. For caches in a folder; see `Residents`."""
         if self._residents is not None:
-            self._residents.begin(visits, sample=sample, then=then)
+            whole = ~self.ranged.wanted
+            self._residents.begin(visits.of(whole), sample=sample, then=None if then is None else then.of(whole))
 
     def leave(self, sample: int) -> None:
         """Release local copies that no sample from this one on needs soon; windows found in them are void."""
@@ -151,25 +161,37 @@ class Opened:
 
     @property
     def fetched(self) -> Fetched:
-        """What was copied to a folder."""
-        return Fetched() if self._residents is None else self._residents.fetched()
+        """What came from stores."""
+        if self._residents is not None:
+            return self._residents.fetched()
+        return Fetched.of(self.transfers.traffic)
+
+    @property
+    def portion(self) -> int | None:
+        """Samples whose windows are read by range together; None where none are."""
+        return self.ranged.portion
 
     @property
     def is_fetched(self) -> bool:
         """Whether shards are copied to a folder as they are needed."""
         return self._residents is not None
 
-    def visit(self, rows: Ints) -> None:
+    def visit(self, rows: Ints) -> Ints:
         """Open the shards of these rows, and see that those open already are still the same files.
+
+        Returns:
+            [shards] how many of the rows are in each.
 
         Raises:
             ShardChangedError: A file changed under its map.
             CacheTooSmallError: A shard that is not flat does not fit into memory.
         """
         began = perf_counter()
-        touched = np.zeros(len(self._ready), dtype=np.bool_)
-        touched[self.shard_of(rows)] = True
-        for shard in np.flatnonzero(touched & ~self._ready).tolist():
+        counts = np.bincount(self.shard_of(rows), minlength=len(self._ready))
+        touched = counts > 0
+        unready = np.flatnonzero(touched & ~self._ready).tolist()
+        self.ranged.look_ahead(unready, self)
+        for shard in unready:
             with self._lock:  # loaders made from each other share what is open
                 if not self._ready[shard]:
                     self._open(shard)
@@ -181,6 +203,7 @@ class Opened:
                 blob.view()
             self._seen[shard] = now
         self.seconds += perf_counter() - began
+        return counts
 
     def cell(self, name: str, row: int) -> NDArray[Any]:
         """[T, ...] one whole cell, copied; [0, ...] where it is null."""
@@ -201,11 +224,12 @@ class Opened:
         before = self.decoded
         torch()  # a second to import: here it counts as opening
         try:
-            reader = self._read(shard)
-            try:
-                self.take(reader, shard, [*self.cells, *self.singles])
-            finally:
-                reader.close()
+            if not self.ranged.read(shard, self):
+                reader = self._read(shard)
+                try:
+                    self.take(reader, shard, [*self.cells, *self.singles])
+                finally:
+                    reader.close()
         except Exception as error:
             if not self._tolerant or not is_damage(error):
                 raise
@@ -226,6 +250,11 @@ class Opened:
             reader.close()
         self._residents.come_to(np.array([shard]))
         return self._residents.open[shard].shard.open()
+
+    def reader(self, shard: int) -> ShardReader:
+        """An open shard once more, for any thread: its local copy where there is one."""
+        copy = None if self._residents is None else self._residents.open.get(shard)
+        return (self._survey.shards[shard] if copy is None else copy.shard).open()
 
     @property
     def singles(self) -> list[str]:
@@ -298,10 +327,11 @@ class Opened:
 
     def _check_room(self, rows: slice, names: list[str]) -> None:
         """Refuse before decoding what is known not to fit."""
-        need = self.decoded + sum(self._bytes(name, rows) for name in names)
+        cells = [self.cells[name] for name in names]
+        need = self.decoded + sum(_decoded_bytes(self._survey, each, rows) for each in cells)
         if need <= self._limit:
             return
-        everything = _size(max(need, sum(self._bytes(name, slice(None)) for name in names)))
+        everything = _size(max(need, sum(_decoded_bytes(self._survey, each, slice(None)) for each in cells)))
         raise CacheTooSmallError(
             f"Some shards cannot be read in place ({', '.join(names)}: compressed, encoded or remote); decoded they "
             f"need up to {everything} of memory where {_size(self._limit)} are allowed.",
@@ -309,13 +339,14 @@ class Opened:
             f"Loader(..., cache=Cache(limit={everything!r})).",
         )
 
-    def _bytes(self, name: str, rows: slice) -> int:
-        counts = self._survey.counts.get(name)
-        cells = self.cells[name]
-        if counts is None or cells.shape is None:
-            return 0
-        steps = int(np.maximum(counts[rows], 0).sum())
-        return steps * int(np.prod(cells.shape)) * cells.dtype.itemsize
+
+def _decoded_bytes(survey: Survey, cells: Cells, rows: slice) -> int:
+    """Of some rows of a column; 0 where nothing says it."""
+    counts = survey.counts.get(cells.name)
+    if counts is None or cells.shape is None:
+        return 0
+    steps = int(np.maximum(counts[rows], 0).sum())
+    return steps * int(np.prod(cells.shape)) * cells.dtype.itemsize
 
 
 def _size(nbytes: int) -> str:

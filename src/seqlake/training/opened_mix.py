@@ -10,18 +10,26 @@ from seqlake.training.telemetry import Fetched
 from seqlake.training.visits import Visits
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from seqlake.protocols import Ints
+    from seqlake.training.cells import Cells
     from seqlake.training.damage import Harm
     from seqlake.training.opened import Opened
     from seqlake.training.sources import PreparedMix
 
 
 class MixOpened:
-    """`Opened` of several datasets, as far as passes ask for it."""
+    """`Opened` of several datasets, as far as passes ask for it.
+
+    Attributes:
+        cells: Those of one dataset, while the steps of all have its layout.
+    """
 
     def __init__(self, prepared: PreparedMix) -> None:
+        self.cells: Mapping[str, Cells] = {}
         self._prepared = prepared
         self._members = [member.opened for member in prepared.members]
 
@@ -37,13 +45,18 @@ class MixOpened:
 
     @property
     def fetched(self) -> Fetched:
-        """What was copied to a folder."""
+        """What came from stores."""
         return sum((member.fetched for member in self._members), Fetched())
 
     def visit(self, rows: Ints) -> None:
         """Open the shards of these rows."""
         for member, own in self._prepared.by_member(rows):
             self._members[member].visit(rows[own] - self._prepared.first_rows[member])
+
+    @property
+    def portion(self) -> int | None:
+        """Samples whose windows are read at a time, where some are read by range."""
+        return min((member.portion for member in self._members if member.portion is not None), default=None)
 
     @property
     def is_fetched(self) -> bool:

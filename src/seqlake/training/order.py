@@ -9,7 +9,7 @@ sample of any epoch is found without making the ones before it. World size, batc
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -37,24 +37,34 @@ class Shuffle:
     """How far windows travel, where the default is not wanted.
 
     Args:
-        lanes: Parts of the dataset that are read side by side; every batch draws evenly from all.
-        block: Windows mixed with each other inside a lane. Two overlapping blocks are in use at a time.
+        lanes: Parts of the dataset that are read side by side; every batch draws evenly from all. 0 is the default.
+        block: Windows mixed with each other inside a lane. Two overlapping blocks are in use at a time. 0 is the
+            default.
+        visits: Neighbouring windows that stay together, nearly always of one sequence: what is decoded for one serves
+            the others.
 
     Raises:
-        ValueError: A number below 1.
+        ValueError: A number that is too small, or not whole.
 
     Example:
         >>> Shuffle(lanes=8, block=100_000)
         Shuffle(lanes=8, block=100000)
+        >>> Shuffle(visits=8)
+        Shuffle(visits=8)
     """
 
-    lanes: int
-    block: int
+    lanes: int = 0
+    block: int = 0
+    visits: int = 1
 
     def __post_init__(self) -> None:
-        for name, value in (("lanes", self.lanes), ("block", self.block)):
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"Shuffle {name}: expected a whole number from 1 on, found {value!r}.")
+        for name, value, least in (("lanes", self.lanes, 0), ("block", self.block, 0), ("visits", self.visits, 1)):
+            if not isinstance(value, int) or value < least:
+                raise ValueError(f"Shuffle {name}: expected a whole number from {least} on, found {value!r}.")
+
+    def __repr__(self) -> str:
+        asked = {"lanes": self.lanes, "block": self.block, "visits": self.visits if self.visits > 1 else 0}
+        return f"Shuffle({', '.join(f'{name}={value}' for name, value in asked.items() if value)})"
 
     @classmethod
     def default(cls, *, shards: int, windows: int) -> Shuffle:
@@ -65,6 +75,16 @@ class Shuffle:
         if shards < _FEW_SHARDS:
             return cls(lanes=1, block=max(1, windows))
         return cls(lanes=min(64, shards // 12), block=max(1, -(-4 * windows // shards)))
+
+    def filled(self, *, shards: int, windows: int) -> Shuffle:
+        """With the defaults of a dataset where nothing was asked for; half a block holds whole visits."""
+        default, half = Shuffle.default(shards=shards, windows=windows), 2 * self.visits
+        block = self.block or default.block
+        return replace(
+            self,
+            lanes=self.lanes or default.lanes,
+            block=block if self.visits == 1 else -(-block // half) * half,
+        )
 
 
 class Finder:
@@ -83,8 +103,8 @@ class Finder:
 
     def __call__(self, numbers: Ints) -> Ints:
         """[n] numbers, each below the last end -> [n] intervals."""
-        found: Ints = self._first[numbers >> self._shift]
-        behind = self._ends[found] <= numbers
+        found: Ints = self._first.take(numbers >> self._shift)
+        behind = self._ends.take(found) <= numbers
         if behind.any():
             found += behind
             left = np.flatnonzero(self._ends[found] <= numbers)
@@ -124,10 +144,14 @@ class Axis:
     def _rows(self) -> Finder:
         return Finder(self.row_ends)
 
+    @cached_property
+    def _row_starts(self) -> Ints:
+        return np.concatenate([np.zeros(1, np.int64), self.row_ends[:-1]])
+
     def locate(self, numbers: Ints) -> tuple[Ints, Ints]:
         """[n] window numbers -> the row of each, and which of the row's windows it is."""
         rows = self._rows(numbers)
-        return rows, numbers - np.where(rows > 0, self.row_ends[rows - 1], 0)
+        return rows, numbers - self._row_starts.take(rows)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -204,9 +228,9 @@ class Order:
     def _window(self, samples: Ints) -> Ints:
         lane, place = self._lane(samples)
         for shifted in self._passes():
-            place = self._mix_blocks(place, lane, shifted=shifted, backwards=False)
-        position = place + self._lane_spans[1][lane]
-        position += self._moved[self._finder(position)]
+            place = self._mix(place, lane, shifted=shifted, backwards=False)
+        position = place + self._lane_spans[1].take(lane)
+        position += self._moved.take(self._finder(position))
         return position
 
     def _sample(self, windows: Ints) -> Ints:
@@ -222,7 +246,7 @@ class Order:
         )
         place = position - self._lane_spans[1][lane]
         for shifted in reversed(self._passes()):
-            place = self._mix_blocks(place, lane, shifted=shifted, backwards=True)
+            place = self._mix(place, lane, shifted=shifted, backwards=True)
         samples: Ints = place * lanes + lane
         return samples
 
@@ -250,12 +274,38 @@ class Order:
         lane = np.arange(self._lanes)
         return short + (lane < extra), lane * short + np.minimum(lane, extra)
 
+    def _mix(self, place: Ints, lane: Ints, *, shifted: bool, backwards: bool) -> Ints:
+        """Permute visits, of so many windows each; what is left at the end of a lane stays where it is."""
+        assert self.shuffle is not None
+        size = self.shuffle.visits
+        if size == 1:
+            return self._mix_blocks(place, lane, shifted=shifted, backwards=backwards)
+        visit, rest = np.divmod(place, size)
+        count = self._visits[lane]
+        mixed = self._mix_blocks(
+            np.minimum(visit, np.maximum(count - 1, 0)), lane, shifted=shifted, backwards=backwards
+        )
+        return np.where(visit < count, mixed * size + rest, place)
+
+    @cached_property
+    def _visits(self) -> Ints:
+        """[lanes] whole visits of each lane."""
+        assert self.shuffle is not None
+        found: Ints = self._lane_spans[0] // self.shuffle.visits
+        return found
+
+    @property
+    def block(self) -> int:
+        """Visits of a block."""
+        assert self.shuffle is not None
+        return max(1, self.shuffle.block // self.shuffle.visits)
+
     def _mix_blocks(self, place: Ints, lane: Ints, *, shifted: bool, backwards: bool) -> Ints:
         """Permute inside blocks of B, or inside blocks of B that begin B/2 earlier."""
-        assert self.shuffle is not None
-        size = self.shuffle.block
-        if self._lanes == 1 and size >= len(self):
-            return permute(place, Domain.of(len(self)), self._block_key(0, 0, shifted=shifted), backwards=backwards)
+        size = self.block
+        if self._lanes == 1 and size >= self._visits[0]:
+            domain = Domain.of(max(1, int(self._visits[0])))
+            return permute(place, domain, self._block_key(0, 0, shifted=shifted), backwards=backwards)
         shift = size - size // 2 if shifted else 0
         block = (place + shift) // size
         low = int(block.min())
@@ -266,16 +316,15 @@ class Order:
             # Neighbours share blocks: what is to be known of a block is found once.
             lanes, blocks = np.divmod(np.arange(wide * self._lanes), wide)
             first, domain, keys = self._blocks(lanes, low + blocks, shift, shifted=shifted)
-            which = block + (np.arange(self._lanes) * wide - low)[lane]
-            first, domain, keys = first[which], domain[which], keys[which]
+            which = block + (np.arange(self._lanes) * wide - low).take(lane)
+            first, domain, keys = first.take(which), domain[which], keys.take(which)
         return first + permute(place - first, domain, keys, backwards=backwards)
 
     def _blocks(self, lane: Ints, block: Ints, shift: int, *, shifted: bool) -> tuple[Ints, Domain, Words]:
         """Of each block: its first place in its lane, its length, and its key."""
-        assert self.shuffle is not None
-        size = self.shuffle.block
+        size = self.block
         first = np.maximum(block * size - shift, 0)
-        span = np.minimum((block + 1) * size - shift, self._lane_spans[0][lane]) - first
+        span = np.minimum((block + 1) * size - shift, self._visits[lane]) - first
         return first, Domain.of(np.maximum(span, 1)), np.atleast_1d(self._block_key(lane, block, shifted=shifted))
 
     def _block_key(self, lane: Ints | int, block: Ints | int, *, shifted: bool) -> Key:

@@ -19,12 +19,13 @@ from seqlake.training.substitutes import Substitutes
 from seqlake.training.visits import visits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from seqlake.protocols import Ints
     from seqlake.training.batches import Assembler, Batch, Chunk
+    from seqlake.training.damage import Harm
     from seqlake.training.frame_batch import FrameBatch
     from seqlake.training.frames import FrameStream
     from seqlake.training.mixed import MixPlanner
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
     from seqlake.training.telemetry import Meter
     from seqlake.training.visits import Visits
 
-_Coming = tuple["Chunk", "dict[str, float]", int, "FrameBatch | None"]
-"""The chunk of a batch, the bytes of a batch by origin, its number in the chunk, and its frames on their way."""
+_Coming = tuple["Chunk", int, "FrameBatch | None"]
+"""The chunk of a batch, its number in the chunk, and its frames on their way."""
 
 _AHEAD = 1 << 15  # windows whose places are computed at a time
 _FIRST = 1 << 10  # fewer at first, so that the first batch comes soon
@@ -143,20 +144,13 @@ class Pass:
         if assembler.opened.is_fetched:
             then = planner.visits(epoch + 1, 0)
             assembler.opened.expect(planner.visits(epoch, sample), sample, then=then)
-        self._batches = (
-            (chunk, origins, at)
-            for chunk, origins in self._chunks(position, steps)
-            for at in range(len(chunk.samples.rows) // self._local)
-        )
-        self._next: deque[_Coming] = deque()
+        chunks = self._chunks(position, steps)
+        self._coming = self._begun_ahead(chunks if assembler.opened.portion is None else _one_ahead(chunks))
 
-    def _chunks(self, position: tuple[int, int], steps: range) -> Iterator[tuple[Chunk, dict[str, float]]]:
-        """Chunks in order; when one is begun, the one before it may still be in use, but no earlier one.
-
-        Each with the bytes of one of its batches by origin.
-        """
+    def _chunks(self, position: tuple[int, int], steps: range) -> Iterator[Chunk]:
+        """Chunks in order; when one is begun, the one before it may still be in use, but no earlier one."""
         before, opened, spent = position[1], self._assembler.opened, self._meter.seconds
-        for part in _parts(steps, self._local):
+        for part in parts(steps, self._local, most=opened.portion or _AHEAD):
             began, opening = perf_counter(), opened.seconds
             samples = self._planner.samples(*position, part)
             ordered = perf_counter()
@@ -166,12 +160,25 @@ class Pass:
             if self._repair is not None:
                 samples = self._repair.signals(samples)
             chunk = self._assembler.prepare(samples, size=self._local)
-            origins = self._assembler.origins(samples.rows, size=self._local)
             opening = opened.seconds - opening
             spent["order"] += ordered - began
             spent["open"] += opening
             spent["locate"] += perf_counter() - ordered - opening
-            yield chunk, origins
+            yield chunk
+
+    def _begun_ahead(self, chunks: Iterator[Chunk]) -> Generator[_Coming]:
+        """Batches in order; the frames of the ones after each are begun before it is used."""
+        frames, waiting = self._frames, deque[_Coming]()
+        for chunk in chunks:
+            for at in range(len(chunk.samples.rows) // self._local):
+                if frames is None:
+                    yield chunk, at, None
+                    continue
+                own = slice(at * self._local, (at + 1) * self._local)
+                waiting.append((chunk, at, frames.begin(chunk.samples.rows[own], chunk.samples.anchors[own])))
+                if len(waiting) > _DECODED_AHEAD:
+                    yield waiting.popleft()
+        yield from waiting
 
     def __iter__(self) -> Pass:
         return self
@@ -193,20 +200,20 @@ class Pass:
 
     def close(self) -> None:
         """End what decodes ahead; nothing more is delivered."""
-        self._batches.close()
-        self._next.clear()
+        self._coming.close()
+        self._assembler.close()
         if self._frames is not None:
             self._frames.close()
 
     def _delivered(self) -> Batch:
-        chunk, origins, at, under_way = self._come_to()
+        chunk, at, under_way = next(self._coming)
         spent, nbytes = self._meter.seconds, self._meter.nbytes
         began, opening = perf_counter(), self._assembler.opened.seconds
         batch = self._assembler.batch(chunk, at)
         gathered, opening = perf_counter(), self._assembler.opened.seconds - opening
         spent["open"] += opening
         spent["gather"] += gathered - began - opening
-        for origin, count in origins.items():
+        for origin, count in chunk.origins.items():
             nbytes[origin] = nbytes.get(origin, 0.0) + count
         if self._frames is not None and under_way is not None:
             batch.update(self._frames.take(under_way))
@@ -215,11 +222,17 @@ class Pass:
             self._repair.finish(
                 batch,
                 chunk.samples.part(at * self._local, (at + 1) * self._local),
-                {} if self._frames is None else self._frames.harmed,
+                self._harmed(chunk, at),
             )
         elif self._settings.tail == "pad":
             batch["valid"] = chunk.samples.valid[at * self._local : (at + 1) * self._local]
         return self._transformed(batch, chunk.samples, at) if self._settings.transforms else batch
+
+    def _harmed(self, chunk: Chunk, at: int) -> Mapping[int, Sequence[Harm]]:
+        """Place in a batch -> what only reading or decoding it showed to be bad."""
+        if self._frames is not None:
+            return self._frames.harmed
+        return self._assembler.harmed(chunk.samples.part(at * self._local, (at + 1) * self._local))
 
     def _transformed(self, batch: Batch, samples: Samples, at: int) -> Batch:
         began, own = perf_counter(), slice(at * self._local, (at + 1) * self._local)
@@ -229,29 +242,22 @@ class Pass:
         self._meter.seconds["transform"] += perf_counter() - began
         return batch
 
-    def _come_to(self) -> _Coming:
-        """The next batch; the frames of the one after it are begun too."""
-        while len(self._next) < (1 if self._frames is None else 1 + _DECODED_AHEAD):
-            coming = next(self._batches, None)
-            if coming is None:
-                break
-            chunk, origins, at = coming
-            self._next.append((chunk, origins, at, self._begun(chunk, at)))
-        if not self._next:
-            raise StopIteration
-        return self._next.popleft()
 
-    def _begun(self, chunk: Chunk, at: int) -> FrameBatch | None:
-        if self._frames is None:
-            return None
-        own = slice(at * self._local, (at + 1) * self._local)
-        return self._frames.begin(chunk.samples.rows[own], chunk.samples.anchors[own])
-
-
-def _parts(steps: range, local_batch: int) -> Iterator[Ints]:
-    """Step numbers in the portions they are prepared in."""
-    at, size = 0, _FIRST
+def parts(steps: range, local_batch: int, *, most: int) -> Iterator[Ints]:
+    """Step numbers in the portions they are prepared in, of about `most` samples."""
+    at, size = 0, min(_FIRST, most)
     while at < len(steps):
         count = max(1, size // max(1, local_batch))
         yield np.array(steps[at : at + count], dtype=np.int64)
-        at, size = at + count, _AHEAD
+        at, size = at + count, most
+
+
+def _one_ahead(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+    """The next is begun before one is handed out: what it needs is read meanwhile."""
+    before: Chunk | None = None
+    for chunk in chunks:
+        if before is not None:
+            yield before
+        before = chunk
+    if before is not None:
+        yield before

@@ -43,7 +43,7 @@ class EncodedCells:
         return dict(zip(rows.tolist(), cells, strict=True))
 
     def _cells(self, shard: int, rows: Ints | None) -> list[Any]:
-        reader = self._survey.shards[shard].open()
+        reader = self._opened.reader(shard)
         found: list[Any] = []
         try:
             for batch in reader.batches([self._name], rows=None if rows is None else rows.astype(np.int64)):

@@ -37,6 +37,7 @@ class Plan:
         shards: Shards with windows.
         lanes: Lanes of the order; 0 without shuffling.
         block: Windows that are mixed with each other in a lane.
+        visits: Neighbouring windows that stay together.
         resident_shards: About how many shards are in use at any time.
         resident_bytes: Their size in bytes.
         batch_bytes: Bytes of the temporal columns of one batch on this rank; 0 where shapes are not declared.
@@ -59,6 +60,7 @@ class Plan:
     shards: int
     lanes: int
     block: int
+    visits: int
     resident_shards: int
     resident_bytes: int
     batch_bytes: int
@@ -72,8 +74,9 @@ class Plan:
         return self.distinct / self.distinct_ideal if self.distinct_ideal else 1.0
 
     def __str__(self) -> str:
+        visits = f", {self.visits} at a visit" if self.visits > 1 else ""
         shuffle = (
-            f"{self.lanes} lanes, blocks of {self.block:,} windows: {self.distinct:,.0f} sequences a batch, "
+            f"{self.lanes} lanes, blocks of {self.block:,} windows{visits}: {self.distinct:,.0f} sequences a batch, "
             f"{min(1.0, self.shuffle_quality):.0%} of what a uniform permutation mixes"
             if self.lanes
             else "none: source order"
@@ -123,6 +126,7 @@ def plan(survey: Survey, steps: Steps, *, shuffle: Shuffle | None, seed: int) ->
         shards=with_windows,
         lanes=0 if shuffle is None else shuffle.lanes,
         block=0 if shuffle is None else shuffle.block,
+        visits=1 if shuffle is None else shuffle.visits,
         resident_shards=in_use,
         resident_bytes=total * in_use // max(1, with_windows),
         batch_bytes=steps.local_batch * survey.sample_bytes,

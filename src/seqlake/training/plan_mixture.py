@@ -50,6 +50,7 @@ def plan_mixture(mixture: Mixture, surveys: Sequence[Survey], steps: Steps, /) -
         shards=sum(shards),
         lanes=max((shuffle.lanes for shuffle in shuffles), default=0),
         block=max((shuffle.block for shuffle in shuffles), default=0),
+        visits=max((shuffle.visits for shuffle in shuffles), default=1),
         resident_shards=in_use,
         resident_bytes=in_use_bytes,
         batch_bytes=steps.local_batch * max(survey.sample_bytes for survey in surveys),

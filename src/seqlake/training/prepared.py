@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
 
 from seqlake.training.batches import Assembler
 from seqlake.training.damage import Ledger
@@ -12,6 +14,11 @@ from seqlake.training.frames import FrameColumns, FrameStream
 from seqlake.training.mixed import MixPlanner, Mixture, resolved
 from seqlake.training.opened import Opened
 from seqlake.training.passes import Planner
+from seqlake.training.plan import resident
+from seqlake.training.range_batches import RangeAssembler
+from seqlake.training.rows.batches import RowAssembler
+from seqlake.training.rows.pictures import Pictures
+from seqlake.training.rows.shards import RowShards
 from seqlake.training.state import describe
 from seqlake.training.steps import Steps
 from seqlake.training.survey import Survey, survey
@@ -112,6 +119,10 @@ class Prepared:
 
     def _open(self) -> Opened:
         settings = self.settings
+        if self.survey.by_row:
+            shuffle = resolved(settings.shuffle, self.survey.axis.shard_windows)
+            in_use = resident(self.survey.axis, shuffle)
+            return cast("Opened", RowShards(self.source.schema, self.survey, settings.cache, in_use=in_use))
         return Opened(self.source.schema, self.survey, settings.cache, tolerant=settings.on_error.tolerant)
 
     @cached_property
@@ -128,8 +139,16 @@ class Prepared:
     def report(self) -> Telemetry:
         """The meter's counts, with what the shards in use know."""
         if self._opened is None or self._opened[0] != os.getpid():
-            return self.meter.report(held=0, fetched=Fetched())
-        return self.meter.report(held=self._opened[1].decoded, fetched=self._opened[1].fetched)
+            return self.meter.report(held=0, fetched=Fetched(), files=Fetched())
+        opened = self._opened[1]
+        return self.meter.report(held=opened.decoded, fetched=opened.fetched, files=self.files_read)
+
+    @property
+    def files_read(self) -> Fetched:
+        """What came from stores of videos and other files."""
+        if self._frame_columns is None or self._frame_columns[0] != os.getpid():
+            return Fetched()
+        return Fetched.of(self._frame_columns[1].transfers.traffic)
 
     @property
     def frame_columns(self) -> FrameColumns:
@@ -164,13 +183,19 @@ class Prepared:
             return MixPlanner(self.mixture, self.steps)
         return Planner(self.survey, self.steps, shuffle=self.shuffle, seed=self.settings.seed)
 
-    def assembler(self) -> Assembler:
-        """Makes batches of samples."""
+    def assembler(self, *, sharers: int = 1) -> Assembler:
+        """Makes batches of samples; `sharers` processes of this machine do so at the same time."""
+        if self.survey.by_row:
+            rows = cast("RowShards", self.opened)
+            pictures = Pictures(self.settings.frames, sharers=sharers)
+            return cast("Assembler", RowAssembler(rows, pictures, tolerant=self.settings.on_error.tolerant))
+        if self.opened.portion is not None:
+            return RangeAssembler(self.survey, self.opened)
         return Assembler(self.survey, self.opened)
 
     def frame_stream(self, *, sharers: int) -> FrameStream | None:
         """Decodes frames; None where the window asks for none."""
-        return FrameStream(self, sharers=sharers, reuse=self.settings.reuse) if self.survey.framed else None
+        return FrameStream(self, sharers=sharers) if self.survey.framed else None
 
     def windows(self) -> int:
         """All windows there are."""
@@ -180,6 +205,13 @@ class Prepared:
         """[n] windows in source order -> row and anchor of each."""
         rows, index = self.survey.axis.locate(numbers)
         return rows, self.survey.first + index * self.survey.stride
+
+    def numbers(self, rows: Ints, anchors: Ints) -> Ints:
+        """[n] rows and anchors -> windows in source order: the inverse of `locate`."""
+        axis = self.survey.axis
+        before = np.concatenate([np.zeros(1, np.int64), axis.row_ends]).take(rows)
+        found: Ints = before + (anchors - self.survey.first) // self.survey.stride
+        return found
 
     def __getstate__(self) -> dict[str, Any]:
         return {"source": self.source, "settings": self.settings, "_opened": None, "_frame_columns": None}

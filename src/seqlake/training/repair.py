@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from seqlake.training.damage import BadSample
+from seqlake.training.mix_parts import chosen, exchanged
 from seqlake.training.substitutes import ATTEMPTS
+from seqlake.windows.spec import Whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -93,9 +95,18 @@ class Repair:
 
         def filled(places: Ints, others: Samples) -> NDArray[np.bool_]:
             found, good = self._assembled(others)
-            own = places[good]
+            own, window = places[good], self._prepared.settings.window
+            if isinstance(window, Whole) and not self._prepared.surveys[0].by_row:  # of other lengths
+                if len(own):
+                    batch.update(exchanged(batch, own, chosen(found, np.flatnonzero(good), window), window))
+                valid[own], substituted[own] = samples.valid[own], True
+                return good
             for name, values in found.items():
-                batch[name][own] = values[good]
+                if isinstance(values, list):
+                    for place, which in zip(own.tolist(), np.flatnonzero(good).tolist(), strict=True):
+                        batch[name][place] = values[which]
+                else:
+                    batch[name][own] = values[good]
             valid[own], substituted[own] = samples.valid[own], True
             return good
 

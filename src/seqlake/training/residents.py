@@ -40,9 +40,13 @@ class Residents:
         self.open: dict[int, LocalShard] = {}
         self._fetcher = fetcher
         self._visits: Visits | None = None
+        self._coming: list[int] | None = None  # what to schedule as soon as one shard is needed
+        self._came = False
 
     def begin(self, visits: Visits, /, *, sample: int = 0, then: Visits | None = None) -> None:
         """Begin an epoch, at any sample; what is open stays so.
+
+        Nothing is fetched before the first shard is come to: those that can be read in place never are.
 
         Args:
             visits: Of this epoch.
@@ -54,7 +58,13 @@ class Residents:
         now = {shard for shard in self.open if shard in shards}
         for shard in now:
             shards.remove(shard)  # its first visit needs no fetching
-        self._fetcher.schedule([*shards, *(then.shards.tolist() if then is not None else [])])
+        self._coming = [*shards, *(then.shards.tolist() if then is not None else [])]
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if self._came and self._coming is not None:
+            self._fetcher.schedule(self._coming)
+            self._coming = None
 
     def come_to(self, shards: Ints, /) -> dict[int, LocalShard]:
         """Take shards that are needed now; those that were not open yet, by number.
@@ -64,6 +74,8 @@ class Residents:
             OSError: One cannot be fetched.
         """
         come: dict[int, LocalShard] = {}
+        self._came = True
+        self._schedule()
         for shard in np.unique(shards).tolist():
             if shard not in self.open:
                 come[shard] = self.open[shard] = self._fetcher.take(shard)

@@ -7,17 +7,22 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from seqlake.training.batches import Samples
+from seqlake.training.passes import parts
 from seqlake.training.randomness import Random
 from seqlake.training.repair import Repair
 from seqlake.training.substitutes import Substitutes
+from seqlake.windows.spec import Whole
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from seqlake.protocols import Ints
     from seqlake.training.batches import Batch
     from seqlake.training.damage import Harm
+    from seqlake.training.loader import Loader
     from seqlake.training.prepared import Prepared
+
+_AT_ONCE = 1 << 14  # windows whose numbers are computed together
 
 
 class WindowDataset:
@@ -52,7 +57,13 @@ class WindowDataset:
         Raises:
             IndexError: No such window.
         """
+        window = self._prepared.settings.window
+        if isinstance(window, Whole) and window.packed and len(indices) > 1:
+            return [sample for index in indices for sample in self.__getitems__([index])]
         batch = self.batch(indices)
+        if isinstance(window, Whole) and window.packed:
+            packed = {name for name in batch if f"{name.removesuffix('_mask')}_offsets" in batch}
+            return [{name: batch[name] if _is_packed(name, packed) else batch[name][0] for name in batch}]
         return [{name: values[k] for name, values in batch.items()} for k in range(len(indices))]
 
     def batch(self, indices: Sequence[int], /) -> Batch:
@@ -97,3 +108,34 @@ class WindowDataset:
 
     def __repr__(self) -> str:
         return f"WindowDataset({self._prepared.settings.window!r})"
+
+
+def _is_packed(name: str, packed: set[str]) -> bool:
+    return name in packed or name.endswith("_offsets")
+
+
+class WindowSampler:
+    """A loader's order as a batch sampler: for each step of its rank, the numbers of the windows in `WindowDataset`.
+
+    It begins where the loader is. A `DataLoader` asks it ahead of its batches, so the loader moves only when all steps
+    were asked for; save `loader.state_dict(steps=n)` after n batches. Repetitions that fill the last step
+    (`.tail("pad")`) come like others, and random numbers are those of the window in epoch 0.
+
+    Args:
+        loader: Whose order it is.
+    """
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        prepared, (epoch, sample) = self._loader._prepared, self._loader._entry()  # noqa: SLF001 - the two are one thing
+        planner, size = prepared.planner(), self._loader._steps.local_batch  # noqa: SLF001 - the two are one thing
+        for part in parts(range(len(self)), size, most=_AT_ONCE):
+            found = planner.samples(epoch, sample, part)
+            numbers = prepared.numbers(found.rows, found.anchors)
+            yield from numbers.reshape(-1, size).tolist()
+        self._loader.finish()

@@ -46,6 +46,6 @@ class Settings:
         if not isinstance(self.seed, int):
             raise TypeError(f"Loader seed: expected a whole number, found {self.seed!r}.")
         if not isinstance(self.shuffle, (bool, Shuffle)):
-            raise TypeError(f"Loader shuffle: expected True, False or Shuffle(lanes=, block=), found {self.shuffle!r}.")
+            raise TypeError(f"Loader shuffle: expected True, False or a Shuffle, found {self.shuffle!r}.")
         if self.cache is not None:
             _ = self.cache.nbytes  # says what is wrong with it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,20 +12,21 @@ import numpy as np
 
 from seqlake.errors import SchemaMismatchError
 from seqlake.training.cache import Cache
+from seqlake.training.mix_batches import NAME, NUMBER, MixAssembler
+from seqlake.training.mix_parts import together
 from seqlake.training.mixed import Mixture, Part, split
 from seqlake.training.mixture import Mix
 from seqlake.training.opened_mix import MixOpened
 from seqlake.training.prepared import Prepared
+from seqlake.training.telemetry import Fetched
 from seqlake.windows.spec import Whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
     from seqlake.protocols import Ints, Readable
     from seqlake.spec.schema import Column, Schema
-    from seqlake.training.batches import Assembler, Batch, Samples
+    from seqlake.training.batches import Assembler, Batch
     from seqlake.training.damage import Harm
     from seqlake.training.frame_batch import FrameBatch
     from seqlake.training.frames import FrameStream
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
     from seqlake.training.settings import Settings
     from seqlake.training.survey import Survey
     from seqlake.training.telemetry import Telemetry
-
-NAME, NUMBER = "source", "source_number"
-"""What batches of several datasets say beside their columns."""
 
 
 def prepare(source: Readable | Mix, settings: Settings) -> Prepared:
@@ -46,8 +44,15 @@ def prepare(source: Readable | Mix, settings: Settings) -> Prepared:
     """
     # A dataset moves on with its commits, and rows without a name would count as samples: a selection can pin both.
     if not isinstance(source, Mix):
-        return Prepared(_pinned(source), settings)
+        pinned = _pinned(source)
+        return Prepared(pinned, _named(settings, pinned.schema))
     return PreparedMix.of(source, settings)
+
+
+def _named(settings: Settings, schema: Schema) -> Settings:
+    """The settings with all columns named where all are meant."""
+    window = settings.window
+    return replace(settings, window=window.of(list(schema))) if isinstance(window, Whole) else settings
 
 
 def _pinned(source: Readable) -> Readable:
@@ -68,6 +73,7 @@ class PreparedMix(Prepared):
     def of(cls, mix: Mix, settings: Settings) -> PreparedMix:
         """From the sources as they are given; see `prepare`."""
         sources = {name: _pinned(source) for name, source in mix.sources.items()}
+        settings = _named(settings, next(iter(sources.values())).schema)
         _check({name: source.schema for name, source in sources.items()}, settings.window.columns)
         pinned = copy(mix)
         pinned.sources = sources
@@ -144,11 +150,12 @@ class PreparedMix(Prepared):
 
     def report(self) -> Telemetry:
         """The meter's counts, with what the shards in use know."""
-        return self.meter.report(held=self.opened.decoded, fetched=self.opened.fetched)
+        files = sum((member.files_read for member in self.members), Fetched())
+        return self.meter.report(held=self.opened.decoded, fetched=self.opened.fetched, files=files)
 
-    def assembler(self) -> Assembler:
+    def assembler(self, *, sharers: int = 1) -> Assembler:
         """Makes batches of samples of all datasets."""
-        return cast("Assembler", MixAssembler(self))
+        return MixAssembler(self, sharers=sharers)
 
     def frame_stream(self, *, sharers: int) -> FrameStream | None:
         """Decodes frames of all datasets, on one set of threads."""
@@ -170,59 +177,21 @@ class PreparedMix(Prepared):
             rows[own] = found + self.first_rows[number]
         return rows, anchors
 
+    def numbers(self, rows: Ints, anchors: Ints) -> Ints:
+        """[n] rows, counted through the datasets, and anchors -> windows in source order, dataset after dataset."""
+        found, before = np.empty_like(rows), np.cumsum([0, *(len(survey.axis) for survey in self.surveys)])
+        for number, own in self.by_member(rows):
+            found[own] = before[number] + self.members[number].numbers(
+                rows[own] - self.first_rows[number], anchors[own]
+            )
+        return found
+
     def by_member(self, rows: Ints) -> list[tuple[int, Ints]]:
         """Each dataset that rows belong to, and which of them do."""
         return list(split(np.searchsorted(self.first_rows, rows, side="right") - 1))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "members": self.members}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MixChunk:
-    """Some steps' samples; each batch is prepared when it is made, since its parts differ in size."""
-
-    samples: Samples
-    size: int
-
-
-class MixAssembler:
-    """`Assembler` of several datasets: a batch is put together from a part of each."""
-
-    def __init__(self, prepared: PreparedMix) -> None:
-        self.opened = prepared.opened
-        self._origins: dict[str, float] = {}
-        self._prepared = prepared
-        self._assemblers = [member.assembler() for member in prepared.members]
-        self._names = np.array([*prepared.mix.sources, None], dtype=object)[:-1]
-
-    def reuse_buffers(self) -> None:
-        """Nothing: batches are put together in fresh memory."""
-
-    def origins(self, rows: Ints, *, size: int) -> dict[str, float]:  # noqa: ARG002 - `Assembler` needs them
-        """Bytes of the batch that was made last, by where they were copied from."""
-        return self._origins
-
-    def prepare(self, samples: Samples, *, size: int) -> MixChunk:
-        """Samples of some batches, one after the other; see `Assembler.prepare`."""
-        return MixChunk(samples=samples, size=size)
-
-    def batch(self, chunk: MixChunk, number: int) -> Batch:
-        """One batch of a chunk, with the source of each sample."""
-        own = slice(number * chunk.size, (number + 1) * chunk.size)
-        samples = _some(chunk.samples, own)
-        parts: list[tuple[Ints, Batch]] = []
-        members = np.zeros(len(samples.rows), dtype=np.int64)
-        self._origins.clear()
-        for member, which in self._prepared.by_member(samples.rows):
-            mine = _some(samples, which, before=int(self._prepared.first_rows[member]))
-            assembler = self._assemblers[member]
-            parts.append((which, assembler.batch(assembler.prepare(mine, size=len(which)), 0)))
-            for origin, count in assembler.origins(mine.rows, size=len(which)).items():
-                self._origins[origin] = self._origins.get(origin, 0.0) + count
-            members[which] = member
-        batch = together(parts, self._prepared.settings.window)
-        return {**batch, NAME: self._names[members], NUMBER: members}
 
 
 class MixFrames:
@@ -257,76 +226,6 @@ class MixFrames:
         """End the threads."""
         for stream in self._streams:
             stream.close()
-
-
-def _some(samples: Samples, which: Ints | slice, *, before: int = 0) -> Samples:
-    return replace(
-        samples,
-        epochs=samples.epochs[which],
-        numbers=samples.numbers[which],
-        rows=samples.rows[which] - before,
-        anchors=samples.anchors[which],
-        valid=samples.valid[which],
-        bad={},
-        substituted=None,
-    )
-
-
-def together(parts: Sequence[tuple[Ints, Batch]], window: Any) -> Batch:
-    """One batch from parts of it.
-
-    Args:
-        parts: Positions in the batch, and the values there.
-        window: Says which columns are whole sequences.
-
-    Raises:
-        SchemaMismatchError: Frames of unlike sizes.
-    """
-    if len(parts) == 1:
-        return parts[0][1]  # the positions are all there are, in order
-    size = sum(len(own) for own, _ in parts)
-    batch: Batch = {}
-    packed = {f"{name}_offsets": name for name in window.columns} if isinstance(window, Whole) and window.packed else {}
-    for name in parts[0][1]:
-        if name in packed or f"{name}_offsets" in parts[0][1]:
-            continue
-        batch[name] = _scattered([(own, part[name]) for own, part in parts], size, name, isinstance(window, Whole))
-    for offsets, name in packed.items():
-        if offsets in parts[0][1]:
-            batch[name], batch[offsets] = _packed([(own, part[name], part[offsets]) for own, part in parts], size)
-    return batch
-
-
-def _scattered(parts: Sequence[tuple[Ints, NDArray[Any]]], size: int, name: str, whole: bool) -> NDArray[Any]:  # noqa: FBT001 - private
-    """[B, ...] values at their positions; whole sequences are padded to the longest of all."""
-    shapes = {values.shape[1:] for _, values in parts}
-    kinds = {values.dtype for _, values in parts}
-    shape = shapes.pop()
-    dtype = kinds.pop() if len(kinds) == 1 else np.dtype(object)
-    if shapes and not (whole and {one[1:] for one in shapes} == {shape[1:]}):
-        raise SchemaMismatchError(
-            f"Column {name!r} is {shape} in one source of the mixture and {shapes.pop()} in another.",
-            hint="Frames can be scaled to one size: loader.frames(size=(height, width)).",
-        )
-    if shapes:
-        shape = (max(values.shape[1] for _, values in parts), *shape[1:])
-    out = np.zeros((size, *shape), dtype) if shapes else np.empty((size, *shape), dtype)
-    for own, values in parts:
-        if shapes:
-            out[own, : values.shape[1]] = values
-        else:
-            out[own] = values
-    return out
-
-
-def _packed(parts: Sequence[tuple[Ints, NDArray[Any], Ints]], size: int) -> tuple[NDArray[Any], Ints]:
-    """Whole sequences end to end in the order of the batch, with their cumulative lengths."""
-    pieces: list[NDArray[Any]] = [np.empty(0)] * size
-    for own, values, offsets in parts:
-        for place, piece in zip(own.tolist(), np.split(values, offsets[1:-1]), strict=True):
-            pieces[place] = piece
-    ends = np.cumsum([0, *(len(piece) for piece in pieces)], dtype=np.int64)
-    return np.concatenate(pieces), ends
 
 
 # ---- do the columns agree?

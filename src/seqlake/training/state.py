@@ -21,7 +21,7 @@ _MEANING = {
     "window": "the window",
     "samples": "the number of windows",
     "seed": "the seed",
-    "shuffle": "the shuffle (its lanes or block)",
+    "shuffle": "the shuffle (its lanes, block or visits)",
     "tail": "the tail rule",
     "mix": "the mixture (its sources, weights, curriculum or shuffle)",
 }
@@ -38,10 +38,15 @@ def describe(
         "window": window,
         "samples": samples,
         "seed": seed,
-        "shuffle": None if shuffle is None else [shuffle.lanes, shuffle.block],
+        "shuffle": None if shuffle is None else _mixing(shuffle),
         "tail": tail,
         "mix": mix,
     }
+
+
+def _mixing(shuffle: Shuffle) -> list[int]:
+    visits = [] if shuffle.visits == 1 else [shuffle.visits]
+    return [shuffle.lanes, shuffle.block, *visits]
 
 
 def position(state: Mapping[str, Any], here: Mapping[str, Any], /) -> tuple[int, int]:
@@ -59,11 +64,9 @@ def position(state: Mapping[str, Any], here: Mapping[str, Any], /) -> tuple[int,
     # JSON, msgpack and torch.save give lists back as lists or tuples.
     changed = [name for name in here if _plain(state.get(name)) != _plain(here[name])]
     if changed:
-        name = changed[0]
-        parts = ", ".join(_MEANING[each] for each in changed)
+        parts = "; ".join(f"{_MEANING[each]} (saved {state.get(each)!r}, here {here[each]!r})" for each in changed)
         raise LoaderStateError(
-            f"This state belongs to another loader. Changed since it was saved: {parts} "
-            f"({name}: saved {state.get(name)!r}, here {here[name]!r}).",
+            f"This state belongs to another loader. Changed since it was saved: {parts}.",
             hint="Make the loader as it was, open the dataset at the version it had, or start a new epoch without "
             "load_state_dict. Batch size, rank and world size may differ.",
         )

@@ -112,7 +112,11 @@ class Steps:
             numbers = starts[:, None] + self._dealt(int(starts[0]))[low:high]
         else:
             numbers = np.stack([start + self._dealt(int(start))[low:high] for start in starts])
-        epochs, samples = np.divmod(numbers.reshape(-1), self.samples)
+        numbers = numbers.reshape(-1)
+        if inside and len(starts) and int(starts.max()) < self.samples:
+            epochs, samples = np.zeros_like(numbers), numbers
+        else:
+            epochs, samples = np.divmod(numbers, self.samples)
         if self.tail == "pad":
             return np.zeros_like(epochs), samples, epochs == 0
         return epochs, samples, np.ones(len(samples), dtype=np.bool_)

@@ -16,8 +16,10 @@ from seqlake.windows.clock import check_columns, dataset_clock, frame_tracks, si
 from seqlake.windows.counting import count_frames
 from seqlake.windows.edges import anchors, sequence_steps
 from seqlake.windows.frames import Shown, by_time, steps_shown
+from seqlake.windows.frames import framed as has_frames
 from seqlake.windows.sources import Files
 from seqlake.windows.spec import Whole, Window
+from seqlake.windows.tracks import Track
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,9 +28,8 @@ if TYPE_CHECKING:
 
     from seqlake.protocols import Ints, Readable, Shard
     from seqlake.spec.schema import Column
-    from seqlake.windows.tracks import Track
 
-_WHOLE = ("temporal", "scalar", "vector", "file")
+_WHOLE = ("temporal", "frames", "scalar", "vector", "file")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,6 +50,7 @@ class Survey:
         axis: All windows.
         counts: For each temporal column and each column of images, [rows] T; empty for samples.
         step_bytes: Bytes of one step of each column, where its shape (of frames: the resolution) is declared.
+        by_row: Rows are samples and are delivered whole.
     """
 
     shards: Sequence[Shard]
@@ -64,6 +66,7 @@ class Survey:
     axis: Axis
     counts: Mapping[str, Ints] = field(default_factory=dict)
     step_bytes: Mapping[str, int] = field(default_factory=dict)
+    by_row: bool = False
 
     @property
     def rows(self) -> int:
@@ -72,13 +75,15 @@ class Survey:
 
     @property
     def sample_bytes(self) -> int:
-        """Bytes of one sample's windows, as far as shapes are declared."""
-        sizes = (self.step_bytes.get(track.column, 0) * track.width for track in (*self.tracks, *self.framed))
-        return sum(sizes)
+        """Bytes of one sample's windows, as far as shapes are declared; 0 for whole sequences."""
+        wanted = (*self.tracks, *self.framed) if isinstance(self.window, Window) else ()
+        return sum(self.step_bytes.get(track.column, 0) * track.width for track in wanted)
 
     def describe(self) -> tuple[str, ...]:
         """One line for each column with steps or frames: how many of them a window holds, and at which rate."""
         lines = []
+        if isinstance(self.window, Whole):
+            return tuple(f"{name}: whole" for name in (*self.cells, *(track.column for track in self.framed)))
         for track in (*self.tracks, *self.framed):
             rate = "the clock's rate" if track.ratio == 1 else f"{track.ratio} samples a clock step"
             rate = f"time stamps in {track.timestamps!r}" if track.timestamps else rate
@@ -111,18 +116,20 @@ def survey(source: Readable, window: Window | Whole, /) -> Survey:
     wanted: list[Track] = []
     framed: list[Track] = []
     if isinstance(window, Whole):
-        check_columns(window.columns, schema, categories=_WHOLE)
-        cells = [name for name in window.columns if schema[name].category == "temporal"]
+        by_row = schema.id is None
+        check_columns(window.columns, schema, categories=None if by_row else _WHOLE)
+        cells = [name for name in window.columns if schema[name].category == "temporal" and not by_row]
         clock = Clock(rate=None, rule="whole sequences need no clock")
-        values = [name for name in window.columns if name not in cells and name != schema.id]
+        shown = {name for name in schema if has_frames(schema[name]) and not by_row}
+        framed = [Track.of(name, [0]) for name in schema if name in window.columns and name in shown]
+        values = [name for name in window.columns if not (name in cells or name == schema.id or name in shown)]
     else:
         cells, values = [], singles(window, schema)
         clock = dataset_clock(source, given=window.clock, window=window)
         wanted, framed = tracks(window, schema, clock), frame_tracks(window, schema, clock)
-    lengths = Lengths(source, wanted, framed, rows)
     steps, first, windows = None, 0, np.ones(rows, dtype=np.int64)
-    if (wanted or framed) and schema.id is not None:
-        assert isinstance(window, Window)
+    lengths = Lengths(source, wanted, framed if isinstance(window, Window) else (), rows)
+    if isinstance(window, Window) and (wanted or framed) and schema.id is not None:
         if clock.rate is None and lengths.counts:
             _check_alike(lengths.counts)
         declared = _declared(source) if _needs_length(source, wanted, lengths.counts) else None
@@ -144,6 +151,7 @@ def survey(source: Readable, window: Window | Whole, /) -> Survey:
         axis=Axis.of(windows, shard_rows=shard_rows),
         counts=lengths.counts,
         step_bytes={track.column: _step_bytes(schema[track.column]) for track in (*wanted, *framed)},
+        by_row=isinstance(window, Whole) and schema.id is None,
     )
 
 

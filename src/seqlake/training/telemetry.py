@@ -8,17 +8,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from seqlake.training.transfers import Traffic
+
 STAGES = ("order", "open", "locate", "gather", "decode", "transform")
-ORIGINS = ("memory", "mapped", "cache")
-"""Where steps are copied from: shards decoded into memory, files read in place, copies in the cache's folder."""
+ORIGINS = ("memory", "mapped", "cache", "range")
+"""Where steps come from: shards decoded into memory, files read in place, copies in the cache's folder, ranges read
+from a store for each window."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """What was copied to a cache in a folder.
+    """What came from stores: shards for a cache in a folder, windows by range, parts of videos.
 
     Attributes:
-        nbytes: Bytes that arrived from stores.
+        nbytes: Bytes that arrived.
         requests: Requests for them, failed ones among them.
         retries: Requests after the first for the same bytes.
         hits: Shards that were there when they were needed, or came in time.
@@ -32,6 +35,11 @@ class Fetched:
     hits: int = 0
     misses: int = 0
     waited: float = 0.0
+
+    @classmethod
+    def of(cls, traffic: Traffic) -> Fetched:
+        """Traffic that no cache had a part in."""
+        return cls(nbytes=traffic.nbytes, requests=traffic.requests, retries=traffic.retries)
 
     def __add__(self, other: Fetched, /) -> Fetched:
         """Both."""
@@ -88,7 +96,7 @@ class Meter:
     work: Work = field(default_factory=Work)
     ahead: int = 0
 
-    def report(self, *, held: int, fetched: Fetched) -> Telemetry:
+    def report(self, *, held: int, fetched: Fetched, files: Fetched) -> Telemetry:
         """The counts as a value."""
         return Telemetry(
             batches=self.batches,
@@ -99,6 +107,7 @@ class Meter:
             nbytes={origin: round(count) for origin, count in self.nbytes.items()},
             held=held,
             fetched=fetched,
+            files=files,
             frames_decoded=self.work.frames,
             frames_delivered=self.work.delivered,
             decode_seconds=self.work.seconds,
@@ -120,9 +129,10 @@ class Telemetry:
             (copying them), `decode` (waiting for frames), `transform` (the user's functions) -> seconds of the
             consumer's thread. What is left of `waited` is the loop itself.
         nbytes: Bytes of delivered windows by origin: `mapped` files read in place, `memory` that shards were decoded
-            into, `cache` in a folder.
+            into, `cache` in a folder, `range` read from a store.
         held: Bytes of decoded shards in memory.
-        fetched: Bytes, requests, hits and misses of a cache in a folder.
+        fetched: Bytes and requests of stores, hits and misses of a cache in a folder.
+        files: Bytes and requests of stores for videos and images that are files, of which only parts are read.
         frames_decoded: Frames decoded; those that windows of a batch share count once.
         frames_delivered: Frames in batches.
         decode_seconds: Seconds in which the decoding threads worked, added up.
@@ -143,6 +153,7 @@ class Telemetry:
     nbytes: Mapping[str, int]
     held: int
     fetched: Fetched
+    files: Fetched
     frames_decoded: int
     frames_delivered: int
     decode_seconds: float
@@ -157,7 +168,7 @@ class Telemetry:
     @property
     def read_amplification(self) -> float | None:
         """Bytes fetched from stores for each byte delivered of them; None where none was. Below 1 windows share."""
-        delivered = self.nbytes.get("cache", 0)
+        delivered = self.nbytes.get("cache", 0) + self.nbytes.get("range", 0)
         return self.fetched.nbytes / delivered if delivered and self.fetched.nbytes else None
 
     @property
@@ -181,18 +192,23 @@ class Telemetry:
         if self.held:
             lines.append(f"in memory  {_size(self.held)} of decoded shards")
         fetched = self.fetched
-        if shards := fetched.hits + fetched.misses:
-            lines.append(
-                f"fetched    {_size(fetched.nbytes)} in {fetched.requests:,} requests; "
-                f"{fetched.hits} of {shards} shards were there, {fetched.waited:.2f} s waited for them"
-            )
+        shards = fetched.hits + fetched.misses
+        if shards or fetched.requests:
+            there = f"; {fetched.hits} of {shards} shards were there, {fetched.waited:.2f} s waited for them"
+            lines.append(_traffic("fetched    ", fetched) + (there if shards else ""))
         if self.frames_delivered:
             lines.append(
                 f"frames     {self.frames_decoded:,} decoded for {self.frames_delivered:,} delivered, "
                 f"{self.frames_per_second:,.0f}/s, {self.decode_seconds:.2f} s of threads"
             )
+            if self.files.requests:
+                lines.append(_traffic("files      ", self.files))
             lines.append(f"ahead      {self.ahead} batches, {self.ready:.0%} ready when asked for")
         return "\n".join(lines)
+
+
+def _traffic(name: str, fetched: Fetched) -> str:
+    return f"{name}{_size(fetched.nbytes)} in {fetched.requests:,} requests"
 
 
 def _size(count: float) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
 from seqlake.plugins import require
+from seqlake.training.damage import LEDGER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -28,6 +31,22 @@ def tensors(batch: Batch, /) -> Batch:
     }
 
 
+def pinned(batch: Batch, /) -> Batch:
+    """A batch with tensors in memory that a GPU can copy from while the program goes on."""
+    torch = require("torch", extra="torch")
+    made = tensors(batch)
+    return {name: value.pin_memory() if isinstance(value, torch.Tensor) else value for name, value in made.items()}
+
+
+def _can_pin() -> bool:
+    if require("torch", extra="torch").cuda.is_available():
+        return True
+    warnings.warn(
+        "pin_memory: torch sees no GPU here, so batches stay in ordinary memory. Nothing else changes.", stacklevel=3
+    )
+    return False
+
+
 def _iterable_dataset() -> Any:
     return require("torch.utils.data", extra="torch").IterableDataset
 
@@ -38,32 +57,40 @@ class LoaderDataset:
     Give it to a `DataLoader` with `batch_size=None`, or iterate over it directly. With `num_workers=k` worker j makes
     steps j, j + k, ..., which the `DataLoader` hands out in turn: the order is that of one process. Workers cannot
     move the loader in the main process: there, count steps yourself and use `loader.state_dict(steps=n)`, and call
-    `loader.set_epoch(e)` before each epoch. `torchdata`'s `StatefulDataLoader` does both by itself.
+    `loader.set_epoch(e)` before each epoch. `torchdata`'s `StatefulDataLoader` does both by itself. With `on_error`,
+    workers' batches carry what their ledgers entered: see `Ledger.collect`. They are not pinned here:
+    `DataLoader(pin_memory=True)` does that.
     """
 
-    def __new__(cls, loader: Loader) -> Self:  # noqa: ARG004, D102 - __init__ takes it; not a method of the public kind
+    def __new__(cls, loader: Loader, *, pin_memory: bool = False) -> Self:  # noqa: ARG004, D102 - __init__ takes them; not a method of the public kind
         # Torch decides by isinstance whether a dataset is iterable, and torch is only imported when it is used.
         base = _iterable_dataset()
         kind = cls if issubclass(cls, base) else type(cls.__name__, (cls, base), {"__reduce__": _reduce})
         made: Self = object.__new__(kind)
         return made
 
-    def __init__(self, loader: Loader) -> None:
+    def __init__(self, loader: Loader, *, pin_memory: bool = False) -> None:
         self.loader = loader
+        self.pin_memory = pin_memory
         self._done = 0  # steps that this worker process made of the pass under way
 
     def __iter__(self) -> Iterator[Batch]:
         """Batches of tensors; in a worker process, that worker's steps."""
         worker = require("torch.utils.data", extra="torch").get_worker_info()
         if worker is None:
+            finished = pinned if self.pin_memory and _can_pin() else tensors
             with closing(iter(self.loader)) as batches:
-                yield from map(tensors, batches)
+                yield from map(finished, batches)
             return
         steps = range(worker.id, len(self.loader), worker.num_workers)[self._done :]
+        self.loader.ledger.drain()  # a forked worker has the entries of its parent
         with closing(self.loader.batches(steps, sharers=worker.num_workers)) as own:
             for batch in own:
                 self._done += 1  # before it is handed out: a state is asked for after that
-                yield tensors(batch)
+                made = tensors(batch)
+                if self.loader._settings.on_error.tolerant:  # noqa: SLF001 - the two are one thing
+                    made[LEDGER] = self.loader.ledger.drain()
+                yield made
         self.loader.finish()
         self._done = 0
 
@@ -88,4 +115,4 @@ class LoaderDataset:
 
 
 def _reduce(dataset: LoaderDataset) -> tuple[Any, ...]:
-    return LoaderDataset, (dataset.loader,)
+    return partial(LoaderDataset, pin_memory=dataset.pin_memory), (dataset.loader,)

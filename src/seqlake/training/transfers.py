@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from seqlake.errors import ForkedProcessError, SeqlakeError
-from seqlake.files.ranges import assemble, plan
+from seqlake.files.ranges import LARGEST, assemble, plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -160,6 +160,20 @@ class Transfers:
         self._closed.set()
         with self._state:
             self._state.notify_all()
+
+    def whole(self, blob: Blob, /) -> memoryview:
+        """All bytes of a blob: mapped, or fetched side by side."""
+        view = blob.view()
+        if view is not None:
+            return view
+        pieces = [Piece(blob, first, min(first + LARGEST, blob.size)) for first in range(0, blob.size, LARGEST)]
+        data = np.empty(blob.size, np.uint8)
+
+        def put(number: int, part: memoryview) -> None:
+            data[pieces[number].start : pieces[number].stop] = np.frombuffer(part, np.uint8)
+
+        self.each(pieces, put)
+        return data.data
 
     def pause(self, attempt: int, /) -> None:
         """Wait before another attempt: any time up to a bound that doubles, so that many clients do not come at once.

@@ -11,6 +11,7 @@ from seqlake.training.frames import FrameOptions
 from seqlake.training.mixed import Groups
 from seqlake.training.steps import TAILS
 from seqlake.training.transforms import MapBatch, MapSamples, Normalise
+from seqlake.windows.spec import Whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -42,7 +43,13 @@ class Verbs:
         Args:
             function: `sample -> sample`, or with `random` `(sample, numpy generator) -> sample`.
             random: Hand over a generator that belongs to the sample: seed, epoch and sample number decide it.
+
+        Raises:
+            ValueError: Whole sequences that are packed.
         """
+        window = self._settings.window
+        if isinstance(window, Whole) and window.packed:
+            raise ValueError("Loader map: packed sequences lie end to end and are no samples to map; use map_batch.")
         return self._with(transforms=(*self._settings.transforms, MapSamples(function, random)))
 
     def map_batch(self, function: Callable[..., Batch], /, *, random: bool = False) -> Self:
@@ -163,7 +170,10 @@ class Verbs:
         return self._with(on_error=on_error)
 
     def reuse_buffers(self) -> Self:
-        """Write each batch's windows where the last ones were: a batch is valid until the next `next()`."""
+        """Write each batch's signals where the last ones were: a batch is valid until the next `next()`.
+
+        Frames need no asking: their memory is used again once nobody has the batch any more.
+        """
         return self._with(reuse=True)
 
     def _with(self, **changes: Any) -> Self:

@@ -10,6 +10,8 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from numpy.typing import NDArray
+
     from seqlake.protocols import Ints
     from seqlake.training.order import Order
 
@@ -34,6 +36,11 @@ class Visits:
         """Those that are not over at a sample."""
         left = self.ends > sample
         return Visits(shards=self.shards[left], begins=self.begins[left], ends=self.ends[left])
+
+    def of(self, shards: NDArray[np.bool_], /) -> Visits:
+        """Those of some shards: [shards] True where wanted."""
+        own = shards[self.shards]
+        return Visits(shards=self.shards[own], begins=self.begins[own], ends=self.ends[own])
 
     def needed(self, first: int, stop: int, /) -> Ints:
         """Shards that some of the samples may need."""
@@ -76,7 +83,9 @@ def visits(order: Order, /, *, lanes: Iterable[int] | None = None) -> Visits:
         inside = np.flatnonzero((starts < high) & (stops > low))
         first = np.maximum(starts[inside], low) - low
         last = np.minimum(stops[inside], high) - low - 1
-        first, last = _travelled(first, last, order.shuffle.block, twice=mixed_twice)
+        size = order.shuffle.visits
+        first, last = _travelled(first // size, last // size, order.block, twice=mixed_twice)
+        first, last = first * size, last * size + size - 1
         last = np.minimum(last, high - low - 1)
         found.append((shards[inside], first * count + lane, np.minimum(last * count + lane + 1, total)))
     if not found:

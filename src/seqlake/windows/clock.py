@@ -63,12 +63,12 @@ def singles(window: Window, schema: Schema) -> list[str]:
     return names
 
 
-def check_columns(names: Iterable[str], schema: Schema, *, categories: tuple[str, ...]) -> None:
-    """Raise `SchemaMismatchError` unless every column is there and of one of the categories."""
+def check_columns(names: Iterable[str], schema: Schema, *, categories: tuple[str, ...] | None) -> None:
+    """Raise `SchemaMismatchError` unless every column is there and of one of the categories (None: any)."""
     names = list(names)
     _check_known(names, schema)
     for name in names:
-        if schema[name].category not in categories:
+        if categories is not None and schema[name].category not in categories:
             raise SchemaMismatchError(f"Column {name!r} ({_kind(schema[name])}) cannot be delivered in batches.")
 
 

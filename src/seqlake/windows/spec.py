@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Literal, TypeAlias
 
@@ -160,12 +160,14 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """Whole sequences as training examples, one sample a row.
+    """Whole rows as training examples: sequences, or samples of datasets whose rows are samples.
+
+    A list of names is understood as `Whole(names)`, None as `Whole("*")`.
 
     Args:
-        columns: The columns to deliver.
-        packed: False pads each temporal column to the longest of the batch and adds `<column>_length`; True
-            lays the sequences end to end and adds `<column>_offsets`, the cumulative lengths.
+        columns: The columns to deliver, `"*"` for all; videos and columns of images come as frames, all that a row has.
+        packed: False pads each column of steps or frames to the longest of the batch and adds `<column>_length`;
+            True lays the sequences end to end and adds `<column>_offsets`, the cumulative lengths.
 
     Example:
         >>> Whole(["action"], packed=True)
@@ -186,22 +188,31 @@ class Whole:
         """16 hex digits, equal for equal values in every process."""
         return _digest({"kind": "whole", "columns": list(self.columns), "packed": self.packed})
 
+    def of(self, names: Sequence[str], /) -> Whole:
+        """The same with every column named."""
+        return replace(self, columns=tuple(names)) if tuple(self.columns) == ("*",) else self
+
     def __repr__(self) -> str:
         return f"Whole({tuple(self.columns)!r}, packed={self.packed})"
 
 
 def as_window(value: object, /) -> Window | Whole:
-    """A window as users may write it: a `Window`, a `Whole`, or a bare mapping of offsets.
+    """A window as users may write it: a `Window`, a `Whole`, a bare mapping of offsets, names of columns, or None.
 
     Raises:
-        TypeError: It is none of the three.
+        TypeError: It is none of these.
     """
     if isinstance(value, (Window, Whole)):
         return value
     if isinstance(value, Mapping):
         return Window(value)
+    if value is None:
+        return Whole("*")
+    if isinstance(value, Sequence) and not isinstance(value, str) and value and all(isinstance(n, str) for n in value):
+        return Whole(value)
     raise TypeError(
-        f"window: expected a mapping such as {{'action': range(16)}}, a Window or a Whole, found {value!r}."
+        f"window: expected a mapping such as {{'action': range(16)}}, a Window, a Whole, names of columns or None for "
+        f"all of them, found {value!r}."
     )
 
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from seqlake.media.video.swscale import Direct
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from seqlake.media.video.packets import Stream
+
+_UPRIGHT = (1, 0, 0, 1)
 
 
 class Converter:
@@ -25,6 +29,7 @@ class Converter:
     def __init__(self, stream: Stream, /) -> None:
         self._turn = stream.turn
         self._coded = (stream.width, stream.height)
+        self._direct = Direct(*self._coded) if stream.turn == _UPRIGHT else None
         self._reformat: Callable[..., VideoFrame] | None = None
 
     @property
@@ -38,6 +43,8 @@ class Converter:
 
         Scaling down averages areas, scaling up is bicubic, both in the same pass as the conversion.
         """
+        if self._direct is not None and self._direct.convert(frame, out):
+            return
         if self._reformat is None:
             from av.video.reformatter import VideoReformatter
 

@@ -49,6 +49,29 @@ def parquet_schema(schema: pa.Schema, /) -> pq.ParquetSchema:
     return pq.read_metadata(pa.BufferReader(sink.getvalue())).schema
 
 
+def numbered(schema: pa.Schema, ids: Mapping[str, int], /) -> pa.Schema:
+    """The schema with Parquet field ids, by dotted path; elements of lists are called `element`.
+
+    Example:
+        >>> numbered(pa.schema([("reward", pa.float32())]), {"reward": 4}).field("reward").metadata
+        {b'PARQUET:field_id': b'4'}
+    """
+    return pa.schema([_numbered(field, field.name, ids) for field in schema]) if ids else schema
+
+
+def _numbered(field: pa.Field, path: str, ids: Mapping[str, int]) -> pa.Field:
+    kind = field.type
+    if pa.types.is_struct(kind):
+        kind = pa.struct([_numbered(inner, f"{path}.{inner.name}", ids) for inner in kind])
+    elif pa.types.is_map(kind):
+        kind = pa.map_(_numbered(kind.key_field, f"{path}.key", ids), _numbered(kind.item_field, f"{path}.value", ids))
+    elif is_list(kind):
+        inner = _numbered(kind.value_field, f"{path}.element", ids)
+        kind = pa.list_(inner, kind.list_size) if pa.types.is_fixed_size_list(kind) else pa.list_(inner)
+    told = {"PARQUET:field_id": str(ids[path])} if path in ids else None
+    return pa.field(field.name, kind, nullable=field.nullable, metadata=told)
+
+
 def settings(
     schema: pa.Schema, /, *, layout: str, roles: Mapping[str, str], bloom: Collection[str] = (), rows: int = 0
 ) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from seqlake.errors import CorruptFileError, SchemaMismatchError, SeqlakeError
-from seqlake.shards.cells import from_flat
+from seqlake.shards.cells import from_flat, takeable
 from seqlake.shards.counting import count_only
 from seqlake.shards.parquet import index as offsets
 from seqlake.shards.parquet.flatness import flat_of
@@ -257,7 +257,7 @@ class ParquetReader:
             for batch in self._kept(int(group), names):
                 hit = np.flatnonzero((inside >= first) & (inside < first + batch.num_rows))
                 if hit.size:
-                    found.append(batch.take(pa.array(inside[hit] - first)))
+                    found.append(takeable(batch).take(pa.array(inside[hit] - first)))
                     order.append(here[hit])
                 first += batch.num_rows
         positions = np.concatenate(order)

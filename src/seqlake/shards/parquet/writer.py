@@ -20,6 +20,8 @@ from seqlake.shards.parquet.steps import ColumnSteps, leaf_entries, stored_name
 from seqlake.spec.schema import is_list
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from seqlake.spec.schema import Column, Schema
@@ -32,10 +34,13 @@ _SMALL = 8 << 20  # bytes of batches that are worth copying into one
 class ParquetWriter:
     """One Parquet file being written; made by `create`, which opens nothing before the first row group is full."""
 
-    def __init__(self, path: Path, schema: Schema, /, *, layout: str, fixed_size_inner: bool) -> None:
+    def __init__(
+        self, path: Path, schema: Schema, /, *, layout: str, fixed_size_inner: bool, ids: Mapping[str, int]
+    ) -> None:
         self._path = path
         self._schema = schema
         self._layout = layout
+        self._ids = ids
         self._stored = schema.stored(fixed_size_inner=fixed_size_inner)
         self._pending: list[pa.RecordBatch] = []
         self._pending_bytes = 0
@@ -165,7 +170,7 @@ class ParquetWriter:
         bloom = [self._schema.id] if self._schema.id is not None and rows else []
         options = layout.settings(self._stored, layout=self._layout, roles={**steps, **media}, bloom=bloom, rows=rows)
         self._sink = new_file(self._path)
-        self._file = pq.ParquetWriter(self._sink, self._stored, **options)
+        self._file = pq.ParquetWriter(self._sink, layout.numbered(self._stored, self._ids), **options)
         parquet = layout.parquet_schema(self._stored)
         self._optional = [parquet.column(i).max_definition_level > 0 for i in range(len(parquet))]
 
@@ -308,7 +313,15 @@ def _seal(path: Path) -> None:
         file.write(expected)
 
 
-def create(path: Path, schema: Schema, /, *, layout: str = "training", fixed_size_inner: bool = False) -> ParquetWriter:
+def create(
+    path: Path,
+    schema: Schema,
+    /,
+    *,
+    layout: str = "training",
+    fixed_size_inner: bool = False,
+    ids: Mapping[str, int] | None = None,
+) -> ParquetWriter:
     """Begin a Parquet shard.
 
     Args:
@@ -316,6 +329,7 @@ def create(path: Path, schema: Schema, /, *, layout: str = "training", fixed_siz
         schema: Its columns.
         layout: `training` (windows without decoding) or `archive` (smaller).
         fixed_size_inner: Store fixed-size inner lists in the Arrow schema, as the specification shows them.
+        ids: Field ids by dotted path (`action`, `action.element`), for lakes that find columns by them.
 
     Returns:
         A writer; `close()` gives what a table needs to know of the shard.
@@ -331,4 +345,4 @@ def create(path: Path, schema: Schema, /, *, layout: str = "training", fixed_siz
     """
     if layout not in {"training", "archive"}:
         raise ValueError(f"Expected layout 'training' or 'archive', found {layout!r}.")
-    return ParquetWriter(Path(path), schema, layout=layout, fixed_size_inner=fixed_size_inner)
+    return ParquetWriter(Path(path), schema, layout=layout, fixed_size_inner=fixed_size_inner, ids=ids or {})

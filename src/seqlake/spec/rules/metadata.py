@@ -13,7 +13,7 @@ from seqlake.errors import InvalidMetadataError, UnsupportedVersionError
 from seqlake.spec.column_types import KINDS
 from seqlake.spec.metadata import MAJOR, Metadata
 from seqlake.spec.rules._rule import rule
-from seqlake.spec.schema import ID, Column, Schema, is_list, is_number, is_text
+from seqlake.spec.schema import ID, Column, Schema, is_binary, is_list, is_number, is_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -227,8 +227,10 @@ def m108_trajectory(column: Column, _: Schema, /, *, location: str) -> Iterator[
 
 
 @rule("M109", "error", "A file column is a string, or a struct with `url`.", section=FILES)
-def m109_file(column: Column, _: Schema, /, *, location: str) -> Iterator[dict[str, Any]]:
-    """Video, image, audio, 3d and 4d refer to files."""
+def m109_file(column: Column, schema: Schema, /, *, location: str) -> Iterator[dict[str, Any]]:
+    """Video, image, audio, 3d and 4d refer to files; only a sample of another format holds one as bytes."""
+    if schema.id is None and is_binary(column.arrow):
+        return
     kinds = {"video", "image", "audio", "3d", "4d"}
     if column.type is not None and column.type.type in kinds and column.category not in {"file", "frames", "temporal"}:
         yield _facts(column, location, f"{column.type.type} must be a string or a struct with url, is {column.arrow}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,6 +29,7 @@ _COLUMNS = pa.schema(
         pa.field("references", pa.list_(_REFERENCE), nullable=False),
     ]
 )
+_TEXTS = pa.field("texts", pa.binary(), nullable=False)  # optional: lakes keep the ids themselves, too
 _MEDIA = pa.schema(
     [
         pa.field("path", pa.string(), nullable=False),
@@ -48,6 +51,7 @@ class IndexRow:
         index: The offset index, as in the shard; empty where it has none.
         files: Every copied-in file that its rows name, whichever transaction copied it.
         references: (path, size, ETag) of other files, as seen when it was written.
+        texts: Its ids in row order, as `pack_texts` makes them; empty where they are read from the shard.
     """
 
     shard: str
@@ -57,6 +61,21 @@ class IndexRow:
     index: bytes | memoryview = b""
     files: tuple[Copied, ...] = ()
     references: tuple[tuple[str, int, str], ...] = ()
+    texts: bytes | memoryview = b""
+
+
+def pack_texts(ids: Iterable[str], /) -> bytes:
+    """Ids in row order, compressed."""
+    return zlib.compress(json.dumps(list(ids), ensure_ascii=False, separators=(",", ":")).encode(), 1)
+
+
+def unpack_texts(packed: bytes | memoryview, /) -> list[str] | None:
+    """The ids back; None where the bytes are none."""
+    try:
+        found = json.loads(zlib.decompress(packed)) if len(packed) else None
+    except (zlib.error, ValueError):
+        return None
+    return found if isinstance(found, list) else None
 
 
 def encode(rows: Iterable[IndexRow], /) -> bytes:
@@ -80,6 +99,8 @@ def encode(rows: Iterable[IndexRow], /) -> bytes:
         ],
         schema=_COLUMNS,
     )
+    if any(row.texts for row in listed):
+        batch = batch.append_column(_TEXTS, pa.array([row.texts for row in listed], pa.binary()))
     return _to_file(batch)
 
 
@@ -154,8 +175,10 @@ class IndexFile:
         try:
             with pa.ipc.open_file(pa.py_buffer(data)) as reader:
                 table = reader.read_all()
-            if not table.schema.equals(_COLUMNS):
-                table = table.select(_COLUMNS.names).cast(_COLUMNS)
+            texts = _TEXTS.name in table.column_names
+            wanted = _COLUMNS.append(_TEXTS) if texts else _COLUMNS
+            if not table.schema.equals(wanted):
+                table = table.select(wanted.names).cast(wanted)
             table.validate(full=True)
             by_name = {name: row for row, name in enumerate(table.column("shard").to_pylist())}
         except (pa.ArrowException, KeyError, OSError) as error:
@@ -186,6 +209,15 @@ class IndexFile:
         found = self._table.column("references")[self._by_name[name]].as_py()
         return tuple((item["path"], item["size"], item["etag"]) for item in found)
 
+    def texts(self, name: str, /) -> memoryview:
+        """The ids of a shard as `pack_texts` made them; empty where they were not kept."""
+        return self._buffer(_TEXTS.name, name) if _TEXTS.name in self._table.column_names else memoryview(b"")
+
+    def counts(self, name: str, /) -> tuple[int, int]:
+        """The rows and bytes that a shard had when it was indexed."""
+        at = self._by_name[name]
+        return int(self._table.column("rows")[at].as_py()), int(self._table.column("nbytes")[at].as_py())
+
     def row(self, name: str, /) -> IndexRow:
         """All that the file says of a shard."""
         at = self._by_name[name]
@@ -197,6 +229,7 @@ class IndexFile:
             index=self.offsets(name),
             files=self.files(name),
             references=self.references(name),
+            texts=self.texts(name),
         )
 
     def all_files(self) -> set[str]:

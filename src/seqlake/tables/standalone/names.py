@@ -34,7 +34,7 @@ _COUNTER = re.compile(_N)
 _PART = re.compile(rf"part-({_T})-({_N})(?:\.parquet)?")
 _SIDE = re.compile(rf"side-({_T})-({_N})")
 _STAGED = re.compile(rf"(?:part-({_T})-{_N}|file-({_T})-{_N}|({_T})\.json|({_T})(?:-{_N})?\.tmp)")
-_COPIED = re.compile(rf"{FILES}/[^/]+/[0-9a-f]{{2}}/[^/]*-({_T})-{_N}(?:\.[^/]*)?")
+_COPIED = re.compile(rf"(?:{OURS}/)?{FILES}/[^/]+/[0-9a-f]{{2}}/[^/]*-({_T})-{_N}(?:\.[^/]*)?")
 _NUMBERED = re.compile(r"(\d{20})(?:-([0-9a-f]{32}))?")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from seqlake.training.shard_cache.cache import NoRoomError, Part, ShardCache
-from seqlake.training.shard_cache.sources import LocalShard, Source, is_remote
+from seqlake.training.shard_cache.layers import is_remote
+from seqlake.training.shard_cache.sources import LocalShard, Source
 
 __all__ = ["LocalShard", "NoRoomError", "Part", "ShardCache", "Source", "is_remote"]

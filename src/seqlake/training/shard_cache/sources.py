@@ -21,24 +21,25 @@ from seqlake.errors import CacheTooSmallError, CorruptFileError, ShardChangedErr
 from seqlake.files.blobs import LocalBlob
 from seqlake.files.ranges import GAP, LARGEST
 from seqlake.shards import parquet
-from seqlake.shards.columns import Beside, Columns, Stored
+from seqlake.shards.columns import Columns
 from seqlake.shards.files import ParquetShard, parquet_shard
 from seqlake.shards.parquet.footer import read_footer
-from seqlake.shards.rows import Rows
 from seqlake.spec.schema import is_list
 from seqlake.training.shard_cache.folder import allocated
+from seqlake.training.shard_cache.layers import beneath, beneath_names, copyable, innermost, is_remote, over
 from seqlake.training.shard_cache.proof import check_pages
 from seqlake.training.transfers import MeteredBlob, Piece, passes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from seqlake.protocols import Blob, Ints, Shard
+    from seqlake.protocols import Blob, Shard
     from seqlake.shards.parquet.footer import Chunk, Footer
     from seqlake.spec.schema import Schema
     from seqlake.training.shard_cache.cache import Held, Part
+    from seqlake.training.shard_cache.layers import Copyable
     from seqlake.training.transfers import Transfers
 
 FORMAT = 1  # of what lies in the cache; another number, and nothing older is found
@@ -116,13 +117,15 @@ class Source:
     @property
     def key(self) -> str:
         """32 hex digits that change with the shard's bytes, its rows, the columns wanted and their types."""
+        if copyable(self.shard) is not None:  # of all columns, for whoever wants some
+            return blake2b(f"{FORMAT}\0{innermost(self.shard).key}\0copy".encode(), digest_size=16).hexdigest()
         columns = json.dumps([column.to_json() for column in self.schema.values()], sort_keys=True)
         return blake2b(f"{FORMAT}\0{self.shard.key}\0{columns}".encode(), digest_size=16).hexdigest()
 
     def local(self, held: Held, /) -> LocalShard:
         """The local shard that an entry of the cache is."""
         blob = LocalBlob(held.path)
-        if held.record["form"] == "mirror":
+        if held.record["form"] in {"mirror", "copy"}:
             return LocalShard(held, over(self.shard, blob), blob)
         return LocalShard(held, Columns(parquet_shard(blob), self.schema, {}), blob)
 
@@ -138,21 +141,12 @@ class Source:
             ShardChangedError: It has another number of rows than it said.
             CacheTooSmallError: There is no room for it.
         """
-        base = beneath(self.shard)
+        files, base = copyable(self.shard), beneath(self.shard)
+        if files is not None:
+            return self._patiently(part, files.packed().location, lambda: self._copy(files, part))
         if base is None or not is_remote(self.shard):
             return self._rewrite_patiently(part)
-        for attempt in range(1, _ATTEMPTS + 1):
-            try:
-                record = self._mirror(base, part)
-                break
-            except CorruptFileError as error:
-                if attempt == _ATTEMPTS:
-                    hint = f"It arrived so {attempt} times: the file is damaged. `seqlake validate` says more."
-                    raise CorruptFileError(
-                        f"{self.name}: {error.message}", path=base.blob.location, hint=hint
-                    ) from None
-                part.remove()
-                self._transfers.pause(attempt)
+        record = self._patiently(part, base.blob.location, lambda: self._mirror(base, part))
         mirror = LocalBlob(part.path)
         try:
             if self._readable_in_place(over(self.shard, mirror)):
@@ -169,6 +163,37 @@ class Source:
             part.beside.unlink(missing_ok=True)
 
     # ---- as it is
+
+    def _patiently(self, part: Part, location: str, fetch: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """Fetch a file again where its bytes arrived wrong."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                return fetch()
+            except CorruptFileError as error:
+                if attempt == _ATTEMPTS:
+                    hint = f"It arrived so {attempt} times: the file is damaged. `seqlake validate` says more."
+                    raise CorruptFileError(f"{self.name}: {error.message}", path=location, hint=hint) from None
+                part.remove()
+                self._transfers.pause(attempt)
+        raise AssertionError("unreachable")  # pragma: no cover
+
+    def _copy(self, files: Copyable, part: Part) -> dict[str, Any]:
+        """Fetch a file of another format whole, and keep it as it is read."""
+        blob = files.packed()
+        part.reserve(blob.size + files.nbytes + 2 * _BLOCK)
+        self._fetch(blob, [[0, blob.size]], part.beside)
+        fetched = LocalBlob(part.beside)
+        try:
+            data = fetched.view()
+            unpacked = files.unpacked(data)
+            if unpacked is not data:
+                part.path.write_bytes(unpacked)
+        finally:
+            fetched.let_go()
+        if unpacked is data:
+            part.beside.replace(part.path)
+        part.beside.unlink(missing_ok=True)
+        return {"form": "copy"}
 
     def _mirror(self, base: ParquetShard, part: Part) -> dict[str, Any]:
         """Fetch what is wanted of a file to the places it has there."""
@@ -225,7 +250,7 @@ class Source:
 
     def _wanted(self, footer: Footer) -> list[tuple[int, int]]:
         """(row group, Parquet column) of every chunk that holds rows and columns wanted."""
-        names, rows, _ = _beneath_names(self.shard, list(self.schema))
+        names, rows, _ = beneath_names(self.shard, list(self.schema))
         groups = np.arange(len(footer.group_rows))
         if rows is not None:
             groups = np.unique(np.searchsorted(np.cumsum(footer.group_rows), rows, side="right"))
@@ -234,7 +259,7 @@ class Source:
 
     def _readable_in_place(self, shard: Shard) -> bool:
         """Whether every signal is flat that could be, without a look at other shards."""
-        if _beneath_names(shard, list(self.schema))[2]:
+        if beneath_names(shard, list(self.schema))[2]:
             return False
         reader = shard.open()
         try:
@@ -312,53 +337,6 @@ def _rewritten(path: Path) -> dict[str, Any]:
     finally:
         blob.let_go()
     return {"form": "training", "chunks": chunks}
-
-
-def beneath(shard: Shard, /) -> ParquetShard | None:
-    """The Parquet file under rows and columns; None where it is no Parquet."""
-    while isinstance(shard, (Rows, Columns)):
-        shard = shard.shard
-    return shard if isinstance(shard, ParquetShard) else None
-
-
-def is_remote(shard: Shard, /) -> bool:
-    """Whether it is a Parquet file that can only be read by range; nothing is read to find out."""
-    base = beneath(shard)
-    return base is not None and _by_range(base.blob)
-
-
-def over(shard: Shard, blob: Blob, /, *, kind: type[ParquetShard] = ParquetShard) -> Shard:
-    """The same rows and columns of another copy of the file.
-
-    Args:
-        shard: Rows and columns of a Parquet file.
-        blob: The copy.
-        kind: How it is opened.
-    """
-    if isinstance(shard, (Rows, Columns)):
-        return replace(shard, shard=over(shard.shard, blob, kind=kind))
-    assert isinstance(shard, ParquetShard)
-    return kind(blob=blob, rows=shard.rows, nbytes=shard.nbytes, key=shard.key, index=shard.index)
-
-
-def _by_range(blob: Blob) -> bool:
-    return blob.view() is None
-
-
-def _beneath_names(shard: Shard, names: list[str]) -> tuple[list[str], Ints | None, bool]:
-    """The physical names of columns, the rows that are kept, and whether some column lies in another shard."""
-    rows: Ints | None = None
-    aside = False
-    while isinstance(shard, (Rows, Columns)):
-        if isinstance(shard, Rows):
-            keep = np.asarray(shard.keep, np.int64)
-            rows = keep if rows is None else keep[rows]
-        else:
-            sources = [shard.mapping.get(name, Stored(name)) for name in names]
-            aside = aside or any(isinstance(source, Beside) for source in sources)
-            names = [source.name for source in sources if isinstance(source, Stored)]
-        shard = shard.shard
-    return list(dict.fromkeys(names)), rows, aside
 
 
 def _places(footer: Footer, chunks: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -1,0 +1,34 @@
+"""`seqlake compact`: small and foreign shards become few of our layout."""
+
+from __future__ import annotations
+
+import click
+
+from seqlake.cli import _options
+from seqlake.cli._output import Output, output_options
+from seqlake.dataset.staging import SHARD_BYTES
+
+
+@click.command()
+@_options.source
+@click.option("--rows-per-shard", type=click.IntRange(min=1), metavar="N", help="Close a new shard at so many rows.")
+@_options.dry_run
+@output_options
+def command(source: str, *, rows_per_shard: int | None, dry_run: bool, output: Output) -> None:
+    """Write small shards of DATASET anew, and those of other engines or with deleted rows; as one commit."""
+    from seqlake.dataset.compacting import compact, wasteful
+    from seqlake.dataset.opening import open as open_dataset
+
+    dataset = open_dataset(source)
+    shards = dataset.source.shards()
+    chosen = wasteful(shards, nbytes=SHARD_BYTES, rows=rows_per_shard)
+    before = len(shards)
+    if not dry_run:
+        compact(dataset, rows_per_shard=rows_per_shard)
+    after = len(dataset.source.shards())
+    text = (
+        f"Would write {len(chosen)} of {before} shards anew."
+        if dry_run
+        else f"Wrote {len(chosen)} of {before} shards anew; there are {after} now."
+    )
+    output.document({"rewritten": len(chosen), "before": before, "after": after, "dry_run": dry_run}, text=text)

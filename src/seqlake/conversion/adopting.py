@@ -1,0 +1,235 @@
+"""Shards taken over as they are: a new table of the same Parquet files, where their bytes already say what it says.
+
+A shard is linked (on one disk) or copied byte by byte, never decoded. The new table has a name of its own for it, so
+that no vacuum or expiry of one table can take it from the other.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from seqlake.dataset.copying import digest, on_this_machine, put_file
+from seqlake.dataset.partitioning import partition_of
+from seqlake.dataset.references import Carrier, refers
+from seqlake.dataset.streaming import one_shard
+from seqlake.files.locations import join
+from seqlake.protocols import Copied, Written
+from seqlake.shards.columns import Columns, Constant, Stored
+from seqlake.shards.files import ParquetShard
+from seqlake.shards.ids import pack
+from seqlake.shards.parquet import index
+from seqlake.shards.parquet.footer import read_footer
+from seqlake.shards.parquet.statistics import Statistics
+from seqlake.spec.rules.references import is_relative, paths_in
+from seqlake.tables._lakes.types import normalised
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from seqlake.dataset.dataset import Dataset
+    from seqlake.dataset.references import FilesMode
+    from seqlake.dataset.staging import Staging
+    from seqlake.protocols import Readable, Shard, Transaction
+    from seqlake.spec.schema import Schema
+
+
+@dataclass(kw_only=True)
+class Adopted:
+    """What became of the shards of a source.
+
+    Attributes:
+        taken: Shards taken over as they are.
+        rewritten: Shard -> why it was written anew.
+    """
+
+    taken: int = 0
+    rewritten: dict[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        lines = [f"{self.taken} shards taken over as they are, {len(self.rewritten)} written anew"]
+        reasons = sorted(set(self.rewritten.values()))
+        return "\n".join([lines[0], *(f"  because {reason}" for reason in reasons)])
+
+
+def adopt(source: Readable, target: Dataset, staging: Staging, /, *, files: FilesMode) -> Adopted:
+    """Stage the shards of a source for a new table, in order; those that cannot stay as they are are written anew.
+
+    Args:
+        source: A dataset or selection.
+        target: The new, empty table.
+        staging: Where to; its transaction is the target's.
+        files: What happens to files of rows that are written anew.
+    """
+    found = Adopted()
+    storage = getattr(source, "storage", None)
+    kept = getattr(getattr(source, "access", source), "kept_packets", None)
+    carrier = Carrier(target.schema, root=source.root, staging=staging, mode=files, storage=storage, kept=kept)
+    for number, shard in enumerate(source.shards()):
+        reason = why_not(shard, target.table, target.schema)
+        parquet = _file_of(shard)
+        named = {} if reason else _files(shard, source, staging, target.table)
+        if named is None:
+            reason = "its rows name files that lie where the new table's cleanup could remove them"
+        if reason or parquet is None or named is None:
+            found.rewritten[shard.key] = reason
+            for batch in one_shard(shard, target.schema.names):
+                staging.write(carrier.carry(batch))
+            staging.close_shard()
+            continue
+        staged = _taken(parquet, shard, target, staging.transaction, n=f"adopted{number}", storage=storage)
+        staging.written.append(replace(staged, files=tuple(_copied(named, source, target))))
+        found.taken += 1
+    return found
+
+
+def why_not(shard: Shard, table: Any, schema: Schema, /) -> str:
+    """Why a shard cannot stay as it is; empty if it can.
+
+    Args:
+        shard: Of the source.
+        table: The new table.
+        schema: Its columns.
+    """
+    parquet = _file_of(shard)
+    if parquet is None:
+        return "it is no whole Parquet file: rows were deleted, or it is of another format"
+    held = read_footer(parquet.blob).schema
+    places = shard.mapping if isinstance(shard, Columns) else {}
+    moved = [n for n, place in places.items() if place != Stored(n) and not (_constant(place) and n in held.names)]
+    if moved:
+        return f"its columns {', '.join(moved)} were renamed or lie elsewhere"
+    if _numbered_otherwise(held, table, schema):
+        return "its columns have other field ids than the table's"
+    if set(held.names) != set(schema.names):
+        return "it lacks columns that were added later, or holds ones that were dropped"
+    wanted = normalised(schema.stored())
+    plain = normalised(held)
+    for one in wanted:
+        if plain.field(one.name).type != one.type:
+            return f"its column {one.name} has the type {plain.field(one.name).type}, not {one.type}"
+        if held.field(one.name).nullable and not one.nullable:
+            return f"its column {one.name} may be null"
+    if getattr(table, "plain_lists", False) and any(_has_fixed_size(f.type) for f in held):
+        return "its inner lists have a fixed size, which a lake's clients cannot read"
+    if len(_partitions(shard, table, schema)) > 1:
+        return f"its rows belong to several partitions by {', '.join(partition_of(table))}"
+    return ""
+
+
+def _numbered_otherwise(held: pa.Schema, table: Any, schema: Schema) -> bool:
+    """Whether a lake that finds columns by number would take one for another."""
+    known = getattr(table, "field_ids", None)
+    ids: Mapping[str, int] = {} if known is None else known(schema)
+    stored = {field.name: (field.metadata or {}).get(b"PARQUET:field_id") for field in held}
+    return bool(ids) and any(number is not None and int(number) != ids.get(name) for name, number in stored.items())
+
+
+def _constant(place: object) -> bool:
+    """Whether a column has one value in all rows: of a partition, which the file may hold as well."""
+    return isinstance(place, Constant) and place.value is not None
+
+
+def _has_fixed_size(kind: pa.DataType) -> bool:
+    if pa.types.is_fixed_size_list(kind):
+        return True
+    return bool(pa.types.is_list(kind) and _has_fixed_size(kind.value_type))
+
+
+def _file_of(shard: Shard) -> ParquetShard | None:
+    """The one file that a shard shows whole; None where it shows something else."""
+    inner = shard.shard if isinstance(shard, Columns) else shard
+    return inner if isinstance(inner, ParquetShard) else None
+
+
+def _files(shard: Shard, source: Readable, staging: Staging, table: Any) -> dict[str, Copied] | None:
+    """The files of the source that the rows name, by reference; None where their references cannot stay.
+
+    Files that a lake copied in lie out of reach of every lake's cleanup, under the same names in all of them.
+    """
+    schema = source.schema
+    names = [name for name in schema.names if refers(schema, name)]
+    found: set[str] = set()
+    if names:
+        for batch in one_shard(shard, names):
+            for column in batch.columns:
+                found.update(path for cell in column.to_pylist() for path, _ in paths_in(cell) if is_relative(path))
+    start = f"{table.files(staging.transaction)}/"
+    if any(not path.startswith(start) for path in found):
+        return None
+    known = getattr(getattr(source, "access", source), "copied", None) or getattr(source, "copied", None)
+    told: Mapping[str, Copied] = {} if known is None else known(shard.key)
+    return {path: told.get(path, Copied(path=path, size=-1, sha256="")) for path in sorted(found)}
+
+
+def _copied(named: Mapping[str, Copied], source: Readable, target: Dataset) -> list[Copied]:
+    storage = getattr(source, "storage", None)
+    find = getattr(getattr(source, "access", source), "kept_packets", None)
+    table: Any = target.table
+    made = []
+    for path, file in named.items():
+        with on_this_machine(join(source.root, path), storage) as here:
+            size, sha256 = digest(here)
+            put_file(table.store, path, here, link=True)
+        made.append(replace(file, size=size, sha256=sha256, packets={} if find is None else dict(find(path))))
+    return made
+
+
+def _taken(
+    parquet: ParquetShard,
+    shard: Shard,
+    target: Dataset,
+    transaction: Transaction,
+    *,
+    n: str,
+    storage: Mapping[str, str] | None,
+) -> Written:
+    """The shard under a name of the new table's, staged."""
+    table: Any = target.table
+    place = Path(table.place(transaction, {}, n=n))
+    with on_this_machine(parquet.blob.location, storage) as here:
+        try:
+            os.link(here, place)
+        except OSError:  # another file system, or one without links
+            shutil.copyfile(here, place)
+    written = _described(parquet, shard, target.schema, str(place))
+    (values,) = _partitions(shard, table, target.schema) or {()}
+    partition = dict(zip(partition_of(table), values, strict=True))
+    staged: Written = table.stage(transaction, replace(written, partition=partition))
+    return staged
+
+
+def _described(parquet: ParquetShard, shard: Shard, schema: Schema, place: str) -> Written:
+    """What our own writer would have told of the file."""
+    scalars = [name for name in schema.names if schema[name].category == "scalar"]
+    statistics = Statistics(scalars)
+    ids: list[pa.Array] = []
+    for batch in one_shard(shard, scalars):
+        statistics.add(pa.Table.from_batches([batch]))
+        if schema.id is not None:
+            ids.append(batch.column(schema.id))
+    found = index.read(parquet.blob)
+    offsets = (index.build(parquet.blob, schema=schema) or b"") if found is None else index.encode(found)
+    return Written(
+        location=place,
+        rows=parquet.rows,
+        nbytes=parquet.nbytes,
+        partition={},
+        statistics=statistics.result(),
+        ids=pack(pa.chunked_array(ids, pa.string())) if ids else b"",
+        index=offsets,
+    )
+
+
+def _partitions(shard: Shard, table: Any, schema: Schema) -> set[tuple[object, ...]]:
+    """The partitions that the rows of a shard belong to; one without values where the table has none."""
+    by = partition_of(table)
+    if not by:
+        return {()}
+    scalars = [name for name in schema.names if schema[name].category == "scalar"]
+    return {values for batch in one_shard(shard, scalars) for values in table.partition_values(batch)}

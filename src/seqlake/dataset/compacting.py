@@ -1,0 +1,99 @@
+"""Small shards, shards of other clients and shards with deleted rows become few of our layout, as one commit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from seqlake.dataset.staging import SHARD_BYTES, ShardShape, Staging
+from seqlake.dataset.streaming import one_shard
+from seqlake.shards.columns import Columns
+from seqlake.shards.rows import Rows
+from seqlake.tables.standalone import names
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from seqlake.dataset.dataset import Dataset
+    from seqlake.protocols import Shard, Version
+
+_SMALL = 2  # shards below this part of a full one are worth joining
+
+
+def compact(
+    dataset: Dataset,
+    /,
+    *,
+    rows_per_shard: int | None = None,
+    bytes_per_shard: int = SHARD_BYTES,
+    layout: str = "training",
+) -> Version:
+    """Write shards that cost time anew, in one commit: small ones, other clients', those with deleted rows.
+
+    Rows, columns and ids stay as they are; rows that were written anew come last. Older versions keep the old shards
+    until `collect`.
+
+    Args:
+        dataset: At any version; the newest is compacted.
+        rows_per_shard: Close a new shard at so many rows.
+        bytes_per_shard: Close it once it has so many bytes; shards of less than half of it are small.
+        layout: `training` or `archive`.
+
+    Returns:
+        The new version; the current one where there was nothing to gain.
+
+    Raises:
+        CommitConflictError: A rival changed one of these shards meanwhile.
+        ReadOnlyError: The dataset cannot be written.
+
+    Example:
+        ```python
+        sl.compact(ds)
+        ds.collect(older_than=timedelta(days=7))
+        ```
+    """
+    dataset.open_for_changes()
+    chosen = wasteful(dataset.source.shards(), nbytes=bytes_per_shard, rows=rows_per_shard)
+    if not chosen:
+        return dataset.version
+    schema = dataset.schema
+    shape = ShardShape(rows=rows_per_shard, nbytes=bytes_per_shard, layout=layout)
+    staging = Staging(dataset.table, schema, shape=shape)
+    try:
+        staging.begin(dataset.version)
+        for shard in chosen:
+            for batch in one_shard(shard, schema.names):
+                staging.write(batch)
+    except BaseException:
+        staging.discard()
+        raise
+    version = staging.commit("rewrite", remove=[shard.key for shard in chosen])
+    dataset.refresh()
+    return version
+
+
+def wasteful(shards: Sequence[Shard], /, *, nbytes: int, rows: int | None) -> list[Shard]:
+    """The shards that are worth writing anew, in order; none is opened.
+
+    Args:
+        shards: Of one version.
+        nbytes: What a full shard has.
+        rows: The most rows that one may have.
+    """
+    foreign = [shard for shard in shards if not _is_ours(shard) or _has_deletes(shard)]
+    full = nbytes // _SMALL
+    small = [s for s in shards if s.nbytes < full and (rows is None or s.rows <= rows // _SMALL)]
+    chosen = {id(shard) for shard in foreign}
+    if len(small) > 1 or (small and foreign):
+        chosen |= {id(shard) for shard in small}
+    return [shard for shard in shards if id(shard) in chosen]
+
+
+def _is_ours(shard: Shard) -> bool:
+    """Whether our writer made the file: its name says so."""
+    return names.owner(shard.key.rpartition("#")[0].rpartition("/")[2]) is not None
+
+
+def _has_deletes(shard: Shard) -> bool:
+    while isinstance(shard, Columns):
+        shard = shard.shard
+    return isinstance(shard, Rows)

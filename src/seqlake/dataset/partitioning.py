@@ -1,0 +1,121 @@
+"""Rows of one transaction divided by the values that a lake partitions by: each value has shards of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from seqlake.dataset.references import refers
+from seqlake.spec.rules.references import paths_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from seqlake.dataset.staging import Staging
+    from seqlake.protocols import Copied, Written
+    from seqlake.spec.schema import Schema
+
+_MOST_OPEN = 64  # shards that are written at once; each holds back up to a row group
+
+
+class Divided:
+    """The shards under way of one transaction, one for each combination of partition values.
+
+    Args:
+        schema: Of the rows.
+        by: The columns.
+        made: Gives a `Staging` for one combination of values.
+        table: Says what its lake makes of the cells of a batch; by default the cells themselves.
+    """
+
+    def __init__(
+        self,
+        schema: Schema,
+        by: Sequence[str],
+        made: Callable[[Mapping[str, object]], Staging],
+        table: Any,
+        /,
+    ) -> None:
+        self._schema = schema
+        self._by = tuple(by)
+        self._made = made
+        self._values = getattr(table, "partition_values", self._cells)
+        self._open: dict[tuple[object, ...], Staging] = {}
+        self._claimed: set[str] = set()
+
+    def write(self, batch: pa.RecordBatch, files: Sequence[Copied]) -> list[Written]:
+        """Append rows; gives the shards that had to be finished to make room.
+
+        Args:
+            batch: Rows in logical types.
+            files: Files that were copied in for rows since the last close.
+        """
+        known = {file.path: file for file in files}
+        done: list[Written] = []
+        for values, part in divided(batch, self._values(batch)):
+            if values not in self._open:
+                if len(self._open) >= _MOST_OPEN:
+                    done += self._finished()
+                self._open[values] = self._made(dict(zip(self._by, values, strict=True)))
+            mine = [known[path] for path in _named(part, self._schema) if path in known] if known else []
+            self._claimed.update(file.path for file in mine)
+            self._open[values].carry(mine)
+            self._open[values].write(part)
+        return done
+
+    def close(self, files: Sequence[Copied]) -> list[Written]:
+        """Finish every shard; files that no row has named yet are listed with all of them."""
+        left = [file for file in files if file.path not in self._claimed]
+        for one in self._open.values():
+            one.carry(left)
+        self._claimed = set()
+        return self._finished()
+
+    def abort(self) -> None:
+        """Give up the shards under way."""
+        for one in self._open.values():
+            one.abort_shard()
+        self._open = {}
+
+    def _cells(self, batch: pa.RecordBatch) -> Iterable[tuple[object, ...]]:
+        return zip(*(batch.column(name).to_pylist() for name in self._by), strict=True)
+
+    def _finished(self) -> list[Written]:
+        done = []
+        for one in self._open.values():
+            one.close_shard()
+            done += one.written
+        self._open = {}
+        return done
+
+
+def divided(
+    batch: pa.RecordBatch, partitions: Iterable[tuple[object, ...]]
+) -> Iterator[tuple[tuple[object, ...], pa.RecordBatch]]:
+    """The rows of a batch by their partitions, in the order in which these come."""
+    rows: dict[tuple[object, ...], list[int]] = {}
+    for row, values in enumerate(partitions):
+        rows.setdefault(values, []).append(row)
+    for values, mine in rows.items():
+        yield values, batch if len(rows) == 1 else batch.take(pa.array(mine, pa.int64()))
+
+
+def partition_of(table: Any, /) -> Sequence[str]:
+    """The columns that new shards of a table are partitioned by; none for standalone tables."""
+    found: Sequence[str] = getattr(table, "partition_by", ())
+    return found
+
+
+def field_ids_of(table: Any, schema: Schema, /) -> Mapping[str, int] | None:
+    """What the table's lake calls the columns in its files, where it finds them by number."""
+    known = getattr(table, "field_ids", None)
+    found: Mapping[str, int] | None = None if known is None else known(schema)
+    return found
+
+
+def _named(batch: pa.RecordBatch, schema: Schema) -> Iterator[str]:
+    for name in batch.schema.names:
+        if refers(schema, name):
+            for cell in batch.column(name).to_pylist():
+                yield from (path for path, _ in paths_in(cell))

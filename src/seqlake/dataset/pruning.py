@@ -1,0 +1,204 @@
+"""Shards that no row of an answer can come from: partition values and bounds against the parts of a condition.
+
+Only what certainly rules a shard out does so; everything else is read and asked DuckDB.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from seqlake.protocols import Ints, Readable
+
+Bounds = tuple[object, object]
+"""The least and the most that a column has in a shard, nulls left out; (None, None): all null."""
+
+_SIDES = {
+    "COMPARE_EQUAL": "=", "COMPARE_LESSTHAN": "<", "COMPARE_LESSTHANOREQUALTO": "<=", "COMPARE_GREATERTHAN": ">",
+    "COMPARE_GREATERTHANOREQUALTO": ">=",
+}  # fmt: skip
+_TURNED = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_ULP = 2.0**-22  # of float32, twice: bounds of single precision against constants of double
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One part of a condition, all of which must be true: a column compared with constants.
+
+    Attributes:
+        column: The column's name, as the condition writes it.
+        sign: `=`, `<`, `<=`, `>` or `>=`; `=` holds for any of the values.
+        values: The constants.
+    """
+
+    column: str
+    sign: str
+    values: tuple[Any, ...]
+
+    def __str__(self) -> str:
+        told = ", ".join(map(repr, self.values))
+        return f"{self.column} {self.sign} {told}" if len(self.values) == 1 else f"{self.column} in ({told})"
+
+
+def narrowed(source: Readable, rows: Ints | None, parts: Callable[[], Sequence[Part]], /) -> Ints | None:
+    """Of these rows those whose shards a condition does not rule out.
+
+    Args:
+        source: What is selected from.
+        rows: Row numbers; None for all.
+        parts: Gives the parts of the condition; asked only where the source knows bounds.
+    """
+    if not hasattr(source, "bounds"):
+        return rows
+    left = rows_left(source, rows, parts())
+    return rows if left is None else left
+
+
+def rows_left(source: Readable, rows: Ints | None, parts: Sequence[Part], /) -> Ints | None:
+    """The rows of shards that the parts do not rule out; None where none is, so that all rows are asked.
+
+    Args:
+        source: What offers `bounds(column)`: a version of a table.
+        rows: Row numbers to choose from; None for all.
+        parts: Of the condition.
+    """
+    shards = source.shards()
+    keep = left(source, parts)
+    if keep is None or keep.all():
+        return None
+    starts = np.cumsum([0, *(shard.rows for shard in shards)], dtype=np.int64)
+    if rows is not None:
+        return rows[keep[np.searchsorted(starts, rows, side="right") - 1]]
+    pieces = [np.arange(starts[at], starts[at + 1], dtype=np.int64) for at in np.flatnonzero(keep)]
+    return np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
+
+
+def left(source: Readable, parts: Sequence[Part], /) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
+    """[shards] whether rows of it may be in the answer; None where the source knows no bounds."""
+    bounds_of: Callable[[str], Sequence[Bounds | None]] | None = getattr(source, "bounds", None)
+    if bounds_of is None or not parts:
+        return None
+    keep = np.ones(len(source.shards()), bool)
+    for part in parts:
+        name = next((name for name in source.schema if name.casefold() == part.column.casefold()), None)
+        if name is not None:
+            keep &= [found is None or _may_hold(found, part) for found in bounds_of(name)]
+    return keep
+
+
+def parts_of(tree: object, /, *, table: str) -> list[Part]:
+    """The parts of what a parsed statement asks of every row of a table.
+
+    Args:
+        tree: As DuckDB's `json_serialize_sql` gives a statement.
+        table: The table's name; a statement that names it twice, or more than it, has no parts.
+    """
+    nodes = [one.get("node") for one in tree.get("statements", ())] if isinstance(tree, dict) else []
+    if len(nodes) != 1 or not isinstance(nodes[0], dict) or nodes[0].get("type") != "SELECT_NODE":
+        return []
+    node = nodes[0]
+    scanned = node.get("from_table") or {}
+    if scanned.get("type") != "BASE_TABLE" or scanned.get("table_name") != table or scanned.get("sample"):
+        return []
+    text = json.dumps(node)
+    if text.count('"BASE_TABLE"') != 1 or node.get("sample") or '"SUBQUERY"' in text:
+        return []
+    return list(_conjuncts(node.get("where_clause")))
+
+
+def _conjuncts(node: Any) -> Iterator[Part]:
+    if not isinstance(node, dict):
+        return
+    kind = node.get("type")
+    if kind == "CONJUNCTION_AND":
+        for child in node.get("children", ()):
+            yield from _conjuncts(child)
+    elif kind in _SIDES:
+        yield from _comparison(node.get("left"), _SIDES[kind], node.get("right"))
+    elif kind == "COMPARE_BETWEEN":
+        yield from _comparison(node.get("input"), ">=", node.get("lower"))
+        yield from _comparison(node.get("input"), "<=", node.get("upper"))
+    elif kind == "COMPARE_IN":
+        column, *others = node.get("children", [None])
+        values = [_constant(one) for one in others]
+        name = _column(column)
+        if name is not None and values and None not in values:
+            yield Part(column=name, sign="=", values=tuple(values))
+
+
+def _comparison(left: Any, sign: str, right: Any) -> Iterator[Part]:
+    for one, side, other in ((left, sign, right), (right, _TURNED[sign], left)):
+        name, value = _column(one), _constant(other)
+        if name is not None and value is not None:
+            yield Part(column=name, sign=side, values=(value,))
+
+
+def _column(node: Any) -> str | None:
+    named = node.get("column_names") if isinstance(node, dict) and node.get("class") == "COLUMN_REF" else None
+    return str(named[0]) if named and len(named) == 1 else None
+
+
+def _constant(node: Any) -> Any:
+    """A constant's value; None for what is none, or is of a type that is not compared here."""
+    if not isinstance(node, dict):
+        return None
+    if node.get("class") == "CAST":
+        inner, kind = _constant(node.get("child")), json.dumps(node.get("type_expr") or node.get("cast_type") or {})
+        try:
+            return date.fromisoformat(inner) if '"DATE"' in kind and isinstance(inner, str) else None
+        except ValueError:
+            return None
+    if node.get("class") != "CONSTANT":
+        return None
+    literal = node.get("literal")
+    if isinstance(literal, dict):  # DuckDB 2
+        return _parsed(str(literal.get("kind")), literal.get("text"))
+    value = node.get("value") or {}
+    told = value.get("type") or {}
+    kind, found = str(told.get("id")), value.get("value")
+    if value.get("is_null") or found is None:
+        return None
+    if kind == "DECIMAL":
+        return int(found) / 10 ** int((told.get("type_info") or {}).get("scale", 0))
+    return found if kind in {"VARCHAR", "INTEGER", "BIGINT", "DOUBLE", "FLOAT", "SMALLINT", "TINYINT"} else None
+
+
+def _parsed(kind: str, text: Any) -> Any:
+    try:
+        if kind == "STRING":
+            return str(text)
+        if kind == "INTEGER":
+            return int(text)
+        return float(text) if kind == "NUMERIC" else None
+    except (TypeError, ValueError):
+        return None
+
+
+def _may_hold(bounds: Bounds, part: Part) -> bool:
+    low, high = bounds
+    if low is None or high is None:
+        return False  # null in every row, and null is not true
+    return any(_may(low, high, part.sign, value) for value in part.values)
+
+
+def _may(low: Any, high: Any, sign: str, value: Any) -> bool:
+    numbers = (int, float)
+    if isinstance(value, numbers) and isinstance(low, numbers) and isinstance(high, numbers):
+        if isinstance(low, bool) or isinstance(high, bool):
+            return True
+        if isinstance(low, float) or isinstance(high, float):
+            if sign in {">", ">="}:
+                return True  # NaN is above everything, and no bound tells of it
+            low, high = low - abs(low) * _ULP, high + abs(high) * _ULP
+    elif type(value) is not type(low) or type(value) is not type(high):
+        return True
+    return bool({
+        "=": low <= value <= high, "<": low < value, "<=": low <= value, ">": high > value, ">=": high >= value,
+    }[sign])  # fmt: skip

@@ -1,0 +1,1 @@
+"""What MDS, XSV and JSONL folders share: one `index.json`, compression, hashes, samples as rows, and writing."""

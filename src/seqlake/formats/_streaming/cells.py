@@ -1,0 +1,152 @@
+"""Many cells of one column at once: where their bytes lie, copied together without a loop over rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.lib.stride_tricks import as_strided
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from seqlake.protocols import Ints
+
+_MOST = (1 << 31) - 1
+
+
+class CellError(ValueError):
+    """A cell that is not what its encoding says; the reader adds where."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """The cells of some rows.
+
+    Attributes:
+        buffer: [bytes] uint8; of a shard, or of the parts of it that were fetched.
+        starts: [rows] first byte of each cell.
+        stops: [rows] end of each cell.
+    """
+
+    buffer: NDArray[np.uint8]
+    starts: Ints
+    stops: Ints
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def one(self, row: int) -> memoryview:
+        """The bytes of one cell."""
+        return self.buffer.data[int(self.starts[row]) : int(self.stops[row])]
+
+    def from_byte(self, skipped: int) -> Cells:
+        """The same cells without their first bytes."""
+        return Cells(self.buffer, self.starts + skipped, self.stops)
+
+
+def fixed(buffer: NDArray[np.uint8], starts: Ints, size: int, /) -> NDArray[np.uint8]:
+    """[rows, size] the bytes at these starts; every range lies inside the buffer (the caller has looked)."""
+    if not len(starts) or not size:
+        return np.empty((len(starts), size), np.uint8)
+    step = int(starts[1] - starts[0]) if len(starts) > 1 else size
+    if step > 0 and (len(starts) < 3 or bool((np.diff(starts) == step).all())):
+        first = buffer[int(starts[0]) :]
+        return np.ascontiguousarray(as_strided(first, (len(starts), size), (step, 1), writeable=False))
+    windows = as_strided(buffer, (len(buffer) - size + 1, size), (1, 1), writeable=False)
+    return windows[starts]
+
+
+def numbers(cells: Cells, dtype: np.dtype[Any], count: int = 1, /) -> NDArray[Any]:
+    """[rows, count] little-endian numbers.
+
+    Raises:
+        CellError: A cell of another size.
+    """
+    size = dtype.itemsize * count
+    wrong = np.flatnonzero(cells.stops - cells.starts != size)
+    if len(wrong):
+        row = int(wrong[0])
+        raise CellError(f"it has {int(cells.stops[row] - cells.starts[row])} bytes where {size} are expected")
+    found = fixed(cells.buffer, cells.starts, size).view(dtype.newbyteorder("<"))
+    return found.astype(dtype, copy=False)
+
+
+def binary(cells: Cells, /) -> pa.Array:
+    """The cells as Arrow `binary`, copied together.
+
+    The bytes between two cells are taken for a cell too, so that the buffer as it is makes one Arrow array; every
+    second of its elements is then taken, which Arrow does at the speed of memory.
+
+    Raises:
+        CellError: More than 2 GiB, which Arrow's offsets cannot hold.
+    """
+    count = len(cells)
+    if not count:
+        return pa.array([], pa.binary())
+    if int((cells.stops - cells.starts).sum()) > _MOST:
+        raise CellError("it makes a batch above 2 GiB, which Arrow cannot hold")
+    starts, stops = cells.starts, cells.stops
+    picked = np.arange(0, 2 * count, 2)
+    if count > 1 and not bool((starts[1:] >= stops[:-1]).all()):
+        _, first, inverse = np.unique(np.stack([starts, stops]), axis=1, return_index=True, return_inverse=True)
+        starts, stops, picked = starts[first], stops[first], 2 * inverse.ravel()
+        if not bool((starts[1:] >= stops[:-1]).all()):
+            return pa.array([bytes(cells.one(row)) for row in range(count)], pa.binary())
+    bounds = np.empty(2 * len(starts), np.int64)
+    bounds[0::2], bounds[1::2] = starts, stops
+    base = int(bounds[0])
+    bounds -= base
+    wide = int(bounds[-1]) > _MOST
+    offsets = pa.py_buffer(bounds if wide else bounds.astype(np.int32))
+    data = pa.py_buffer(cells.buffer[base:])
+    kind = pa.large_binary() if wide else pa.binary()
+    every = pa.Array.from_buffers(kind, len(bounds) - 1, [None, offsets, data])
+    taken = every.take(pa.array(picked))
+    return taken.cast(pa.binary()) if wide else taken
+
+
+def text(cells: Cells, /) -> pa.Array:
+    """The cells as Arrow `string`.
+
+    Raises:
+        CellError: One is not UTF-8.
+    """
+    try:
+        return binary(cells).cast(pa.string())
+    except pa.ArrowInvalid as error:
+        raise CellError("it is not UTF-8") from error
+
+
+def integers(cells: Cells, /) -> pa.Array:
+    """The cells, decimal texts, as Arrow `int64`; whatever Python's `int` takes is taken.
+
+    Raises:
+        CellError: No integer, or one outside 64 bits.
+    """
+    texts = text(cells)
+    try:
+        return texts.cast(pa.int64())
+    except pa.ArrowInvalid:
+        try:
+            return pa.array([int(one) for one in texts.to_pylist()], pa.int64())
+        except (ValueError, OverflowError, pa.ArrowInvalid) as error:
+            raise CellError('it is no 64-bit integer; encodings={column: "str"} gives the text') from error
+
+
+def floats(cells: Cells, /) -> pa.Array:
+    """The cells, decimal texts, as Arrow `double`; whatever Python's `float` takes is taken.
+
+    Raises:
+        CellError: No number.
+    """
+    texts = text(cells)
+    try:
+        return texts.cast(pa.float64())
+    except pa.ArrowInvalid:
+        try:
+            return pa.array([float(one) for one in texts.to_pylist()], pa.float64())
+        except ValueError as error:
+            raise CellError("it is no number") from error

@@ -1,0 +1,148 @@
+"""Sequences of a dataset as samples of another format: each row a sample, in parts that processes write side by side.
+
+A part is a folder of shards, `part-00000/`; one index above them, written last, makes the dataset. Beside the shards
+the index keeps, under a key of ours that other readers pass over, what the columns were: so `scan` shows them again as
+they had been.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from seqlake.errors import SchemaMismatchError, ValidationError
+from seqlake.files.locations import join
+from seqlake.files.stores import open_store
+from seqlake.formats._streaming import index as indexes
+from seqlake.formats._streaming.cells import CellError
+from seqlake.formats._streaming.merging import below
+from seqlake.formats._streaming.restoring import described
+from seqlake.formats._streaming.writing import begin, remove_empty
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from seqlake.formats._streaming.index import Entry
+    from seqlake.formats._streaming.packing import Packer
+    from seqlake.spec.schema import Schema
+
+_OURS = re.compile(r"part-\d{5}/(shard\.\d{5,}\.[a-z.0-9]+|_writing/[\w.]+\.tmp)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """How a column is written.
+
+    Attributes:
+        encoding: Its name.
+        values: A column of a batch -> its values, as the encoding takes them.
+    """
+
+    encoding: str
+    values: Callable[[pa.Array], list[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleSink:
+    """See `seqlake.protocols.Sink`; picklable.
+
+    Attributes:
+        location: The folder, absolute.
+        schema: What is written.
+        packer: Encodings by column -> the format's packer; a function of a module.
+        plan: The schema and `columns` -> how each column is written; a function of a module.
+        columns: Encodings that the user chose.
+        fill: Values in place of nulls, by column.
+        settings: Of the shards.
+        storage: Options of the store.
+    """
+
+    location: str
+    schema: Schema
+    packer: Callable[[Mapping[str, str], Mapping[str, Any]], Packer]
+    plan: Callable[[Schema, Mapping[str, str]], dict[str, Exported]]
+    columns: Mapping[str, str] = field(default_factory=dict)
+    fill: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    storage: Mapping[str, str] | None = field(default=None, repr=False)
+
+    def check(self) -> None:
+        """Refuse settings and columns that cannot be written.
+
+        Raises:
+            ValueError: A setting that makes no sense.
+            SchemaMismatchError: `columns` or `fill` name a column that is not there.
+        """
+        for name in (*self.columns, *self.fill):
+            if name not in self.schema:
+                raise SchemaMismatchError(f"No column {name!r} here; there are {', '.join(self.schema.names)}.")
+        self._packer()
+
+    def _packer(self) -> Packer:
+        plan = self.plan(self.schema, self.columns)
+        return self.packer({name: made.encoding for name, made in plan.items()}, self.settings)
+
+    def write(self, part: int, rows: Iterator[pa.RecordBatch], /, *, root: str) -> object:
+        """Write one part; again, it replaces itself."""
+        folder = f"part-{part:05d}"
+        store: Any = open_store(self.location, storage=self.storage)
+        store.delete([path for path, _ in store.list(folder) if _OURS.fullmatch(path)])
+        writer = begin(join(self.location, f"./{folder}"), self._packer(), storage=self.storage, claim=False)
+        plan = self.plan(self.schema, self.columns)
+        with writer:
+            for batch in rows:
+                self._write(writer.write, batch, plan, root)
+        entries = [entry.to_json() for entry in writer.entries]
+        return {"part": part, "shards": entries}
+
+    def _write(self, write: Callable[[Any], None], batch: pa.RecordBatch, plan: dict[str, Exported], root: str) -> None:
+        cells = {name: self._values(name, batch.column(name), made, root) for name, made in plan.items()}
+        key = self.schema.id
+        ids = batch.column(key).to_pylist() if key is not None else None
+        for row in range(batch.num_rows):
+            try:
+                write({name: values[row] for name, values in cells.items()})
+            except (ValidationError, CellError) as error:
+                place = f"sequence {ids[row]!r}" if ids is not None else f"row {row} of its batch"
+                raise ValidationError(f"{place}: {error}") from error
+
+    def _values(self, name: str, array: pa.Array, made: Exported, root: str) -> list[Any]:
+        if array.null_count and name not in self.fill:
+            row = array.is_null().to_pylist().index(True)
+            raise ValidationError(
+                f"Column {name!r} is null in row {row} of its batch, and these formats hold no nulls.",
+                hint=f"Say what stands for it: fill={{{name!r}: ...}}.",
+            )
+        values: list[Any] = made.values(array)
+        if array.null_count:
+            values = [self.fill[name] if value is None else value for value in values]
+        if self.schema[name].category == "file":
+            # A relative reference means nothing elsewhere.
+            values = [join(root, value) if isinstance(value, str) and value else value for value in values]
+        return values
+
+    def commit(self, receipts: Sequence[object], /) -> None:
+        """Write the index: only then is the dataset there."""
+        entries = [entry for receipt in receipts for entry in _placed(receipt)]
+        store: Any = open_store(self.location, storage=self.storage)
+        store.sync("")
+        store.put(indexes.NAME, indexes.dump(entries, extension=described(self.schema)))
+        store.sync("")
+
+    def discard(self) -> None:
+        """Remove the parts that were written."""
+        store: Any = open_store(self.location, storage=self.storage)
+        names = [path for path, _ in store.list() if _OURS.fullmatch(path)]
+        store.delete(names)
+        for folder in sorted({name.rpartition("/")[0] for name in names}, reverse=True):
+            remove_empty(self.location, folder)
+
+
+def _placed(receipt: Any) -> list[Entry]:
+    """The entries of a part, with its folder in their names."""
+    data = json.dumps({"version": indexes.VERSION, "shards": receipt["shards"]}).encode()
+    return [below(entry, f"part-{receipt['part']:05d}") for entry in indexes.parse(data).entries]

@@ -1,0 +1,137 @@
+"""One open shard as samples: where each lies, and its cells. Each format has its own `Records`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from seqlake.errors import CorruptFileError
+from seqlake.formats._streaming.cells import CellError, Cells
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from seqlake.formats._streaming.encodings import Encoding
+    from seqlake.formats._streaming.index import Config, Entry
+    from seqlake.formats._streaming.options import Options
+    from seqlake.formats._streaming.shard import SampleShard
+    from seqlake.formats._streaming.stored import Place
+    from seqlake.protocols import Blob, Flat, Ints
+    from seqlake.spec.schema import Column
+
+
+class SampleError(Exception):
+    """A sample that is not what the index says.
+
+    Attributes:
+        row: Its place among the samples that were asked for.
+        column: The column, where one is to blame.
+        text: What is wrong.
+    """
+
+    def __init__(self, text: str, *, row: int = 0, column: str | None = None) -> None:
+        super().__init__(text)
+        self.row, self.column, self.text = row, column, text
+
+
+class Records(Protocol):
+    """The samples of one shard."""
+
+    blob: Blob
+    names: Sequence[str]
+
+    @property
+    def bounds(self) -> Ints:
+        """[samples + 1] first byte of each sample in the blob, then the end of the last."""
+
+    def arrays(self, columns: Sequence[str], buffer: NDArray[np.uint8], starts: Ints, stops: Ints, /) -> list[pa.Array]:
+        """The cells of samples that lie at these places of a buffer; SampleError."""
+
+    def value(self, sample: memoryview, /) -> dict[str, Any]:
+        """One sample as Python values; SampleError."""
+
+    def cell(self, column: str, row: int, /) -> memoryview:
+        """The bytes of one cell; SampleError."""
+
+    def flat(self, column: str, /, *, step: tuple[int, ...] | None = None) -> Flat | None:
+        """As `ShardReader.flat`; `step`: the shape of a step where only the schema says it."""
+
+
+class Layout(Protocol):
+    """What the module of a format offers to the shared reader."""
+
+    def columns(self, config: Config, options: Options, /) -> dict[str, Column]:
+        """The columns of shards of this kind."""
+
+    def learn(self, shards: Iterable[SampleShard], options: Options, /) -> Options:
+        """Options that know what only the first samples say."""
+
+    def Records(self, entry: Entry, place: Place, options: Options, /) -> Records:  # noqa: N802 - a class
+        """An open shard."""
+
+
+def offsets(head: memoryview, count: int, *, first: int, size: int, location: str) -> Ints:
+    """[count + 1] the offsets of a shard, checked.
+
+    Args:
+        head: `count`, then the offsets, all uint32.
+        count: The samples that the index gives it.
+        first: The least value of the first offset.
+        size: What the last must be.
+        location: For messages.
+
+    Raises:
+        CorruptFileError: They cannot be those of this shard.
+    """
+    raw = np.frombuffer(head[: len(head) & ~3], "<u4")
+    problem = ""
+    if len(raw) != count + 2 or int(raw[0]) != count:
+        problem = f"it says that it has {int(raw[0]) if len(raw) else 0} samples, the index says {count}"
+    elif int(raw[1]) < first:
+        problem = f"its first sample begins at byte {int(raw[1])}, before byte {first}"
+    elif int(raw[-1]) != size:
+        problem = f"its last sample ends at byte {int(raw[-1])}, it has {size}"
+    elif bool((raw[2:] < raw[1:-1]).any()):
+        problem = f"sample {int(np.flatnonzero(raw[2:] < raw[1:-1])[0])} ends before it begins"
+    if problem:
+        raise CorruptFileError(f"{location}: {problem}.", path=location, hint="The file is damaged: fetch it again.")
+    return raw[1:].astype(np.int64)
+
+
+def ranged(blob: Blob, start: int, stop: int, /) -> memoryview:
+    """Some bytes of a blob."""
+    view = blob.view()
+    if view is not None:
+        return view[start:stop]
+    [found] = blob.ranges(np.array([start], np.int64), np.array([stop], np.int64))
+    return found
+
+
+def cell_arrays(encodings: Mapping[str, Encoding], columns: Sequence[str], cells: Sequence[Cells], /) -> list[pa.Array]:
+    """The cells of some columns as Arrow arrays.
+
+    Raises:
+        SampleError: A cell that its encoding does not allow; the first of them is looked for, which happens once.
+    """
+    found = []
+    for name, those in zip(columns, cells, strict=True):
+        encoding = encodings[name]
+        try:
+            found.append(encoding.read(those))
+        except CellError as error:
+            row, text = _first(encoding, those) or (0, str(error))
+            raise SampleError(text, row=row, column=name) from error
+    return found
+
+
+def _first(encoding: Encoding, cells: Cells) -> tuple[int, str] | None:
+    for row in range(len(cells)):
+        try:
+            encoding.read(Cells(cells.buffer, cells.starts[row : row + 1], cells.stops[row : row + 1]))
+        except CellError as error:
+            return row, str(error)
+    return None

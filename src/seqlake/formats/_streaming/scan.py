@@ -1,0 +1,316 @@
+"""`scan` of a folder with an `index.json`: its samples as rows, whatever format each shard has."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import struct
+from bisect import bisect_right
+from collections import OrderedDict
+from contextlib import suppress
+from functools import cached_property
+from itertools import accumulate
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from seqlake.errors import DatasetNotFoundError, SeqlakeError
+from seqlake.files import locations
+from seqlake.files.names import checked
+from seqlake.files.stores import open_store, read_all
+from seqlake.formats._streaming import index as indexes
+from seqlake.formats._streaming.options import Options
+from seqlake.formats._streaming.schemas import schema_of
+from seqlake.formats._streaming.shard import SampleReader, SampleShard, layout_of
+from seqlake.formats._streaming.stored import Place
+from seqlake.shards.lengths import lengths_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+
+    from seqlake.formats._streaming.encodings import Encoding
+    from seqlake.formats._streaming.index import Entry, Index
+    from seqlake.protocols import Depth, Ints
+    from seqlake.spec.findings import Finding
+    from seqlake.spec.schema import Column, Schema
+
+_HEAD = 1 << 16
+_FORMAT = re.compile(rb'"format"\s*:\s*"(\w+)"')
+_NO_SHARDS = re.compile(rb"\s*:\s*\[\s*\]")
+_HELD = 2 << 30  # bytes of decompressed shards that single samples are read from
+_FRESH = 0.05  # seconds for which a file that was looked at counts as still the same
+_LOOK_AFTER = 1024
+_DAMAGE = (RecursionError, ValueError, TypeError, LookupError, ArithmeticError, struct.error)
+
+
+def first_format(location: str, /, *, storage: Mapping[str, str] | None = None) -> str | None:
+    """The format of the first shard of a folder's `index.json`; empty for no shards, None where there is no index."""
+    try:
+        blob = open_store(locations.absolute(location), storage=storage).blob(indexes.NAME)
+        [head] = blob.ranges(np.zeros(1, np.int64), np.array([min(_HEAD, blob.size)], np.int64))
+    except (OSError, ValueError):
+        return None
+    shards = bytes(head).partition(b'"shards"')[2]
+    found = _FORMAT.search(shards)
+    if found is None:
+        return "" if _NO_SHARDS.match(shards) else None
+    return found[1].decode()
+
+
+def scan(
+    location: str,
+    /,
+    *,
+    split: str | None = None,
+    encodings: Mapping[str, str | Encoding] | None = None,
+    allow_pickle: Collection[str] = (),
+    verify: bool = True,
+    allow_outside: bool = False,
+    storage: Mapping[str, str] | None = None,
+) -> SampleDataset:
+    """Look at a folder of MosaicML Streaming; every row is a sample, nothing is converted.
+
+    Args:
+        location: The folder of `index.json`, or the folder above it with `split`.
+        split: A folder below `location`.
+        encodings: Another encoding for a column, or for all columns of an encoding: a name or an `Encoding`.
+        allow_pickle: Columns of encoding `pkl` that may be read. Pickles can run any code: only of data you trust.
+        verify: Compare the hashes of the index where all bytes of a file are at hand: mapped, or decompressed.
+        allow_outside: Shards may be links to files outside the folder, as in caches of other packages.
+        storage: Options of the object store.
+
+    Returns:
+        A `Readable` with `check`, `len` and `[i]`.
+
+    Raises:
+        DatasetNotFoundError: No `index.json` there.
+        InvalidMetadataError: It cannot be used.
+        SchemaMismatchError: Shards disagree about a column.
+
+    Example:
+        ```python
+        sl.scan("data/mds", split="train")
+        sl.scan("s3://bucket/mds", encodings={"label": "uint8"}, allow_pickle=["meta"])
+        ```
+    """
+    root = locations.absolute(location)
+    root = root if split is None else locations.join(root, f"./{checked(split)}")
+    store: Any = open_store(root, storage=storage)
+    try:
+        blob = store.blob(indexes.NAME)
+        data = read_all(blob)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise _nothing(root, store) from error
+    stamp = store.stamp(indexes.NAME) if hasattr(store, "stamp") else blob.token
+    place = Place(root=root, storage=storage, verify=verify, allow_outside=allow_outside)
+    options = Options(encodings=dict(encodings or {}), allow_pickle=tuple(allow_pickle))
+    return SampleDataset(place, indexes.parse(data, location=f"{root}/{indexes.NAME}"), options, stamp)
+
+
+def _nothing(root: str, store: Any) -> DatasetNotFoundError:
+    splits: set[str] = set()
+    with suppress(OSError, SeqlakeError):  # the web cannot be listed
+        splits = {path.split("/")[0] for path, _ in store.list() if re.fullmatch(r"[^/]+/index\.json", path)}
+    hint = f"Name one of its folders: split={min(splits)!r}." if splits else "Check the location."
+    return DatasetNotFoundError(f"No {indexes.NAME} is at {root}.", path=root, hint=hint)
+
+
+class SampleDataset:
+    """The samples of a folder, in order: a `Readable`, `Checked`, picklable, and a map-style dataset.
+
+    Example:
+        ```python
+        samples = seqlake.formats.mds.scan("data/mds")
+        len(samples), samples[0]["tokens"]
+        ```
+    """
+
+    def __init__(self, place: Place, index: Index, options: Options, stamp: str) -> None:
+        self._place = place
+        self._index = index
+        self._options = options
+        self._stamp = stamp
+        self._open: OrderedDict[int, SampleReader] = OrderedDict()
+        self._reads: dict[int, Callable[[int], dict[str, Any]]] = {}
+        self._due = 0.0  # when open files are looked at again
+
+    @cached_property
+    def _known(self) -> tuple[Schema, Options, dict[str, Column]]:
+        """The schema, options that know what it took to make it, and columns that are made again what they were."""
+        options = self._options
+        kinds: dict[str, list[Entry]] = {}
+        for entry in self._index.entries:
+            kinds.setdefault(entry.config.format, []).append(entry)
+        for kind, entries in kinds.items():
+            shards = (self._bare(entry, options) for entry in entries)
+            options = layout_of(kind).learn(shards, options)
+        schema, again = schema_of(self._index, options, root=self._place.root)
+        return schema, options, again
+
+    @property
+    def schema(self) -> Schema:
+        """The columns of all shards; one that some shards lack is null there. `schema.id` is None: rows are samples.
+
+        Arrays whose encoding does not name dtype and dimensions are looked at in the first sample that has them.
+        """
+        return self._known[0]
+
+    @property
+    def root(self) -> str:
+        """The folder of the index."""
+        return self._place.root
+
+    @property
+    def index(self) -> Index:
+        """What `index.json` says."""
+        return self._index
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of the index and the columns."""
+        columns = [(field.name, str(field.type)) for field in self.schema.arrow]
+        state, last = hashlib.sha256(repr(columns).encode()), None
+        for entry in self._index.entries:
+            if entry.config is not last:
+                last = entry.config
+                state.update(last.header())
+            state.update(f"{entry.samples} {_described(entry)}".encode())
+        return state.hexdigest()[:32]
+
+    def shards(self) -> list[SampleShard]:
+        """One a shard of the index, in its order; those without samples are left out."""
+        schema, options, again = self._known
+        types = schema.arrow
+        columns = [(field.name, str(field.type)) for field in types]
+        common = {
+            id(entry.config): repr([self._place.root, self._stamp, entry.config.header(), columns])
+            for entry in {id(one.config): one for one in self._index.entries}.values()
+        }
+        return [
+            SampleShard(
+                entry=entry,
+                place=self._place,
+                options=options,
+                key=self._key(entry, common[id(entry.config)]),
+                types=types,
+                was=again,
+            )
+            for entry in self._index.entries
+            if entry.samples
+        ]
+
+    def _key(self, entry: Entry, common: str) -> str:
+        stamps = [self._place.stamp(file) for file in entry.stored]
+        state = f"{common} {entry.samples} {_described(entry)} {stamps}"
+        return f"{entry.raw.name}#{hashlib.sha256(state.encode()).hexdigest()[:16]}"
+
+    def lengths(self, column: str, /) -> Ints:
+        """[rows] the first dimension of a column of arrays, or how many images; counted where it differs.
+
+        Raises:
+            SchemaMismatchError: The column has no steps.
+        """
+        found = self.schema[column]
+        return np.concatenate([np.empty(0, np.int64), *(lengths_of(s.open(), found.name) for s in self.shards())])
+
+    def check(self, depth: Depth, /) -> Iterator[Finding]:
+        """What only this format knows: the index, sizes, hashes, each shard's own header and offsets."""
+        from seqlake.formats._streaming.checking import check
+
+        yield from check(self._index, self._place, depth)
+
+    def __len__(self) -> int:
+        return self._index.samples
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        return list(accumulate(entry.samples for entry in self._index.entries if entry.samples))
+
+    @cached_property
+    def _count(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [0, *self._ends]
+
+    @cached_property
+    def _listed(self) -> list[SampleShard]:
+        """Enough for single samples, which say themselves what they are."""
+        return [self._bare(entry, self._options) for entry in self._index.entries if entry.samples]
+
+    def _bare(self, entry: Entry, options: Options) -> SampleShard:
+        return SampleShard(entry=entry, place=self._place, options=options, key="", types=None)
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        """One sample as Python values: numbers, texts, bytes, numpy arrays over the shard's memory.
+
+        Raises:
+            IndexError: There is no such sample.
+            CorruptFileError: It cannot be read.
+        """
+        if number < 0:
+            number += self._count
+        if not 0 <= number < self._count:
+            raise IndexError(f"There is no sample {number}; there are {self._count}.")
+        if monotonic() > self._due:
+            self._look()
+        shard = bisect_right(self._ends, number)
+        read = self._reads.get(shard) or self._begin(shard)
+        row = number - self._starts[shard]
+        try:
+            return read(row)
+        except _DAMAGE as error:
+            return self._failed(shard, row, error)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """All samples in order."""
+        for shard, listed in enumerate(self._listed):
+            read = self._begin(shard)
+            for row in range(listed.rows):
+                if not row % _LOOK_AFTER:
+                    self._look()
+                try:
+                    sample = read(row)
+                except _DAMAGE as error:
+                    sample = self._failed(shard, row, error)
+                yield sample
+
+    def _begin(self, shard: int) -> Callable[[int], dict[str, Any]]:
+        """Open a shard; where shards are decompressed, those that were opened first are let go of."""
+        found = self._reads.get(shard)
+        if found is not None:
+            return found
+        reader = self._open[shard] = self._listed[shard].open()
+        found = self._reads[shard] = reader.one_by_one()
+        held = sum(one.held for one in self._open.values())
+        while held > _HELD and len(self._open) > 1:
+            gone, oldest = self._open.popitem(last=False)
+            self._reads.pop(gone, None)
+            held -= oldest.held
+        return found
+
+    def _look(self) -> None:
+        """See that what is open is still the same files."""
+        for reader in self._open.values():
+            reader.look()
+        self._due = monotonic() + _FRESH
+
+    def _failed(self, shard: int, row: int, error: Exception) -> dict[str, Any]:
+        """Read a sample again, slowly: that says what is wrong with it."""
+        if isinstance(error, SeqlakeError):
+            raise error
+        return self._open[shard].sample(row)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_open": OrderedDict(), "_reads": {}, "_due": 0.0}
+
+    def __repr__(self) -> str:
+        return f"SampleDataset({self.root!r}, {len(self)} samples, columns: {', '.join(self.schema.names)})"
+
+
+def _described(entry: Entry) -> list[tuple[str, int, dict[str, str]]]:
+    """The files of a shard, as the index has them."""
+    files = (entry.raw, entry.zipped, entry.raw_meta, entry.zipped_meta)
+    return [(file.name, file.size, dict(file.hashes)) for file in files if file is not None]

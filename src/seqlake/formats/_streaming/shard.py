@@ -1,0 +1,272 @@
+"""One shard of samples: a description that travels, and the reader it opens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from seqlake import plugins
+from seqlake.errors import CorruptFileError, SchemaMismatchError
+from seqlake.formats._streaming.cells import CellError
+from seqlake.formats._streaming.records import Layout, Records, SampleError, ranged
+from seqlake.formats._streaming.restoring import restored
+from seqlake.shards.counting import count_only
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from seqlake.formats._streaming.index import Entry
+    from seqlake.formats._streaming.options import Options
+    from seqlake.formats._streaming.stored import Place
+    from seqlake.protocols import Blob, Flat, Ints
+    from seqlake.spec.schema import Column
+
+_BATCH_BYTES = 32 << 20
+_BATCH_ROWS = 1 << 16
+_PLUGS = {"mds": "mds", "csv": "xsv", "tsv": "xsv", "xsv": "xsv", "json": "jsonl"}
+
+
+def layout_of(kind: str, /) -> Layout:
+    """The module that reads shards of a format."""
+    found: Layout = plugins.load("formats", _PLUGS[kind]).layout
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SampleShard:
+    """One shard of an index; picklable, if the user's encodings are.
+
+    Attributes:
+        entry: What the index says of it.
+        place: The folder.
+        options: How columns are read.
+        key: `<file name>#<hash>`.
+        types: The logical Arrow schema of the whole dataset; columns that this shard lacks are null.
+        was: Columns that are made again what they were before the export.
+    """
+
+    entry: Entry
+    place: Place
+    options: Options
+    key: str
+    types: pa.Schema
+    was: Mapping[str, Column] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        """Samples."""
+        return self.entry.samples
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its files, uncompressed."""
+        meta = self.entry.raw_meta
+        return self.entry.raw.size + (meta.size if meta is not None else 0)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether single samples are read where they are: from files of this machine that are not compressed."""
+        return self.place.is_local and not self.memory
+
+    @property
+    def memory(self) -> int:
+        """Bytes that an open reader holds: the decompressed files."""
+        return self.nbytes if self.entry.config.compression is not None and self.place.copy is None else 0
+
+    @property
+    def one_file(self) -> bool:
+        """Whether a copy of `unpacked` is all it takes to read the shard."""
+        return self.entry.raw_meta is None
+
+    def packed(self) -> Blob:
+        """The file as it is stored."""
+        return self.place.packed(self.entry.stored[0])
+
+    def unpacked(self, data: memoryview, /) -> memoryview:
+        """The file as it is read, from all of its stored bytes.
+
+        Raises:
+            CorruptFileError: They are not what the index says.
+        """
+        return self.place.unpacked(data, self.entry.raw, self.entry.zipped, self.entry.config.compression)
+
+    def over(self, blob: Blob, /) -> SampleShard:
+        """The same shard, read from a copy of `unpacked`."""
+        return replace(self, place=replace(self.place, copy=blob))
+
+    def open(self) -> SampleReader:
+        """A reader for this process; files are opened, checked and decompressed when they are first needed."""
+        return SampleReader(self)
+
+    def damaged(self, error: SampleError, rows: Sequence[int] | Ints, /) -> CorruptFileError:
+        """An error that says where."""
+        column = f", column {error.column!r}" if error.column is not None else ""
+        location = self.place.location(self.entry.stored[0])
+        return CorruptFileError(f"{location}, sample {int(rows[error.row])}{column}: {error.text}.", path=location)
+
+
+class SampleReader:
+    """Reads samples of one shard."""
+
+    def __init__(self, shard: SampleShard) -> None:
+        self._shard = shard
+        self._opened: Records | None = None
+
+    @property
+    def held(self) -> int:
+        """Bytes of memory that go with this reader when it is closed."""
+        return self._shard.memory
+
+    @property
+    def records(self) -> Records:
+        """The open shard."""
+        if self._opened is None:
+            shard = self._shard
+            self._opened = layout_of(shard.entry.config.format).Records(shard.entry, shard.place, shard.options)
+        return self._opened
+
+    def batches(self, columns: Sequence[str], /, *, rows: Ints | None = None) -> Iterator[pa.RecordBatch]:
+        """Batches of at most 65 536 rows or about 32 MiB of samples, in the order asked for.
+
+        Args:
+            columns: Names of the schema.
+            rows: Row numbers, any order, repeats allowed; None for all.
+
+        Raises:
+            SchemaMismatchError: A column that is not there.
+            IndexError: A row that is not there.
+            CorruptFileError: The shard, or a sample of it, is not what the index says; names sample and column.
+        """
+        self._known(columns)
+        wanted = np.arange(self._shard.rows) if rows is None else np.asarray(rows, np.int64)
+        if len(wanted) and not (wanted.min() >= 0 and wanted.max() < self._shard.rows):
+            raise IndexError(f"Rows are 0 to {self._shard.rows - 1}, found {wanted.min()} to {wanted.max()}.")
+        if not columns:
+            yield from count_only(len(wanted))
+            return
+        if not len(wanted):
+            return
+        schema = pa.schema([self._shard.types.field(name) for name in columns])
+        bounds = self.records.bounds
+        for part in _parts(wanted, bounds):
+            buffer, starts, stops = self._fetched(part, bounds)
+            yield pa.RecordBatch.from_arrays(self._arrays(schema, part, buffer, starts, stops), schema=schema)
+
+    def sample(self, row: int, /) -> dict[str, Any]:
+        """One sample as Python values: numbers, texts, bytes, numpy arrays over the shard's memory.
+
+        Raises:
+            IndexError: A row that is not there.
+            CorruptFileError: It is not what the index says; names sample and column.
+        """
+        if not 0 <= row < self._shard.rows:
+            raise IndexError(f"Rows are 0 to {self._shard.rows - 1}, found {row}.")
+        records = self.records
+        start, stop = records.bounds[row : row + 2].tolist()
+        try:
+            return records.value(ranged(records.blob, start, stop))
+        except SampleError as error:
+            raise self._shard.damaged(error, [row]) from error
+
+    def one_by_one(self) -> Callable[[int], dict[str, Any]]:
+        """The fastest function from a row to its sample; if it fails otherwise than `sample`, that one says why."""
+        made = getattr(self.records, "one_by_one", None)
+        found: Callable[[int], dict[str, Any]] | None = None if made is None else made()
+        return found or self.sample
+
+    def look(self) -> None:
+        """See that the shard's file is what it was.
+
+        Raises:
+            ShardChangedError: It changed.
+        """
+        if self._opened is not None:
+            self._opened.blob.view()
+
+    def cell(self, column: str, row: int = 0, /) -> memoryview:
+        """The bytes of one cell, as they are stored."""
+        try:
+            return self.records.cell(column, row)
+        except SampleError as error:
+            raise self._shard.damaged(error, [row]) from error
+
+    def flat(self, column: str, /) -> Flat | None:
+        """Where arrays lie in a shard that is not compressed: of a fixed shape, or exported signals."""
+        self._known([column])
+        if column not in self._shard.entry.config.names:
+            return None
+        try:
+            was = self._shard.was.get(column)
+            step = was.shape if was is not None and was.category == "temporal" and was.nested else None
+            found = self.records.flat(column, step=step)
+        except SampleError as error:
+            raise self._shard.damaged(error, range(self._shard.rows)) from error
+        # A description that names another type than the bytes have is made true by a cast, which `batches` does.
+        return None if found is None or (was is not None and found.dtype != was.dtype) else found
+
+    def close(self) -> None:
+        """Let go of the shard's memory."""
+        self._opened = None
+
+    def _known(self, columns: Sequence[str]) -> None:
+        missing = [name for name in columns if name not in self._shard.types.names]
+        if missing:
+            raise SchemaMismatchError(
+                f"No column {missing[0]!r} here; there are {', '.join(self._shard.types.names)}.",
+                path=self._shard.place.root,
+            )
+
+    def _fetched(self, rows: Ints, bounds: Ints) -> tuple[NDArray[np.uint8], Ints, Ints]:
+        """A buffer with these samples, and where they lie in it."""
+        starts, stops = bounds[rows], bounds[rows + 1]
+        view = self.records.blob.view()
+        if view is not None:
+            return np.frombuffer(view, np.uint8), starts, stops
+        parts = self.records.blob.ranges(starts, stops)
+        ends = np.cumsum(stops - starts)
+        buffer = np.concatenate([np.frombuffer(part, np.uint8) for part in parts])
+        return buffer, ends - (stops - starts), ends
+
+    def _arrays(
+        self, schema: pa.Schema, rows: Ints, buffer: NDArray[np.uint8], starts: Ints, stops: Ints
+    ) -> list[pa.Array]:
+        there = [name for name in schema.names if name in self._shard.entry.config.names]
+        try:
+            found = dict(zip(there, self.records.arrays(there, buffer, starts, stops), strict=True))
+        except SampleError as error:
+            raise self._shard.damaged(error, rows) from error
+        for name in there:
+            if name in self._shard.was:
+                found[name] = self._restored(found[name], self._shard.was[name], rows)
+        return [found[f.name] if f.name in found else pa.nulls(len(rows), f.type) for f in schema]
+
+    def _restored(self, array: pa.Array, column: Column, rows: Ints) -> pa.Array:
+        commas = self._shard.entry.config.format != "csv"
+        try:
+            return restored(array, column, commas=commas)
+        except CellError as error:
+            found = SampleError(str(error), column=column.name)
+            for row in range(len(array)):
+                try:
+                    restored(array.slice(row, 1), column, commas=commas)
+                except CellError as alone:
+                    found = SampleError(str(alone), row=row, column=column.name)
+                    break
+            raise self._shard.damaged(found, rows) from error
+
+
+def _parts(rows: Ints, bounds: Ints) -> Iterator[Ints]:
+    """Runs of rows that make one batch each."""
+    held = np.cumsum(bounds[rows + 1] - bounds[rows])
+    first = 0
+    while first < len(rows):
+        before = int(held[first - 1]) if first else 0
+        stop = int(np.searchsorted(held, before + _BATCH_BYTES, side="right"))
+        stop = min(max(stop, first + 1), first + _BATCH_ROWS)
+        yield rows[first:stop]
+        first = stop

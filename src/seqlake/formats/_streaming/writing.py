@@ -1,0 +1,327 @@
+"""Writes a folder sample by sample: shards are finished in the background, the index comes last.
+
+```text
+<out>/shard.00000.mds ...     each whole under its name, or not there
+<out>/_writing/settings.json  a run is under way, or was killed: what it writes
+<out>/_writing/00000.json     one a finished shard: its entry of the index
+<out>/index.json              written when everything is there; then `_writing/` goes
+```
+
+Until the index names them, no reader believes the shards. After a kill, `mode="append"` goes on behind the last
+finished shard, and the end result is the same, byte for byte.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Self
+
+from seqlake.errors import DatasetExistsError, SchemaMismatchError, SeqlakeError, ValidationError
+from seqlake.files.locations import is_local, join, local_path
+from seqlake.files.stores import open_store, read_all
+from seqlake.formats._streaming import index as indexes
+from seqlake.formats._streaming.cells import CellError
+from seqlake.formats._streaming.index import Index
+from seqlake.formats._streaming.packing import MOST, Packer, seal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from concurrent.futures import Future
+    from types import TracebackType
+
+    from seqlake.formats._streaming.index import Entry
+
+JOURNAL = "_writing"
+SETTINGS = f"{JOURNAL}/settings.json"
+_PASSING = ".tmp"
+_WORKERS = 2
+_WAITING = 3  # finished shards in memory that are not stored yet
+
+
+def begin(
+    out: str,
+    packer: Packer,
+    /,
+    *,
+    mode: str = "new",
+    storage: Mapping[str, str] | None = None,
+    extension: Mapping[str, Any] | None = None,
+    claim: bool = True,
+) -> SampleWriter:
+    """Begin to write a folder, or go on with one.
+
+    Args:
+        out: The folder, absolute.
+        packer: The format, with its columns and settings.
+        mode: `new` needs a new or empty folder. `append` adds to what is there, and takes over what an interrupted
+            run with the same settings finished.
+        storage: Options of the store.
+        extension: What our own key of the index holds.
+        claim: Write the index at the end; else this is a part of something, and `entries` says what it holds.
+
+    Raises:
+        DatasetExistsError: `new`, and something is there.
+        SchemaMismatchError: `append`, and the interrupted run wrote something else.
+    """
+    if mode not in {"new", "append"}:
+        raise ValueError(f'mode is "new" or "append", found {mode!r}.')
+    store: Any = open_store(out, storage=storage)
+    entries: list[Entry] = []
+    kept: list[Entry] = []
+    if mode == "new":
+        _refuse_occupied(out, store)
+    else:
+        found = _indexed(out, store)
+        entries, extension = list(found.entries), extension or found.extension
+        kept = _left_behind(out, store, packer, len(entries))
+    if claim:
+        _put(store, SETTINGS, _settings(packer))
+    return SampleWriter(out, packer, store, entries=entries, kept=kept, extension=extension, claim=claim)
+
+
+def _put(store: Any, name: str, data: bytes) -> None:
+    """A file, whole; the name it has before is always the same, so that a kill leaves nothing that is not found."""
+    store.put(name, data, temporary=f"{JOURNAL}/{name.removeprefix(JOURNAL + '/')}{_PASSING}")
+
+
+def remove_empty(out: str, folder: str, /) -> None:
+    """Remove a local folder if nothing is in it; stores of objects have none."""
+    if is_local(out):
+        with suppress(OSError):
+            local_path(join(out, f"./{folder}")).rmdir()
+
+
+def _settings(packer: Packer) -> bytes:
+    return packer.config.header()
+
+
+def _refuse_occupied(out: str, store: Any) -> None:
+    found = {path for path, _ in store.list()}
+    if found:
+        ours = SETTINGS in found
+        hint = 'Give another location, or add to it with mode="append".'
+        killed = 'An interrupted run lies there: go on with mode="append", or remove the folder.'
+        text = f"The output must be new or empty; {out} is not."
+        raise DatasetExistsError(text, path=out, hint=killed if ours else hint)
+
+
+def _indexed(out: str, store: Any) -> Index:
+    try:
+        data = read_all(store.blob(indexes.NAME))
+    except (FileNotFoundError, NotADirectoryError):
+        return Index(entries=())
+    return indexes.parse(data, location=f"{out}/{indexes.NAME}")
+
+
+def _left_behind(out: str, store: Any, packer: Packer, number: int) -> list[Entry]:
+    """What an interrupted run finished, up to the first shard that it did not; the rest of its files goes."""
+    names = sorted(path for path, _ in store.list(JOURNAL))
+    if SETTINGS not in names:
+        return []
+    settings = read_all(store.blob(SETTINGS))
+    if settings != _settings(packer):
+        raise SchemaMismatchError(
+            f"The interrupted run at {out} wrote other columns or settings: {settings.decode(errors='replace')}.",
+            path=out,
+            hint="Give the same ones, or remove the folder.",
+        )
+    store.delete([name for name in names if name.endswith(_PASSING)])
+    written = {}
+    for name in names:
+        if name != SETTINGS and not name.endswith(_PASSING):
+            [written[name]] = indexes.parse(read_all(store.blob(name)), location=f"{out}/{name}").entries
+    kept = []
+    while _journal(number) in written:
+        kept.append(written.pop(_journal(number)))
+        number += 1
+    # Journalled, but behind one that is missing: they are written anew.
+    store.delete([name for entry in written.values() for name in (file.name for file in entry.stored)])
+    store.delete(list(written))
+    return kept
+
+
+class SampleWriter:
+    """Writes samples; as a context manager it finishes at the end, and after an exception it claims nothing.
+
+    Attributes:
+        kept: Samples in the folder that an interrupted run left behind and that need not be written again.
+
+    Example:
+        ```python
+        with sl.create("out", {"tokens": "bytes"}, format="mds", compression="zstd:7") as writer:
+            for tokens in texts:
+                writer.write({"tokens": tokens})
+        ```
+    """
+
+    def __init__(
+        self,
+        out: str,
+        packer: Packer,
+        store: Any,
+        /,
+        *,
+        entries: Sequence[Entry] = (),
+        kept: Sequence[Entry] = (),
+        extension: Mapping[str, Any] | None = None,
+        claim: bool = True,
+    ) -> None:
+        self._claim = claim
+        self._out = out
+        self._packer = packer
+        self._store = store
+        self._extension = extension
+        self._entries = [*entries, *kept]
+        self._before = len(entries)
+        self.kept = sum(entry.samples for entry in kept)
+        self._flushed = sum(entry.samples for entry in self._entries)
+        self._new: list[bytes] = []
+        self._size = packer.base
+        self._limit = packer.config.size_limit
+        self._most = min(self._limit or MOST - 1, MOST - 1)
+        self._pack = packer.sample
+        self._pool: ThreadPoolExecutor | None = None
+        self._running: deque[Future[Entry]] = deque()
+        self._number = len(self._entries)
+        self._closed = False
+        self._failed = False
+
+    def write(self, sample: Mapping[str, Any], /) -> None:
+        """Add one sample.
+
+        Args:
+            sample: A value for every column; other keys are dropped. Values that are `bytes` are stored as they are.
+
+        Raises:
+            ValidationError: A value that its encoding does not take; names the column. The sample is not added.
+            SeqlakeError: A shard could not be stored.
+        """
+        try:
+            made = self._pack(sample)
+        except CellError as error:
+            raise ValidationError(f"Sample {self.samples}: {error}.", path=self._out) from error
+        size = self._size + len(made) + self._packer.each
+        if size > self._most:
+            self.add(made)
+            return
+        self._new.append(made)
+        self._size = size
+
+    def add(self, sample: bytes, /) -> None:
+        """Add one sample that is encoded already."""
+        size = len(sample) + self._packer.each
+        # The official writers close a shard that is still empty where the very first sample is above the limit.
+        if self._limit and self._limit < self._size + size and (self._new or not self._number):
+            self._flush()
+        if self._size + size >= MOST:
+            raise ValidationError(
+                f"Sample {self.samples}: the shard would have {self._size + size} bytes, and 4 GiB is the most.",
+                path=self._out,
+                hint="Give a size_limit.",
+            )
+        self._new.append(sample)
+        self._size += size
+
+    @property
+    def samples(self) -> int:
+        """Samples in the folder so far, with those that were there before."""
+        return self._flushed + len(self._new)
+
+    def write_all(self, samples: Iterable[Mapping[str, Any]], /) -> None:
+        """Add many samples."""
+        for sample in samples:
+            self.write(sample)
+
+    def _flush(self) -> None:
+        samples, self._new, self._size = self._new, [], self._packer.base
+        self._flushed += len(samples)
+        while len(self._running) >= _WAITING:
+            self._collect()
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="seqlake-shards")
+        self._running.append(self._pool.submit(self._store_shard, samples, self._number))
+        self._number += 1
+
+    def _store_shard(self, samples: list[bytes], number: int) -> Entry:
+        entry, files = seal(self._packer, samples, f"shard.{number:05d}")
+        for name, data in files.items():
+            _put(self._store, name, data)
+        if self._claim:
+            _put(self._store, _journal(number), indexes.dump([entry]))
+        return entry
+
+    def _collect(self) -> None:
+        """Wait for the oldest shard; one that could not be stored is the end."""
+        try:
+            self._entries.append(self._running.popleft().result())
+        except BaseException:
+            self._failed = True
+            self._close()
+            raise
+
+    def finish(self) -> None:
+        """Store what is left and write the index; only then is the dataset there.
+
+        Raises:
+            SeqlakeError: A shard could not be stored; the index is not written.
+        """
+        if self._failed:
+            raise SeqlakeError(
+                f"A shard at {self._out} could not be stored, so no index was written.",
+                path=self._out,
+                hint='Go on behind the last whole shard with mode="append".',
+            )
+        if self._closed:
+            return
+        if self._new:
+            self._flush()
+        while self._running:
+            self._collect()
+        self._close()
+        self._store.sync("")  # the shards' names are durable before the index says them
+        if not self._claim:
+            remove_empty(self._out, JOURNAL)
+            return
+        _put(self._store, indexes.NAME, indexes.dump(self._entries, extension=self._extension))
+        self._store.sync("")
+        self._forget()
+
+    def _forget(self) -> None:
+        """Remove the journal; nothing else in its folder is touched."""
+        written = [_journal(number) for number in range(self._before, len(self._entries))]
+        self._store.delete([*written, SETTINGS])
+        remove_empty(self._out, JOURNAL)
+
+    @property
+    def entries(self) -> list[Entry]:
+        """The shards that are stored, in order."""
+        return list(self._entries)
+
+    def _refuse(self, _: Mapping[str, Any], /) -> bytes:
+        raise SeqlakeError("This writer is closed.", path=self._out)
+
+    def _close(self) -> None:
+        self._closed = True
+        self._pack = self._refuse
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.finish()
+        else:
+            self._close()
+
+    def __repr__(self) -> str:
+        return f"SampleWriter({self._out!r}, {self.samples} samples)"
+
+
+def _journal(number: int) -> str:
+    return f"{JOURNAL}/{number:05d}.json"

@@ -1,0 +1,217 @@
+"""Stores made from stores: joined, split, cut short, or laid out for memory mapping; all intervals re-based.
+
+Masks are left behind, as l5kit does: they belong to the rows of one store.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from seqlake.errors import SchemaMismatchError
+from seqlake.formats.l5kit.slices import get_frames_slice_from_scenes, scene_of
+from seqlake.formats.l5kit.store import (
+    AGENT_INTERVAL,
+    AGENTS,
+    FACE_INTERVAL,
+    FACES,
+    FRAME_INTERVAL,
+    FRAMES,
+    SCENES,
+    SceneData,
+    Store,
+    open_store,
+)
+from seqlake.formats.l5kit.writing import Appender, metadata_of, publish, staged_store
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+_GIGABYTE = 1 << 30
+
+
+def zarr_concat(input_zarrs: Sequence[str], output_zarr: str, /, *, storage: Mapping[str, str] | None = None) -> None:
+    """Join stores into one, scene after scene.
+
+    Args:
+        input_zarrs: Folders, URIs or zip archives, all with the same dtypes.
+        output_zarr: A folder or URI that holds nothing yet.
+        storage: Options of the object store, for all of them.
+
+    Raises:
+        DatasetNotFoundError: One of them is no store.
+        SchemaMismatchError: Stores of unlike dtypes.
+    """
+    stores = [open_store(one, storage=storage) for one in input_zarrs]
+    _write([(store, range(len(store.scenes))) for store in stores], output_zarr, storage=storage)
+
+
+def zarr_split(
+    input_zarr: str,
+    output_path: str,
+    split_infos: Sequence[Mapping[str, Any]],
+    /,
+    *,
+    storage: Mapping[str, str] | None = None,
+) -> list[tuple[int, int]]:
+    """Split a store into several, by whole scenes.
+
+    Args:
+        input_zarr: The store.
+        output_path: The folder that the new ones are put into.
+        split_infos: `{"name": ..., "split_size_GB": ...}` of each; the size of the last one is -1, for what remains.
+        storage: Options of the object store.
+
+    Returns:
+        (first scene, scene after the last) of each part.
+
+    Raises:
+        ValueError: The sizes leave nothing for the last part, or the last size is not -1.
+    """
+    if not split_infos or split_infos[-1]["split_size_GB"] != -1:
+        raise ValueError("The last part takes what remains: its split_size_GB must be -1.")
+    store = open_store(input_zarr, storage=storage)
+    whole = sum(size for _, size in store.place.list()) / _GIGABYTE
+    scenes = len(store.scenes)
+    counts = [int(scenes * one["split_size_GB"] / whole) for one in split_infos[:-1]]
+    if sum(counts) >= scenes:
+        raise ValueError(f"The sizes take {sum(counts)} of {scenes} scenes and leave none for the last part.")
+    edges = np.cumsum([0, *counts, scenes - sum(counts)]).tolist()
+    for info, (start, stop) in zip(split_infos, pairwise(edges), strict=True):
+        _write([(store, range(start, stop))], f"{output_path}/{info['name']}", storage=storage)
+    return list(pairwise(edges))
+
+
+def zarr_scenes_chop(
+    input_zarr: str, output_zarr: str, num_frames_to_copy: int, /, *, storage: Mapping[str, str] | None = None
+) -> None:
+    """Keep the first frames of every scene. Times of scenes stay as they are, as l5kit leaves them.
+
+    Args:
+        input_zarr: The store.
+        output_zarr: A folder or URI that holds nothing yet.
+        num_frames_to_copy: Frames of each scene that stay.
+        storage: Options of the object store.
+
+    Raises:
+        ValueError: A scene that has not more frames than that.
+    """
+    store = open_store(input_zarr, storage=storage)
+    counts = np.diff(store.scenes[FRAME_INTERVAL], axis=1)[:, 0]
+    if (counts <= num_frames_to_copy).any():
+        short = int(np.argmax(counts <= num_frames_to_copy))
+        raise ValueError(f"Scene {short} has {counts[short]} frames; more than {num_frames_to_copy} are needed.")
+    _write([(store, range(len(counts)))], output_zarr, frames=num_frames_to_copy, storage=storage)
+
+
+def uncompressed(input_zarr: str, output_zarr: str, /, *, storage: Mapping[str, str] | None = None) -> Store:
+    """A copy with every array in one plain file, which `Array.mapped()` shows without reading it.
+
+    Args:
+        input_zarr: The store.
+        output_zarr: A folder that holds nothing yet.
+        storage: Options of the object store of `input_zarr`.
+
+    Example:
+        ```python
+        fast = uncompressed("sample.zarr", "/nvme/sample.zarr")
+        fast.agents.mapped()["centroid"].mean(axis=0)
+        ```
+    """
+    store = open_store(input_zarr, storage=storage)
+    arrays = {
+        name: replace(array.metadata, chunks=(max(1, len(array)), *array.shape[1:]), compressor=None, text="")
+        for name, array in store.arrays.items()
+    }
+    writer = staged_store(output_zarr, arrays)
+    for name, array in store.arrays.items():
+        writer.appended(name, array.each_chunk())
+    publish(writer, store.attributes_text)
+    return open_store(output_zarr)
+
+
+def _write(
+    parts: Sequence[tuple[Store, range]],
+    location: str,
+    *,
+    frames: int | None = None,
+    storage: Mapping[str, str] | None = None,
+) -> None:
+    """The scenes of some stores as a new store; each array is written in one pass, at its known size."""
+    first = parts[0][0]
+    _check_alike([store for store, _ in parts])
+    counts = _counts(parts, frames)
+    arrays = {
+        name: metadata_of(name, first.arrays[name].dtype, (count,))
+        for name, count in counts.items()
+        if name in first.arrays
+    }
+    writer = staged_store(location, arrays, storage=storage)
+    appenders = {name: Appender(writer, name) for name in arrays}
+    for rows in _moved(_scenes(parts, frames)):
+        for name, appender in appenders.items():
+            appender.add(rows[name])
+    for appender in appenders.values():
+        appender.close()
+    publish(writer, first.attributes_text)
+
+
+def _counts(parts: Sequence[tuple[Store, range]], frames: int | None) -> dict[str, int]:
+    """Rows of the new arrays, without a look at agents and traffic lights."""
+    counts = dict.fromkeys((SCENES, FRAMES, AGENTS, FACES), 0)
+    for store, scenes in parts:
+        for scene in store.scenes[scenes.start : scenes.stop]:
+            found = store.frames[get_frames_slice_from_scenes(scene)][:frames]
+            counts[SCENES] += 1
+            counts[FRAMES] += len(found)
+            for name, interval in ((AGENTS, AGENT_INTERVAL), (FACES, FACE_INTERVAL)):
+                if len(found) and interval in (found.dtype.names or ()):
+                    counts[name] += int(found[interval][-1, 1] - found[interval][0, 0])
+    return counts
+
+
+def _check_alike(stores: Sequence[Store]) -> None:
+    for store in stores[1:]:
+        for name in (SCENES, FRAMES, AGENTS, FACES):
+            mine, theirs = (one.arrays[name].dtype if name in one.arrays else None for one in (stores[0], store))
+            if mine != theirs:
+                raise SchemaMismatchError(
+                    f"{name}: rows of {stores[0].location} are {mine}, those of {store.location} {theirs}."
+                )
+
+
+def _scenes(parts: Sequence[tuple[Store, range]], frames: int | None) -> Iterator[SceneData]:
+    for store, scenes in parts:
+        for scene in scenes:
+            data = scene_of(store, scene)
+            yield data if frames is None else _cut(data, frames)
+
+
+def _cut(data: SceneData, frames: int) -> SceneData:
+    """The first frames of one scene."""
+    kept = data.frames[:frames]
+    scenes = data.scenes.copy()
+    scenes[FRAME_INTERVAL] = [0, len(kept)]
+    ends = [int(kept[name][-1, 1]) if name in kept.dtype.names else 0 for name in (AGENT_INTERVAL, FACE_INTERVAL)]  # type: ignore[operator]  # structured
+    return SceneData(scenes=scenes, frames=kept, agents=data.agents[: ends[0]], tl_faces=data.tl_faces[: ends[1]])
+
+
+def _rows(data: SceneData) -> dict[str, Any]:
+    return {SCENES: data.scenes, FRAMES: data.frames, AGENTS: data.agents, FACES: data.tl_faces}
+
+
+def _moved(scenes: Iterator[SceneData]) -> Iterator[dict[str, Any]]:
+    """The rows of each scene, its intervals counted from the first scene on."""
+    before = dict.fromkeys((FRAMES, AGENTS, FACES), 0)
+    for data in scenes:
+        data.scenes[FRAME_INTERVAL] += before[FRAMES]
+        for name, interval in ((AGENTS, AGENT_INTERVAL), (FACES, FACE_INTERVAL)):
+            if interval in (data.frames.dtype.names or ()):
+                data.frames[interval] += before[name]
+        rows = _rows(data)
+        for name in before:
+            before[name] += len(rows[name])
+        yield rows

@@ -1,0 +1,172 @@
+"""`scan`: a store of l5kit as rows, one per scene."""
+
+from __future__ import annotations
+
+import hashlib
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from seqlake.errors import InvalidMetadataError
+from seqlake.formats.l5kit.identity import grouped, state_of, stem_of
+from seqlake.formats.l5kit.layout import Layout, layout_of
+from seqlake.formats.l5kit.mapping import Mapping
+from seqlake.formats.l5kit.shard import SceneShard, lengths_of, scene_bytes
+from seqlake.formats.l5kit.store import MASKS, Store, is_store, open_store
+from seqlake.shards.lengths import count_lengths
+from seqlake.spec.findings import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from seqlake.protocols import Depth, Ints, Readable, Shard
+    from seqlake.spec.schema import Schema
+
+VIEWS = ("scenes", "ego", "agents", "tracks")
+_EGO_FIELDS = ("timestamp", "ego_translation", "ego_rotation")
+
+
+def matches(location: str, /, *, storage: dict[str, str] | None = None) -> bool:
+    """Whether a folder, URI or zip archive is a store of l5kit: zarr format 2 with scenes, frames and agents."""
+    return is_store(location, storage=storage)
+
+
+def scan(location: str, /, *, view: str = "scenes", storage: Any = None, **options: Any) -> Readable:
+    """Look at a store of l5kit; nothing is converted.
+
+    Args:
+        location: A folder or URI, or a zip archive of a folder.
+        view: What a row is. `"scenes"`: one scene with everything in it, from which the store can be written again
+            as it was. `"ego"`: one scene with the car's own path alone. `"tracks"`: one agent in one scene, step by
+            step from where it was seen first to where it was seen last. `"agents"`: one window around one sighting of
+            an agent, as `AgentDataset` selects them.
+        storage: Options of the object store.
+        **options: Of the views of agents. `mask`: which sightings are selected, as `select_agents` gives it, or the
+            name of one in the store; by default it is computed for `"agents"` and left out of `"tracks"`. Of
+            `"agents"`: `history`, `future`, `min_frame_history`, `min_frame_future`; see `windows`.
+
+    Raises:
+        DatasetNotFoundError: No such store.
+        InvalidMetadataError: Arrays that do not fit each other, or a `.zarray` that cannot be used.
+
+    Example:
+        ```python
+        sl.scan("sample.zarr")                  # scenes
+        sl.scan("sample.zarr", view="tracks")   # agents
+        ```
+    """
+    if view not in VIEWS:
+        raise ValueError(f"view: expected one of {', '.join(VIEWS)}, found {view!r}.")
+    store = open_store(location, storage=storage)
+    if view in {"scenes", "ego"}:
+        if options:
+            raise TypeError(f"The view {view!r} takes no option {min(options)!r}.")
+        return scenes(store, ego=view == "ego")
+    from seqlake.formats.l5kit.views import agent_view
+
+    return agent_view(store, view=view, **options)
+
+
+def scenes(store: Store, /, *, ego: bool = False) -> L5kitScenes:
+    """The view of scenes.
+
+    Args:
+        store: An open store.
+        ego: Only the columns of the car's own path.
+    """
+    for name, mask in store.masks.items():
+        if len(mask) != len(store.agents):
+            raise InvalidMetadataError(
+                f"{store.location}: {MASKS}/{name} has {len(mask)} rows, there are {len(store.agents)} agents.",
+                path=store.location,
+                hint="Remove that mask: it belongs to another store.",
+            )
+    found = layout_of(store)
+    mapping = Mapping.of(store, tiles=found.tiles)
+    schema = mapping.schema()
+    return L5kitScenes(store, found, mapping, schema.select(_ego_columns(schema)) if ego else schema)
+
+
+class L5kitScenes:
+    """A store as rows of scenes: a `Readable`, `Checked` and picklable."""
+
+    def __init__(self, store: Store, layout: Layout, mapping: Mapping, schema: Schema, /) -> None:
+        self.store = store
+        self.layout = layout
+        self.mapping = mapping
+        self._schema = schema
+
+    @property
+    def schema(self) -> Schema:
+        """Columns by their arrays: scenes, frames, agents, traffic lights, masks."""
+        return self._schema
+
+    @property
+    def root(self) -> str:
+        """The store."""
+        return self.store.location
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of what every array says of itself, of scenes and their intervals, and of the chunks' files."""
+        return hashlib.sha256(repr([self._state, self._schema.names]).encode()).hexdigest()[:32]
+
+    @cached_property
+    def _state(self) -> str:
+        return state_of(self.store)
+
+    def shards(self) -> list[Shard]:
+        """Neighbouring scenes, about 64 MiB of rows each."""
+        stem, state, rows = stem_of(self.store.location), self._state, self.layout.rows
+        made: list[Shard] = []
+        for start, stop in grouped([scene_bytes(row, self.mapping) for row in rows]):
+            told = hashlib.sha256(repr([state, start, stop, self._schema.names]).encode()).hexdigest()[:16]
+            own = rows[start:stop]
+            made.append(
+                SceneShard(
+                    store=self.store,
+                    mapping=self.mapping,
+                    scenes=own,
+                    names=[_name(stem, row.scene, number) for number, row in enumerate(own, start)],
+                    types=self._schema.arrow,
+                    key=f"{stem}-{start:06d}#{told}",
+                )
+            )
+        return made
+
+    def lengths(self, column: str, /) -> Ints:
+        """[rows] T, from the intervals."""
+        found = lengths_of(self.layout.rows, self.mapping, column)
+        if found is not None:
+            return found
+        return np.concatenate([np.empty(0, np.int64), *(count_lengths(s.open(), column) for s in self.shards())])
+
+    def check(self, depth: Depth, /) -> Iterator[Finding]:
+        """What only this format knows: intervals that do not tile; from depth `rows` on, chunks that are not there."""
+        if not self.layout.tiles:
+            orphans = sum(row.scene < 0 for row in self.layout.rows)
+            text = f"intervals do not tile the arrays; {orphans} rows hold what no scene names (scene_index is -1)"
+            yield Finding(code="l5kit-intervals", severity="note", message=text, location=self.root)
+        if depth == "metadata":
+            return
+        for name, array in self.store.arrays.items():
+            for number in range(array.metadata.count):
+                if array.blob(number) is None:
+                    text = f"chunk {number} is not there: its rows read as zeros"
+                    yield Finding(
+                        code="l5kit-missing-chunk", severity="warning", message=text, location=f"{self.root}/{name}"
+                    )
+
+    def __repr__(self) -> str:
+        return f"L5kitScenes({self.root!r}, {len(self.layout.rows)} scenes, columns: {', '.join(self._schema.names)})"
+
+
+def _ego_columns(schema: Schema) -> list[str]:
+    whole = [name for name in schema.names if schema[name].category == "scalar"]
+    return [*whole, *(name for name in _EGO_FIELDS if name in schema)]
+
+
+def _name(stem: str, scene: int, number: int) -> str:
+    """The id of a row."""
+    return f"{stem}-{scene:05d}" if scene >= 0 else f"{stem}-orphan-{number:05d}"

@@ -1,0 +1,364 @@
+"""One row per agent and scene, step by step from where it was seen first to where it was seen last.
+
+A derived view: steps at which the agent was not seen are zeros with `available` 0, and of two sightings in one frame
+the first counts, as it does for l5kit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from seqlake.errors import SchemaMismatchError
+from seqlake.formats.l5kit.cells import Cells
+from seqlake.formats.l5kit.columns import step_cells, step_column
+from seqlake.formats.l5kit.identity import grouped, state_of, stem_of
+from seqlake.formats.l5kit.layout import layout_of
+from seqlake.formats.l5kit.mapping import SCENE, TIMES, Mapping
+from seqlake.formats.l5kit.shard import scene_bytes
+from seqlake.formats.l5kit.store import AGENTS, FRAMES, SCENES, Store
+from seqlake.shards.counting import count_only
+from seqlake.spec.metadata import Metadata
+from seqlake.spec.schema import ID, Column, Schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from seqlake.formats.l5kit.layout import SceneRows
+    from seqlake.protocols import Flat, Ints, Shard
+
+TRACK, HOST, FIRST, AVAILABLE, SELECTION = "track_id", "host", "first_frame", "available", "selection"
+_ROWS = 4096  # of a batch, at most
+_THREADS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Tracks:
+    """Tracks of some scenes, in the order of scenes and of their first sighting.
+
+    Attributes:
+        scene: [tracks] which of the scenes.
+        track: [tracks] their ids.
+        first: [tracks] the frame of the scene at which each begins.
+        steps: [tracks] T.
+    """
+
+    scene: Ints
+    track: NDArray[np.uint64]
+    first: Ints
+    steps: Ints
+
+
+def found_in(cells: Cells, scenes: int, /) -> tuple[Tracks, Ints]:
+    """The tracks of some scenes, and where each step comes from.
+
+    Args:
+        cells: Of the scenes.
+        scenes: How many.
+
+    Returns:
+        (tracks, [all steps] the row of `cells.array("agents")` of each; -1 where the agent was not seen).
+    """
+    frames, agents = cells.offsets(FRAMES), cells.offsets(AGENTS)
+    counts, ids = cells.counts(AGENTS), cells.array(AGENTS)[TRACK]
+    parts, sources, at = [], [np.zeros(0, np.int64)], 0
+    for scene in range(scenes):
+        own = counts[frames[scene] : frames[scene + 1]]
+        frame = np.repeat(np.arange(len(own)), own)
+        tracks, source = _one_scene(ids[agents[scene] : agents[scene] + len(frame)], frame)
+        parts.append((np.full(len(tracks[0]), scene), *tracks))
+        sources.append(np.where(source < 0, -1, source + agents[scene]))
+        at += len(source)
+    kinds: tuple[Any, ...] = (np.int64, ids.dtype, np.int64, np.int64)
+    merged = [
+        np.concatenate([np.zeros(0, kind), *(part[n] for part in parts)]).astype(kind) for n, kind in enumerate(kinds)
+    ]
+    made = Tracks(scene=merged[0], track=merged[1], first=merged[2], steps=merged[3])
+    return made, np.concatenate(sources)
+
+
+def _one_scene(ids: NDArray[Any], frame: Ints) -> tuple[tuple[NDArray[Any], Ints, Ints], Ints]:
+    unique, seen, owner = np.unique(ids, return_index=True, return_inverse=True)
+    order = np.argsort(seen, kind="stable")
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    owner = rank[owner]
+    first = frame[seen[order]]
+    last = np.full(len(order), -1, np.int64)
+    last[owner] = frame  # rows are in the order of frames, so the last one stays
+    steps = last - first + 1
+    begins = np.cumsum(steps) - steps
+    source = np.full(int(steps.sum()), -1, np.int64)
+    place = begins[owner] + frame - first[owner]
+    source[place[::-1]] = np.arange(len(ids))[::-1]  # the first sighting in a frame is written last
+    return (unique[order], first, steps), source
+
+
+def tracks_of(store: Store, /, *, mask: NDArray[Any] | None = None) -> L5kitTracks:
+    """The view of tracks; reads all track ids once.
+
+    Args:
+        store: An open store.
+        mask: [agents, ...] what `selection` shows of each sighting, as `select_agents` gives it; None: no such column.
+    """
+    layout = layout_of(store)
+    mapping = Mapping.of(store, tiles=layout.tiles)
+    rows = [row for row in layout.rows if row.scene >= 0]
+    groups = [rows[a:b] for a, b in grouped([scene_bytes(row, mapping) for row in rows])]
+
+    def look(group: Sequence[SceneRows]) -> Tracks:
+        return found_in(Cells(store, mapping, group, [""] * len(group), pa.schema([])), len(group))[0]
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        found = list(zip(groups, pool.map(look, groups), strict=True))
+    return L5kitTracks(store, mapping, found, mask)
+
+
+class L5kitTracks:
+    """A store as rows of tracks: a `Readable` and picklable.
+
+    Args:
+        store: The store.
+        mapping: How its arrays are columns.
+        groups: The scenes of each shard, with their tracks.
+        mask: See `tracks_of`.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        mapping: Mapping,
+        groups: Sequence[tuple[Sequence[SceneRows], Tracks]],
+        mask: NDArray[Any] | None,
+        /,
+    ) -> None:
+        self.store = store
+        self.mapping = mapping
+        self._groups = list(groups)
+        self._mask = mask
+
+    @cached_property
+    def _state(self) -> str:
+        chosen = b"" if self._mask is None else self._mask.tobytes()
+        return hashlib.sha256(state_of(self.store).encode() + chosen).hexdigest()
+
+    @cached_property
+    def _schema(self) -> Schema:
+        return schema_of(self.mapping, self.store, self._mask)
+
+    @property
+    def schema(self) -> Schema:
+        """Ids, then what was seen step by step."""
+        return self._schema
+
+    @property
+    def root(self) -> str:
+        """The store."""
+        return self.store.location
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the store and the selection."""
+        return hashlib.sha256(f"tracks {self._state}".encode()).hexdigest()[:32]
+
+    def shards(self) -> list[Shard]:
+        """Tracks of neighbouring scenes, about 64 MiB of the store's rows each."""
+        stem = stem_of(self.store.location)
+        return [
+            TrackShard(
+                store=self.store,
+                mapping=self.mapping,
+                scenes=group,
+                tracks=tracks,
+                mask=None if self._mask is None else _of_scenes(self._mask, group),
+                types=self._schema.arrow,
+                key=f"{stem}-tracks-{group[0].scene:06d}#{self._state[:16]}",
+            )
+            for group, tracks in self._groups
+            if len(tracks.steps)
+        ]
+
+    def lengths(self, column: str, /) -> Ints:
+        """[rows] T, the same for every column with steps."""
+        if self._schema[column].category not in {"temporal", "other"}:
+            raise SchemaMismatchError(f"Column {column!r} has no steps.")
+        return np.concatenate([np.zeros(0, np.int64), *(tracks.steps for _, tracks in self._groups)])
+
+    def __repr__(self) -> str:
+        rows = sum(len(tracks.steps) for _, tracks in self._groups)
+        return f"L5kitTracks({self.root!r}, {rows} tracks, columns: {', '.join(self._schema.names)})"
+
+
+def schema_of(mapping: Mapping, store: Store, mask: NDArray[Any] | None, /) -> Schema:
+    """The columns of tracks."""
+    columns: dict[str, Column] = {
+        SCENE: Column(SCENE, pa.int64(), None, nullable=False),
+        TRACK: Column(TRACK, pa.from_numpy_dtype(store.agents.dtype[TRACK].newbyteorder("=")), None, nullable=False),
+        HOST: Column(HOST, pa.string(), None, nullable=False),
+        FIRST: Column(FIRST, pa.int64(), None, nullable=False),
+    }
+    if mapping.times:
+        columns[TIMES] = step_column(TIMES, np.dtype("<i8"))
+    columns[AVAILABLE] = step_column(AVAILABLE, np.dtype("u1"))
+    for name in store.agents.dtype.names or ():
+        if name != TRACK:
+            columns[name] = step_column(name, store.agents.dtype[name])
+    if mask is not None:
+        columns[SELECTION] = step_column(SELECTION, np.dtype((mask.dtype, mask.shape[1:])))
+    return Schema(columns, metadata=Metadata(extra={"source": {"format": "l5kit", "view": "tracks"}}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TrackShard:
+    """The tracks of some scenes; picklable.
+
+    Attributes:
+        store: Where they lie.
+        mapping: How its arrays are columns.
+        scenes: The scenes.
+        tracks: Their tracks.
+        mask: [agents of these scenes, ...] see `L5kitTracks`.
+        types: The logical Arrow schema.
+        key: `<name>#<hash>`.
+    """
+
+    store: Store
+    mapping: Mapping = field(repr=False)
+    scenes: Sequence[SceneRows] = field(repr=False)
+    tracks: Tracks = field(repr=False)
+    mask: NDArray[Any] | None = field(repr=False)
+    types: pa.Schema = field(repr=False)
+    key: str
+
+    @property
+    def rows(self) -> int:
+        """Tracks of the shard."""
+        return len(self.tracks.steps)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all steps, decoded."""
+        return int(self.tracks.steps.sum()) * self.store.agents.metadata.row_bytes
+
+    def open(self) -> TrackReader:
+        """A reader for this process."""
+        return TrackReader(self)
+
+
+class TrackReader:
+    """One open `TrackShard`: its agents are read once, when a column of theirs is asked for."""
+
+    def __init__(self, shard: TrackShard, /) -> None:
+        self._shard = shard
+        self._cells = Cells(shard.store, shard.mapping, shard.scenes, [""] * len(shard.scenes), pa.schema([]))
+        self._source: Ints | None = None
+
+    def batches(self, columns: Sequence[str], /, *, rows: Ints | None = None) -> Iterator[pa.RecordBatch]:
+        """Record batches of some tracks.
+
+        Args:
+            columns: Names of the schema.
+            rows: Row numbers, any order, repeats allowed; None for all.
+
+        Raises:
+            SchemaMismatchError: A column that is not there.
+        """
+        self._known(columns)
+        wanted = np.arange(self._shard.rows) if rows is None else np.asarray(rows, np.int64)
+        if not columns:
+            yield from count_only(len(wanted))
+            return
+        types = pa.schema([self._shard.types.field(name) for name in columns])
+        for at in range(0, len(wanted), _ROWS):
+            part = wanted[at : at + _ROWS]
+            yield pa.RecordBatch.from_arrays([self._column(name, part) for name in columns], schema=types)
+
+    def flat(self, column: str, /) -> Flat | None:
+        """None: the steps of a track lie apart in a store."""
+        self._known([column])
+        return None
+
+    def lengths(self, column: str, /) -> Ints | None:
+        """[rows] T of a column with steps."""
+        return self._shard.tracks.steps if pa.types.is_list(self._shard.types.field(column).type) else None
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _known(self, columns: Sequence[str]) -> None:
+        missing = [name for name in columns if name not in self._shard.types.names]
+        if missing:
+            raise SchemaMismatchError(
+                f"No column {missing[0]!r} here; there are {', '.join(self._shard.types.names)}.",
+                path=self._shard.store.location,
+            )
+
+    def _column(self, name: str, rows: Ints) -> pa.Array:
+        tracks, kind = self._shard.tracks, self._shard.types.field(name).type
+        scenes = tracks.scene[rows]
+        if name in {SCENE, ID}:
+            numbers = np.array([one.scene for one in self._shard.scenes], np.int64)[scenes]
+            if name == SCENE:
+                return pa.array(numbers, kind)
+            stem = stem_of(self._shard.store.location)
+            named = zip(numbers.tolist(), tracks.track[rows].tolist(), strict=True)
+            return pa.array([f"{stem}-{scene:05d}-{track}" for scene, track in named], kind)
+        if name == TRACK:
+            return pa.array(tracks.track[rows], kind)
+        if name == FIRST:
+            return pa.array(tracks.first[rows], kind)
+        if name == HOST:
+            return self._hosts(kind).take(pa.array(scenes))
+        return self._steps(name, rows, kind)
+
+    def _hosts(self, kind: pa.DataType) -> pa.Array:
+        from seqlake.formats.l5kit.columns import values_of
+
+        scenes = self._cells.array(SCENES)
+        if HOST not in (scenes.dtype.names or ()):
+            return pa.array([""] * len(scenes), kind)
+        return values_of(scenes[HOST], name=HOST)
+
+    def _steps(self, name: str, rows: Ints, kind: pa.DataType) -> pa.Array:
+        tracks = self._shard.tracks
+        steps = tracks.steps[rows]
+        offsets = np.concatenate([[0], np.cumsum(steps)])
+        within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], steps)
+        if name == TIMES:
+            begin = self._cells.offsets(FRAMES)[tracks.scene[rows]] + tracks.first[rows]
+            times = self._cells.array(FRAMES)[TIMES]
+            return step_cells(times[np.repeat(begin, steps) + within].astype(np.int64), offsets, kind, name=name)
+        begins = np.cumsum(tracks.steps) - tracks.steps
+        source = self._sources()[np.repeat(begins[rows], steps) + within]
+        if name == AVAILABLE:
+            return step_cells((source >= 0).astype(np.uint8), offsets, kind, name=name)
+        values = self._values(name)
+        out = np.zeros((len(source), *values.shape[1:]), values.dtype)
+        out[source >= 0] = values[source[source >= 0]]
+        return step_cells(out, offsets, kind, name=name)
+
+    def _sources(self) -> Ints:
+        if self._source is None:
+            self._source = found_in(self._cells, len(self._shard.scenes))[1]
+        return self._source
+
+    def _values(self, name: str) -> NDArray[Any]:
+        """[agents, ...] one field, or the selection, of all agents of the shard."""
+        if name != SELECTION:
+            return self._cells.array(AGENTS)[name]
+        assert self._shard.mask is not None
+        return self._shard.mask
+
+
+def _of_scenes(mask: NDArray[Any], scenes: Sequence[SceneRows]) -> NDArray[Any]:
+    """The rows of a mask that belong to the agents of some scenes."""
+    runs = [run for scene in scenes for run in scene.runs[AGENTS].tolist()]
+    return np.concatenate([mask[:0], *(mask[a:b] for a, b in runs)])

@@ -1,0 +1,340 @@
+"""One row per window around one sighting of an agent: the samples of `AgentDataset`, of a store or a dataset.
+
+The steps of a shard's tracks are laid end to end in memory with zeros between them, and every row is a place in there:
+windows that overlap share their bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from seqlake.errors import SchemaMismatchError
+from seqlake.files.memory import MemoryBlob
+from seqlake.formats.l5kit.columns import step_cells
+from seqlake.formats.l5kit.mapping import SCENE
+from seqlake.formats.l5kit.sampling import MIN_FRAME_FUTURE, MIN_FRAME_HISTORY, selected
+from seqlake.formats.l5kit.tracks import AVAILABLE, FIRST, HOST, SELECTION, TRACK
+from seqlake.protocols import Flat
+from seqlake.shards.counting import count_only
+from seqlake.spec.schema import ID, Column, Schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from seqlake.protocols import Ints, Readable, Shard, ShardReader
+
+FRAME = "frame_index"
+_SINGLES = (SCENE, TRACK, HOST)
+_BATCH_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """What a window holds: `history` steps, now, `future` steps."""
+
+    history: int
+    future: int
+
+    @property
+    def width(self) -> int:
+        """Steps of a window."""
+        return self.history + 1 + self.future
+
+
+def windows(
+    tracks: Readable,
+    /,
+    *,
+    history: int = 10,
+    future: int = 50,
+    min_frame_history: int = MIN_FRAME_HISTORY,
+    min_frame_future: int = MIN_FRAME_FUTURE,
+) -> AgentWindows:
+    """Windows around the sightings of agents, from rows of tracks: of a store, or of a dataset converted from them.
+
+    Args:
+        tracks: `sl.scan(store, view="tracks")`, or `sl.open` of what it was converted to.
+        history: Steps before now.
+        future: Steps after now; steps beyond the first and last sighting are zeros with `available` 0.
+        min_frame_history: Of past frames that `selection` must have; without that column every sighting counts.
+        min_frame_future: Of future frames.
+
+    Raises:
+        SchemaMismatchError: Rows that are no tracks.
+
+    Example:
+        ```python
+        source = windows(sl.open("data/tracks"), history=10, future=50)
+        loader = sl.Loader(source, window=sl.Window({"centroid": range(61), ...}, stride=61), batch_size=64)
+        ```
+    """
+    missing = [name for name in (SCENE, TRACK, FIRST, AVAILABLE) if name not in tracks.schema]
+    if missing:
+        raise SchemaMismatchError(
+            f"Expected rows of tracks, which have a column {missing[0]!r}; found {', '.join(tracks.schema)}.",
+            hint='scan(store, view="tracks") gives such rows.',
+        )
+    if history < 0 or future < 0:
+        raise ValueError(f"Expected steps from 0 on, found history={history} and future={future}.")
+    span = Span(history=history, future=future)
+    places = [_places(shard, tracks.schema, (min_frame_history, min_frame_future)) for shard in tracks.shards()]
+    return AgentWindows(tracks, span, places)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Places:
+    """Where the windows of a shard are.
+
+    Attributes:
+        tracks: [tracks] those of the shard that have a window.
+        row: [windows] which of them.
+        step: [windows] the step of the track that is now.
+        steps: [tracks] T.
+        first: [tracks] the frame at which each begins.
+    """
+
+    tracks: Ints
+    row: Ints
+    step: Ints
+    steps: Ints
+    first: Ints
+
+
+def _places(shard: Shard, schema: Schema, least: tuple[int, int]) -> Places:
+    reader = shard.open()
+    try:
+        names = [FIRST, AVAILABLE, *([SELECTION] if SELECTION in schema else [])]
+        table = pa.Table.from_batches(reader.batches(names))
+    finally:
+        reader.close()
+    cells = table[AVAILABLE].combine_chunks()
+    steps = np.asarray(pa.compute.list_value_length(cells), np.int64)
+    chosen = cells.flatten().to_numpy() != 0
+    if SELECTION in schema:
+        inner = table[SELECTION].combine_chunks().flatten()
+        pairs = pa.types.is_nested(inner.type)
+        mask = inner.flatten().to_numpy().reshape(len(chosen), -1) if pairs else inner.to_numpy()
+        chosen &= selected(mask, *least)
+    at = np.flatnonzero(chosen)
+    owner = np.repeat(np.arange(len(steps)), steps)[at]
+    begins = np.cumsum(steps) - steps
+    used, row = np.unique(owner, return_inverse=True)
+    first = table[FIRST].to_numpy().astype(np.int64)
+    return Places(tracks=used, row=row, step=at - begins[owner], steps=steps[used], first=first[used])
+
+
+class AgentWindows:
+    """Rows of windows: a `Readable` and picklable.
+
+    Args:
+        tracks: The rows of tracks.
+        span: What a window holds.
+        places: For each of their shards, where windows are.
+    """
+
+    def __init__(self, tracks: Readable, span: Span, places: Sequence[Places], /) -> None:
+        self._tracks = tracks
+        self._span = span
+        self._places = list(places)
+        found = tracks.schema
+        columns: dict[str, Column] = {name: found[name] for name in _SINGLES if name in found}
+        columns[FRAME] = Column(FRAME, pa.int64(), None, nullable=False)
+        columns |= {n: found[n] for n in found if found[n].category == "temporal" and n != SELECTION}
+        self._schema = Schema(columns)
+
+    @property
+    def schema(self) -> Schema:
+        """Which sighting it is, then the windows of all columns of the tracks."""
+        return self._schema
+
+    @property
+    def root(self) -> str:
+        """That of the tracks."""
+        return self._tracks.root
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the tracks and of what is selected."""
+        return hashlib.sha256(f"{self._tracks.fingerprint} {self._told()}".encode()).hexdigest()[:32]
+
+    def _told(self) -> str:
+        state = hashlib.sha256(repr(self._span).encode())
+        for place in self._places:
+            state.update(place.tracks[place.row].tobytes())
+            state.update(place.step.tobytes())
+        return state.hexdigest()
+
+    def shards(self) -> list[Shard]:
+        """One for each shard of the tracks that has a window."""
+        told = self._told()[:16]
+        return [
+            WindowShard(
+                tracks=shard, span=self._span, places=place, types=self._schema.arrow, key=f"{shard.key}-windows-{told}"
+            )
+            for shard, place in zip(self._tracks.shards(), self._places, strict=True)
+            if len(place.row)
+        ]
+
+    def lengths(self, column: str, /) -> Ints:
+        """[rows] the width of a window, for every column."""
+        if self._schema[column].category != "temporal":
+            raise SchemaMismatchError(f"Column {column!r} has no steps.")
+        return np.full(sum(len(place.row) for place in self._places), self._span.width, np.int64)
+
+    def __repr__(self) -> str:
+        rows = sum(len(place.row) for place in self._places)
+        return f"AgentWindows({rows} windows of {self._span.history} + 1 + {self._span.future} steps)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class WindowShard:
+    """The windows of one shard of tracks; picklable.
+
+    Attributes:
+        tracks: The shard.
+        span: What a window holds.
+        places: Where they are.
+        types: The logical Arrow schema.
+        key: `<name>#<hash>`.
+    """
+
+    tracks: Shard
+    span: Span
+    places: Places = field(repr=False)
+    types: pa.Schema = field(repr=False)
+    key: str
+
+    @property
+    def rows(self) -> int:
+        """Windows of the shard."""
+        return len(self.places.row)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tracks: windows share them."""
+        return self.tracks.nbytes
+
+    def open(self) -> WindowReader:
+        """A reader for this process."""
+        return WindowReader(self)
+
+
+class WindowReader:
+    """One open `WindowShard`."""
+
+    def __init__(self, shard: WindowShard, /) -> None:
+        self._shard = shard
+        self._reader: ShardReader | None = None
+        self._laid: dict[str, NDArray[Any]] = {}
+
+    def batches(self, columns: Sequence[str], /, *, rows: Ints | None = None) -> Iterator[pa.RecordBatch]:
+        """Record batches of some windows.
+
+        Args:
+            columns: Names of the schema.
+            rows: Row numbers, any order, repeats allowed; None for all.
+
+        Raises:
+            SchemaMismatchError: A column that is not there.
+        """
+        for name in columns:
+            self._known(name)
+        wanted = np.arange(self._shard.rows) if rows is None else np.asarray(rows, np.int64)
+        if not columns:
+            yield from count_only(len(wanted))
+            return
+        types = pa.schema([self._shard.types.field(name) for name in columns])
+        widths = sum(self._step_bytes(name) for name in columns) * self._shard.span.width
+        size = max(1, _BATCH_BYTES // max(1, widths))
+        for at in range(0, len(wanted), size):
+            part = wanted[at : at + size]
+            yield pa.RecordBatch.from_arrays([self._column(name, part) for name in columns], schema=types)
+
+    def flat(self, column: str, /) -> Flat | None:
+        """Every window as a place in the steps that lie end to end; None for columns without steps."""
+        self._known(column)
+        if not pa.types.is_list(self._shard.types.field(column).type):
+            return None
+        laid = self._steps(column)
+        stride = laid.dtype.itemsize * int(np.prod(laid.shape[1:], dtype=np.int64))
+        return Flat(
+            blob=MemoryBlob(laid.reshape(-1).view(np.uint8).data, location=f"{self._shard.key}/{column}"),
+            start=self._begins(np.arange(self._shard.rows)) * stride,
+            steps=np.full(self._shard.rows, self._shard.span.width, np.int64),
+            stride=stride,
+            stored=laid.dtype,
+            dtype=laid.dtype,
+            shape=laid.shape[1:],
+        )
+
+    def close(self) -> None:
+        """Close the shard of tracks."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def _known(self, column: str) -> None:
+        if column not in self._shard.types.names:
+            raise SchemaMismatchError(f"No column {column!r} here; there are {', '.join(self._shard.types.names)}.")
+
+    def _step_bytes(self, name: str) -> int:
+        kind, size = self._shard.types.field(name).type, 1
+        while pa.types.is_nested(kind):
+            size *= kind.list_size if pa.types.is_fixed_size_list(kind) else 1
+            kind = kind.value_type
+        return 16 if pa.types.is_string(kind) else size * kind.bit_width // 8
+
+    def _begins(self, rows: Ints) -> Ints:
+        """[n] the first step of each window among those that lie end to end."""
+        places = self._shard.places
+        return self._offsets()[places.row[rows]] + places.step[rows] - self._shard.span.history
+
+    def _offsets(self) -> Ints:
+        """[tracks] the first step of each track: a gap between two is long enough for both."""
+        span, steps = self._shard.span, self._shard.places.steps
+        return span.history + np.cumsum(steps) - steps + max(span.history, span.future) * np.arange(len(steps))
+
+    def _steps(self, name: str) -> NDArray[Any]:
+        """[steps, ...] of the tracks that have windows, with zeros between them."""
+        if name not in self._laid:
+            [cells] = self._tracks([name])
+            values = cells.flatten()
+            size = values.type.list_size if pa.types.is_fixed_size_list(values.type) else 0
+            flat = (values.flatten() if pa.types.is_nested(values.type) else values).to_numpy()
+            dense = flat.reshape(len(values), size) if size else flat
+            steps, offsets = self._shard.places.steps, self._offsets()
+            total = int(offsets[-1] + steps[-1]) + self._shard.span.future if len(steps) else 0
+            laid = np.zeros((total, *dense.shape[1:]), dense.dtype)
+            laid[np.repeat(offsets - (np.cumsum(steps) - steps), steps) + np.arange(len(dense))] = dense
+            self._laid[name] = laid
+        return self._laid[name]
+
+    def _tracks(self, columns: Sequence[str]) -> list[Any]:
+        if self._reader is None:
+            self._reader = self._shard.tracks.open()
+        table = pa.Table.from_batches(self._reader.batches(list(columns), rows=self._shard.places.tracks))
+        return [table[name].combine_chunks() for name in columns]
+
+    def _column(self, name: str, rows: Ints) -> pa.Array:
+        kind, places, span = self._shard.types.field(name).type, self._shard.places, self._shard.span
+        if name == FRAME:
+            return pa.array(places.first[places.row[rows]] + places.step[rows], kind)
+        if name == ID:
+            [ids] = self._tracks([ID])
+            frames = (places.first[places.row[rows]] + places.step[rows]).tolist()
+            named = zip(ids.take(pa.array(places.row[rows])).to_pylist(), frames, strict=True)
+            return pa.array([f"{track}-{frame:04d}" for track, frame in named], kind)
+        if name in _SINGLES:
+            [values] = self._tracks([name])
+            return values.take(pa.array(places.row[rows]))
+        laid = self._steps(name)
+        found = laid[self._begins(rows)[:, None] + np.arange(span.width)]
+        offsets = np.arange(len(rows) + 1, dtype=np.int64) * span.width
+        return step_cells(found.reshape(len(rows) * span.width, *laid.shape[1:]), offsets, kind, name=name)

@@ -1,0 +1,273 @@
+"""Writes stores that l5kit opens: pre-sized, so that many writers fill chunks of their own at the same time."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from seqlake.errors import DatasetExistsError, SchemaMismatchError
+from seqlake.files.locations import absolute, is_local, local_path
+from seqlake.files.stores import exists, open_store
+from seqlake.formats.l5kit.arrays import THREADS, joined
+from seqlake.formats.l5kit.labels import PERCEPTION_LABELS
+from seqlake.formats.l5kit.metadata import BLOSC, ArrayMetadata, encode
+from seqlake.formats.l5kit.places import ROOT
+from seqlake.formats.l5kit.store import AGENTS, ARRAY, ATTRIBUTES, CHUNKS, DTYPES, FACES, FRAMES, MASKS, SCENES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from seqlake.formats.l5kit.store import SceneData
+
+GROUP = '{\n    "zarr_format": 2\n}'
+
+
+def attributes_of(format_version: int = 2, labels: Sequence[str] = PERCEPTION_LABELS) -> str:
+    """The text of `.zattrs`, as zarr 2 writes it."""
+    value = {"format_version": format_version, "labels": list(labels)}
+    return json.dumps(value, indent=4, sort_keys=True, ensure_ascii=True, separators=(",", ": "))
+
+
+def metadata_of(
+    name: str, dtype: np.dtype[Any], shape: tuple[int, ...], /, *, chunks: int = 0, compressor: Any = BLOSC
+) -> ArrayMetadata:
+    """The `.zarray` of one of l5kit's arrays.
+
+    Args:
+        name: The array, for its usual number of rows a chunk.
+        dtype: Of a row.
+        shape: Rows first.
+        chunks: Rows a chunk; 0: as l5kit writes them.
+        compressor: The codec's settings; None stores plain bytes.
+    """
+    rows = chunks or CHUNKS.get(name, CHUNKS[FRAMES])
+    fill = None if dtype.names is not None else 0
+    return ArrayMetadata(dtype=dtype, shape=shape, chunks=(rows, *shape[1:]), compressor=compressor, fill=fill)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreWriter:
+    """Fills a pre-sized store. It pickles: processes that fill disjoint ranges of chunks need not know of each other.
+
+    Attributes:
+        location: The store.
+        arrays: The arrays it has.
+        storage: Options of the object store; never printed.
+        threads: How many chunks are encoded at a time.
+    """
+
+    location: str
+    arrays: Mapping[str, ArrayMetadata]
+    storage: Mapping[str, str] | None = None
+    threads: int = THREADS
+
+    def ranges(self, name: str, parts: int, /) -> list[range]:
+        """The rows of an array in at most `parts` ranges that share no chunk: one for each writer.
+
+        Example:
+            ```python
+            writer.ranges("agents", 2)  # [range(0, 40000), range(40000, 60802)]
+            ```
+        """
+        metadata = self.arrays[name]
+        cuts = np.linspace(0, metadata.count, max(1, min(parts, metadata.count)) + 1).astype(int) * metadata.chunks[0]
+        rows = metadata.shape[0]
+        return [range(int(a), min(int(b), rows)) for a, b in pairwise(cuts)] if rows else []
+
+    def write(self, name: str, start: int, rows: NDArray[Any], /) -> None:
+        """Put rows where they belong, whole chunks at a time.
+
+        Args:
+            name: The array.
+            start: The first row, a multiple of the chunk's rows.
+            rows: Of the array's dtype; they end at the end of a chunk or of the array.
+
+        Raises:
+            SchemaMismatchError: Rows of another dtype.
+            ValueError: A range that shares a chunk with its neighbour, or leaves the array.
+        """
+        metadata = self.arrays[name]
+        size, stop = metadata.chunks[0], start + len(rows)
+        if rows.dtype != metadata.dtype or rows.shape[1:] != metadata.shape[1:]:
+            raise SchemaMismatchError(f"{name} has rows of {metadata.dtype}, found {rows.dtype} {rows.shape[1:]}.")
+        if start < 0 or start % size or stop > metadata.shape[0] or (stop % size and stop != metadata.shape[0]):
+            raise ValueError(
+                f"{name}: rows {start} to {stop} are no whole chunks of {size} rows in {metadata.shape[0]}; "
+                "`ranges` gives such as are."
+            )
+        store = open_store(self.location, storage=self.storage)
+
+        def put(at: int) -> None:
+            part = rows[at : at + size]
+            zeros = ".".join([str((start + at) // size), *("0" for _ in metadata.shape[1:])])
+            store.put(f"{name}/{zeros}", encode(metadata, part))
+
+        firsts = range(0, len(rows), size)
+        if len(firsts) < 2 or self.threads < 2:
+            for first in firsts:
+                put(first)
+            return
+        with ThreadPoolExecutor(min(self.threads, len(firsts))) as pool:
+            list(pool.map(put, firsts))
+
+    def appended(self, name: str, parts: Iterable[NDArray[Any]], /) -> int:
+        """Write parts of any size one after the other, from the first row on; how many rows they were."""
+        appender = Appender(self, name)
+        for part in parts:
+            appender.add(part)
+        return appender.close()
+
+
+class Appender:
+    """Writes rows one after the other, from the first on; what does not fill chunks yet waits in memory.
+
+    Args:
+        writer: Of the store.
+        name: The array.
+    """
+
+    def __init__(self, writer: StoreWriter, name: str, /) -> None:
+        self._writer = writer
+        self._name = name
+        self._chunk = writer.arrays[name].chunks[0]
+        self._held: list[NDArray[Any]] = []
+        self._count = 0
+        self._written = 0
+
+    def add(self, rows: NDArray[Any], /) -> None:
+        """The next rows."""
+        self._held.append(rows)
+        self._count += len(rows)
+        if self._count - self._written >= self._chunk * max(1, self._writer.threads):
+            held = joined(self._held, self._writer.arrays[self._name])
+            whole = len(held) - len(held) % self._chunk
+            self._writer.write(self._name, self._written, held[:whole])
+            self._held, self._written = [held[whole:]], self._written + whole
+
+    def close(self) -> int:
+        """Write what is left; how many rows they were in all."""
+        if self._count > self._written:
+            self._writer.write(self._name, self._written, joined(self._held, self._writer.arrays[self._name]))
+            self._held, self._written = [], self._count
+        return self._count
+
+
+def create_store(
+    location: str,
+    arrays: Mapping[str, ArrayMetadata],
+    /,
+    *,
+    attributes: str | None = None,
+    storage: Mapping[str, str] | None = None,
+) -> StoreWriter:
+    """Make a store of fixed sizes without any rows, as `ChunkedDataset.initialize` does; rows not written are zero.
+
+    Args:
+        location: A folder or URI that holds nothing yet.
+        arrays: The arrays by their names, as `metadata_of` and `sized` give them.
+        attributes: The text of `.zattrs`; by default as l5kit writes it.
+        storage: Options of the object store.
+
+    Raises:
+        DatasetExistsError: Something is there.
+    """
+    writer = staged_store(location, arrays, storage=storage)
+    version = 2 if FACES in arrays else 1
+    publish(writer, attributes_of(version) if attributes is None else attributes)
+    return writer
+
+
+def staged_store(
+    location: str, arrays: Mapping[str, ArrayMetadata], /, *, storage: Mapping[str, str] | None = None
+) -> StoreWriter:
+    """The same, which no reader takes for a store before `publish`."""
+    place = absolute(location)
+    store = open_store(place, storage=storage)
+    if exists(store, ROOT) or (is_local(place) and (path := local_path(place)).exists() and not path.is_dir()):
+        raise DatasetExistsError(f"{place} is there already.", path=place, hint="Give another location.")
+    for name, metadata in arrays.items():
+        store.put(f"{name}/{ARRAY}", metadata.to_json().encode())
+    return StoreWriter(location=place, arrays=dict(arrays), storage=storage)
+
+
+def publish(writer: StoreWriter, attributes: str, /) -> None:
+    """Write what makes it a store, last: attributes, the group of masks, the root."""
+    store = open_store(writer.location, storage=writer.storage)
+    if any(name.startswith(f"{MASKS}/") for name in writer.arrays):
+        store.put(f"{MASKS}/{ROOT}", GROUP.encode())
+    store.put(ATTRIBUTES, attributes.encode())
+    store.sync("", *writer.arrays)
+    store.put(ROOT, GROUP.encode())
+    store.sync("")
+
+
+def sized(
+    *,
+    scenes: int = 0,
+    frames: int = 0,
+    agents: int = 0,
+    tl_faces: int = 0,
+    chunks: int = 0,
+    compressor: Any = BLOSC,
+) -> dict[str, ArrayMetadata]:
+    """The four arrays of format 2 with so many rows each; see `metadata_of`."""
+    rows = {SCENES: scenes, FRAMES: frames, AGENTS: agents, FACES: tl_faces}
+    return {
+        name: metadata_of(name, DTYPES[name], (rows[name],), chunks=chunks, compressor=compressor) for name in DTYPES
+    }
+
+
+def write_store(
+    location: str,
+    data: SceneData | Mapping[str, NDArray[Any]],
+    /,
+    *,
+    attributes: str | None = None,
+    chunks: int = 0,
+    compressor: Any = BLOSC,
+    storage: Mapping[str, str] | None = None,
+) -> None:
+    """Write arrays in memory as a store; nobody sees it before it is whole.
+
+    Args:
+        location: A folder or URI that holds nothing yet.
+        data: Arrays by their names in the store, `agents_mask/...` too, or scenes in memory.
+        attributes: The text of `.zattrs`; by default as l5kit writes it.
+        chunks: Rows a chunk; 0: as l5kit writes them.
+        compressor: The codec's settings; None stores plain bytes.
+        storage: Options of the object store.
+
+    Raises:
+        DatasetExistsError: Something is there.
+
+    Example:
+        ```python
+        write_store("first.zarr", open_store("sample.zarr").get_scene_dataset(0))
+        ```
+    """
+    from seqlake.formats.l5kit.store import SceneData as InMemory
+
+    arrays = named(data) if isinstance(data, InMemory) else data
+    metadata = {
+        name: metadata_of(name, rows.dtype, rows.shape, chunks=chunks, compressor=compressor)
+        for name, rows in arrays.items()
+    }
+    writer = staged_store(location, metadata, storage=storage)
+    for name, rows in arrays.items():
+        writer.appended(name, [rows])
+    publish(writer, attributes_of(2 if FACES in arrays else 1) if attributes is None else attributes)
+
+
+def named(data: SceneData, /) -> dict[str, NDArray[Any]]:
+    """Scenes in memory by the names of a store's arrays; no traffic lights where frames have none."""
+    found = {SCENES: data.scenes, FRAMES: data.frames, AGENTS: data.agents, FACES: data.tl_faces}
+    if "traffic_light_faces_index_interval" not in (data.frames.dtype.names or ()):
+        del found[FACES]
+    return found

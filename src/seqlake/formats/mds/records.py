@@ -1,0 +1,194 @@
+"""One MDS shard: a count, offsets, a copy of its configuration, then the samples.
+
+A sample begins with the lengths (uint32) of its columns of no fixed size; then come the cells of all columns.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import cached_property
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from seqlake.errors import SeqlakeError
+from seqlake.formats._streaming.cells import CellError, Cells, fixed
+from seqlake.formats._streaming.records import SampleError, cell_arrays, offsets, ranged
+from seqlake.formats.mds import single
+from seqlake.formats.mds.columns import arrays, chosen
+from seqlake.protocols import Flat
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from seqlake.formats._streaming.index import Entry
+    from seqlake.formats._streaming.options import Options
+    from seqlake.formats._streaming.stored import Place
+    from seqlake.formats.mds.arrays import Array
+    from seqlake.protocols import Ints
+
+
+class Records:
+    """The samples of one open shard.
+
+    Args:
+        entry: What the index says of it.
+        place: Its folder.
+        options: How columns are read.
+
+    Raises:
+        DatasetNotFoundError: It is not there.
+        CorruptFileError: It is not what the index says.
+    """
+
+    def __init__(self, entry: Entry, place: Place, options: Options, /) -> None:
+        config = entry.config
+        self.blob = place.open(entry.raw, entry.zipped, config.compression)
+        self.names = config.names
+        self._entry = entry
+        self._sizes = config.sizes
+        self._fixed = sum(size or 0 for size in config.sizes)
+        self._heads = struct.Struct(f"<{sum(size is None for size in config.sizes)}I")
+        self._encodings = {name: chosen(name, stored, options) for name, stored in config.columns}
+        self._arrays = arrays(config, options)
+        given = {name: options.given(name, stored) for name, stored in config.columns}
+        self._given = [(name, own if isinstance(own, str) else "") for name, own in given.items()]
+        self._plan = [
+            (name, size, self._encodings[name].decode) for name, size in zip(self.names, config.sizes, strict=True)
+        ]
+
+    @cached_property
+    def bounds(self) -> Ints:
+        """[samples + 1] see `Records`; read once, one request."""
+        size, stop = self._entry.raw.size, 4 * (self._entry.samples + 2)
+        head = ranged(self.blob, 0, min(stop, size))
+        return offsets(head, self._entry.samples, first=stop, size=size, location=self.blob.location)
+
+    def arrays(self, columns: Sequence[str], buffer: NDArray[np.uint8], starts: Ints, stops: Ints, /) -> list[pa.Array]:
+        """See `Records`."""
+        places = self._places(columns, buffer, starts, stops)
+        return cell_arrays(self._encodings, columns, [Cells(buffer, *places[name]) for name in columns])
+
+    def _places(
+        self, columns: Sequence[str], buffer: NDArray[np.uint8], starts: Ints, stops: Ints
+    ) -> dict[str, tuple[Ints, Ints]]:
+        """Column -> where its cells lie; the lengths in a sample must make exactly its bytes."""
+        least = self._heads.size + self._fixed
+        short = np.flatnonzero(stops - starts < least)
+        if len(short):
+            row = int(short[0])
+            raise SampleError(f"it has {int(stops[row] - starts[row])} bytes, at least {least} are needed", row=row)
+        heads = fixed(buffer, starts, self._heads.size).view("<u4").astype(np.int64)
+        cursor, found, variable = starts + self._heads.size, {}, 0
+        for name, size in zip(self.names, self._sizes, strict=True):
+            if size is None:
+                end = cursor + heads[:, variable]
+                variable += 1
+            else:
+                end = cursor + size
+            if name in columns:
+                found[name] = (cursor, end)
+            cursor = end
+        wrong = np.flatnonzero(cursor != stops)
+        if len(wrong):
+            row = int(wrong[0])
+            made, there = int(cursor[row] - starts[row]), int(stops[row] - starts[row])
+            raise SampleError(f"the lengths of its columns make {made} bytes, it has {there}", row=row)
+        return found
+
+    def value(self, sample: memoryview, /) -> dict[str, Any]:
+        """See `Records`."""
+        at = self._heads.size
+        if len(sample) < at:
+            raise SampleError(f"it has only {len(sample)} bytes")
+        lengths = self._heads.unpack_from(sample)
+        made = at + sum(lengths) + self._fixed
+        if made != len(sample):
+            raise SampleError(f"the lengths of its columns make {made} bytes, it has {len(sample)}")
+        found, name, following = {}, "", iter(lengths)
+        try:
+            for name, size, decode in self._plan:
+                end = at + (next(following) if size is None else size)
+                found[name] = decode(sample[at:end])
+                at = end
+        except SeqlakeError:
+            raise
+        except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError, struct.error) as error:
+            raise SampleError(str(error), column=name) from error
+        return found
+
+    def one_by_one(self) -> Callable[[int], dict[str, Any]] | None:
+        """A function from a row to its values, where the shard is in memory; see `single`."""
+        view = self.blob.view()
+        if view is None or not len(self.bounds):
+            return None
+        sizes = (self._encodings[name].size for name in self.names)
+        if any(known is not None and known != size for known, size in zip(sizes, self._sizes, strict=True)):
+            return None  # an index that lies about sizes is told so, sample by sample
+        fixed_shapes = {name: kind for name, kind in self._arrays.items() if kind.shape is not None}
+        return single.reader(
+            view,
+            [
+                (name, size, single.decoder(stored, self._encodings[name], fixed_shapes.get(name)))
+                for (name, stored), size in zip(self._given, self._sizes, strict=True)
+            ],
+        )
+
+    def cell(self, column: str, row: int = 0, /) -> memoryview:
+        """The bytes of one cell."""
+        start, stop = self.bounds[row : row + 2].tolist()
+        sample = np.frombuffer(ranged(self.blob, start, stop), np.uint8)
+        whole = (np.zeros(1, np.int64), np.array([len(sample)], np.int64))
+        first, end = self._places([column], sample, *whole)[column]
+        return sample.data[int(first[0]) : int(end[0])]
+
+    def flat(self, column: str, /, *, step: tuple[int, ...] | None = None) -> Flat | None:
+        """See `Records`; where a variable cell stands before an array, its place is found in the mapped samples."""
+        kind = self._arrays.get(column)
+        if self._entry.config.compression is not None or kind is None:
+            return None
+        if kind.shape is None:
+            return None if step is None else self._free(column, kind, step)
+        before = self.names.index(column)
+        if None not in self._sizes[:before]:
+            start = self.bounds[:-1] + self._heads.size + sum(size or 0 for size in self._sizes[:before])
+        else:
+            cells = self._mapped(column)
+            if cells is None:
+                return None  # every sample would have to be fetched to find its cells
+            start = cells.starts
+        return self._flat(start, np.full(len(start), kind.shape[0], np.int64), kind, kind.shape[1:])
+
+    def _free(self, column: str, kind: Array, step: tuple[int, ...]) -> Flat | None:
+        cells = self._mapped(column)
+        if cells is None:
+            return None
+        try:
+            start, steps = kind.steps(cells, prod(step))
+        except CellError:
+            return None  # `batches` says which cell it is
+        return self._flat(start, steps, kind, step)
+
+    def _mapped(self, column: str) -> Cells | None:
+        """All cells of a column of a mapped shard."""
+        view = self.blob.view()
+        if view is None:
+            return None
+        buffer = np.frombuffer(view, np.uint8)
+        return Cells(buffer, *self._places([column], buffer, self.bounds[:-1], self.bounds[1:])[column])
+
+    def _flat(self, start: Ints, steps: Ints, kind: Array, step: tuple[int, ...]) -> Flat:
+        dtype = np.dtype(kind.dtype)
+        return Flat(
+            blob=self.blob,
+            start=start,
+            steps=steps,
+            stride=prod(step) * dtype.itemsize,
+            stored=dtype.newbyteorder("<"),
+            dtype=dtype,
+            shape=step,
+        )

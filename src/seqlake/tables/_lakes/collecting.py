@@ -1,0 +1,101 @@
+"""Collection in a lake: the lake's own expiry, then what is ours and no readable version names."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from seqlake.tables._lakes import foreign, paths
+from seqlake.tables.standalone import markers, names
+from seqlake.tables.standalone.log import names_in, read
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from datetime import datetime
+
+    from seqlake.tables._lakes.engine import LakeFile
+    from seqlake.tables._lakes.table import LakeTable
+
+UNHEARD = timedelta(hours=2)
+"""A transaction that was heard of within this time is never given up: no lake could refuse its commit afterwards."""
+
+
+def collect(table: LakeTable, /, *, limit: datetime, dry_run: bool) -> Sequence[str]:
+    """Remove what no version that was the newest since `limit` names.
+
+    Args:
+        table: The table.
+        limit: The moment from which versions stay readable.
+        dry_run: Only say what would be removed.
+
+    Returns:
+        Paths below the root.
+    """
+    store = table.store
+    # Lists first, then markers, then the lake: whatever a list shows has a marker or a version by then.
+    listed = {path for path, _ in store.list() if _ours(path)}
+    staged = [f"{names.STAGED}/{name}" for name in names_in(store, names.STAGED)]
+    alive, dead = _transactions(table, limit)
+    if not dry_run:
+        for transaction in dead:  # the fence: a commit looks for its marker
+            with suppress(FileNotFoundError):
+                store.delete([names.marker(transaction)])
+    expired = table.engine.expire(limit, dry_run=dry_run)
+    superfluous = sorted({*_unneeded(table, expired.retained, alive, listed), *_left(staged, alive)})
+    superfluous = [path for path in superfluous if path not in expired.removed]
+    if not dry_run:
+        for path in superfluous:
+            with suppress(FileNotFoundError):
+                store.delete([path])
+    return sorted({*expired.removed, *superfluous})
+
+
+def _ours(path: str) -> bool:
+    return paths.owner(path) is not None or path.startswith((paths.FILES, names.MEDIA, names.INDEX))
+
+
+def _transactions(table: LakeTable, limit: datetime) -> tuple[set[str], set[str]]:
+    oldest = min(limit, markers.now() - UNHEARD)
+    found = markers.read_all(table.store)
+    dead = {marker.transaction for marker in found if marker.time < oldest}
+    return {marker.transaction for marker in found} - dead, dead
+
+
+def _left(staged: Sequence[str], alive: set[str]) -> Iterator[str]:
+    """What dead transactions left in `staged/`."""
+    for path in staged:
+        owner = names.staged_owner(path.rpartition("/")[2])
+        if owner is not None and owner not in alive:
+            yield path
+
+
+def _unneeded(table: LakeTable, retained: Sequence[LakeFile], alive: set[str], listed: set[str]) -> Iterator[str]:
+    """Our data files, copied-in files, packet indexes and index files that nothing needs."""
+    kept = {file.path for file in retained}
+    adders = {owner for path in kept if (owner := paths.owner(path)) is not None}
+    known = table.shelf.sidecar.find(retained)
+    needed = {file.path for path, index in known.items() for file in index.files(path)}
+    for file in retained:
+        if file.path not in known:  # another client wrote it: its rows may name our files all the same
+            needed |= {copied.path for copied in foreign.named_files(table.shelf, file)}
+    owners = {names.copied_owner(path) for path in needed}
+    merged = {(read(table.store, path) or b"").decode() for path in listed if path.startswith(paths.MERGED)}
+    for path in listed:
+        name = path.rpartition("/")[2]
+        if path.startswith(f"{paths.FILES}/"):
+            owner = names.copied_owner(path)
+            if owner is not None and owner not in alive and path not in needed:
+                yield path
+        elif path.startswith(f"{names.MEDIA}/"):
+            owner = name.removesuffix(".arrow")
+            if names.is_transaction(owner) and owner not in alive and owner not in owners:
+                yield path
+        elif path.startswith(f"{names.INDEX}/"):
+            owner = names.index_owner(name)
+            if owner is None or owner in alive or path in merged:
+                continue
+            if names.is_merged_index(name) or owner not in adders:
+                yield path
+        elif not path.startswith(f"{names.OURS}/") and path not in kept and paths.owner(path) not in alive:
+            yield path

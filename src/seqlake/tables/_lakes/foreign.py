@@ -1,0 +1,65 @@
+"""Shards of other clients: what our own writer would have told of them is read from them, once."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from seqlake.protocols import Copied
+from seqlake.spec.schema import ID
+from seqlake.tables._lakes import types
+from seqlake.tables._lakes.shards import LakeBlob, bare_shard
+from seqlake.tables.standalone import indexes, names
+from seqlake.tables.standalone.shards import file_columns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    from seqlake.tables._lakes.engine import LakeFile, LakeState
+    from seqlake.tables._lakes.shelf import Shelf
+
+
+def merge(shelf: Shelf, state: LakeState, transaction: str, /) -> None:
+    """Put what is known of all shards of a version into one index file; shards of other clients are indexed now."""
+    files = [file for file in state.files if file.held is None]
+    known = shelf.sidecar.find(files)
+    rows = [known[file.path].row(file.path) if file.path in known else indexed(shelf, state, file) for file in files]
+    shelf.sidecar.merge(transaction, rows)
+
+
+def indexed(shelf: Shelf, state: LakeState, file: LakeFile, /) -> indexes.IndexRow:
+    """What is to know of a shard, read from the shard itself."""
+    from seqlake.shards.parquet import index
+
+    schema = types.as_schema(state.schema, state.mixtrain, path=shelf.root)
+    offsets = b""
+    if not file.columns:
+        blob = LakeBlob(shelf.store, file.path, file.nbytes, storage=shelf.storage)
+        found = index.read(blob)
+        offsets = (index.build(blob, schema=schema) or b"") if found is None else index.encode(found)
+    return indexes.IndexRow(
+        shard=file.path,
+        rows=file.rows,
+        nbytes=file.nbytes,
+        ids=shelf.ids.packed(file) if ID in state.schema.names else b"",
+        index=offsets,
+        files=tuple(named_files(shelf, file)),
+    )
+
+
+def named_files(shelf: Shelf, file: LakeFile, /) -> Iterator[Copied]:
+    """Our copied-in files that the rows of a shard name: other clients rewrite shards, and the paths stay."""
+    # By the columns that it holds, not those of a version: others, or none, may name the files.
+    shard = bare_shard(shelf.store, file, storage=shelf.storage, index=None)
+    reader = shard.open()
+    try:
+        held: pa.Schema = reader.schema
+        columns = bytes(held.serialize())
+    finally:
+        reader.close()
+    for text in sorted(file_columns(shard, columns)):
+        if names.copied_owner(text) is not None:
+            with suppress(OSError):
+                yield Copied(path=text, size=shelf.store.blob(text).size, sha256="")

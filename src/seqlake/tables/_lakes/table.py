@@ -1,0 +1,298 @@
+"""A lake table: the protocol of a table over an `Engine`, the same for every lake."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from seqlake.errors import ReadOnlyError, VersionNotFoundError
+from seqlake.protocols import Transaction, Version
+from seqlake.tables._lakes import collecting, committing, derived, foreign, paths, resolving, staging, types
+from seqlake.tables._lakes.shelf import Shelf
+from seqlake.tables._lakes.snapshot import LakeSnapshot
+from seqlake.tables.standalone import markers, names, transactions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from datetime import datetime, timedelta
+
+    import pyarrow as pa
+
+    from seqlake.protocols import Change, Store, Written
+    from seqlake.spec.schema import Schema
+    from seqlake.tables._lakes.engine import Engine, LakeState
+
+_REMEMBERED = 8
+
+
+class LakeTable:
+    """A table of a lake; made by a lake's `open` and `create`. Picklable: a copy reads the lake anew.
+
+    Args:
+        engine: What differs from lake to lake.
+
+    Example:
+        ```python
+        table = delta.create("lake/arm", schema)
+        transaction = table.begin()
+        path = table.place(transaction, {}, n="0")
+        ...  # write the shard there
+        table.commit(Change(operation="append", add=[written]), transaction=transaction)
+        ```
+    """
+
+    plain_lists = True
+    """Its files never say that inner lists have a fixed size; some of a lake's clients could not read them."""
+
+    def __init__(self, engine: Engine, /) -> None:
+        self.engine = engine
+        self._forget()
+
+    def _forget(self) -> None:
+        self.shelf = Shelf(
+            self.engine.root,
+            storage=self.engine.storage,
+            label=getattr(self.engine, "label", ""),  # tables of one DuckLake share a root
+            sidecar=getattr(self.engine, "sidecar", None),
+        )
+        self._states: dict[int | str, LakeState] = {}
+        self._scratch: dict[str, str] = {}
+        self._texts: dict[str, bytes] = {}  # of shards staged here, for their sidecar
+
+    def texts_of(self, location: str, /) -> bytes:
+        """The packed ids of a shard that was staged in this process; empty for others."""
+        return self._texts.pop(location.rpartition("/")[2].removesuffix(names.SUFFIX), b"")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"engine": self.engine}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.engine = state["engine"]
+        self._forget()
+
+    def __repr__(self) -> str:
+        return f"{type(self.engine).__name__}({self.root!r})"
+
+    @property
+    def kind(self) -> str:
+        """Which lake it is of, as in `delta`."""
+        return type(self.engine).__name__.removesuffix("Engine").lower()
+
+    @property
+    def root(self) -> str:
+        """Where it lies: an absolute path or a URI."""
+        return self.shelf.root
+
+    @property
+    def store(self) -> Store:
+        """The store of its root."""
+        return self.shelf.store
+
+    @property
+    def partition_by(self) -> Sequence[str]:
+        """The columns that new shards are partitioned by."""
+        return self.state().partition_by
+
+    @property
+    def swept(self) -> frozenset[str]:
+        """Endings of names that the lake's own cleanup removes wherever they lie, `_seqlake/` included."""
+        found: frozenset[str] = getattr(self.engine, "swept", frozenset())
+        return found
+
+    def partition_values(self, batch: pa.RecordBatch, /) -> Iterable[tuple[object, ...]]:
+        """The partition of each row of a batch, in the order of `partition_by`; some lakes compute it."""
+        made = getattr(self.engine, "partition_values", None)
+        if made is not None:
+            found: Iterable[tuple[object, ...]] = made(batch)
+            return found
+        return zip(*(batch.column(name).to_pylist() for name in self.partition_by), strict=True)
+
+    # ---- reading
+    def versions(self) -> Sequence[Version]:
+        """The versions that can be read, oldest first."""
+        return self.engine.versions()
+
+    def snapshot(self, version: Version | int | str | datetime | None = None, /) -> LakeSnapshot:
+        """One version, pinned.
+
+        Args:
+            version: A `Version`, its id, a name that the lake gives to one, or a time (the last version that is not
+                later); None for the newest.
+
+        Raises:
+            VersionNotFoundError: It expired, or was never there.
+        """
+        return LakeSnapshot(self.shelf, self.state(version))
+
+    def state(self, version: Version | int | str | datetime | None = None, /) -> LakeState:
+        """What a version consists of; every file with its rows and bytes. The newest is always read anew."""
+        wanted = _id(version.id if isinstance(version, Version) else version)
+        if isinstance(wanted, int) and wanted in self._states:
+            return self._states[wanted]
+        state = resolving.resolved(self.shelf, self.engine.state(wanted))
+        while len(self._states) >= _REMEMBERED:
+            self._states.pop(next(iter(self._states)))
+        self._states[state.version.id] = state
+        return state
+
+    def held(self, schema: Schema, /) -> Schema:
+        """A schema as it comes back from the lake: some types become wider ones."""
+        return types.in_lake_types(schema, self.engine.lake_type)
+
+    def read_derived(self, name: str, /) -> bytes | None:
+        """What `write_derived` kept under this name; None where there is nothing."""
+        return derived.read_derived(self.store, name)
+
+    def write_derived(self, name: str, data: bytes, /) -> None:
+        """Keep bytes that can be computed again."""
+        derived.write_derived(self.store, name, data)
+
+    # ---- writing
+    def begin(self, parent: Version | None = None, /) -> Transaction:
+        """Announce a commit.
+
+        Args:
+            parent: The version that the change will be made on; None for the newest.
+
+        Raises:
+            ReadOnlyError: The place cannot be written.
+        """
+        newest = self.state().version if parent is None else parent
+        return Transaction(id=transactions.announce(self.store, 0), parent=newest)
+
+    def place(self, transaction: Transaction, partition: Mapping[str, object] | None = None, /, *, n: str) -> str:
+        """Where the shard `n` of a transaction is written: hidden in the table, or in a local folder for a bucket.
+
+        Args:
+            transaction: From `begin`.
+            partition: Not needed before `stage`, which takes it from `Written.partition`.
+            n: 1 to 16 of `[0-9a-z]`, unique in the transaction.
+        """
+        del partition
+        if not names.is_counter(n):
+            raise ValueError(f"n is 1 to 16 of [0-9a-z], found {n!r}.")
+        name = names.bare(names.part(transaction.id, n))
+        path = self.store.local(f"{names.STAGED}/{name}")
+        if path is not None:
+            return str(path)
+        if transaction.id not in self._scratch:
+            self._scratch[transaction.id] = tempfile.mkdtemp(prefix="seqlake-")
+        return str(Path(self._scratch[transaction.id], name))
+
+    def field_ids(self, schema: Schema, /) -> Mapping[str, int]:
+        """The field ids that a file with these columns carries, by dotted path; none where the lake goes by names."""
+        known = getattr(self.engine, "field_ids", None)
+        return {} if known is None else known(types.lake_schema(schema, self.engine.lake_type))
+
+    def stage(self, transaction: Transaction, written: Written, /) -> Written:
+        """Make a finished shard durable where nobody reads it yet; `commit` does it for those left."""
+        texts = b"" if staging.is_staged(written.location, transaction.id) else staging.texts_of(written)
+        staged = staging.stage(self.engine, self.store, transaction.id, written)
+        if texts:
+            self._texts[staged.location.rpartition("/")[2].removesuffix(names.SUFFIX)] = texts
+        return staged
+
+    def files(self, transaction: Transaction, /) -> str:
+        """The folder, below the root, that copied-in files go into; no lake's cleanup enters it."""
+        del transaction
+        return paths.FILES
+
+    def temporary(self, transaction: Transaction, n: str, /) -> str:
+        """The name, below the root, that a file of this transaction has before it is whole (local disks)."""
+        return names.temporary(transaction.id, n)
+
+    def renew(self, transaction: Transaction, /) -> None:
+        """Say that the transaction is alive; called at least hourly."""
+        transactions.renew(self.store, transaction.id)
+
+    def commit(self, change: Change, /, *, transaction: Transaction) -> Version:
+        """Make a change the next version: all of it or nothing.
+
+        Raises:
+            CommitConflictError: What came since the parent touches the same shards, or the schema; `CommitUnknownError`
+                where the lake gave no answer.
+            DuplicateSequenceError: An id that was there already.
+            ReadOnlyError: The place cannot be written.
+            SchemaMismatchError: The lake cannot have this schema, or not without rewriting.
+        """
+        version = committing.commit(self, change, transaction)
+        self._clean(transaction)
+        return version
+
+    def discard(self, transaction: Transaction, /) -> None:
+        """Remove all that a transaction staged, unless it was committed."""
+        committed = any(paths.owner(file.path) == transaction.id for file in self.state().files)
+        if not committed:
+            staging.discard(self.store, transaction.id)
+        self._clean(transaction)
+
+    def rollback(self, version: Version | int | str, /) -> Version:
+        """A new version with the rows of an old one.
+
+        Raises:
+            VersionNotFoundError: It expired, or was never there.
+            CommitConflictError: Another writer committed meanwhile.
+        """
+        wanted = _id(version.id if isinstance(version, Version) else version)
+        if not isinstance(wanted, int | str):
+            raise VersionNotFoundError(f"A version's id was expected, found {wanted!r}.", path=self.root)
+        return committing.rollback(self, wanted)
+
+    def adopt(self) -> Version:
+        """Index the shards of other clients, so that ids and steps in them are found without reading them again.
+
+        They are in the table already: nothing is committed.
+        """
+        state = self.state()
+        foreign.merge(self.shelf, state, names.new_transaction())
+        return state.version
+
+    def strangers(self) -> Sequence[str]:
+        """None: what other clients write is in the table."""
+        return []
+
+    def metadata_edited(self) -> bool:
+        """Never: the property is a part of the table, whoever sets it."""
+        return False
+
+    def collect(self, *, older_than: timedelta, dry_run: bool = False) -> Sequence[str]:
+        """Remove what no version within `older_than` names: data files, copied-in files, dead writers' leftovers.
+
+        Args:
+            older_than: Versions that were the newest within this time stay readable.
+            dry_run: Only say what would be removed.
+
+        Returns:
+            The paths, below the root.
+        """
+        self._states.clear()
+        return collecting.collect(self, limit=markers.now() - older_than, dry_run=dry_run)
+
+    def drop(self) -> None:
+        """Take back a table that was just made, with everything in it."""
+        self.engine.drop()
+        left = [path for path, _ in self.store.list(names.OURS)]
+        self.store.delete(left)
+        self._states.clear()
+
+    def _clean(self, transaction: Transaction) -> None:
+        scratch = self._scratch.pop(transaction.id, None)
+        if scratch is not None:
+            for path in Path(scratch).iterdir():
+                path.unlink(missing_ok=True)
+            with suppress(OSError):
+                Path(scratch).rmdir()
+
+
+def _id(version: int | str | datetime | None) -> int | str | datetime | None:
+    """A number that came as text is a number: ids of all lakes are, and names that lakes give are none."""
+    if isinstance(version, str) and version.strip().isascii() and version.strip().isdecimal():
+        return int(version)
+    return version
+
+
+def refuse_to_write(root: str, why: str, hint: str, /) -> ReadOnlyError:
+    """The error for a table that another client must write."""
+    return ReadOnlyError(f"{root} is only read by seqlake: {why}.", path=root, hint=hint)

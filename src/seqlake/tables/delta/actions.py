@@ -1,0 +1,175 @@
+"""A change as the actions of one Delta commit."""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
+
+from seqlake.tables.delta import schemas
+from seqlake.tables.delta.log import OPERATION, TRANSACTION
+from seqlake.tables.standalone.changes import writer_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from seqlake.tables._lakes.engine import Added, LakeFile, Proposal
+    from seqlake.tables.delta.log import DeltaLog
+
+__all__ = ["OPERATION", "lines", "partition_text"]
+
+_CALLED = {"append": "WRITE", "rewrite": "OPTIMIZE", "delete": "DELETE", "upsert": "MERGE", "adopt": "WRITE"}
+_LONGEST = 256
+
+
+def lines(table: Any, proposal: Proposal, /, *, log: DeltaLog) -> list[dict[str, Any]]:
+    """The actions of a commit, one for each line of its file.
+
+    Args:
+        table: deltalake's table at the version that is committed on top of.
+        proposal: The change.
+        log: The log, for what only the file of an older version says.
+    """
+    now = int(datetime.now(UTC).timestamp() * 1000)
+    # Later than the version before it, so that a time names one version.
+    time = max(now, int(proposal.base.version.time.timestamp() * 1000) + 1)
+    data_change = proposal.operation != "rewrite"
+    found: list[dict[str, Any]] = [{"commitInfo": _info(proposal, time)}]
+    metadata = schemas.metadata_action(table, proposal)
+    if metadata is not None:
+        found.append({"metaData": metadata})
+    mapped = schemas.physical(schemas.fields_of(table))
+    found += [
+        {"remove": _remove(file, proposal, time=time, data_change=data_change, log=log)} for file in proposal.remove
+    ]
+    for at, one in enumerate(proposal.add, 1 - len(proposal.add)):
+        # Files are listed by these times, so that the shards of a commit keep their order.
+        found.append({"add": _add(one, proposal, mapped, time=time + at, data_change=data_change)})
+    return found
+
+
+def _info(proposal: Proposal, time: int) -> dict[str, Any]:
+    return {
+        "timestamp": time,
+        "operation": _CALLED.get(proposal.operation, "SET TBLPROPERTIES" if proposal.schema is None else "ADD COLUMN"),
+        "operationParameters": {"mode": "Append"} if proposal.operation == "append" else {},
+        "engineInfo": writer_name(),
+        "isBlindAppend": False,
+        "readVersion": int(proposal.base.version.id),
+        TRANSACTION: proposal.transaction.id,
+        OPERATION: proposal.operation,
+    }
+
+
+def _add(one: Added, proposal: Proposal, mapped: Mapping[str, str], *, time: int, data_change: bool) -> dict[str, Any]:
+    values = {mapped.get(c, c): partition_text(one.partition.get(c)) for c in proposal.base.partition_by}
+    return {
+        "path": _encoded(one.path),
+        "partitionValues": values,
+        "size": one.nbytes,
+        "modificationTime": time,
+        "dataChange": data_change,
+        "stats": json.dumps(_statistics(one, proposal), ensure_ascii=False, separators=(",", ":")),
+    }
+
+
+def _remove(file: LakeFile, proposal: Proposal, *, time: int, data_change: bool, log: DeltaLog) -> dict[str, Any]:
+    action: dict[str, Any] = {
+        "path": _encoded(file.path),
+        "deletionTimestamp": time,
+        "dataChange": data_change,
+        "extendedFileMetadata": True,
+        "partitionValues": {c: partition_text(file.constants.get(c)) for c in proposal.base.partition_by},
+        "size": file.nbytes,
+    }
+    if file.deleted is not None:
+        action["deletionVector"] = _vector_of(file, int(proposal.base.version.id), log)
+    return action
+
+
+def _vector_of(file: LakeFile, version: int, log: DeltaLog) -> Any:
+    """The descriptor of a file's deletion vector, as the log has it: a removal repeats it."""
+    for number in range(version, -1, -1):
+        found = log.actions(number)
+        if found is None:
+            break
+        for action in found:
+            add = action.get("add")
+            if add is not None and unquote(add["path"]) == file.path and add.get("deletionVector"):
+                return add["deletionVector"]
+    return _from_checkpoint(file, log)
+
+
+def _from_checkpoint(file: LakeFile, log: DeltaLog) -> Any:
+    import io
+
+    import pyarrow.parquet as pq
+
+    from seqlake.tables.delta.log import LOG
+    from seqlake.tables.standalone.log import names_in, read
+
+    for name in reversed([n for n in names_in(log.store, LOG) if n.endswith(".parquet") and ".checkpoint" in n]):
+        table = pq.read_table(io.BytesIO(read(log.store, f"{LOG}/{name}") or b""), columns=["add"])
+        for add in table.column("add").to_pylist():
+            if add and unquote(add["path"]) == file.path and add.get("deletionVector"):
+                return {key: value for key, value in add["deletionVector"].items() if value is not None}
+    raise LookupError(f"The log does not have the deletion vector of {file.path} any more.")
+
+
+def _statistics(one: Added, proposal: Proposal) -> dict[str, Any]:
+    """As the protocol has them; columns whose bounds JSON cannot hold faithfully are left out."""
+    low: dict[str, Any] = {}
+    high: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    for column, (least, most, missing) in one.statistics.items():
+        if column in proposal.base.partition_by:
+            continue
+        nulls[column] = int(missing)
+        bounds = _bound(least), _bound(most)
+        if None not in bounds:
+            low[column], high[column] = bounds
+    return {"numRecords": one.rows, "minValues": low, "maxValues": high, "nullCount": nulls}
+
+
+def _bound(value: object) -> Any:
+    if isinstance(value, bool):
+        return None  # the protocol has no bounds of booleans
+    if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    if isinstance(value, str) and len(value) <= _LONGEST:
+        return value
+    if isinstance(value, datetime):
+        # Cut off to milliseconds the upper bound would be too low, so these are told only where they are whole.
+        return None if value.microsecond % 1000 else _moment(value)
+    if isinstance(value, date):
+        return value.isoformat()
+    return None
+
+
+def _moment(value: datetime) -> str:
+    text = value.astimezone(UTC) if value.tzinfo else value
+    return text.strftime("%Y-%m-%dT%H:%M:%S.") + f"{text.microsecond // 1000:03d}" + ("Z" if value.tzinfo else "")
+
+
+def partition_text(value: object, /) -> str | None:
+    """A partition value as the protocol writes it; None and empty text are null."""
+    if value is None or value == "":
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, datetime):
+        moment = value.astimezone(UTC) if value.tzinfo else value
+        return moment.strftime("%Y-%m-%d %H:%M:%S.%f")
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, Decimal | int | float | str):
+        return str(value)
+    raise ValueError(f"A partition value is a scalar, found {type(value).__name__}.")
+
+
+def _encoded(path: str) -> str:
+    """A path as the log has it: a relative URI."""
+    return path if "://" in path else quote(path, safe="/=-_.~!$&'()*+,;:@")

@@ -1,0 +1,293 @@
+"""Delta as an `Engine`: versions read by deltalake, commits written as one JSON file of the log if absent.
+
+deltalake can add files of ours, but not in one commit with a new schema, a new property and files that leave. The log
+is an open protocol: a commit is one name created if absent, which is what our stores do on every file system and
+bucket. Tables whose features ask more of a writer are refused, see `protocol.py`.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from seqlake import plugins
+from seqlake.errors import (
+    CommitUnknownError,
+    DatasetExistsError,
+    DatasetNotFoundError,
+    SchemaMismatchError,
+    VersionNotFoundError,
+)
+from seqlake.files.credentials import Storage, for_deltalake
+from seqlake.files.locations import absolute, is_local, local_path, scheme
+from seqlake.files.stores import open_store
+from seqlake.spec.schema import ID
+from seqlake.tables._lakes import paths, types
+from seqlake.tables._lakes.engine import Expired, LakeState, RivalError
+from seqlake.tables.delta import actions, listing, protocol, retention, schemas, unity
+from seqlake.tables.delta.log import LOG, DeltaLog, is_there
+from seqlake.tables.standalone import names
+from seqlake.tables.standalone.log import on_disk
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+    from seqlake.protocols import Version
+    from seqlake.spec.schema import Schema
+    from seqlake.tables._lakes.engine import Proposal
+
+_WIDER = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.float16(): pa.float32()}
+
+
+class DeltaEngine:
+    """One Delta table.
+
+    Args:
+        root: Its folder, an absolute path or URI.
+        storage: obstore's options; never printed.
+        options: deltalake's own options, where the table came with some; by default made from `storage`.
+    """
+
+    def __init__(
+        self, root: str, /, *, storage: Mapping[str, str] | None = None, options: Mapping[str, str] | None = None
+    ) -> None:
+        self._root = root
+        self._storage = None if storage is None else Storage(storage)
+        self._options = None if options is None else Storage(options)
+        self._newest: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_newest": None}
+
+    def __repr__(self) -> str:
+        return f"DeltaEngine({self._root!r})"
+
+    @classmethod
+    def of(cls, table: Any, /, *, storage: Mapping[str, str] | None = None) -> DeltaEngine:
+        """Of a `DeltaTable`; with its own options, which may be more than `storage` says."""
+        options = dict(getattr(table, "_storage_options", None) or {})
+        return cls(absolute(str(table.table_uri)), storage=storage or options or None, options=options or None)
+
+    @classmethod
+    def of_unity(cls, address: str, /, *, storage: Mapping[str, str] | None = None) -> DeltaEngine:
+        """Of a name in a Unity Catalog, with the keys that the catalog lends for it."""
+        location, options = unity.resolve(address, storage=storage)
+        return cls(absolute(location), storage=options or None)
+
+    @property
+    def root(self) -> str:
+        """The table's folder."""
+        return self._root
+
+    @property
+    def storage(self) -> Mapping[str, str] | None:
+        """Obstore's options."""
+        return self._storage
+
+    @property
+    def log(self) -> DeltaLog:
+        """The JSON files of the log."""
+        return DeltaLog(open_store(self._root, storage=self._storage))
+
+    # ---- reading
+    def state(self, version: int | str | datetime | None = None, /) -> LakeState:
+        """A version, by number or time; None for the newest.
+
+        Raises:
+            VersionNotFoundError: It expired, or was never there.
+        """
+        log = self.log
+        number = retention.number_of(log, version)
+        try:
+            table = self._table(number)
+        except _deltalake().exceptions.TableNotFoundError as error:
+            raise self._absent() from error
+        except Exception as error:
+            if number is None:
+                raise
+            raise retention.not_found(log, number) from error
+        protocol.refuse_to_read(table.protocol(), root=self._root)
+        fields = schemas.fields_of(table)
+        metadata = table.metadata()
+        return LakeState(
+            version=log.version(table.version()),
+            schema=types.normalised(pa.schema(table.schema().to_arrow())),
+            mixtrain=metadata.configuration.get(types.PROPERTY) or "",
+            files=listing.files(table, schemas.physical(fields), partition_by=metadata.partition_columns),
+            partition_by=list(metadata.partition_columns),
+        )
+
+    def versions(self) -> Sequence[Version]:
+        """The versions that can be read, oldest first."""
+        log = self.log
+        return retention.versions(log, lambda number: listing.counts(self._table(number)))
+
+    # ---- writing
+    def lake_type(self, kind: pa.DataType, /, *, column: str) -> pa.DataType:
+        """The nearest type that Delta has."""
+        return types.lake_type(kind, column=column, wider=_WIDER, lake="Delta")
+
+    def data_path(self, name: str, partition: Mapping[str, object], /) -> str:
+        """`data/` and a folder for each partition value, as Hive names them."""
+        folders = [f"{column}={_hive(value)}" for column, value in partition.items()]
+        return "/".join([names.DATA, *folders, name])
+
+    def refuse_absent(self) -> None:
+        """Raise `DatasetNotFoundError` unless a Delta table is here."""
+        if not is_there(self.log.store):
+            raise self._absent()
+
+    def create(self, schema: Schema, /, *, partition_by: Sequence[str]) -> None:
+        """Version 0 of a new table, with its property.
+
+        Raises:
+            DatasetExistsError: Something is there already.
+            SchemaMismatchError: Columns that Delta cannot have, or cannot partition by.
+        """
+        store = open_store(self._root, storage=self._storage)
+        arrow = types.lake_schema(schema, self.lake_type)
+        bad = [name for name in partition_by if name not in schema or schema[name].category != "scalar" or name == ID]
+        if bad:
+            raise SchemaMismatchError(
+                f"A table is partitioned by scalar columns other than {ID!r}; found {', '.join(bad)}.",
+                hint=f"The columns are {', '.join(schema.names)}.",
+            )
+        found = [path for path, _ in store.list() if path.startswith((f"{LOG}/", names.METADATA, names.OURS))]
+        if found:
+            raise DatasetExistsError(
+                f"{self._root} holds a table already ({found[0]}).",
+                path=self._root,
+                hint="Open it with sl.open, or choose another folder.",
+            )
+        _deltalake().DeltaTable.create(
+            self._uri(),
+            schema=arrow,
+            partition_by=list(partition_by) or None,
+            configuration={types.PROPERTY: types.encode_metadata(schema)},
+            raise_if_key_not_exists=False,
+            storage_options=self._deltalake_options(),
+            commit_properties=_deltalake().CommitProperties(custom_metadata={actions.OPERATION: "create"}),
+        )
+
+    def check(self, proposal: Proposal, /) -> None:
+        """Refuse what this table cannot take: features that ask more of a writer, renames without column mapping."""
+        table = self._table(None)
+        protocol.refuse_to_write(table, proposal, root=self._root)
+        if proposal.schema is not None:
+            schemas.evolved(table, proposal)
+
+    def commit(self, proposal: Proposal, /) -> Version:
+        """One file of the log, on top of `proposal.base`.
+
+        Raises:
+            RivalError: Another commit has that version.
+            CommitUnknownError: The store gave no answer.
+        """
+        log, base = self.log, proposal.base
+        number = int(base.version.id) + 1
+        table = self._table(int(base.version.id))
+        protocol.refuse_to_write(table, proposal, root=self._root)
+        lines = actions.lines(table, proposal, log=log)
+        try:
+            log.create(number, lines, transaction=proposal.transaction.id)
+        except FileExistsError:
+            if log.transaction_of(number) != proposal.transaction.id:
+                raise RivalError from None
+        except OSError as error:
+            self._after_failure(log, number, proposal.transaction.id, error)
+        if protocol.checkpoint_is_due(table, number):
+            with suppress(Exception):  # derived, and the next one is as good
+                self._table(number).create_checkpoint()
+        return log.version(number)
+
+    def rollback(self, version: int | str, /, *, base: LakeState) -> Version:
+        """A new version with the rows, schema and property of an old one."""
+        deltalake = _deltalake()
+        table = deltalake.DeltaTable(
+            self._uri(), version=int(base.version.id), storage_options=self._deltalake_options()
+        )
+        once = deltalake.CommitProperties(max_commit_retries=0)
+        try:
+            table.restore(int(version), commit_properties=once)
+        except deltalake.exceptions.CommitFailedError as error:
+            raise RivalError from error
+        except deltalake.exceptions.DeltaError as error:
+            raise VersionNotFoundError(
+                f"{self._root}: version {version} cannot come back, because files of it are gone ({error}).",
+                path=self._root,
+                hint="A vacuum removed them; `ds.versions()` lists newer versions.",
+            ) from error
+        return self.log.version(int(base.version.id) + 1)
+
+    def expire(self, limit: datetime, /, *, dry_run: bool) -> Expired:
+        """Forget versions that were replaced before `limit`, and remove the data files that only they named."""
+        return retention.expire(self.log, limit, dry_run=dry_run, state=self.state)
+
+    def drop(self) -> None:
+        """Remove the log, and every data file that it names or that is ours."""
+        store = open_store(self._root, storage=self._storage)
+        store.delete([path for path, _ in store.list(LOG)])
+        store.delete([path for path, _ in store.list() if paths.owner(path) is not None])
+
+    # ---- inside
+    def _table(self, version: int | None) -> Any:
+        deltalake = _deltalake()
+        if version is None:
+            if self._newest is None:
+                self._newest = deltalake.DeltaTable(self._uri(), storage_options=self._deltalake_options())
+            else:
+                self._newest.update_incremental()
+            return self._newest
+        if self._newest is not None and self._newest.version() == version:
+            return self._newest
+        return deltalake.DeltaTable(self._uri(), version=version, storage_options=self._deltalake_options())
+
+    def _uri(self) -> str:
+        return str(local_path(self._root)) if is_local(self._root) else self._root
+
+    def _deltalake_options(self) -> dict[str, str] | None:
+        if self._options is not None:
+            return dict(self._options)
+        if is_local(self._root) or self._storage is None:
+            return None
+        return for_deltalake(self._storage, scheme=scheme(self._root))
+
+    def _absent(self) -> DatasetNotFoundError:
+        return DatasetNotFoundError(
+            f"Expected a Delta table at {self._root}, found no {LOG}/.",
+            path=self._root,
+            hint=f"sl.create('delta:{self._root}', schema) makes one.",
+        )
+
+    def _after_failure(self, log: DeltaLog, number: int, transaction: str, error: OSError) -> None:
+        """The create raised: did it make the version all the same?"""
+        try:
+            found = log.transaction_of(number)
+        except OSError:
+            raise self._unknown(transaction) from error
+        if found == transaction:
+            return
+        if found is not None:
+            raise RivalError from error
+        if on_disk(log.store) or isinstance(error, PermissionError):
+            raise error
+        raise self._unknown(transaction) from error
+
+    def _unknown(self, transaction: str) -> CommitUnknownError:
+        return CommitUnknownError(
+            f"{self._root}: no answer to the commit of transaction {transaction}. It may have been made.",
+            path=self._root,
+            hint=f"Look for {transaction} in the newest files of {LOG}/ before you commit the same rows again.",
+        )
+
+
+def _hive(value: object) -> str:
+    return "__HIVE_DEFAULT_PARTITION__" if value is None else quote(actions.partition_text(value) or "", safe=" -_.")
+
+
+def _deltalake() -> Any:
+    return plugins.require("deltalake", extra="delta")

@@ -1,0 +1,123 @@
+"""The JSON files of a Delta log: one per version, created if absent, never changed."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from seqlake.errors import DamagedTableError
+from seqlake.protocols import Version
+from seqlake.tables.standalone import names
+from seqlake.tables.standalone.log import names_in, read, read_many, root_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from seqlake.protocols import Store
+
+LOG = "_delta_log"
+OLDEST = f"{names.OURS}/oldest"
+OPERATION = "mixtrain.operation"
+TRANSACTION = "txnId"
+_COMMIT = re.compile(r"\d{20}\.(json|checkpoint.*\.parquet)")
+_CALLED = {
+    "WRITE": "append", "CREATE TABLE": "create", "MERGE": "upsert", "RESTORE": "rollback", "ADD COLUMN": "evolve",
+    "SET TBLPROPERTIES": "metadata", "CREATE TABLE AS SELECT": "create",
+}  # fmt: skip
+
+
+class DeltaLog:
+    """The log of one table; what a file says is remembered, because it never changes.
+
+    Args:
+        store: The table's root.
+    """
+
+    def __init__(self, store: Store, /) -> None:
+        self.store = store
+        self._read: dict[int, list[dict[str, Any]]] = {}
+
+    @property
+    def root(self) -> str:
+        """The table's location."""
+        return root_of(self.store)
+
+    def numbers(self) -> list[int]:
+        """The versions whose files are there, ascending."""
+        found = (name.removesuffix(".json") for name in names_in(self.store, LOG) if name.endswith(".json"))
+        return sorted(int(stem) for stem in found if len(stem) == 20 and stem.isdecimal() and stem.isascii())
+
+    def actions(self, number: int, /) -> list[dict[str, Any]] | None:
+        """What a version did; None where its file is not there (any more)."""
+        return self.many([number])[0]
+
+    def many(self, numbers: Sequence[int], /) -> list[list[dict[str, Any]] | None]:
+        """What several versions did, read together."""
+        unread = [number for number in numbers if number not in self._read]
+        for number, data in zip(unread, read_many(self.store, [path(n) for n in unread]), strict=True):
+            if data is not None:
+                self._read[number] = self._parsed(data, number)
+        return [self._read.get(number) for number in numbers]
+
+    def create(self, number: int, lines: Iterable[Mapping[str, Any]], /, *, transaction: str) -> None:
+        """Make a version, durably.
+
+        Raises:
+            FileExistsError: A rival made it.
+        """
+        data = "".join(json.dumps(line, ensure_ascii=False, separators=(",", ":")) + "\n" for line in lines).encode()
+        self.store.put(path(number), data, if_absent=True, temporary=names.temporary(transaction))
+        self.store.sync(LOG)
+
+    def transaction_of(self, number: int, /) -> str | None:
+        """Whose version it is: our transaction, "" for another client's, None where it is not there."""
+        found = self.actions(number)
+        return None if found is None else str(info(found).get(TRANSACTION, ""))
+
+    def version(self, number: int, /) -> Version:
+        """A version as callers see it; its rows are not known here, and its files are not looked at."""
+        if number in self._read:
+            return described(number, self._read[number])
+        lines = (read(self.store, path(number)) or b"").splitlines()
+        return described(number, self._parsed(b"\n".join(one for one in lines if b'"commitInfo"' in one[:40]), number))
+
+    def oldest(self) -> int:
+        """The oldest version that a collection left readable."""
+        data = (read(self.store, OLDEST) or b"").strip()
+        return int(data) if data.isdigit() else 0
+
+    def _parsed(self, data: bytes, number: int) -> list[dict[str, Any]]:
+        try:
+            return [json.loads(line) for line in data.decode().splitlines() if line.strip()]
+        except ValueError as error:
+            raise DamagedTableError(
+                f"{self.root}/{path(number)} is no Delta commit ({error}).",
+                path=self.root,
+                hint="Restore the file from a copy.",
+            ) from error
+
+
+def is_there(store: Store, /) -> bool:
+    """Whether a Delta log lies below this root: a commit or a checkpoint, not any folder of that name."""
+    return any(_COMMIT.fullmatch(name.rpartition("/")[2]) for name, _ in store.list(LOG))
+
+
+def path(number: int, /) -> str:
+    """The path of a version's file."""
+    return f"{LOG}/{number:020d}.json"
+
+
+def info(found: Sequence[Mapping[str, Any]], /) -> Mapping[str, Any]:
+    """The commit's own words about itself; empty where it has none."""
+    return next((one["commitInfo"] for one in found if "commitInfo" in one), {})
+
+
+def described(number: int, found: Sequence[Mapping[str, Any]], /) -> Version:
+    """A version from its actions, its rows left at 0."""
+    told = info(found)
+    operation = str(told.get("operation", "unknown"))
+    called = told.get(OPERATION) or _CALLED.get(operation.upper()) or operation.lower()
+    time = datetime.fromtimestamp(int(told.get("timestamp", 0)) / 1000, UTC)
+    return Version(id=number, time=time, operation=str(called), rows=0)

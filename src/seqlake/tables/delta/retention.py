@@ -1,0 +1,143 @@
+"""Versions of a Delta table: which can be read, what each has, and what is removed with those that cannot."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from seqlake.errors import VersionNotFoundError
+from seqlake.tables._lakes.engine import Expired, LakeFile
+from seqlake.tables._lakes.paths import is_outside
+from seqlake.tables.delta.log import OLDEST, described
+from seqlake.tables.standalone import names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from seqlake.protocols import Version
+    from seqlake.tables._lakes.engine import LakeState
+    from seqlake.tables.delta.log import DeltaLog
+
+
+def readable(log: DeltaLog, /) -> list[int]:
+    """The versions that can be read: those with a file, without a hole, that no collection gave up."""
+    numbers = log.numbers()
+    first = len(numbers) - 1
+    while first > 0 and numbers[first - 1] == numbers[first] - 1:
+        first -= 1
+    oldest = log.oldest()
+    return [number for number in numbers[max(first, 0) :] if number >= oldest]
+
+
+def number_of(log: DeltaLog, version: int | str | datetime | None, /) -> int | None:
+    """The number that is meant; None for the newest.
+
+    Raises:
+        VersionNotFoundError: A name, or a time before the oldest version that is left.
+    """
+    if version is None:
+        return None
+    if isinstance(version, datetime):
+        moment = version if version.tzinfo else version.astimezone(UTC)
+        for number in reversed(readable(log)):
+            if log.version(number).time <= moment:
+                return number
+        raise not_found(log, moment.isoformat())
+    if isinstance(version, str) or version < log.oldest():
+        raise not_found(log, version)
+    return version
+
+
+def not_found(log: DeltaLog, version: object, /) -> VersionNotFoundError:
+    """The error for a version that is not there."""
+    numbers = readable(log)
+    left = f"versions {numbers[0]} to {numbers[-1]} can be read" if numbers else "none can be read"
+    return VersionNotFoundError(
+        f"{log.root} has no version {version}: {left}.", path=log.root, hint="`ds.versions()` lists them."
+    )
+
+
+def versions(log: DeltaLog, counted: Callable[[int], dict[str, int]], /) -> list[Version]:
+    """The versions that can be read, with their rows, oldest first.
+
+    Args:
+        log: The log.
+        counted: Path -> rows of a version's files, for the oldest one.
+    """
+    numbers = readable(log)
+    found = []
+    rows: dict[str, int] = {}
+    for number, actions in zip(numbers, log.many(numbers), strict=True):
+        if number == numbers[0] and number > 0:
+            rows = counted(number)
+        else:
+            for action in actions or []:
+                if "remove" in action:
+                    rows.pop(unquote(action["remove"]["path"]), None)
+            for action in actions or []:
+                if "add" in action:
+                    rows[unquote(action["add"]["path"])] = _rows(action["add"], log)
+        found.append(replace(described(number, actions or []), rows=sum(rows.values())))
+    return found
+
+
+def _rows(add: dict[str, Any], log: DeltaLog) -> int:
+    told = json.loads(add.get("stats") or "{}").get("numRecords")
+    if told is None:
+        return _counted(unquote(add["path"]), log)
+    return int(told) - int((add.get("deletionVector") or {}).get("cardinality", 0))
+
+
+def _counted(path: str, log: DeltaLog) -> int:
+    """The rows of a file that the log does not count; 0 where it is gone."""
+    from seqlake.shards.parquet.footer import read_footer
+    from seqlake.tables._lakes.paths import blob_at
+
+    with suppress(FileNotFoundError):
+        return int(read_footer(blob_at(log.store, path, storage=None)).rows)
+    return 0
+
+
+def expire(log: DeltaLog, limit: datetime, /, *, dry_run: bool, state: Callable[[int], LakeState]) -> Expired:
+    """Give up versions that were replaced before `limit`, and remove the data files that only they named.
+
+    The number of the oldest version that stays is kept first, so that none is half there.
+    """
+    numbers = readable(log)
+    oldest = next((n for n in reversed(numbers) if log.version(n).time <= limit), numbers[0])
+    retained = {file.path: file for file in state(oldest).files}
+    for actions in log.many([number for number in numbers if number > oldest]):
+        retained |= {file.path: file for file in _added(actions or [])}
+    ever = {path for actions in log.many(log.numbers()) for path in _named(actions or [])}
+    gone = sorted(path for path in ever - retained.keys() if not is_outside(path))
+    there = {path for path, _ in log.store.list()}
+    removed = [path for path in gone if path in there]
+    if not dry_run:
+        if oldest > log.oldest():
+            log.store.put(OLDEST, str(oldest).encode(), temporary=names.temporary(names.new_transaction()))
+            log.store.sync(names.OURS)
+        for path in removed:
+            with suppress(FileNotFoundError):
+                log.store.delete([path])
+    return Expired(removed=removed, retained=list(retained.values()))
+
+
+def _added(actions: Sequence[dict[str, Any]]) -> Iterator[LakeFile]:
+    for action in actions:
+        if "add" in action:
+            add = action["add"]
+            told = json.loads(add.get("stats") or "{}").get("numRecords")
+            yield LakeFile(
+                path=unquote(add["path"]), rows=-1 if told is None else int(told), nbytes=int(add.get("size", -1))
+            )
+
+
+def _named(actions: Sequence[dict[str, Any]]) -> Iterator[str]:
+    for action in actions:
+        for kind in ("add", "remove"):
+            if kind in action:
+                yield unquote(action[kind]["path"])

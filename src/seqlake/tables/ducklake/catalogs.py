@@ -1,0 +1,348 @@
+"""The catalog's database: one transaction to read in, one to write in, the same SQL for all three kinds.
+
+DuckLake's metadata are tables of plain types, so no extension is needed: the standard library speaks SQLite, DuckDB
+is here anyway, and psycopg speaks to PostgreSQL. Booleans are 0 and 1 in SQLite, and times are text there.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import time
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from seqlake import plugins
+from seqlake.errors import CommitConflictError, CommitUnknownError, DatasetNotFoundError, ReadOnlyError, SeqlakeError
+from seqlake.tables._lakes.engine import RivalError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from contextlib import AbstractContextManager
+
+    from seqlake.tables.ducklake.address import Address
+
+_Made = TypeVar("_Made")
+_PATIENCE = 60.0  # seconds that a writer waits for those before it
+_TRIES = 20
+_STORAGE = "v1.0.0"  # of new DuckDB files: DuckDB 2 reads and writes them, and so does every 1.x
+_SHORT_PATIENCE = 3.0  # for a DuckDB file, which another process may keep open for good
+
+
+class Session:
+    """One transaction; parameters are written `?` for every database."""
+
+    def __init__(self, connection: Any, kind: str, /) -> None:
+        self._connection = connection
+        self.kind = kind
+
+    def rows(self, sql: str, *parameters: object) -> list[tuple[Any, ...]]:
+        """What a query finds."""
+        cursor = self._connection.execute(self._spelled(sql), self._plain(parameters))
+        return [tuple(row) for row in cursor.fetchall()]
+
+    def run(self, sql: str, *parameters: object) -> None:
+        """Execute a statement."""
+        self._connection.execute(self._spelled(sql), self._plain(parameters))
+
+    def insert(self, table: str, rows: Iterable[Sequence[object]], /) -> None:
+        """Add rows to a table, values in the order of its columns."""
+        listed = [self._plain(row) for row in rows]
+        if listed:
+            sql = f"INSERT INTO {table} VALUES ({', '.join('?' * len(listed[0]))})"
+            cursor = self._connection.cursor() if self.kind == "postgres" else self._connection
+            cursor.executemany(self._spelled(sql), listed)
+
+    def tables(self, prefix: str, /) -> set[str]:
+        """The names of the catalog's tables that begin so."""
+        if self.kind == "sqlite":
+            sql = "SELECT name FROM sqlite_master WHERE type = 'table'"
+        else:
+            sql = "SELECT table_name FROM information_schema.tables WHERE table_schema = current_schema()"
+        return {name for (name,) in self.rows(sql) if name.startswith(prefix)}
+
+    def _spelled(self, sql: str) -> str:
+        return sql.replace("%", "%%").replace("?", "%s") if self.kind == "postgres" else sql
+
+    def _plain(self, parameters: Iterable[object]) -> list[object]:
+        if self.kind != "sqlite":
+            return list(parameters)
+        return [int(value) if isinstance(value, bool) else value for value in parameters]
+
+
+class Catalog(Protocol):
+    """A database of one of the three kinds; picklable, opened anew for each transaction."""
+
+    def exists(self) -> bool:
+        """Whether it holds a DuckLake."""
+
+    def reading(self) -> AbstractContextManager[Session]:
+        """A transaction that sees one state of the catalog."""
+
+    def writing(self, *, make: bool = False) -> AbstractContextManager[Session]:
+        """A transaction that no other writer's comes between; committed at its end, undone by an error.
+
+        Raises:
+            RivalError: Try again.
+            ReadOnlyError: The catalog cannot be written.
+        """
+
+
+def catalog(address: Address, /) -> Catalog:
+    """The catalog of an address; nothing is opened."""
+    if address.kind == "sqlite":
+        return SqliteCatalog(address)
+    return PostgresCatalog(address) if address.kind == "postgres" else DuckdbCatalog(address)
+
+
+def retried(make: Callable[[], _Made], /) -> _Made:
+    """What a writing transaction gives, made anew while others are faster.
+
+    Raises:
+        CommitConflictError: They were, every time.
+    """
+    for turn in range(_TRIES):
+        try:
+            return make()
+        except RivalError:
+            time.sleep(random.uniform(0, 0.02 * (turn + 1)))  # noqa: S311 - rivals must not wait in step
+    raise CommitConflictError(
+        f"Nothing was committed: other writers were faster {_TRIES} times.", hint="Try again when fewer write at once."
+    )
+
+
+class _Catalog:
+    def __init__(self, address: Address, /) -> None:
+        self.address = address
+
+    def _missing(self) -> DatasetNotFoundError:
+        return DatasetNotFoundError(
+            f"Expected a DuckLake catalog at {self.address}, found none.",
+            path=str(self.address),
+            hint="`sl.create` makes one; check the path and the kind (sqlite:, postgres:).",
+        )
+
+
+class SqliteCatalog(_Catalog):
+    """A catalog in an SQLite file: any number of processes of one machine."""
+
+    def exists(self) -> bool:
+        """Whether it holds a DuckLake."""
+        if not Path(self.address.target).exists():
+            return False
+        with self.reading() as session:
+            return "ducklake_snapshot" in session.tables("ducklake_")
+
+    @contextmanager
+    def reading(self) -> Iterator[Session]:
+        """One state of the catalog."""
+        with self._opened("BEGIN") as connection:
+            yield Session(connection, "sqlite")
+
+    @contextmanager
+    def writing(self, *, make: bool = False) -> Iterator[Session]:
+        """One writer at a time: SQLite locks the file when the transaction begins."""
+        with self._opened("BEGIN IMMEDIATE", make=make) as connection:
+            yield Session(connection, "sqlite")
+
+    @contextmanager
+    def _opened(self, begin: str, *, make: bool = False) -> Iterator[sqlite3.Connection]:
+        path = Path(self.address.target)
+        if make:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        elif not path.exists():
+            raise self._missing()
+        connection = sqlite3.connect(path, timeout=_PATIENCE, isolation_level=None)
+        try:
+            connection.execute(begin)
+            yield connection
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise _sqlite_error(error, self.address) from error
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            connection.close()
+
+
+def _sqlite_error(error: sqlite3.Error, address: Address) -> Exception:
+    text = str(error)
+    if "locked" in text or "busy" in text:
+        return CommitConflictError(
+            f"Nothing was committed: other writers held {address} for {_PATIENCE:.0f} seconds.",
+            path=address.target,
+            hint="Try again; many writers at once are served better by PostgreSQL.",
+        )
+    if "readonly" in text or "unable to open" in text:
+        return ReadOnlyError(f"{address} cannot be opened for this: {text}.", path=address.target)
+    if "not a database" in text:
+        return DatasetNotFoundError(
+            f"Expected an SQLite file at {address}, found something else.",
+            path=address.target,
+            hint="A DuckDB file is written without `sqlite:`.",
+        )
+    return error
+
+
+class DuckdbCatalog(_Catalog):
+    """A catalog in a DuckDB file: one process at a time while it writes."""
+
+    def exists(self) -> bool:
+        """Whether it holds a DuckLake."""
+        if not Path(self.address.target).exists():
+            return False
+        with self.reading() as session:
+            return "ducklake_snapshot" in session.tables("ducklake_")
+
+    @contextmanager
+    def reading(self) -> Iterator[Session]:
+        """One state of the catalog; several processes may read."""
+        with self._opened(read_only=True) as connection:
+            yield Session(connection, "duckdb")
+
+    @contextmanager
+    def writing(self, *, make: bool = False) -> Iterator[Session]:
+        """The file is locked while it is open."""
+        import duckdb
+
+        if make:
+            Path(self.address.target).parent.mkdir(parents=True, exist_ok=True)
+        with self._opened(read_only=False, make=make) as connection:
+            try:
+                yield Session(connection, "duckdb")
+            except duckdb.Error as error:
+                raise RivalError(str(error)) from error
+
+    @contextmanager
+    def _opened(self, *, read_only: bool, make: bool = False) -> Iterator[Any]:
+        if not make and not Path(self.address.target).exists():
+            raise self._missing()
+        connection = self._connected(read_only=read_only)
+        try:
+            connection.execute("SET TimeZone = 'UTC'")
+            connection.execute("BEGIN")
+            yield connection
+            connection.execute("COMMIT")
+        finally:
+            connection.close()
+
+    def _connected(self, *, read_only: bool) -> Any:
+        import duckdb
+
+        path, until = self.address.target, time.monotonic() + _SHORT_PATIENCE
+        config: dict[str, Any] = {} if Path(path).exists() else {"storage_compatibility_version": _STORAGE}
+        while True:
+            try:
+                return duckdb.connect(path, read_only=read_only, config=config)
+            except duckdb.Error as error:
+                text = str(error)
+                if not read_only and not os.access(path if Path(path).exists() else Path(path).parent, os.W_OK):
+                    raise ReadOnlyError(f"{self.address} cannot be written.", path=path) from error
+                held = "lock" in text or "different configuration" in text or "already attached" in text
+                if "version number" in text:
+                    raise SeqlakeError(
+                        f"{self.address}: {text.splitlines()[0]}", hint="Install a newer DuckDB."
+                    ) from error
+                if not held:
+                    raise DatasetNotFoundError(
+                        f"Expected a DuckDB file at {self.address}, found something else ({text.splitlines()[0]}).",
+                        path=path,
+                        hint="Catalogs in other databases are written `sqlite:` or `postgres:`.",
+                    ) from error
+                if time.monotonic() > until:
+                    raise self._held(read_only=read_only) from error
+            time.sleep(random.uniform(0.01, 0.1))  # noqa: S311 - rivals must not wait in step
+
+    def _held(self, *, read_only: bool) -> SeqlakeError:
+        kind = SeqlakeError if read_only else ReadOnlyError
+        return kind(
+            f"{self.address} is open for writing in another process, and a DuckDB file serves one process at a time.",
+            path=self.address.target,
+            hint="Close it there; a catalog in SQLite or PostgreSQL serves many.",
+        )
+
+
+class PostgresCatalog(_Catalog):
+    """A catalog in PostgreSQL: any number of processes anywhere."""
+
+    def exists(self) -> bool:
+        """Whether it holds a DuckLake."""
+        with self._opened("READ ONLY") as connection:
+            return "ducklake_snapshot" in Session(connection, "postgres").tables("ducklake_")
+
+    @contextmanager
+    def reading(self) -> Iterator[Session]:
+        """One state of the catalog."""
+        with self._opened("ISOLATION LEVEL REPEATABLE READ READ ONLY") as connection:
+            yield Session(connection, "postgres")
+
+    @contextmanager
+    def writing(self, *, make: bool = False) -> Iterator[Session]:
+        """One of our writers at a time; one of DuckDB's that began before is a rival."""
+        with self._opened("ISOLATION LEVEL READ COMMITTED", make=make) as connection:
+            if not make:
+                # Held against other writers, DuckDB's inserts included; readers go on.
+                connection.execute("LOCK TABLE ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE")
+            yield Session(connection, "postgres")
+
+    @contextmanager
+    def _opened(self, mode: str, *, make: bool = False) -> Iterator[Any]:
+        psycopg = plugins.require("psycopg", extra="ducklake")
+        try:
+            connection = psycopg.connect(self.address.target, autocommit=True)
+        except psycopg.Error as error:
+            raise DatasetNotFoundError(
+                f"Expected a DuckLake catalog at {self.address}, found no connection: {error}".rstrip(),
+                path=str(self.address),
+            ) from error
+        try:
+            connection.execute("SET timezone = 'UTC'")
+            if self.address.metadata_schema is not None:
+                quoted = '"' + self.address.metadata_schema.replace('"', '""') + '"'
+                if make:
+                    connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted}")
+                connection.execute(f"SET search_path = {quoted}")
+            connection.execute(f"BEGIN TRANSACTION {mode}")
+            yield connection
+            self._commit(connection, psycopg)
+        except psycopg.Error as error:
+            raise self._translated(error, psycopg) from error
+        finally:
+            with suppress(psycopg.Error):
+                connection.close()
+
+    def _commit(self, connection: Any, psycopg: Any) -> None:
+        try:
+            connection.execute("COMMIT")
+        except psycopg.OperationalError as error:
+            if not connection.closed:
+                raise
+            raise CommitUnknownError(
+                f"{self.address}: the connection was lost while a commit was under way. It may have been made.",
+                path=str(self.address),
+                hint="`ds.versions()` shows whether it was; look before you commit the same rows again.",
+            ) from error
+
+    def _translated(self, error: Exception, psycopg: Any) -> Exception:
+        errors = psycopg.errors
+        if isinstance(error, errors.UniqueViolation | errors.SerializationFailure | errors.DeadlockDetected):
+            return RivalError(str(error))
+        if isinstance(error, errors.UndefinedTable):
+            return self._missing()
+        if isinstance(error, errors.InsufficientPrivilege | errors.ReadOnlySqlTransaction):
+            return ReadOnlyError(f"{self.address} cannot be written: {error}".rstrip(), path=str(self.address))
+        return error
+
+
+def moment(text: str, /) -> datetime:
+    """A time as the catalogs write it."""
+    read = datetime.fromisoformat(text.strip())
+    return read.replace(tzinfo=UTC) if read.tzinfo is None else read.astimezone(UTC)
+
+
+def text_of(time_: datetime, /) -> str:
+    """A time as DuckLake's clients write it."""
+    return time_.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f+00")

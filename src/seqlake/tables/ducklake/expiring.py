@@ -1,0 +1,198 @@
+"""Forgetting versions: snapshots that changed this table alone go, and the files that no snapshot names any more.
+
+A snapshot belongs to the whole lake. One that changed another table as well stays, so that nobody's history is lost;
+what it shows of this table stays with it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from seqlake.tables._lakes.engine import LakeFile
+from seqlake.tables.ducklake import reading
+from seqlake.tables.ducklake.catalogs import moment, text_of
+from seqlake.tables.standalone.names import OURS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from seqlake.tables.ducklake.catalogs import Session
+    from seqlake.tables.ducklake.reading import Place
+
+_BATCH = 500
+_PATH = re.compile(rf"{OURS}/files/[^'\",\]}}]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doomed:
+    """What an expiry removes.
+
+    Attributes:
+        snapshots: Their numbers.
+        files: (number, path) of data files.
+        deletes: (number, path) of files of deletes.
+    """
+
+    snapshots: Sequence[int]
+    files: Sequence[tuple[int, str]]
+    deletes: Sequence[tuple[int, str]]
+
+
+def doomed(session: Session, place: Place, limit: datetime, /) -> Doomed:
+    """What versions replaced before `limit` leave behind."""
+    told = session.rows(
+        "SELECT s.snapshot_id, CAST(s.snapshot_time AS VARCHAR), c.changes_made FROM ducklake_snapshot s "
+        "LEFT JOIN ducklake_snapshot_changes c ON c.snapshot_id = s.snapshot_id ORDER BY s.snapshot_id"
+    )
+    mine = [
+        (number, moment(when), _alone(place, changes or "", number))
+        for number, when, changes in told
+        if number == place.since or place.id in reading.changed(changes or "")
+    ]
+    gone = [number for (number, _, alone), (_, replaced, _) in itertools.pairwise(mine) if alone and replaced < limit]
+    left = sorted({number for number, _, _ in told} - set(gone))
+    files = _unseen(session, place, "ducklake_data_file", "data_file_id", left)
+    deletes = _unseen(session, place, "ducklake_delete_file", "delete_file_id", left)
+    return Doomed(snapshots=gone, files=files, deletes=deletes)
+
+
+def _alone(place: Place, changes: str, number: int) -> bool:
+    """Whether a snapshot changed this table and nothing else."""
+    others = set(reading.changed(changes)) - {place.id}
+    if number == place.since:
+        return not others and changes.startswith("created_table:") and changes.count("created_") == 1
+    return not others and "created_" not in changes and "dropped_" not in changes
+
+
+def _unseen(session: Session, place: Place, table: str, key: str, left: Sequence[int]) -> list[tuple[int, str]]:
+    """Ended files that no snapshot left sees."""
+    found = []
+    for number, path, relative, begin, end in session.rows(
+        f"SELECT {key}, path, path_is_relative, begin_snapshot, end_snapshot FROM {table} "
+        "WHERE table_id = ? AND end_snapshot IS NOT NULL",
+        place.id,
+    ):
+        if not any(begin <= snapshot < end for snapshot in left):
+            found.append((number, place.resolved(path, relative=bool(relative))))
+    return found
+
+
+def forget(session: Session, place: Place, gone: Doomed, now: datetime, /) -> list[str]:
+    """Take all of it out of the catalog.
+
+    Returns:
+        The paths of files below the data path that nothing names any more; they are scheduled for removal, as
+        DuckLake's own expiry does it, so that a crash loses none of them.
+    """
+    _delete(session, "ducklake_snapshot", "snapshot_id", gone.snapshots)
+    _delete(session, "ducklake_snapshot_changes", "snapshot_id", gone.snapshots)
+    numbers = [number for number, _ in gone.files]
+    for table in (
+        "ducklake_data_file",
+        "ducklake_file_column_stats",
+        "ducklake_file_variant_stats",
+        "ducklake_file_partition_value",
+        "ducklake_delete_file",
+    ):
+        _delete(session, table, "data_file_id", numbers)
+    deletes = [number for number, _ in gone.deletes]
+    _delete(session, "ducklake_delete_file", "delete_file_id", deletes)
+    if f"ducklake_inlined_delete_{place.id}" in session.tables("ducklake_inlined_delete_"):
+        _delete(session, f"ducklake_inlined_delete_{place.id}", "file_id", numbers)
+    left = [number for (number,) in session.rows("SELECT snapshot_id FROM ducklake_snapshot ORDER BY snapshot_id")]
+    for name, _ in reading.inlined_tables(session, place):
+        _forget_rows(session, name, left)
+    named = {file.path for file in retained(session, place)} | _delete_paths(session, place)
+    paths = [path for _, path in (*gone.files, *gone.deletes) if path not in named and _ours(path)]
+    session.insert(
+        "ducklake_files_scheduled_for_deletion",
+        [(number, path, True, text_of(now)) for number, path in enumerate(paths)],
+    )
+    return paths
+
+
+def unschedule(session: Session, paths: Sequence[str], /) -> None:
+    """The files are removed."""
+    _delete(session, "ducklake_files_scheduled_for_deletion", "path", paths)
+
+
+def scheduled(session: Session, place: Place, limit: datetime, /) -> list[str]:
+    """Files of this table that somebody scheduled for removal before a moment."""
+    folder = place.path.removeprefix(place.data_path)
+    found = session.rows(
+        "SELECT path, path_is_relative, CAST(schedule_start AS VARCHAR) FROM ducklake_files_scheduled_for_deletion"
+    )
+    return [path for path, relative, when in found if relative and path.startswith(folder) and moment(when) < limit]
+
+
+def retained(session: Session, place: Place, /) -> list[LakeFile]:
+    """Every data file of every table of the lake that a snapshot names: what is ours beside them serves all tables.
+
+    Rows that lie in the catalog are among them, as the texts that they hold.
+    """
+    files = [LakeFile(path=path, rows=rows, nbytes=nbytes) for path, rows, nbytes in _all_files(session, place)]
+    texts = sorted(_inlined_texts(session))
+    if texts:
+        held = pa.table({"text": pa.array(texts, pa.string())})
+        files.append(LakeFile(path="ducklake_inlined_data", rows=len(texts), nbytes=held.nbytes, held=held))
+    return files
+
+
+def _inlined_texts(session: Session) -> set[str]:
+    """Paths of ours in rows of any table that lie in the catalog, at any depth."""
+    found: set[str] = set()
+    for name in session.tables("ducklake_inlined_data_"):
+        if name != "ducklake_inlined_data_tables":
+            for row in session.rows(f"SELECT * FROM {name}"):
+                for cell in row:
+                    text = bytes(cell).decode("utf-8", "replace") if isinstance(cell, bytes | memoryview) else str(cell)
+                    found.update(_PATH.findall(text))
+    return found
+
+
+def _all_files(session: Session, place: Place) -> list[tuple[str, int, int]]:
+    found = []
+    for path, relative, rows, nbytes, table, table_relative, schema, schema_relative in session.rows(
+        "SELECT d.path, d.path_is_relative, d.record_count, d.file_size_bytes, t.path, t.path_is_relative, s.path, "
+        "s.path_is_relative FROM ducklake_data_file d JOIN (SELECT DISTINCT table_id, schema_id, path, "
+        "path_is_relative FROM ducklake_table) t ON t.table_id = d.table_id "
+        "JOIN ducklake_schema s ON s.schema_id = t.schema_id"
+    ):
+        above = (place.data_path if schema_relative else "") + schema
+        folder = (above if table_relative else "") + table
+        whole = (folder if relative else "") + path
+        found.append((whole.removeprefix(place.data_path), rows, nbytes))
+    return found
+
+
+def _delete_paths(session: Session, place: Place) -> set[str]:
+    return {
+        place.resolved(path, relative=bool(relative))
+        for path, relative in session.rows(
+            "SELECT path, path_is_relative FROM ducklake_delete_file WHERE table_id = ?", place.id
+        )
+    }
+
+
+def _forget_rows(session: Session, table: str, left: Sequence[int]) -> None:
+    spans = session.rows(f"SELECT DISTINCT begin_snapshot, end_snapshot FROM {table} WHERE end_snapshot IS NOT NULL")
+    for begin, end in spans:
+        if not any(begin <= snapshot < end for snapshot in left):
+            session.run(f"DELETE FROM {table} WHERE begin_snapshot = ? AND end_snapshot = ?", begin, end)
+
+
+def _delete(session: Session, table: str, key: str, values: Sequence[object]) -> None:
+    for start in range(0, len(values), _BATCH):
+        part = values[start : start + _BATCH]
+        session.run(f"DELETE FROM {table} WHERE {key} IN ({', '.join('?' * len(part))})", *part)
+
+
+def _ours(path: str) -> bool:
+    """Whether it lies below the data path: what lies elsewhere is somebody else's."""
+    return "://" not in path and not path.startswith("/")

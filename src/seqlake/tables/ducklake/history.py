@@ -1,0 +1,149 @@
+"""The versions of a table: the snapshots of its lake that changed it, with what they did and how many rows they had."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from seqlake.protocols import Version
+from seqlake.tables.ducklake import reading
+from seqlake.tables.ducklake.catalogs import moment
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+    from seqlake.tables.ducklake.catalogs import Session
+    from seqlake.tables.ducklake.files import Files
+    from seqlake.tables.ducklake.reading import Place
+
+_OURS = "seqlake"
+
+
+def operation_of(changes: str, extra: str | None, table: int, /, *, made: bool) -> str:
+    """What a snapshot did to a table: as seqlake wrote it down, else from what changed."""
+    try:
+        told = json.loads(extra or "{}")
+        return str(told[_OURS]["operation"])
+    except (ValueError, LookupError, TypeError):
+        pass
+    verbs = reading.changed(changes).get(table, set())
+    added = bool(verbs & {"inserted_into_table", "inlined_insert"})
+    removed = bool(verbs & {"deleted_from_table", "inlined_delete"})
+    if made:
+        return "create"
+    if added and removed:
+        return "upsert"
+    if added or removed:
+        return "append" if added else "delete"
+    return "evolve" if "altered_table" in verbs else "rewrite"
+
+
+def extra_of(operation: str, transaction: str, /) -> str:
+    """What seqlake writes down with a snapshot, so that it is known again."""
+    return json.dumps({_OURS: {"operation": operation, "transaction": transaction}})
+
+
+def versions(session: Session, place: Place, files: Files, /) -> list[Version]:
+    """Those that can be read, oldest first."""
+    numbers = sorted(reading.touching(session, place))
+    rows = dict(zip(numbers, _counted(session, place, files, numbers), strict=True))
+    told = session.rows(
+        "SELECT s.snapshot_id, CAST(s.snapshot_time AS VARCHAR), c.changes_made, c.commit_extra_info "
+        "FROM ducklake_snapshot s LEFT JOIN ducklake_snapshot_changes c ON c.snapshot_id = s.snapshot_id "
+        "WHERE s.snapshot_id >= ? ORDER BY s.snapshot_id",
+        place.since,
+    )
+    return [
+        Version(
+            id=number,
+            time=moment(when),
+            operation=operation_of(changes or "", extra, place.id, made=number == place.since),
+            rows=rows[number],
+        )
+        for number, when, changes, extra in told
+        if number in rows
+    ]
+
+
+def times(session: Session, place: Place, /) -> list[tuple[int, datetime]]:
+    """(snapshot, time) of those that changed the table, oldest first."""
+    mine = set(reading.touching(session, place))
+    told = session.rows(
+        "SELECT snapshot_id, CAST(snapshot_time AS VARCHAR) FROM ducklake_snapshot ORDER BY snapshot_id"
+    )
+    return [(number, moment(when)) for number, when in told if number in mine]
+
+
+def version_at(session: Session, place: Place, number: int, /) -> Version:
+    """One version without its rows, which the files tell."""
+    ((when, changes, extra),) = session.rows(
+        "SELECT CAST(s.snapshot_time AS VARCHAR), c.changes_made, c.commit_extra_info FROM ducklake_snapshot s "
+        "LEFT JOIN ducklake_snapshot_changes c ON c.snapshot_id = s.snapshot_id WHERE s.snapshot_id = ?",
+        number,
+    )
+    operation = operation_of(changes or "", extra, place.id, made=number == place.since)
+    return Version(id=number, time=moment(when), operation=operation, rows=0)
+
+
+def _counted(session: Session, place: Place, files: Files, numbers: Sequence[int]) -> list[int]:
+    """[numbers] rows at each snapshot, from when each file, delete and inlined row came and went."""
+    steps: Counter[int] = Counter()
+    gone: dict[int, list[int]] = {}
+    inlined = f"ducklake_inlined_delete_{place.id}"
+    if inlined in session.tables("ducklake_inlined_delete_"):
+        for file, begin in session.rows(f"SELECT file_id, begin_snapshot FROM {inlined}"):
+            gone.setdefault(file, []).append(begin)
+    ends: dict[int, int] = {}
+    merged: set[int] = set()
+    for file, path, relative, count, begin, end, partial in session.rows(
+        "SELECT data_file_id, path, path_is_relative, record_count, begin_snapshot, end_snapshot, partial_max "
+        "FROM ducklake_data_file WHERE table_id = ?",
+        place.id,
+    ):
+        ends[file] = _never(end)
+        merged |= {file} if partial is not None else set()
+        begun: Mapping[int, int] = {begin: count}
+        if partial is not None:
+            where = place.resolved(path, relative=bool(relative))
+            row = reading.FileRow(id=file, path=where, rows=count, nbytes=0, begin=begin, partial_max=partial)
+            begun = Counter(files.begun(row).tolist())
+        for snapshot, rows in begun.items():
+            _stay(steps, rows, snapshot, ends[file])
+        for snapshot in gone.get(file, ()):
+            _stay(steps, -1, snapshot, ends[file])
+    for file, path, relative, form, count, begin, end, partial in session.rows(
+        "SELECT data_file_id, path, path_is_relative, format, delete_count, begin_snapshot, end_snapshot, partial_max "
+        "FROM ducklake_delete_file WHERE table_id = ?",
+        place.id,
+    ):
+        until = min(_never(end), ends.get(file, 0))
+        since: Mapping[int, int] = {begin: count}
+        if partial is not None or file in merged:  # DuckDB does not always say that it put deletes together
+            since = files.deleted_since(place.resolved(path, relative=bool(relative)), form)
+        for snapshot, rows in since.items():
+            _stay(steps, -rows, snapshot or begin, until)
+    for name, _ in reading.inlined_tables(session, place):
+        for begin, end in session.rows(f"SELECT begin_snapshot, end_snapshot FROM {name}"):
+            _stay(steps, 1, begin, _never(end))
+    return _running(steps, numbers)
+
+
+def _running(steps: Mapping[int, int], numbers: Sequence[int]) -> list[int]:
+    found, total, waiting = [], 0, sorted(steps.items(), reverse=True)
+    for number in numbers:
+        while waiting and waiting[-1][0] <= number:
+            total += waiting.pop()[1]
+        found.append(total)
+    return found
+
+
+def _stay(steps: Counter[int], rows: int, begin: int, end: int) -> None:
+    if begin < end:
+        steps[begin] += rows
+        steps[end] -= rows
+
+
+def _never(end: int | None) -> int:
+    return 1 << 62 if end is None else end

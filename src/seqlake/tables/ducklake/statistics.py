@@ -1,0 +1,142 @@
+"""Bounds of columns as DuckLake keeps them: text, per file and for the whole table; nothing where it is not known.
+
+A bound that is missing prunes nothing; a wrong one would lose rows, so what cannot be compared surely is left out.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from seqlake.tables.ducklake.catalogs import Session
+    from seqlake.tables.ducklake.reading import Place
+    from seqlake.tables.ducklake.types import Field
+
+FLOATS = {"float32", "float64"}
+WHOLE = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
+
+
+def bound(value: object, column: Field, /) -> str | None:
+    """A least or greatest value as DuckLake writes it; None where it has no sure form here."""
+    kind = column.type
+    if isinstance(value, bool):
+        return str(value).lower() if kind == "boolean" else None
+    if isinstance(value, int) and kind in WHOLE:
+        return str(value)
+    if isinstance(value, int | float) and kind in FLOATS:
+        return repr(float(value))
+    if isinstance(value, str) and kind == "varchar" and "\0" not in value:
+        return value
+    if isinstance(value, Decimal) and kind.startswith("decimal"):
+        return f"{value:f}"
+    if isinstance(value, datetime) and kind in {"timestamp", "timestamp_us", "timestamp_s", "timestamp_ms"}:
+        return value.strftime("%Y-%m-%d %H:%M:%S.%f") if value.tzinfo is None else None
+    if isinstance(value, datetime) and kind == "timestamptz" and value.tzinfo is not None:
+        return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f+00")
+    if isinstance(value, date) and not isinstance(value, datetime) and kind == "date":
+        return value.isoformat()
+    return None
+
+
+def file_rows(
+    file: int, table: int, rows: int, columns: Sequence[Field], known: Mapping[str, tuple[object, object, int]], /
+) -> list[tuple[Any, ...]]:
+    """The rows of `ducklake_file_column_stats` for a file of ours."""
+    found: list[tuple[Any, ...]] = []
+    for column in columns:
+        if column.children or column.name not in known:
+            found += [(file, table, leaf.id, None, None, None, None, None, None, None) for leaf in column.leaves]
+            continue
+        low, high, nan = _bounds(column, known[column.name], rows)
+        nulls = known[column.name][2]
+        found.append((file, table, column.id, None, rows - nulls, nulls, low, high, nan, None))
+    return found
+
+
+def _bounds(column: Field, known: tuple[object, object, int], rows: int) -> tuple[str | None, str | None, bool | None]:
+    """(least, greatest, whether NaN is among the values) of a scalar column."""
+    low, high = bound(known[0], column), bound(known[1], column)
+    if low is None or high is None:
+        low = high = None
+    nan = None
+    if column.type in FLOATS:
+        # Our statistics have no bounds where a NaN stands.
+        nan = low is None and rows > known[2]
+    return low, high, nan
+
+
+def widen(
+    session: Session,
+    place: Place,
+    columns: Sequence[Field],
+    files: Iterable[tuple[int, Mapping[str, tuple[object, object, int]]]],
+    /,
+) -> None:
+    """Take files into the bounds that DuckLake keeps of the whole table.
+
+    Args:
+        session: A writing transaction.
+        place: The table.
+        columns: Its columns.
+        files: Rows of each file, and what is known of its scalar columns.
+    """
+    kept = {
+        row[0]: row[1:]
+        for row in session.rows(
+            "SELECT column_id, contains_null, contains_nan, min_value, max_value FROM ducklake_table_column_stats "
+            "WHERE table_id = ?",
+            place.id,
+        )
+    }
+    listed = list(files)
+    for column in columns:
+        for leaf in column.leaves:
+            found = kept.get(leaf.id)
+            for rows, known in listed:
+                told = known.get(column.name) if leaf is column else None
+                found = _merged(leaf, found, rows, told)
+            if found is None or found == kept.get(leaf.id):
+                continue
+            session.run(
+                "DELETE FROM ducklake_table_column_stats WHERE table_id = ? AND column_id = ?", place.id, leaf.id
+            )
+            session.insert("ducklake_table_column_stats", [(place.id, leaf.id, *found, None)])
+
+
+def _merged(
+    leaf: Field, old: Sequence[Any] | None, rows: int, told: tuple[object, object, int] | None
+) -> tuple[Any, ...]:
+    if told is None:
+        return (None, None, None, None)
+    low, high, nan = _bounds(leaf, told, rows)
+    null: bool | None = told[2] > 0
+    if old is None:
+        return (null, nan, low, high)
+    null_before, nan_before, low_before, high_before = old
+    either_nan = None if leaf.type not in FLOATS or nan_before is None else bool(nan_before) or bool(nan)
+    null = True if null else (None if null_before is None else bool(null_before))
+    if rows == told[2]:  # nothing but nulls moves no bound
+        return (null, either_nan, low_before, high_before)
+    if low is None or low_before is None or high_before is None:
+        return (null, either_nan, None, None)
+    least = min(low, low_before, key=lambda text: _ordered(leaf, text))
+    greatest = max(high or low, high_before, key=lambda text: _ordered(leaf, text))
+    return (null, either_nan, least, greatest)
+
+
+def _ordered(column: Field, text: str) -> Any:
+    """What DuckLake's text of a value is ordered by."""
+    if column.type in WHOLE:
+        return int(text)
+    if column.type in FLOATS:
+        return float(text)
+    if column.type.startswith("decimal"):
+        try:
+            return Decimal(text)
+        except InvalidOperation:
+            return Decimal(0)
+    return text.encode() if column.type == "varchar" else text

@@ -1,0 +1,274 @@
+"""One commit to an Iceberg table: columns, property, data files and index at once, on top of exactly one snapshot."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from copy import copy
+from typing import TYPE_CHECKING, Any
+
+from seqlake.errors import CommitConflictError, CommitUnknownError, SchemaMismatchError
+from seqlake.shards.parquet.footer import read_footer
+from seqlake.tables._lakes import paths
+from seqlake.tables._lakes.engine import RivalError
+from seqlake.tables._lakes.types import PROPERTY
+from seqlake.tables.iceberg import datafiles, history, offsets, schemas
+from seqlake.tables.iceberg.listing import below
+from seqlake.tables.standalone import names
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table, Transaction
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.name_mapping import MappedField
+
+    from seqlake.protocols import Version
+    from seqlake.tables._lakes.engine import LakeFile, LakeState, Proposal
+    from seqlake.tables.iceberg.engine import IcebergEngine
+
+_PRODUCERS = "_snapshot_producers"  # private in pyiceberg: what its own retries would make anew
+
+
+def commit(engine: IcebergEngine, proposal: Proposal, /) -> Version:
+    """Make a proposal the next snapshot; `IcebergEngine.commit` says what it raises."""
+    # What changes the columns or the property is looked at once more: no requirement of a commit guards the property.
+    anew = proposal.schema is not None or proposal.mixtrain is not None
+    table = _on_top_of(engine, proposal.base, anew=anew)
+    made = _transaction(table)
+    if proposal.schema is not None:
+        with made.update_schema() as update:
+            schemas.evolve(update, table.metadata.schema(), proposal.schema, proposal.renamed)
+        _keep_names(table, made)
+        _refuse_other_ids(engine, proposal, schemas.field_ids(made.table_metadata.schema()))
+    _set_properties(made, proposal)
+    produce = _producer(made, proposal)
+    metadata = made.table_metadata
+    for one in proposal.add:
+        produce.append_data_file(datafiles.data_file(one, _location(table, one.path), metadata))
+    for gone in _leaving(engine, table, proposal.remove):
+        produce.delete_data_file(gone)
+    live = _live(proposal)
+    produce.commit()
+    return _finish(engine, table, made, produce, proposal.transaction.id, live)
+
+
+def rollback(engine: IcebergEngine, version: int | str, base: LakeState, /) -> Version:
+    """A new snapshot with the manifests of an old one; `IcebergEngine.rollback` says what it raises."""
+    table = _on_top_of(engine, base, anew=True)
+    old = history.find(table.metadata, version)
+    transaction = names.new_transaction()
+    made = _transaction(table)
+    produce = _restoring(made, old, table.io, _summary(transaction, "rollback"))
+    live = engine.state(version).files
+    produce.commit()
+    return _finish(engine, table, made, produce, transaction, live)
+
+
+def _transaction(table: Table) -> Transaction:
+    """A transaction that works out the metadata to come once for each step; pyiceberg's does for each look at them."""
+    from pyiceberg.table import Transaction as Plain
+
+    class Remembering(Plain):  # type: ignore[misc, unused-ignore]  # Any where pyiceberg is not installed
+        _seen: tuple[Any, Any] | None = None
+
+        @property
+        def table_metadata(self) -> TableMetadata:
+            if self._seen is None or self._seen[0] is not self._updates:
+                self._seen = (self._updates, super().table_metadata)
+            known: TableMetadata = self._seen[1]
+            return known
+
+    return Remembering(table)
+
+
+def _on_top_of(engine: IcebergEngine, base: LakeState, *, anew: bool) -> Table:
+    """The table, if it still is what everything was checked against; a copy, which no other thread loads anew."""
+    table = copy(engine.load() if anew else engine.table)
+    metadata = table.metadata
+    now = history.version_of(metadata.current_snapshot()).id
+    if now != base.version.id or history.property_of(metadata, None) != base.mixtrain:
+        raise RivalError
+    if not schemas.arrow_schema(metadata.schema()).equals(base.schema):
+        raise RivalError
+    return table
+
+
+def _set_properties(made: Transaction, proposal: Proposal) -> None:
+    if proposal.mixtrain is not None:
+        made.set_properties({PROPERTY: proposal.mixtrain})
+
+
+def _keep_names(table: Table, made: Transaction) -> None:
+    """A name that is used again goes on meaning its first column in files without ids.
+
+    pyiceberg hands it to the new column, and old files would fill that with the cells of the one that was dropped.
+    """
+    from pyiceberg.table.name_mapping import NameMapping
+
+    old, new = table.metadata.name_mapping(), made.table_metadata.name_mapping()
+    if old is None or new is None:
+        return
+    after = {one.field_id: one for one in new.root}
+    taken = {name for one in old.root for name in one.names}
+    fields = []
+    for one in old.root:
+        now = after.pop(one.field_id, one)
+        names_now = [*now.names, *(name for name in one.names if name not in now.names)]
+        fields.append(_mapped(one.field_id, names_now, now.fields))
+    for one in after.values():
+        free = [name for name in one.names if name not in taken]
+        fields.append(_mapped(one.field_id, free, one.fields))
+    wanted = NameMapping(fields).model_dump_json()
+    if wanted != new.model_dump_json():
+        made.set_properties({"schema.name-mapping.default": wanted})
+
+
+def _mapped(number: int | None, names: Sequence[str], fields: Sequence[MappedField]) -> MappedField:
+    from pyiceberg.table.name_mapping import MappedField
+
+    told: dict[str, Any] = {"field-id": number, "names": list(names), "fields": list(fields)}
+    return MappedField(**told)
+
+
+def _refuse_other_ids(engine: IcebergEngine, proposal: Proposal, ids: Mapping[str, int]) -> None:
+    """Refuse files that number their columns otherwise: every client would take one column for another.
+
+    Files of our own are numbered when they are written, so a rival's new column can make their numbers wrong.
+    """
+    for one in proposal.add:
+        footer = read_footer(paths.blob_at(engine.store, one.path, storage=engine.storage))
+        found = {field.name: number for field in footer.schema if (number := schemas.stored_id(field)) is not None}
+        other = [name for name, number in found.items() if ids.get(name) != number]
+        if other:
+            error = CommitConflictError(
+                f"Nothing was committed: {one.path} numbers {', '.join(other[:3])} otherwise than the table does.",
+                path=engine.root,
+                hint="Make the change again.",
+            )
+            error.replay = True
+            raise error
+
+
+def _summary(transaction: str, operation: str) -> dict[str, str]:
+    return {history.OPERATION: operation, history.TRANSACTION: transaction}
+
+
+def _producer(made: Transaction, proposal: Proposal) -> Any:
+    said = _summary(proposal.transaction.id, proposal.operation)
+    if proposal.mixtrain is not None:
+        said[PROPERTY] = proposal.mixtrain
+    update = made.update_snapshot(snapshot_properties=said)
+    return update.overwrite() if proposal.remove else update.merge_append()
+
+
+def _restoring(made: Transaction, old: Any, io: Any, said: Mapping[str, str]) -> Any:
+    """A producer that lists the manifests of an old snapshot, whose files and deletes keep their sequence numbers."""
+    from pyiceberg.table.snapshots import Operation, Summary
+    from pyiceberg.table.update.snapshot import _SnapshotProducer
+
+    class Restore(_SnapshotProducer):  # type: ignore[type-arg]  # generic in itself
+        def _existing_manifests(self) -> list[Any]:
+            return [] if old is None else list(old.manifests(io))
+
+        def _deleted_entries(self) -> list[Any]:
+            return []
+
+        def _validate_concurrency(self) -> None:
+            """Nothing is added or removed that could be in conflict; the branch must be where it was."""
+
+        def _summary(self, snapshot_properties: Mapping[str, str] = said) -> Summary:
+            told = {} if old is None or old.summary is None else old.summary.additional_properties
+            totals = {name: value for name, value in told.items() if name.startswith("total-")}
+            return Summary(operation=Operation.OVERWRITE, **totals, **snapshot_properties)
+
+    return Restore(Operation.OVERWRITE, made, io, snapshot_properties=dict(said))
+
+
+def _location(table: Table, path: str) -> str:
+    """A data file as manifests name it."""
+    return path if paths.is_outside(path) else f"{table.location().rstrip('/')}/{path}"
+
+
+def _leaving(engine: IcebergEngine, table: Table, remove: Sequence[LakeFile]) -> list[DataFile]:
+    wanted = {file.path for file in remove}
+    if not wanted:
+        return []
+    location = table.metadata.location
+    return [entry.data_file for entry in engine.entries(table) if below(location, entry.data_file.file_path) in wanted]
+
+
+def _live(proposal: Proposal) -> list[LakeFile]:
+    """The files of the version to come that were there before."""
+    gone = {file.path for file in proposal.remove}
+    return [file for file in proposal.base.files if file.path not in gone]
+
+
+def _finish(
+    engine: IcebergEngine, table: Table, made: Transaction, produce: Any, transaction: str, live: Sequence[LakeFile]
+) -> Version:
+    """Put the index beside the snapshot, and commit both."""
+    index = _write_index(engine, table, made, produce, transaction, live)
+    try:
+        _send(engine, made, produce)
+    except (RivalError, SchemaMismatchError):
+        with suppress(OSError):
+            table.io.delete(index)
+        raise
+    number = produce.snapshot_id
+    # Looked up where the answer to the commit was lost.
+    return history.version_of(table.metadata.snapshot_by_id(number) or engine.load().metadata.snapshot_by_id(number))
+
+
+def _write_index(
+    engine: IcebergEngine, table: Table, made: Transaction, produce: Any, transaction: str, live: Sequence[LakeFile]
+) -> str:
+    rows, ground = engine.offsets.next(transaction, live) if engine.offsets is not None else ([], "")
+    number = produce.snapshot_id
+    snapshot = made.table_metadata.snapshot_by_id(number)
+    sequence = 0 if snapshot is None else snapshot.sequence_number or 0
+    file = offsets.put(table, transaction, rows, ground, snapshot=number, sequence=sequence)
+    with made.update_statistics() as update:
+        update.set_statistics(file)
+    return str(file.statistics_path)
+
+
+def _send(engine: IcebergEngine, made: Transaction, produce: Any) -> None:
+    """Commit once: a retry must be checked against what the rival did, which pyiceberg's own retries do not."""
+    from pyiceberg.exceptions import CommitFailedException, ValidationException
+
+    setattr(made, _PRODUCERS, [])
+    try:
+        made.commit_transaction()
+    except (CommitFailedException, ValidationException):
+        _clean(produce)
+        raise RivalError from None
+    except Exception as error:
+        if _is_there(engine, produce.snapshot_id):
+            return
+        if _was_locked(error):
+            _clean(produce)
+            raise RivalError from None
+        raise CommitUnknownError(
+            f"The catalog gave no answer to a commit of {engine.root}: {type(error).__name__}: {error}.",
+            path=engine.root,
+            hint=f"If a snapshot {produce.snapshot_id} is there, it was made; else make the change again.",
+        ) from error
+
+
+def _clean(produce: Any) -> None:
+    """Remove the manifests of a commit that was not made."""
+    produce._clean_all_uncommitted()  # noqa: SLF001 - what pyiceberg's own transaction calls
+
+
+def _is_there(engine: IcebergEngine, snapshot: int) -> bool:
+    """Whether a snapshot was committed after all, as far as the catalog answers."""
+    try:
+        return engine.load().metadata.snapshot_by_id(snapshot) is not None
+    except Exception:  # noqa: BLE001 - whatever fails here, the fate of the commit stays unknown
+        return False
+
+
+def _was_locked(error: Exception) -> bool:
+    """SQLite waited for its lock in vain: nothing was changed."""
+    return "database is locked" in str(error)

@@ -1,0 +1,130 @@
+"""Snapshot expiry: snapshots are forgotten, and what only they named is removed; nothing a readable one names is."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from seqlake.files.locations import is_local, join
+from seqlake.tables._lakes import paths
+from seqlake.tables._lakes.engine import Expired, LakeFile, RivalError
+from seqlake.tables.iceberg import offsets
+from seqlake.tables.iceberg.listing import below, reachable
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+    from pyiceberg.table.metadata import TableMetadata
+    from pyiceberg.table.snapshots import Snapshot
+
+    from seqlake.tables.iceberg.engine import IcebergEngine
+
+_UNDER_WAY = timedelta(hours=2)  # an index file may lie there before the commit that names it
+_TRIES = 20
+
+
+def expire(engine: IcebergEngine, limit: datetime, /, *, dry_run: bool) -> Expired:
+    """Forget what was replaced before `limit`, but the heads of branches and tags.
+
+    Args:
+        engine: The table.
+        limit: What was the newest at any time since then stays readable.
+        dry_run: Only say what would be removed.
+    """
+    table = engine.load()
+    keep = _retained(table.metadata, limit)
+    gone = [one for one in table.metadata.snapshots if one.snapshot_id not in keep]
+    before = reachable(table.io, gone) | _indexes(engine, table.metadata, {one.snapshot_id for one in gone})
+    if gone and not dry_run:
+        table = _forget(engine, [one.snapshot_id for one in gone])
+        # What another client wrote meanwhile may name anything, so what is left is asked, not what was planned.
+        keep = {one.snapshot_id for one in table.metadata.snapshots}
+    left = [one for one in table.metadata.snapshots if one.snapshot_id in keep]
+    indexes = _indexes(engine, table.metadata, keep)
+    superfluous = (before | _orphans(engine, table)) - reachable(table.io, left) - indexes
+    location = table.metadata.location
+    removed = sorted(path for one in superfluous if not paths.is_outside(path := below(location, one)))
+    if not dry_run:
+        for path in removed:
+            with suppress(FileNotFoundError):
+                engine.store.delete([path])
+    return Expired(removed=removed, retained=_files(engine, table, left))
+
+
+def _retained(metadata: TableMetadata, limit: datetime) -> set[int]:
+    """What was the newest since `limit`, what branches and tags name, and what lies on no branch but is younger."""
+    moment = int(limit.timestamp() * 1000)
+    log = metadata.snapshot_log
+    keep = {ref.snapshot_id for ref in metadata.refs.values()}
+    for entry, after in zip(log, [*log[1:], None], strict=True):
+        if after is None or after.timestamp_ms >= moment:
+            keep.add(entry.snapshot_id)
+    on_main = {entry.snapshot_id for entry in log}
+    keep |= {s.snapshot_id for s in metadata.snapshots if s.snapshot_id not in on_main and s.timestamp_ms >= moment}
+    return keep
+
+
+def _forget(engine: IcebergEngine, snapshots: list[int]) -> Table:
+    """Remove snapshots from the table's metadata; the heads of branches and tags that are new are left alone."""
+    from pyiceberg.exceptions import CommitFailedException
+
+    for _ in range(_TRIES):
+        table = engine.load()
+        heads = {ref.snapshot_id for ref in table.metadata.refs.values()}
+        there = {one.snapshot_id for one in table.metadata.snapshots}
+        wanted = [one for one in snapshots if one in there and one not in heads]
+        if not wanted:
+            return table
+        try:
+            table.maintenance.expire_snapshots().by_ids(wanted).commit()
+        except CommitFailedException:
+            continue
+        return engine.load()
+    raise RivalError
+
+
+def _indexes(engine: IcebergEngine, metadata: TableMetadata, keep: set[int]) -> set[str]:
+    """The index files of these snapshots, with the grounds below them."""
+    named = {one.statistics_path for one in metadata.statistics if one.snapshot_id in keep}
+    sidecar = engine.offsets
+    return named | (set() if sidecar is None else {ground for path in named if (ground := sidecar.ground_of(path))})
+
+
+def _orphans(engine: IcebergEngine, table: Table) -> set[str]:
+    """Index files of ours that no snapshot names: of commits that were not made, or expired by another client."""
+    folder = below(table.metadata.location, table.location_provider().new_metadata_location("x"))
+    folder = folder.rpartition("/")[0]
+    if paths.is_outside(folder):
+        return set()
+    youngest = datetime.now(UTC) - _UNDER_WAY
+    named = {one.statistics_path for one in table.metadata.statistics}
+    found = set()
+    for path, _ in engine.store.list(folder):
+        transaction = path.rpartition("/")[2].partition("-")[0]
+        if path.endswith(offsets.SUFFIX) and _born(transaction) < youngest:
+            found.add(_located(table.metadata.location, path))
+    return found - named
+
+
+def _located(location: str, path: str) -> str:
+    return f"{location.rstrip('/')}/{path}" if not is_local(location) or "://" in location else join(location, path)
+
+
+def _born(transaction: str) -> datetime:
+    """When a transaction began: the first 48 bits of its id are milliseconds."""
+    try:
+        return datetime.fromtimestamp(int(transaction[:12], 16) / 1000, UTC)
+    except (ValueError, OverflowError, OSError):
+        return datetime.now(UTC)
+
+
+def _files(engine: IcebergEngine, table: Table, snapshots: list[Snapshot]) -> list[LakeFile]:
+    """Every data file of these snapshots, once, whole."""
+    found: dict[str, LakeFile] = {}
+    for snapshot in snapshots:
+        for entry in engine.manifests.entries(table.io, snapshot):
+            file = entry.data_file
+            path = below(table.metadata.location, file.file_path)
+            if path not in found:
+                found[path] = LakeFile(path=path, rows=file.record_count, nbytes=file.file_size_in_bytes)
+    return list(found.values())

@@ -1,0 +1,206 @@
+"""Batches of samples from row numbers: arrays of one shape copied as they lie, everything else decoded in portions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from seqlake.training.damage import Harm, is_damage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from seqlake.protocols import Ints
+    from seqlake.training.batches import Batch, Samples
+    from seqlake.training.gather import Ranges
+    from seqlake.training.rows.pictures import Pictures
+    from seqlake.training.rows.shards import RowShards
+    from seqlake.training.rows.values import Form
+
+_PORTION = 8 << 20  # bytes that are decoded at a time
+
+_Coming = tuple[int, "Batch", dict[str, Any]]
+"""Number of a batch, its decoded columns, and its pictures that are on their way."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RowChunk:
+    """Some steps' samples; portions of it are decoded as they are come to.
+
+    Attributes:
+        samples: The samples.
+        size: B, samples of a batch.
+        ranges: For each column that is copied, where its cells lie.
+        decoded: The columns that are not.
+        step: Batches of a portion.
+        origins: Bytes of a batch, about, by where they come from.
+        portion: Number of the portion that is decoded now.
+        values: Its columns.
+        coming: The next batch, whose pictures are being decoded.
+        pieces: The memory that `ranges` points into, which stays while it is in use.
+    """
+
+    samples: Samples
+    size: int
+    ranges: dict[str, Ranges]
+    decoded: list[Form]
+    step: int
+    origins: dict[str, float]
+    portion: int = -1
+    values: Batch = field(default_factory=dict)
+    coming: _Coming | None = None
+    pieces: tuple[memoryview, ...]
+
+
+class RowAssembler:
+    """`Assembler` of samples that are rows."""
+
+    def __init__(self, opened: RowShards, pictures: Pictures, *, tolerant: bool) -> None:
+        self.opened = opened
+        self._pictures = pictures
+        self._tolerant = tolerant
+        self._buffers: dict[str, Any] | None = None
+
+    def reuse_buffers(self) -> None:
+        """From now on arrays that are copied are written where the batch before was."""
+        self._buffers = {}
+
+    def prepare(self, samples: Samples, *, size: int) -> RowChunk:
+        """Find where the cells of some batches lie; see `Assembler.prepare`."""
+        opened, rows = self.opened, samples.rows
+        if not self._tolerant:
+            opened.visit(rows)
+        ranges: dict[str, Ranges] = {}
+        decoded: list[Form] = []
+        for form in opened.forms:
+            if len(rows) and not self._tolerant and opened.is_flat(form.name, rows):
+                ranges[form.name] = opened.memory.ranges(opened.placed[form.name].address[rows], form.width, size=size)
+            else:
+                decoded.append(form)
+        step = max(1, int(_PORTION / max(1.0, opened.row_bytes * size)))
+        pieces = opened.memory.pieces if ranges else ()
+        origins = {"cache" if opened.is_fetched else "mapped": opened.row_bytes * size}
+        return RowChunk(
+            samples=samples, size=size, ranges=ranges, decoded=decoded, step=step, origins=origins, pieces=pieces
+        )
+
+    def batch(self, chunk: RowChunk, number: int) -> Batch:
+        """One batch of a chunk: arrays and lists, one value a sample in each."""
+        rows = chunk.samples.rows[number * chunk.size : (number + 1) * chunk.size]
+        coming = chunk.coming if chunk.coming is not None and chunk.coming[0] == number else self._begun(chunk, number)
+        _, batch, begun = coming
+        chunk.coming = None
+        if begun and (number + 1) * chunk.size < len(chunk.samples.rows):
+            chunk.coming = self._begun(chunk, number + 1)
+        for name, pictures in begun.items():
+            batch[name], failed = self._pictures.take(pictures)
+            for place, error in failed.items():
+                self._bad(name, int(rows[place]), error)
+        for form in self.opened.forms:
+            if form.name in chunk.ranges:
+                batch[form.name] = self._copied(form, chunk.ranges[form.name], number, len(rows))
+                if form.nullable:
+                    batch[f"{form.name}_mask"] = np.ones(len(rows), dtype=np.bool_)
+        names = [name for form in self.opened.forms for name in (form.name, f"{form.name}_mask")]
+        return {name: batch[name] for name in names if name in batch}
+
+    def close(self) -> None:
+        """End what is decoded ahead."""
+        self._pictures.close()
+
+    def _begun(self, chunk: RowChunk, number: int) -> _Coming:
+        """What is decoded of a batch, its pictures on their way."""
+        if not chunk.decoded:
+            return number, {}, {}
+        portion, within = divmod(number, chunk.step)
+        if portion != chunk.portion:
+            first = portion * chunk.step * chunk.size
+            wanted = chunk.samples.rows[first : first + chunk.step * chunk.size]
+            chunk.values, chunk.portion = self._decode(chunk.decoded, wanted), portion
+        own = slice(within * chunk.size, (within + 1) * chunk.size)
+        batch = {name: values[own] for name, values in chunk.values.items()}
+        begun = {form.name: self._pictures.begin(batch[form.name]) for form in chunk.decoded if form.pictures}
+        return number, batch, begun
+
+    def _bad(self, column: str, row: int, error: Exception) -> None:
+        """A picture that cannot be decoded."""
+        shard = int(self.opened.shard_of(np.array([row]))[0])
+        if not self._tolerant:
+            error.add_note(f"in column {column!r}, row {row}, {self.opened.file(shard)}")
+            raise error
+        self.opened.harms[row] = [Harm.of(error, column=column, file=self.opened.file(shard))]
+
+    def harmed(self, samples: Samples) -> dict[int, list[Harm]]:
+        """Place in a batch -> what was found wrong with its row while it was read."""
+        harms = self.opened.harms
+        return {
+            place: harms[row]
+            for place, row in enumerate(samples.rows.tolist() if harms else ())
+            if row in harms and place not in samples.bad
+        }
+
+    def _copied(self, form: Form, ranges: Ranges, number: int, count: int) -> Any:
+        assert form.shape is not None
+        out = None
+        if self._buffers is not None:
+            out = self._buffers.get(form.name)
+            if out is None or len(out) != count:
+                out = self._buffers[form.name] = np.empty((count, form.width), dtype=np.uint8)
+        return np.ndarray((count, *form.shape), form.dtype, ranges.copy(number, out=out))
+
+    def _decode(self, forms: Sequence[Form], rows: Ints) -> Batch:
+        """[n] rows of some columns, in the order asked for."""
+        values: Batch = {form.name: form.empty(len(rows)) for form in forms}
+        values |= {f"{form.name}_mask": np.zeros(len(rows), np.bool_) for form in forms if form.nullable}
+        shards = self.opened.shard_of(rows)
+        by_place = np.lexsort((rows, shards))
+        borders = np.flatnonzero(np.diff(shards[by_place], prepend=-1))
+        for places in np.split(by_place, borders[1:]) if len(rows) else ():
+            shard = int(shards[places[0]])
+            self._decode_shard(shard, forms, places, self.opened.within(rows[places], shard), values)
+        return values
+
+    def _decode_shard(self, shard: int, forms: Sequence[Form], places: Ints, rows: Ints, values: Batch) -> None:
+        try:
+            found = self.opened.read(shard, [form.name for form in forms], rows)
+            for form in forms:
+                first = 0
+                for cells in found.column(form.name).chunks:
+                    own = places[first : first + len(cells)]
+                    form.put(values[form.name], own, cells)
+                    if form.nullable:
+                        values[f"{form.name}_mask"][own] = cells.is_valid().to_numpy(zero_copy_only=False)
+                    first += len(cells)
+        except Exception as error:
+            if not self._tolerant or not is_damage(error):
+                raise
+            self._salvage(shard, forms, places, rows, values, error)
+
+    def _salvage(
+        self, shard: int, forms: Sequence[Form], places: Ints, rows: Ints, values: Batch, error: Exception
+    ) -> None:
+        """Read what can be read: halves, until bad rows stand alone."""
+        if len(rows) == 1 or self._fails_alike(shard, forms, rows, error):
+            harm = Harm.of(error, column="", file=self.opened.file(shard))
+            for row in self.opened.beyond(rows, shard).tolist():
+                self.opened.harms[row] = [harm]
+            return
+        middle = len(rows) // 2
+        self._decode_shard(shard, forms, places[:middle], rows[:middle], values)
+        self._decode_shard(shard, forms, places[middle:], rows[middle:], values)
+
+    def _fails_alike(self, shard: int, forms: Sequence[Form], rows: Ints, error: Exception) -> bool:
+        """Whether the shard as a whole cannot be read: then no message depends on the row."""
+        for row in (rows[:1], rows[-1:]):
+            try:
+                self.opened.read(shard, [form.name for form in forms], row)
+            except Exception as other:
+                if not is_damage(other):
+                    raise
+                if str(other) != str(error):
+                    return False
+            else:
+                return False
+        return True

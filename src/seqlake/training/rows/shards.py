@@ -1,0 +1,277 @@
+"""The shards that samples are read from: opened once, read row by row, let go of where memory is short."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from threading import Lock
+from time import monotonic, perf_counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from seqlake.errors import CacheTooSmallError
+from seqlake.files.memory import MemoryBlob
+from seqlake.training.cache import Cache
+from seqlake.training.fetch import Fetcher
+from seqlake.training.gather import Memory, torch
+from seqlake.training.residents import Residents
+from seqlake.training.rows.values import Form
+from seqlake.training.shard_cache import ShardCache
+from seqlake.training.shard_cache.layers import copyable, needs_copy, over
+from seqlake.training.telemetry import Fetched
+from seqlake.training.transfers import Transfers
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from seqlake.protocols import Blob, Ints, ShardReader
+    from seqlake.spec.schema import Schema
+    from seqlake.training.damage import Harm
+    from seqlake.training.survey import Survey
+    from seqlake.training.visits import Visits
+
+_FRESH = 0.05  # seconds for which a shard that was looked at counts as still the same file
+_UNKNOWN, _FLAT, _DECODED = 0, 1, 2
+
+
+class Placed:
+    """A column whose cells lie somewhere as they are handed out, in some shards at least.
+
+    Attributes:
+        address: [rows] of each cell.
+        how: [shards] whether a shard's cells are copied as they lie, or decoded.
+    """
+
+    def __init__(self, *, rows: int, shards: int) -> None:
+        self.address = np.zeros(rows, dtype=np.int64)
+        self.how = np.full(shards, _UNKNOWN, dtype=np.int8)
+
+
+class RowShards:
+    """What `Opened` is for windows, for datasets whose rows are samples; belongs to one process.
+
+    Attributes:
+        memory: What the addresses in `placed` point into.
+        forms: The columns wanted, in the order of batches.
+        placed: Those of them whose cells have one shape, and where they lie.
+        harms: Row -> what is wrong with it; only with `on_error`.
+        decoded: Bytes of memory that open shards hold.
+        seconds: Spent on opening and looking at shards.
+
+    Args:
+        schema: Of the dataset.
+        survey: The dataset, row by row.
+        cache: Room for what must be decompressed, or a folder for copies.
+        in_use: Shards that an order needs at any time, about.
+    """
+
+    def __init__(self, schema: Schema, survey: Survey, cache: Cache | None, *, in_use: int) -> None:
+        self.forms = [Form.of(schema[name]) for name in survey.singles]
+        self.memory = Memory()
+        rows, shards = survey.rows, len(survey.shards)
+        self.placed = {form.name: Placed(rows=rows, shards=shards) for form in self.forms if form.shape}
+        self.harms: dict[int, list[Harm]] = {}
+        self.decoded = 0
+        self.seconds = 0.0
+        self._survey = survey
+        self._in_use = in_use
+        self._lock = Lock()
+        self._readers: OrderedDict[int, ShardReader] = OrderedDict()
+        self._held: dict[int, int] = {}  # open shard -> bytes of memory
+        self._transfers = Transfers()
+        self._blobs: dict[int, list[tuple[Blob, int]]] = {}
+        self._seen = np.full(shards, -np.inf)
+        self._pinned: list[set[int]] = [set(), set()]  # of the chunk before, and of this one
+        self._residents: Residents | None = None
+        in_memory = cache is None or cache.path is None
+        self._limit = (cache if cache is not None and in_memory else Cache()).nbytes
+        if cache is not None and cache.path is not None:
+            copied = schema.select(survey.singles)
+            self._residents = Residents(
+                Fetcher(
+                    survey.shards, copied, cache=ShardCache(cache.path, limit=cache.nbytes), transfers=self._transfers
+                )
+            )
+        self._checked = False
+
+    # ---- which shard, which row
+
+    def shard_of(self, rows: Ints) -> Ints:
+        """[n] rows -> the shard of each."""
+        shards: Ints = np.searchsorted(self._survey.first_rows, rows, side="right") - 1
+        return shards
+
+    def within(self, rows: Ints, shard: int) -> Ints:
+        """[n] rows of a shard -> their numbers in it."""
+        own: Ints = rows - self._survey.first_rows[shard]
+        return own
+
+    def beyond(self, rows: Ints, shard: int) -> Ints:
+        """[n] row numbers of a shard -> those of the dataset."""
+        all_: Ints = rows + self._survey.first_rows[shard]
+        return all_
+
+    @property
+    def row_bytes(self) -> float:
+        """Of a row, about."""
+        return sum(shard.nbytes for shard in self._survey.shards) / max(1, self._survey.rows)
+
+    def file(self, shard: int) -> str:
+        """What messages call a shard."""
+        key = self._survey.shards[shard].key
+        return key.rpartition("#")[0] or key
+
+    # ---- open shards
+
+    def visit(self, rows: Ints) -> None:
+        """Find where the cells of these rows lie, and see that what is open is still the same files.
+
+        Raises:
+            ShardChangedError: A file changed under its map.
+            CacheTooSmallError: Shards that are decompressed do not fit into memory.
+        """
+        began = perf_counter()
+        if self.placed:
+            shards = np.unique(self.shard_of(rows))
+            for shard in shards[next(iter(self.placed.values())).how[shards] == _UNKNOWN].tolist():
+                self.reader(shard)
+            now = monotonic()
+            for shard in shards[self._seen[shards] < now - _FRESH].tolist():
+                for blob, _ in self._blobs.get(shard, ()):
+                    blob.view()
+                self._seen[shard] = now
+        self.seconds += perf_counter() - began
+
+    def reader(self, shard: int) -> ShardReader:
+        """A reader of a shard."""
+        with self._lock:
+            found = self._readers.get(shard)
+            if found is not None:
+                self._readers.move_to_end(shard)
+                return found
+            self._check_room()
+            torch()  # a second to import: here it counts as opening
+            found = self._readers[shard] = self._read(shard)
+            self._place(shard, found)
+            self.decoded += self._held.get(shard, 0)
+            while self.decoded > self._limit and len(self._readers) > 1:
+                self._forget(next(iter(self._readers)))
+            return found
+
+    def is_flat(self, name: str, rows: Ints) -> bool:
+        """Whether the cells of all these rows, which were visited, are copied as they lie."""
+        placed = self.placed.get(name)
+        return placed is not None and bool((placed.how[np.unique(self.shard_of(rows))] == _FLAT).all())
+
+    def read(self, shard: int, names: Sequence[str], rows: Ints) -> pa.Table:
+        """Some rows of a shard, decoded."""
+        reader = self.reader(shard)
+        return pa.Table.from_batches(reader.batches(names, rows=rows))
+
+    def _read(self, shard: int) -> ShardReader:
+        own = self._survey.shards[shard]
+        if self._residents is not None and needs_copy(own):
+            self._residents.come_to(np.array([shard]))
+            return self._residents.open[shard].shard.open()
+        files = copyable(own)
+        if files is None:
+            return own.open()
+        self._held[shard] = files.nbytes
+        blob = files.packed()
+        data = files.unpacked(self._transfers.whole(blob))
+        return over(own, MemoryBlob(data, location=blob.location)).open()
+
+    def _place(self, shard: int, reader: ShardReader) -> None:
+        start, stop = self._survey.first_rows[shard : shard + 2].tolist()
+        kept = self._blobs[shard] = []
+        for form in self.forms:
+            placed = self.placed.get(form.name)
+            if placed is None:
+                continue
+            flat = reader.flat(form.name)
+            view = None if flat is None else flat.blob.view()
+            inside = flat is not None and view is not None and form.fits(flat)
+            if inside and flat is not None and view is not None and len(flat.start):
+                inside = int(flat.start.min()) >= 0 and int(flat.start.max()) + form.width <= view.nbytes
+                low, _ = self.memory.hold(view)
+                placed.address[start:stop] = low + flat.start
+                kept.append((flat.blob, low))
+            placed.how[shard] = _FLAT if inside else _DECODED
+
+    def _forget(self, shard: int) -> None:
+        reader = self._readers.pop(shard)
+        self.decoded -= self._held.pop(shard, 0)
+        for placed in self.placed.values():
+            placed.how[shard] = _UNKNOWN
+        for _, low in self._blobs.pop(shard, ()):
+            self.memory.drop(low)
+        reader.close()
+
+    def _check_room(self) -> None:
+        """Refuse where the shards in use would be decompressed again and again."""
+        if self._checked:
+            return
+        self._checked = True
+        files = [copyable(shard) for shard in self._survey.shards] if self._residents is None else []
+        held = [0 if file is None else file.nbytes for file in files]
+        need = sum(sorted(held, reverse=True)[: self._in_use])
+        if need > self._limit:
+            raise CacheTooSmallError(
+                f"Shards are compressed or remote, and this order needs about {self._in_use} of {len(held)} at a time: "
+                f"{need / 1e6:,.1f} MB, where {self._limit / 1e6:,.1f} MB of memory are allowed.",
+                hint='Give a folder for decompressed copies, Loader(..., cache=Cache("/nvme/cache")), or more memory, '
+                "Cache(limit=...), or let fewer shards be in use: shuffle=Shuffle(lanes=, block=).",
+            )
+
+    # ---- what passes ask of it
+
+    @property
+    def portion(self) -> None:
+        """Samples that are prepared at a time, where that matters: here it does not."""
+
+    @property
+    def is_fetched(self) -> bool:
+        """Whether shards are copied to a folder as they are needed."""
+        return self._residents is not None
+
+    @property
+    def fetched(self) -> Fetched:
+        """What came from stores."""
+        if self._residents is not None:
+            return self._residents.fetched()
+        traffic = self._transfers.traffic
+        return Fetched(nbytes=traffic.nbytes, requests=traffic.requests, retries=traffic.retries)
+
+    def expect(self, visits: Visits, sample: int, *, then: Visits | None) -> None:
+        """Say when which shards will be needed: fetch the next ones ahead. For caches in a folder; see `Residents`."""
+        if self._residents is not None:
+            self._residents.begin(visits, sample=sample, then=then)
+
+    def leave(self, sample: int) -> None:
+        """Release local copies that no sample from this one on needs soon."""
+        if self._residents is None:
+            return
+        before, now = self._pinned
+        self._pinned = [now, set()]
+        for shard in self._residents.leave(sample, keep=before | now):
+            if shard in self._readers:
+                self._forget(shard)
+
+    def pin(self, rows: Ints) -> None:
+        """Keep the shards of these rows, which the order does not ask for, as long as this chunk is in use."""
+        self._pinned[1].update(np.unique(self.shard_of(rows)).tolist())
+
+    def harmed(self, rows: Ints) -> NDArray[np.bool_]:
+        """[n] whether something was found wrong with rows."""
+        return np.array([row in self.harms for row in rows.tolist()], dtype=np.bool_)
+
+    def harms_of(self, row: int) -> list[Harm]:
+        """What is wrong with a row."""
+        return self.harms.get(row, [])
+
+    def id_of(self, row: int) -> str | None:  # noqa: ARG002 - `Opened` has ids
+        """None: samples have no ids."""
+        return None

@@ -1,0 +1,251 @@
+"""Whatever is written comes back; whatever is damaged is an error or the right answer."""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import seqlake as sl
+from seqlake.errors import SeqlakeError
+from seqlake.formats import jsonl, mds, xsv
+
+pytest.importorskip("zstandard")
+
+DTYPES = ["uint8", "int16", "int64", "float16", "float32", "float64"]
+
+
+def floats(width: int) -> st.SearchStrategy:
+    return st.floats(width=width, allow_nan=False)
+
+
+@st.composite
+def arrays(draw, dtype: str, shape: tuple[int, ...] | None, ndim: int = 1):
+    dims = shape or tuple(draw(st.lists(st.integers(1, 4), min_size=ndim, max_size=ndim)))
+    size = math.prod(dims) * np.dtype(dtype).itemsize
+    return np.frombuffer(draw(st.binary(min_size=size, max_size=size)), dtype).reshape(dims)
+
+
+@st.composite
+def columns(draw) -> tuple[str, st.SearchStrategy]:
+    kind = draw(
+        st.sampled_from(["scalar", "int", "text", "bytes", "json", "number", "free", "named", "fixed", "images"])
+    )
+    dtype = draw(st.sampled_from(DTYPES))
+    ndim = draw(st.integers(1, 3))
+    shape = tuple(draw(st.lists(st.integers(1, 4), min_size=ndim, max_size=ndim)))
+    if kind == "scalar":
+        return dtype, st.floats(width=16, allow_nan=False) if "float" in dtype else st.integers(0, 100)
+    if kind == "free":
+        return "ndarray", arrays(dtype, None, ndim)
+    if kind == "named":
+        return f"ndarray:{dtype}", arrays(dtype, None, ndim)
+    if kind == "fixed":
+        return f"ndarray:{dtype}:{','.join(map(str, shape))}", arrays(dtype, shape)
+    if kind == "json":
+        return kind, st.recursive(st.none() | st.integers() | st.text(), st.lists, max_leaves=4)
+    if kind == "number":
+        return draw(
+            st.sampled_from(
+                [
+                    ("str_int", st.integers(-(1 << 63), (1 << 63) - 1)),
+                    ("str_float", st.floats(allow_nan=False)),
+                    ("str_decimal", st.decimals(allow_nan=False)),
+                ]
+            )
+        )
+    simple = {"int": st.integers(-(1 << 63), (1 << 63) - 1), "text": st.text(), "bytes": st.binary()}
+    if kind == "images":
+        return "jpeg_array", st.lists(st.binary(), min_size=1, max_size=3)
+    return {"text": "str"}.get(kind, kind), simple[kind]
+
+
+@st.composite
+def sets(draw) -> tuple[dict[str, str], list[dict[str, Any]]]:
+    kinds = draw(st.dictionaries(st.text("abcß", min_size=1, max_size=3), columns(), min_size=1, max_size=4))
+    made = st.fixed_dictionaries({name: values for name, (_, values) in kinds.items()})
+    return {name: encoding for name, (encoding, _) in kinds.items()}, draw(st.lists(made, min_size=1, max_size=8))
+
+
+def plain(value: Any) -> Any:
+    """As Arrow's Python values show it; arrays by their bits."""
+    if isinstance(value, np.ndarray):
+        return value.tobytes(), value.shape
+    if isinstance(value, np.generic):
+        return value.item()
+    return str(value) if isinstance(value, Decimal) else value
+
+
+def shown(value: Any, like: Any) -> Any:
+    if isinstance(like, np.ndarray):
+        return np.array(value, like.dtype).reshape(like.shape).tobytes(), like.shape
+    return value
+
+
+def check_round_trip(given_set, compression: str | None, limit: int | None) -> None:
+    encodings, samples = given_set
+    with tempfile.TemporaryDirectory() as folder:
+        out = f"{folder}/out"
+        with mds.writer(out, encodings, compression=compression, size_limit=limit, hashes=["md5"]) as writer:
+            writer.write_all(samples)
+        source = mds.scan(out)
+        found = [source[i] for i in range(len(source))]
+        for sample, again in zip(samples, found, strict=True):
+            for name in encodings:
+                if encodings[name].startswith(("float", "uint", "int")) and encodings[name] != "int":
+                    assert np.dtype(encodings[name]).type(sample[name]) == again[name]
+                else:
+                    assert plain(again[name]) == plain(sample[name])
+        table = sl.scan(source).to_arrow()
+        rng = np.random.default_rng(len(samples))
+        rows = rng.integers(0, len(samples), 5)
+        for name, encoding in encodings.items():
+            cells = table[name].to_pylist()
+            for sample, cell in zip(samples, cells, strict=True):
+                wanted = sample[name]
+                if isinstance(wanted, np.ndarray) and wanted.dtype.kind == "f" and np.isnan(wanted).any():
+                    np.testing.assert_array_equal(np.array(cell, wanted.dtype).reshape(wanted.shape), wanted)
+                elif encoding == "json":
+                    assert json.loads(cell) == wanted
+                elif isinstance(wanted, np.ndarray):
+                    assert shown(cell, wanted) == plain(wanted)
+            shuffled = [cells[row] for row in rows]
+            shards = source.shards()
+            if len(shards) == 1:
+                batch = next(iter(shards[0].open().batches([name], rows=rows)))
+                np.testing.assert_equal(batch.column(0).to_pylist(), shuffled)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(sets(), st.sampled_from([None, "zstd", "bz2:1"]), st.sampled_from([None, 200, 1000]))
+def test_samples_come_back(given_set, compression, limit) -> None:
+    check_round_trip(given_set, compression, limit)
+
+
+@pytest.mark.soak
+@settings(max_examples=2000, deadline=None, suppress_health_check=list(HealthCheck))
+@given(sets(), st.sampled_from([None, "zstd", "bz2:1", "br:1", "snappy", "gz"]), st.sampled_from([None, 200, 1000]))
+def test_samples_come_back_thousands_of_times(given_set, compression, limit) -> None:
+    check_round_trip(given_set, compression, limit)
+
+
+TEXTS = st.text(st.characters(exclude_characters="\n,", exclude_categories=["Cs"]))
+ROWS = st.lists(
+    st.fixed_dictionaries({"t": TEXTS, "i": st.integers(-(1 << 63), (1 << 63) - 1), "x": st.floats(allow_nan=False)}),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(max_examples=20, deadline=None)
+@given(ROWS, st.sampled_from(["xsv", "jsonl"]), st.sampled_from([None, 50]))
+def test_lines_come_back(rows, kind: str, limit) -> None:
+    plug = {"xsv": xsv, "jsonl": jsonl}[kind]
+    with tempfile.TemporaryDirectory() as folder:
+        with plug.writer(f"{folder}/out", {"t": "str", "i": "int", "x": "float"}, size_limit=limit) as writer:
+            writer.write_all(rows)
+        found = sl.scan(f"{folder}/out", format=kind)
+        assert found.select("t", "i", "x").to_arrow().to_pylist() == rows
+        assert [plug.scan(f"{folder}/out")[i] for i in range(len(rows))] == rows
+
+
+# ---- damage
+
+
+def made(folder: Path, kind: str, compression: str | None, hashes: list[str]) -> Path:
+    options = {"compression": compression, "hashes": hashes, "size_limit": 400}
+    if kind == "mds":
+        encodings = {"a": "int", "s": "str", "n": "ndarray", "f": "ndarray:int16:2,2", "j": "json", "p": "jpeg_array"}
+        with mds.writer(str(folder), encodings, **options) as writer:
+            for i in range(12):
+                cell = {"a": i, "s": "ä" * i, "n": np.arange(i + 1, dtype="i2"), "f": np.full((2, 2), i, "i2")}
+                writer.write({**cell, "j": {"k": i}, "p": [b"x" * i, b""]})
+    else:
+        plug = {"xsv": xsv, "jsonl": jsonl}[kind]
+        with plug.writer(str(folder), {"t": "str", "i": "int", "x": "float"}, **options) as writer:
+            writer.write_all({"t": "ä" * i, "i": i, "x": i / 3} for i in range(30))
+    return folder
+
+
+def everything(folder: Path, kind: str) -> list[Any]:
+    """All that any way of reading gives."""
+    plug = {"mds": mds, "xsv": xsv, "jsonl": jsonl}[kind]
+    source = plug.scan(str(folder))
+    parts: list[Any] = [sl.scan(source).to_arrow().to_pylist()]
+    parts.append([{k: plain(v) for k, v in source[i].items()} for i in range(len(source))])
+    for shard in source.shards():
+        reader = shard.open()
+        for name in source.schema.names:
+            flat = reader.flat(name)
+            if flat is not None:
+                parts.append([bytes(one) for one in flat.blob.ranges(flat.start, flat.start + flat.stride)])
+    return parts
+
+
+def damaged(data: bytes, draw) -> bytes:
+    how = draw(st.sampled_from(["flip", "cut", "grow", "zero", "swap"]))
+    place = draw(st.integers(0, max(0, len(data) - 1)))
+    length = draw(st.integers(1, 9))
+    if how == "cut":
+        return data[:place]
+    if how == "grow":
+        return data[:place] + draw(st.binary(min_size=1, max_size=5)) + data[place:]
+    if how == "zero":
+        return data[:place] + bytes(min(length, len(data) - place)) + data[place + length :]
+    if how == "swap":
+        return data[:place] + data[place : place + length][::-1] + data[place + length :]
+    return data[:place] + bytes([data[place] ^ draw(st.integers(1, 255))]) + data[place + 1 :]
+
+
+def check_damage(draw, kind: str, compression: str | None, hashes: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = made(Path(name) / "set", kind, compression, hashes)
+        right = everything(folder, kind)
+        index = (folder / "index.json").read_bytes()
+        files = sorted(path for path in folder.iterdir() if path.is_file())
+        path = draw(st.sampled_from(files))
+        path.write_bytes(damaged(path.read_bytes(), draw))
+        same_size = path.name != "index.json" and path.stat().st_size == _size(index, path.name)
+        try:
+            found = everything(folder, kind)
+        except (SeqlakeError, FileNotFoundError, IsADirectoryError):
+            return
+        if hashes and path.name != "index.json":
+            assert found == right
+        elif path.name != "index.json":
+            assert same_size
+
+
+def _size(index: bytes, name: str) -> int:
+    for shard in json.loads(index)["shards"]:
+        for key in ("raw_data", "zip_data", "raw_meta", "zip_meta"):
+            if shard.get(key) and shard[key]["basename"] == name:
+                return shard[key]["bytes"]
+    raise AssertionError(name)
+
+
+@pytest.mark.parametrize("kind", ["mds", "xsv", "jsonl"])
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data(), st.sampled_from([None, "zstd", "gz"]), st.sampled_from([[], ["sha1"]]))
+def test_damage_is_an_error_or_the_right_answer(kind: str, data, compression, hashes) -> None:
+    check_damage(data.draw, kind, compression, hashes)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["mds", "xsv", "jsonl"])
+@settings(max_examples=2000, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.data(),
+    st.sampled_from([None, "zstd", "gz", "bz2", "br:1", "snappy"]),
+    st.sampled_from([[], ["sha1"], ["md5", "xxh64"]]),
+)
+def test_damage_thousands_of_times(kind: str, data, compression, hashes) -> None:
+    check_damage(data.draw, kind, compression, hashes)

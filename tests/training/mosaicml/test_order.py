@@ -1,0 +1,219 @@
+"""`StreamingOrder`: the batches that `StreamingDataset` delivers, over mixtures, worlds, resumptions and methods."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from seqlake.spec.schema import Schema
+from seqlake.training.loader import Loader
+from seqlake.training.mixture import Mix
+from seqlake.training.mosaicml import Stream, StreamingOrder, World
+from seqlake.training.mosaicml.batching import NAMES as METHODS
+from seqlake.training.mosaicml.shuffles import NAMES
+
+THEIRS = """
+import numpy as np
+from streaming.base.batching import generate_work
+from streaming.base.dataset import StreamingDataset
+from streaming.base.stream import Stream
+from streaming.base.world import World
+
+
+class Named:  # what `generate_work` looks at, without files and shared memory
+    resample_streams = StreamingDataset.resample_streams
+
+
+class Weights:
+    pass
+
+
+def one(sizes, weights, options, world, epoch, drop):
+    data = Named()
+    data.streams = []
+    for given in weights:
+        stream = Weights()
+        vars(stream).update(given)
+        data.streams.append(stream)
+    data.num_streams = len(sizes)
+    data.samples_per_shard = np.concatenate(sizes)
+    data.shards_per_stream = np.array([len(own) for own in sizes])
+    data.shard_offset_per_stream = np.cumsum(data.shards_per_stream) - data.shards_per_stream
+    data.sample_offset_per_shard = np.cumsum(data.samples_per_shard) - data.samples_per_shard
+    data.samples_per_stream = np.array([own.sum() for own in sizes])
+    vars(data).update(options)
+    data.epoch_seed_change = data.shuffle and data.sampling_method == 'balanced'
+    data.epoch_size = Stream.apply_weights(
+        data.streams, data.samples_per_stream, options['epoch_size'], data.shuffle_seed)
+    nodes, ranks, workers = world
+    return generate_work(options['batching_method'], data, World(nodes, ranks, workers, 0), epoch, drop)
+
+
+def tried(case):
+    try:
+        return one(*case)
+    except Exception as error:
+        return repr(error)
+
+
+result = [tried(case) for case in cases]
+"""
+
+
+def random_case(random: np.random.Generator) -> tuple:
+    streams = int(random.integers(1, 4))
+    sizes = [random.integers(20, 90, random.integers(1, 6)) for _ in range(streams)]
+    kind = random.choice(["none", "proportion", "absolute"])
+    weights: list[dict] = []
+    for own in sizes:
+        if kind == "proportion":
+            weights.append({"proportion": float(random.integers(1, 5))})
+        elif kind == "absolute":
+            weights.append(
+                {"repeat": float(random.choice([0.5, 1.0, 2.25]))}
+                if random.random() < 0.5
+                else {"choose": int(random.integers(20, 2 * own.sum()))}
+            )
+        else:
+            weights.append({})
+    nodes = int(random.choice([1, 2]))
+    options = {
+        "shuffle": bool(random.random() < 0.85),
+        "shuffle_algo": str(random.choice(NAMES)),
+        "shuffle_seed": int(random.integers(0, 10_000)),
+        "shuffle_block_size": int(random.integers(40, 300)),
+        "partition_algo": str(random.choice(["orig", "relaxed"])),
+        "num_canonical_nodes": int(random.choice([1, 2, 4])) * (2 if nodes == 2 else 1),
+        "initial_physical_nodes": None if random.random() < 0.5 else 1,
+        "batch_size": int(random.integers(1, 7)),
+        "batching_method": str(random.choice(METHODS)),
+        "sampling_method": str(random.choice(["balanced", "fixed"])),
+        "sampling_granularity": int(random.choice([1, 5])),
+        "epoch_size": int(random.integers(60, 300)) if kind != "absolute" and random.random() < 0.4 else None,
+    }
+    world = (nodes, int(random.integers(1, 4)), int(random.integers(1, 4)))
+    return sizes, weights, options, world, int(random.integers(0, 4)), int(random.choice([0, 0, 12, 24]))
+
+
+def order_of(sizes, weights, options, world) -> StreamingOrder:
+    nodes, ranks, workers = world
+    return StreamingOrder(
+        streams=[Stream(sizes=own, **given) for own, given in zip(sizes, weights, strict=True)],
+        batch_size=options["batch_size"],
+        world=World(nodes=nodes, ranks=ranks, workers=workers),
+        shuffle=options["shuffle_algo"] if options["shuffle"] else None,
+        seed=options["shuffle_seed"],
+        block_size=options["shuffle_block_size"],
+        partition=options["partition_algo"],
+        canonical_nodes=options["num_canonical_nodes"],
+        initial_nodes=options["initial_physical_nodes"],
+        batching=options["batching_method"],
+        epoch_size=options["epoch_size"],
+        fixed=options["sampling_method"] == "fixed",
+        granularity=options["sampling_granularity"],
+    )
+
+
+def test_epochs_equal_the_official_ones(official):
+    random = np.random.default_rng(3)
+    cases = [random_case(random) for _ in range(250)]
+    compared: dict[str, int] = dict.fromkeys(METHODS, 0)
+    for case, theirs in zip(cases, official(THEIRS, cases=cases), strict=True):
+        sizes, weights, options, world, epoch, drop = case
+        order = order_of(sizes, weights, options, world)
+        if isinstance(theirs, str) or not theirs.size:  # it does not say that there is no stratified batch at all
+            with pytest.raises(ValueError, match="partition|batching|py1e"):
+                order.deal(epoch, drop_first=drop)
+            continue
+        np.testing.assert_array_equal(order.deal(epoch, drop_first=drop), theirs, err_msg=str(case))
+        compared[order.batching] += 1
+    assert min(compared.values()) > 20
+
+
+WRITE = """
+from streaming import MDSWriter
+with MDSWriter(out=folder, columns={'n': 'int'}, size_limit=1 << 9) as writer:
+    for n in range(count):
+        writer.write({'n': first + n})
+from streaming.base.format import reader_from_json
+import json
+result = [shard['samples'] for shard in json.load(open(folder + '/index.json'))['shards']]
+"""
+
+READ = """
+from streaming import StreamingDataset, StreamingDataLoader, Stream
+dataset = StreamingDataset(
+    streams=[Stream(local=folder, **given) for folder, given in streams], batch_size=6, shuffle=True, **options
+)
+loader = StreamingDataLoader(dataset, batch_size=6, num_workers=workers)
+result = [[batch['n'].tolist() for batch in loader] for _ in range(2)]
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_are_those_of_the_official_loader(official, tmp_path, workers):
+    folders = [str(tmp_path / name) for name in ("a", "b")]
+    sizes = [
+        official(WRITE, folder=folders[0], first=0, count=100),
+        official(WRITE, folder=folders[1], first=100, count=37),
+    ]
+    weights = [{"repeat": 1.5}, {"choose": 20}]
+    options = {"shuffle_algo": "py1e", "shuffle_seed": 5, "shuffle_block_size": 60, "num_canonical_nodes": 2}
+    expected = official(READ, streams=list(zip(folders, weights, strict=True)), options=options, workers=workers)
+    order = StreamingOrder(
+        streams=[Stream(sizes=np.array(own), **given) for own, given in zip(sizes, weights, strict=True)],
+        batch_size=6,
+        world=World(workers=max(1, workers)),
+        seed=5,
+        block_size=60,
+        canonical_nodes=2,
+    )
+    for epoch, theirs in enumerate(expected):
+        assert [batch.tolist() for batch in order.batches(epoch=epoch)] == theirs
+
+
+def test_defaults_are_those_of_the_official_package():
+    streams = [Stream(sizes=np.array([8]))]
+    order = StreamingOrder(streams=streams, batch_size=2, world=World(nodes=3))
+    assert (order.parts, order.block) == (3, 4_000_000 // 3)
+    assert StreamingOrder(streams=streams, batch_size=2, shuffle="py1s").parts == 64
+    assert StreamingOrder(streams=streams, batch_size=2, canonical_nodes=64).block == 1 << 18
+
+
+def test_ranks_together_have_every_sample_and_a_saved_position_goes_on(readable, arm):
+    order = StreamingOrder(streams=[Stream(sizes=np.array([30, 18]))], batch_size=4, world=World(ranks=2, workers=2))
+    ranks = [list(order.batches(epoch=1, rank=rank)) for rank in range(2)]
+    assert sorted(np.concatenate([*ranks[0], *ranks[1]]).tolist()) == list(range(48))
+    later = [list(order.batches(epoch=1, rank=rank, drop_first=16)) for rank in range(2)]
+    assert [batch.tolist() for batch in later[0]] == [batch.tolist() for batch in ranks[0][2:]]
+    with pytest.raises(ValueError, match="rank"):
+        next(order.batches(epoch=0, rank=2))
+
+
+def test_weights_that_cannot_be_meant_are_refused():
+    sizes = np.array([8])
+    with pytest.raises(ValueError, match="at most one"):
+        _ = StreamingOrder(streams=[Stream(sizes=sizes, repeat=2, choose=3)], batch_size=1).chosen
+    with pytest.raises(ValueError, match="Stream 1 has no proportion"):
+        _ = StreamingOrder(streams=[Stream(sizes=sizes, proportion=1), Stream(sizes=sizes)], batch_size=1).chosen
+    with pytest.raises(ValueError, match="epoch_size"):
+        _ = StreamingOrder(streams=[Stream(sizes=sizes, repeat=2)], batch_size=1, epoch_size=9).chosen
+    with pytest.raises(ValueError, match="stratified"):
+        StreamingOrder(streams=[Stream(sizes=sizes)], batch_size=1, batching="new").deal(0)
+
+
+def test_a_loader_delivers_the_batches_of_an_order(readable):
+    schema = Schema({"n": pa.int64()}, id=None)
+    first = readable(schema, [{"n": n} for n in range(20)], shards=4, kind="arrow")
+    second = readable(schema, [{"n": n} for n in range(20, 29)], shards=2, kind="arrow")
+    order = StreamingOrder(
+        streams=[Stream.of(first), Stream.of(second)], batch_size=5, shuffle="py2s", canonical_nodes=2
+    )
+    mixed = Loader(Mix({"a": (first, 1), "b": (second, 1)}), window={"n": None}, batch_size=5).dataset()
+    found = []
+    for samples in order.batches(epoch=0):
+        batch = mixed.batch(samples)
+        assert batch["n"].tolist() == samples.tolist()
+        found += samples.tolist()
+    assert sorted(set(found)) == list(range(29))  # and one twice: canonical nodes have equally many
