@@ -20,7 +20,6 @@ import threading
 import time
 import urllib.request
 from dataclasses import dataclass
-from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
@@ -131,16 +130,6 @@ def by_torch(dataset: Any, source: Source, workers: int, *, loader: Any = None, 
         **options,
     )
     return lambda: made
-
-
-@cache
-def declare_torchvision() -> None:
-    """The published torchvision is built for CUDA: with a CPU build of torch it lacks operators, which nobody calls."""
-    import torch
-
-    if torch.version.cuda is None:
-        for operator in ("nms", "qnms"):
-            torch.library.define(f"torchvision::{operator}", "(Tensor dets, Tensor scores, float iou) -> Tensor")
 
 
 def main(peer: Peer) -> None:

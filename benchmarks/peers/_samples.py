@@ -50,26 +50,19 @@ def torch_loader(dataset: Any, workers: int, **options: Any) -> Iterable[Any]:
 class MosaicML:
     @staticmethod
     def write(folder: Path, episodes: Sequence[Sequence[bytes]]) -> None:
-        from _running import declare_torchvision
+        from official import streaming
 
-        declare_torchvision()
-        from streaming import MDSWriter
-
-        with MDSWriter(out=str(folder), columns=dict.fromkeys(NAMES, "bytes")) as writer:
+        with streaming.MDSWriter(out=str(folder), columns=dict.fromkeys(NAMES, "bytes")) as writer:
             for files in episodes:
                 writer.write(dict(zip(NAMES, files, strict=True)))
 
     @staticmethod
     def loader(folder: Path, window: Callable[[list[bytes]], Any], workers: int) -> Iterable[Any]:
-        from _running import declare_torchvision
+        from official import streaming
 
-        declare_torchvision()
-        from streaming import StreamingDataset
-        from streaming.base.util import clean_stale_shared_memory
+        streaming.base.util.clean_stale_shared_memory()
 
-        clean_stale_shared_memory()
-
-        class Windows(StreamingDataset):
+        class Windows(streaming.StreamingDataset):
             def __getitem__(self, number: int) -> Any:
                 return of_sample(super().__getitem__(number), window=window)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from _running import COLUMNS, Epoch, Samples, Source, by_torch, declare_torchvision, main
+from _importing import imported
+from _running import COLUMNS, Epoch, Samples, Source, by_torch, main
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,12 +71,8 @@ class Inside:
         return self.dataset[self.numbers[number]]
 
 
-@cache
 def dataset_class() -> Any:
-    declare_torchvision()
-    from lerobot.datasets.lerobot_dataset import LeRobotDataset
-
-    return LeRobotDataset
+    return imported("lerobot.datasets.lerobot_dataset").LeRobotDataset
 
 
 main(LeRobot())

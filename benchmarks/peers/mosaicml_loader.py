@@ -6,12 +6,8 @@ from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from _running import COLUMNS, SHARD_BYTES, Epoch, Samples, Source, by_torch, declare_torchvision, main
-
-declare_torchvision()
-
-from streaming import MDSWriter, StreamingDataLoader, StreamingDataset  # noqa: E402 - it imports torchvision
-from streaming.base.util import clean_stale_shared_memory  # noqa: E402 - the same
+from _running import COLUMNS, SHARD_BYTES, Epoch, Samples, Source, by_torch, main
+from official import streaming
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +21,7 @@ class MosaicML:
     def write(self, samples: Samples, folder: Path) -> None:
         shapes = {name: ",".join(map(str, samples[0][name].shape)) for name in COLUMNS}
         columns = {name: f"ndarray:float32:{shapes[name]}" if samples.width else "ndarray:float32" for name in COLUMNS}
-        with MDSWriter(out=str(folder), columns=columns, size_limit=SHARD_BYTES) as writer:
+        with streaming.MDSWriter(out=str(folder), columns=columns, size_limit=SHARD_BYTES) as writer:
             for number in range(len(samples)):
                 writer.write(samples[number])
 
@@ -34,13 +30,13 @@ class MosaicML:
 
 
 def opened(source: Source, workers: int) -> Epoch:
-    clean_stale_shared_memory()
+    streaming.base.util.clean_stale_shared_memory()
     if source.local is not None:
         place = {"local": str(source.local)}
     else:
         place = {"remote": source.uri, "local": str(source.cache)}
-    dataset = StreamingDataset(**place, shuffle=True, batch_size=source.batch)
-    return by_torch(dataset, source, workers, loader=StreamingDataLoader)
+    dataset = streaming.StreamingDataset(**place, shuffle=True, batch_size=source.batch)
+    return by_torch(dataset, source, workers, loader=streaming.StreamingDataLoader)
 
 
 main(MosaicML())

@@ -14,7 +14,7 @@ import json
 import sys
 import threading
 import time
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -107,27 +107,15 @@ class LeRobot:
     """LeRobot's own function over torchcodec; float32 between 0 and 1, channels first."""
 
     def __init__(self, _files: dict[str, Any], plan: dict[str, Any]) -> None:
-        import_lerobot()
-        from lerobot.datasets.video_utils import VideoDecoderCache
+        from _importing import imported
 
         self.fps = plan["fps"]
-        self.cache = VideoDecoderCache()  # its own one, shared by threads, gives wrong timestamps
+        self.module = imported("lerobot.datasets.video_utils")
+        self.cache = self.module.VideoDecoderCache()  # its own one, shared by threads, gives wrong timestamps
 
     def read(self, path: str, start: int, stop: int) -> np.ndarray:
-        from lerobot.datasets.video_utils import decode_video_frames_torchcodec
-
         times = [number / self.fps for number in range(start, stop)]
-        return decode_video_frames_torchcodec(path, times, 1e-4, decoder_cache=self.cache).numpy()
-
-
-@cache
-def import_lerobot() -> None:
-    """The published torchvision is built for CUDA: with a CPU build of torch it lacks operators, which nobody calls."""
-    import torch
-
-    if torch.version.cuda is None:
-        for operator in ("nms", "qnms"):
-            torch.library.define(f"torchvision::{operator}", "(Tensor dets, Tensor scores, float iou) -> Tensor")
+        return self.module.decode_video_frames_torchcodec(path, times, 1e-4, decoder_cache=self.cache).numpy()
 
 
 READERS = {

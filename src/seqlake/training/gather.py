@@ -100,7 +100,14 @@ class Memory:
 
     def gather(self, addresses: Ints, width: int) -> NDArray[np.uint8]:
         """Copy `width` bytes from each address into fresh memory: [n, width]."""
+        if len(addresses) == 1:  # a whole cell: other threads would cost more than they copy
+            return self._one(int(addresses[0]), width)
         return self.ranges(addresses, width, size=len(addresses)).copy(0)
+
+    def _one(self, address: int, width: int) -> NDArray[np.uint8]:
+        if address < self._low or address + width > self._high:
+            raise IndexError("A cell's bytes lie outside the shards that are open; nothing was read.")
+        return np.frombuffer(_bytes_at(address, width), np.uint8).copy()[None]
 
 
 class Ranges:

@@ -143,10 +143,10 @@ class Source:
         """
         files, base = copyable(self.shard), beneath(self.shard)
         if files is not None:
-            return self._patiently(part, files.packed().location, lambda: self._copy(files, part))
+            return self._patiently(part, files.packed(), lambda: self._copy(files, part))
         if base is None or not is_remote(self.shard):
             return self._rewrite_patiently(part)
-        record = self._patiently(part, base.blob.location, lambda: self._mirror(base, part))
+        record = self._patiently(part, base.blob, lambda: self._mirror(base, part))
         mirror = LocalBlob(part.path)
         try:
             if self._readable_in_place(over(self.shard, mirror)):
@@ -164,7 +164,7 @@ class Source:
 
     # ---- as it is
 
-    def _patiently(self, part: Part, location: str, fetch: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    def _patiently(self, part: Part, blob: Blob, fetch: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Fetch a file again where its bytes arrived wrong."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
@@ -172,7 +172,7 @@ class Source:
             except CorruptFileError as error:
                 if attempt == _ATTEMPTS:
                     hint = f"It arrived so {attempt} times: the file is damaged. `seqlake validate` says more."
-                    raise CorruptFileError(f"{self.name}: {error.message}", path=location, hint=hint) from None
+                    raise CorruptFileError(f"{self.name}: {error.message}", path=blob.location, hint=hint) from None
                 part.remove()
                 self._transfers.pause(attempt)
         raise AssertionError("unreachable")  # pragma: no cover
