@@ -167,7 +167,7 @@ def remote(part: dict[str, Any]) -> list[str]:
         first = far["seqlake"]["epochs"][0]["seconds"]
         lines += [
             "",
-            "From a store that is far away (20 ms to the first byte, then 100 MB/s a request) plain parallel GETs take",
+            "From a store that is far away (20 ms to the first byte, then 85 MB/s a request) plain parallel GETs take",
             f"{far['plain_gets_s']:.2f} s, seqlake's first epoch {first:.2f} s.",
         ]
     return lines
