@@ -281,7 +281,8 @@ def conclusions(report: dict[str, Any]) -> list[dict[str, Any]]:
         check(f"loader of expert, {where}", r["of_expert"]["loader (edges drop)"], 0.8)
         check(f"gather of pyarrow sequential, {where}", rates["gather"] / rates["pyarrow sequential"], 8)
     for peer in report.get("peers", []):
-        if peer.get("mixture", 0) > MIXED:
+        # Windows that were cut out and written beforehand are other arrays, many times as large.
+        if peer.get("mixture", 0) > MIXED and "samples" not in peer["settings"]:
             same = [r["windows_per_second"]["gather"] for r in wide if r["width"] == peer["width"]]
             target = 1000 if "lerobot" in peer["peer"] else 50
             where = f"{peer['peer']} {peer['settings']}, W={peer['width']}"

@@ -283,6 +283,7 @@ def test_bytes_under_way_stay_within_the_budget() -> None:
     got = []
     pieces = [Piece(Counting(), at, at + 30_000 + at % 7) for at in range(0, 900_000, 30_000)]
     transfers.each(pieces, lambda number, data: got.append((number, len(data))))
+    assert most <= 100_000
     transfers.each([Piece(Counting(), 0, 500_000)], lambda number, data: got.append((number, len(data))))
     transfers.close()
     assert sorted(got[:-1]) == [(n, p.stop - p.start) for n, p in enumerate(pieces)]

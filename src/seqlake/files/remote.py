@@ -167,7 +167,7 @@ class ObjectStore:
             bucket, _, prefix = rest.partition("/")
             return makers[kind.lower()](bucket, prefix=prefix or None, **options)
         except (obstore.exceptions.BaseError, ValueError) as error:
-            raise ValueError(f"{self.root}: {self._storage.redacted(_first_line(error))}") from None
+            raise ValueError(f"{self.root}: {self._told(error)}") from None
 
     def blob(self, path: str, /) -> ObjectBlob:
         """The object of that name; asks the store for its size and ETag.
@@ -366,15 +366,19 @@ class ObjectStore:
                 raise ReadOnlyError(f"{place}: the store refused to be written.", path=place, hint=hint) from None
             raise PermissionError(13, f"the store refused. {hint}", place) from None
         except exceptions.NotSupportedError as error:
-            raise ReadOnlyError(f"{place}: this store cannot do that ({_first_line(error)}).", path=place) from None
+            raise ReadOnlyError(f"{place}: this store cannot do that ({self._told(error)}).", path=place) from None
         except FileNotFoundError:
             raise FileNotFoundError(2, "not there", place) from None
         except exceptions.BaseError as error:
-            raise OSError(5, f"the store failed: {self._storage.redacted(_first_line(error))}", place) from None
+            raise OSError(5, f"the store failed: {self._told(error)}", place) from None
         except ValueError as error:
             if "parse path" not in str(error):
                 raise
             raise UnsafeReferenceError(f"{path!r} is no name that an object store takes.", path=place) from None
+
+    def _told(self, error: BaseException) -> str:
+        # Cut afterwards: half a secret would not be known as one.
+        return self._storage.redacted(_first_line(error))[:300]
 
     def __getstate__(self) -> dict[str, Any]:
         return {"root": self.root, "_storage": self._storage, "_handle": None, "_exclusive": self._exclusive}
@@ -390,4 +394,4 @@ class ObjectStore:
 
 
 def _first_line(error: BaseException) -> str:
-    return str(error).splitlines()[0][:300] if str(error) else type(error).__name__
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

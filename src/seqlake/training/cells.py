@@ -40,6 +40,7 @@ class Cells:
         address: [rows] absolute address of step 0.
         steps: [rows] T, 0 for null cells and for rows whose shard is not open yet.
         low, high: [shards] the memory that each shard's addresses must stay in.
+        held: [shards] bytes that were decoded for each.
         layout: [shards] which of `layouts` a shard has.
         layouts: Every layout seen; nearly always one.
     """
@@ -54,6 +55,7 @@ class Cells:
         self.steps = np.zeros(rows, dtype=np.int64)
         self.low = np.zeros(shards, dtype=np.int64)
         self.high = np.zeros(shards, dtype=np.int64)
+        self.held = np.zeros(shards, dtype=np.int64)
         self.layout = np.full(shards, -1, dtype=np.int64)
         self.layouts: list[Layout] = []
 
@@ -78,6 +80,7 @@ class Cells:
         low, high = memory.hold(view)
         self._set(shard, rows, layout, low + flat.start, steps)
         self.low[shard], self.high[shard] = low, high
+        self.held[shard] = 0
 
     def count(self, shard: int, rows: slice, flat: Flat) -> None:
         """Take in how many steps there are in a shard whose windows are read by range: none of them is in memory."""
@@ -95,6 +98,7 @@ class Cells:
         starts = np.cumsum(steps) - steps
         self._set(shard, rows, layout, low + starts * layout.stride, steps)
         self.low[shard], self.high[shard] = low, high
+        self.held[shard] = values.nbytes
 
     def _set(self, shard: int, rows: slice, layout: Layout, address: Ints, steps: Ints) -> None:
         if layout not in self.layouts:

@@ -47,7 +47,8 @@ class Workers:
         self._busy = 0
         self._closed = False
         # Also when the interpreter ends: a thread that came back from FFmpeg after that would take it down.
-        weakref.finalize(self, _end, self._lock, self._waiting, self._threads)
+        self._pid = os.getpid()
+        weakref.finalize(self, _end, self._pid, self._lock, self._waiting, self._threads)
 
     def put(self, need: int, work: Callable[[], None]) -> None:
         """Have something done; what has the smaller `need` comes first. `work` itself sees to its errors."""
@@ -63,9 +64,8 @@ class Workers:
 
     def close(self) -> None:
         """Forget what waits, and see the threads end after what they are at."""
-        with self._lock:
-            self._closed = True
-        _end(self._lock, self._waiting, self._threads)
+        self._closed = True
+        _end(self._pid, self._lock, self._waiting, self._threads)
 
     def _run(self) -> None:
         while True:
@@ -78,7 +78,9 @@ class Workers:
             del work  # what it holds may be large
 
 
-def _end(lock: Lock, waiting: list[Any], threads: list[Thread]) -> None:
+def _end(pid: int, lock: Lock, waiting: list[Any], threads: list[Thread]) -> None:
+    if pid != os.getpid():
+        return  # a parent's, whose lock may be taken here for ever
     with lock:
         waiting.clear()
         others = [thread for thread in threads if thread is not current_thread()]

@@ -12,6 +12,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Self
 
 from seqlake.training.shard_cache import NoRoomError, Source
+from seqlake.training.shard_cache.user import MOST_NEXT
 from seqlake.training.transfers import Transfers, end_with_program, passes
 
 if TYPE_CHECKING:
@@ -137,9 +138,13 @@ class Fetcher:
         with self._lock:
             self._there.discard(number)
             self._full = False
-        self._tell()
-        self._begin()
-        return source.local(held)
+        try:
+            self._tell()
+            self._begin()
+            return source.local(held)
+        except BaseException:
+            held.release()
+            raise
 
     def close(self) -> None:
         """End all threads and whatever they were making; shards that were made stay in the cache."""
@@ -174,7 +179,7 @@ class Fetcher:
     def _tell(self) -> None:
         """Tell the cache what is needed next, the soonest first."""
         with self._lock:
-            soon = list(dict.fromkeys(self._upcoming))
+            soon = list(dict.fromkeys(self._upcoming))[:MOST_NEXT]
         self._cache.expect([self._key(number) for number in soon])
 
     def _begin(self) -> None:

@@ -137,7 +137,8 @@ class Opened:
             self._ready[shard] = False
             for cells in self.cells.values():
                 self.memory.drop(int(cells.low[shard]))
-                cells.low[shard] = cells.high[shard] = 0
+                self.decoded -= int(cells.held[shard])
+                cells.low[shard] = cells.high[shard] = cells.held[shard] = 0
             self._blobs.pop(shard, None)
 
     def harmed(self, rows: Ints) -> NDArray[np.bool_]:

@@ -35,7 +35,11 @@ class EncodedCells:
         first = int(self._survey.first_rows[shard])
         with self._lock:  # one reading at a time: a second one would read the same shard
             if shard not in self._kept and self._opened.take_room(self._survey.shards[shard].nbytes):
-                self._kept[shard] = self._cells(shard, None)
+                try:
+                    self._kept[shard] = self._cells(shard, None)
+                except BaseException:
+                    self._opened.take_room(-self._survey.shards[shard].nbytes)  # nothing is kept
+                    raise
             if shard in self._kept:
                 cells = [self._kept[shard][row - first] for row in rows.tolist()]
             else:

@@ -51,6 +51,7 @@ class Ranged:
         self._survey = survey
         self._transfers = transfers
         self._columns = [track.column for track in survey.tracks]
+        self._stamps = {track.timestamps for track in (*survey.tracks, *survey.framed)}  # looked at whole
         self._looks: dict[int, Look] = {}
 
     @property
@@ -101,7 +102,8 @@ class Ranged:
         return True
 
     def _others(self, opened: Opened) -> list[str]:
-        return [name for name in (*opened.cells, *opened.singles) if name not in self._columns]
+        names = (*opened.cells, *opened.singles)
+        return [name for name in names if name in self._stamps or name not in self._columns]
 
 
 def chosen(survey: Survey, cache: Cache | None, /, *, images: bool) -> NDArray[np.bool_]:

@@ -32,6 +32,8 @@ def salvage(opened: Opened, shard: int, source: Shard, /) -> None:
         OSError: The line or the machine failed, not the data.
         ShardChangedError: The file changed.
     """
+    for cells in opened.cells.values():
+        cells.held[shard] = 0
     rows = opened.rows(shard)
     everything = np.arange(rows.start, rows.stop)
     file = source.key.rpartition("#")[0] or source.key

@@ -70,9 +70,10 @@ class PlacedBlob:
 
     def view(self) -> memoryview | None:
         """All of it as memory, as the store's own blob gives it."""
-        if self._found is not None:
+        found = self._found
+        if found is not None:
             try:
-                return self._found[1].view()
+                return found[1].view()
             except FileNotFoundError:
                 self.look_again()
         if isinstance(self._store, _ReadsFirst):
@@ -123,9 +124,10 @@ class PlacedBlob:
         self._found = None
 
     def _blob(self) -> Blob:
-        if self._found is None:
-            self._found = self._find()
-        return self._found[1]
+        found = self._found  # another thread may look again meanwhile
+        if found is None:
+            found = self._found = self._find()
+        return found[1]
 
     def _find(self) -> tuple[str, Blob]:
         other: Blob | None = None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from seqlake.errors import SchemaMismatchError
 from seqlake.media import image
+from seqlake.training.decoding import cores
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +33,7 @@ class Pictures:
 
     def __init__(self, options: FrameOptions, *, sharers: int = 1) -> None:
         self._options = options
-        self._threads = options.threads or max(1, (os.cpu_count() or 1) // sharers)
+        self._threads = options.threads or max(1, cores() // sharers)
         self._pool: ThreadPoolExecutor | None = None
 
     def begin(self, cells: Sequence[Any], /) -> _Begun:
@@ -61,7 +62,12 @@ class Pictures:
         shape = (3, height, width) if self._options.layout == "TCHW" else (height, width, 3)
         pictures = np.zeros((len(found), *shape), np.uint8)
         for place, one in enumerate(found):
-            if one is not None:
+            if one is not None and (one.shape != shape or one.dtype != np.uint8):
+                failed[place] = SchemaMismatchError(
+                    f"expected a picture of 8 bits, uint8 {list(shape)}, found {one.dtype} {list(one.shape)}.",
+                    hint="frames(size=) is for pictures of 8 bits with three colours: leave size out.",
+                )
+            elif one is not None:
                 pictures[place] = one
         return pictures, failed
 
@@ -73,7 +79,7 @@ class Pictures:
 
     def _decoded(self, cell: Any) -> Any:
         if isinstance(cell, list):
-            return [self._decoded(one) for one in cell]
+            return [None if one is None else self._decoded(one) for one in cell]
         size = self._options.size
         made: NDArray[Any] = image.decode(cell, size=None if size is None else (size[1], size[0]))
         return made.transpose(2, 0, 1) if self._options.layout == "TCHW" else made

@@ -176,11 +176,18 @@ class Folder:
         entries = {}
         for key in found["parquet"].keys() | found["json"].keys():
             shard, record = found["parquet"].get(key), found["json"].get(key)
-            if shard is None or record is None:
-                self.remove(key)  # a process was killed between the two
-            else:
+            if shard is None and self._is_ours(key):
+                self.record(key).unlink(missing_ok=True)  # a process was killed between the two
+            elif shard is not None and record is not None:
                 entries[key] = Entry(nbytes=allocated(shard) + allocated(record), used=record.st_mtime_ns)
         return Inventory(entries=entries, users=users, parts=parts)
+
+    def _is_ours(self, key: str) -> bool:
+        try:
+            told = json.loads(self.record(key).read_bytes())
+        except (OSError, ValueError):
+            return False
+        return isinstance(told, dict) and "form" in told
 
     def _names(self) -> Iterator[str]:
         for name in sorted(os.listdir(self.users)):  # noqa: PTH208 - names are what is wanted
