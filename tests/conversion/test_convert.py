@@ -281,6 +281,24 @@ def _rows_sink(monkeypatch):
     return Kind
 
 
+class Tag:
+    """Shows its address, as functions and plain objects do."""
+
+
+def test_options_that_show_an_address_go_on_all_the_same(tmp_path, monkeypatch):
+    kind = _rows_sink(monkeypatch)
+    options = {"to": "rows", "workers": 1, "work": tmp_path / "work"}
+    monkeypatch.setattr(kind, "fail", OSError("stop"))
+    first, second = Tag(), Tag()
+    assert repr(first) != repr(second)
+    with pytest.raises(SeqlakeError, match="stop"):
+        sl.convert(sl.scan(episodes(3)), tmp_path / "out", **options, by=first, names=[{"b", "a"}])
+    monkeypatch.setattr(kind, "fail", None)
+    monkeypatch.setattr(kind, "commit", lambda self, receipts, /: (self.folder / "done").touch())
+    sl.convert(sl.scan(episodes(3)), tmp_path / "out", **options, by=second, names=[{"a", "b"}])
+    assert (tmp_path / "out" / "done").exists()
+
+
 def test_another_format_gets_parts_and_receipts_in_order(tmp_path, monkeypatch, caplog):
     _rows_sink(monkeypatch)
     table = episodes(12)

@@ -16,7 +16,9 @@ import seqlake as sl
 from seqlake.conversion import task
 from seqlake.dataset.validation import validate
 from seqlake.errors import DatasetExistsError, InvalidMetadataError, SchemaMismatchError, ValidationError
+from seqlake.files.local import LocalStore
 from seqlake.formats import mds
+from seqlake.spec.schema import Column
 from seqlake.testing.formats import FormatTests
 
 SCALARS: dict[str, Any] = {
@@ -216,6 +218,61 @@ def test_references_to_files_become_absolute(tmp_path: Path) -> None:
     sl.convert(dataset, tmp_path / "out", to="mds", workers=1)
     [found] = sl.scan(tmp_path / "out").to_arrow()["cam"].to_pylist()
     assert Path(found).read_bytes() == b"not really"
+
+
+def test_references_in_lists_and_structs_become_absolute(tmp_path: Path) -> None:
+    clip = pa.struct([("url", pa.string()), ("first_frame", pa.int64())])
+    columns = {
+        "clip": Column("clip", clip, sl.Video(fps=10)),
+        "scan": sl.Spatial3D(),
+        "stills": sl.Image(format="png", frames="files"),
+    }
+    row = {"sequence_id": "one", "clip": {"url": "a/v.mp4", "first_frame": 3}, "scan": "s.bin"}
+    schema = sl.Schema(columns)
+    [batch] = pa.Table.from_pylist([{**row, "stills": ["0.png", "s3://b/1.png"]}], schema.arrow).to_batches()
+    sink = mds.create(str(tmp_path / "out"), schema)
+    sink.commit([sink.write(0, iter([batch]), root="/data/ds")])
+    [found] = sl.scan(tmp_path / "out").to_arrow().to_pylist()
+    assert found["clip"] == {"url": "/data/ds/a/v.mp4", "first_frame": 3}
+    assert found["scan"] == "/data/ds/s.bin"
+    assert found["stills"] == ["/data/ds/0.png", "s3://b/1.png"]
+
+
+@pytest.mark.parametrize("stage", ["before the index", "after it"])
+def test_an_interrupted_commit_keeps_its_parts(ds, tmp_path: Path, monkeypatch, stage: str) -> None:
+    real = LocalStore.put
+
+    def put(self, path, data, **options):
+        if path != "index.json":
+            return real(self, path, data, **options)
+        if stage == "after it":
+            real(self, path, data, **options)
+        raise OSError(28, "No space left on device", path)
+
+    options = {"to": "mds", "workers": 1, "bytes_per_part": 2000, "work": tmp_path / "work"}
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "put", put)
+        with pytest.raises(OSError, match="No space left"):
+            sl.convert(ds, tmp_path / "out", **options)
+    monkeypatch.setattr(task, "run", lambda *_: pytest.fail("a part is written anew"))
+    sl.convert(ds, tmp_path / "out", **options)
+    same(sl.scan(tmp_path / "out"), ds)
+    assert not (tmp_path / "work").exists()
+
+
+def test_what_an_index_names_is_not_discarded(ds, tmp_path: Path, monkeypatch) -> None:
+    real = LocalStore.put
+
+    def put(self, path, data, **options):
+        real(self, path, data, **options)
+        if path == "index.json":
+            raise OSError(5, "Input/output error", path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "put", put)
+        with pytest.raises(OSError, match="Input/output"):
+            sl.convert(ds, tmp_path / "out", to="mds", workers=1)
+    same(sl.scan(tmp_path / "out"), ds)
 
 
 def test_an_interrupted_export_shows_nothing_and_goes_on(ds, tmp_path: Path, monkeypatch) -> None:

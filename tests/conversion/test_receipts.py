@@ -92,11 +92,16 @@ def test_a_folder_is_for_one_conversion(tmp_path):
 
 
 def test_a_file_of_others_stays_in_the_folder(tmp_path):
-    (tmp_path / "notes.txt").write_text("mine")
+    mine = ["notes.txt", "part-1.json", "part-a.json", "part-00001.jsonl", "part-00001.json.gz", "part-00001.json.bak"]
+    for name in mine:
+        (tmp_path / name).write_text("mine")
     work = Work(tmp_path)
     work.begin({})
+    work.keep(3, "three")
+    (tmp_path / "part-00004.json.tmp").write_text("{")
+    assert work.receipts() == {3: "three"}
     work.clear()
-    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(mine)
 
 
 @pytest.mark.parametrize("text", ["{", '{"$": "Nothing", "value": 1}', '{"no": 1}'])

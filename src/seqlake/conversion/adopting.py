@@ -18,7 +18,8 @@ from seqlake.dataset.copying import digest, on_this_machine, put_file
 from seqlake.dataset.partitioning import partition_of
 from seqlake.dataset.references import Carrier, refers
 from seqlake.dataset.streaming import one_shard
-from seqlake.files.locations import join
+from seqlake.errors import UnsafeReferenceError
+from seqlake.files.locations import inside, is_local, join
 from seqlake.protocols import Copied, Written
 from seqlake.shards.columns import Columns, Constant, Stored
 from seqlake.shards.files import ParquetShard
@@ -82,7 +83,7 @@ def adopt(source: Readable, target: Dataset, staging: Staging, /, *, files: File
                 staging.write(carrier.carry(batch))
             staging.close_shard()
             continue
-        staged = _taken(parquet, shard, target, staging.transaction, n=f"adopted{number}", storage=storage)
+        staged = _taken(parquet, shard, target, staging.transaction, n=f"adopted{number}", source=source)
         staging.written.append(replace(staged, files=tuple(_copied(named, source, target))))
         found.taken += 1
     return found
@@ -117,8 +118,8 @@ def why_not(shard: Shard, table: Any, schema: Schema, /) -> str:
             return f"its column {one.name} may be null"
     if getattr(table, "plain_lists", False) and any(_has_fixed_size(f.type) for f in held):
         return "its inner lists have a fixed size, which a lake's clients cannot read"
-    if len(_partitions(shard, table, schema)) > 1:
-        return f"its rows belong to several partitions by {', '.join(partition_of(table))}"
+    if len(_partitions(shard, table, schema)) != 1:
+        return f"its rows belong to several partitions by {', '.join(partition_of(table))}, or it has none"
     return ""
 
 
@@ -160,7 +161,7 @@ def _files(shard: Shard, source: Readable, staging: Staging, table: Any) -> dict
             for column in batch.columns:
                 found.update(path for cell in column.to_pylist() for path, _ in paths_in(cell) if is_relative(path))
     start = f"{table.files(staging.transaction)}/"
-    if any(not path.startswith(start) for path in found):
+    if any(not path.startswith(start) or ".." in path.split("/") for path in found):
         return None
     known = getattr(getattr(source, "access", source), "copied", None) or getattr(source, "copied", None)
     told: Mapping[str, Copied] = {} if known is None else known(shard.key)
@@ -173,7 +174,14 @@ def _copied(named: Mapping[str, Copied], source: Readable, target: Dataset) -> l
     table: Any = target.table
     made = []
     for path, file in named.items():
-        with on_this_machine(join(source.root, path), storage) as here:
+        location = join(source.root, path)
+        if not inside(source.root, location):
+            raise UnsafeReferenceError(
+                f"{path!r} leaves the dataset's root {source.root}.",
+                path=source.root,
+                hint="Write an absolute reference in its place, or leave the column out.",
+            )
+        with on_this_machine(location, storage) as here:
             size, sha256 = digest(here)
             put_file(table.store, path, here, link=True)
         made.append(replace(file, size=size, sha256=sha256, packets={} if find is None else dict(find(path))))
@@ -187,21 +195,31 @@ def _taken(
     transaction: Transaction,
     *,
     n: str,
-    storage: Mapping[str, str] | None,
+    source: Readable,
 ) -> Written:
     """The shard under a name of the new table's, staged."""
     table: Any = target.table
     place = Path(table.place(transaction, {}, n=n))
-    with on_this_machine(parquet.blob.location, storage) as here:
-        try:
-            os.link(here, place)
-        except OSError:  # another file system, or one without links
-            shutil.copyfile(here, place)
+    location = parquet.blob.location
+    with on_this_machine(location, getattr(source, "storage", None)) as here:
+        # A file that lies elsewhere, or that a link leads to out of the source, is not shared but copied.
+        _bring(here, place, link=not is_local(location) or inside(source.root, location))
     written = _described(parquet, shard, target.schema, str(place))
-    (values,) = _partitions(shard, table, target.schema) or {()}
+    (values,) = _partitions(shard, table, target.schema)
     partition = dict(zip(partition_of(table), values, strict=True))
     staged: Written = table.stage(transaction, replace(written, partition=partition))
     return staged
+
+
+def _bring(here: Path, place: Path, *, link: bool) -> None:
+    if link:
+        try:
+            os.link(os.path.realpath(here), place)
+        except OSError:
+            pass  # another file system, or one without links: copied instead
+        else:
+            return
+    shutil.copyfile(here, place)
 
 
 def _described(parquet: ParquetShard, shard: Shard, schema: Schema, place: str) -> Written:

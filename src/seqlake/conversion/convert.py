@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import tempfile
 from dataclasses import replace
@@ -141,8 +142,8 @@ def convert(
     _tell(planned)
     if adopt and isinstance(target, TableTarget):
         return _adopted(readable, target)
-    given = repr(sorted({**of_table, **options}.items()))
-    identity = {**_identity(planned), "out": place, "to": to, "options": given, "pictures": repr(pictures)}
+    given = _told(sorted({**of_table, **options}.items()))
+    identity = {**_identity(planned), "out": place, "to": to, "options": given, "pictures": _told(pictures)}
     if work is not None:
         _run(planned, target, Work(Path(work)), identity, workers=workers, progress=progress)
     else:
@@ -204,6 +205,21 @@ def _identity(planned: Plan) -> dict[str, Any]:
     }
 
 
+def _told(value: object) -> str:
+    """A value as text that another process writes the same: no addresses, sets in order."""
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(_ordered(value)))
+
+
+def _ordered(value: object) -> object:
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=repr)
+    if isinstance(value, dict):
+        return {key: _ordered(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_ordered(item) for item in value]
+    return value
+
+
 def _run_once(
     planned: Plan, target: Target, identity: Mapping[str, Any], *, workers: int | None, progress: bool | None
 ) -> None:
@@ -244,7 +260,9 @@ def _run(
         sink.commit([receipts[task.part] for task in planned.tasks])
     except CommitUnknownError:
         raise  # it may have been made: running again with the same work folder finds out
-    except BaseException:
+    except BaseException as error:
+        if keep and isinstance(target, FormatTarget) and not isinstance(error, SeqlakeError):
+            raise  # interrupted, not refused: the same call commits the parts that are there
         # A commit that was refused takes its parts along, so their receipts are worth nothing.
         _undo(sink, target, state)
         work.clear()

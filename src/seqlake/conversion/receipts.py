@@ -15,6 +15,7 @@ import base64
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -34,6 +35,8 @@ _RECORDS = {
 }
 _DATES: dict[str, type[date | time]] = {"datetime": datetime, "date": date, "time": time}
 _TAG = "$"
+_RECEIPT = re.compile(r"part-(\d{5,})\.json")
+_OURS = re.compile(r"(part-\d{5,}|sink|plan)\.json(\.tmp)?")
 
 
 class Work:
@@ -82,10 +85,8 @@ class Work:
 
     def receipts(self) -> dict[int, Any]:
         """The receipts of all finished parts, by part."""
-        found = {}
-        for path in sorted(self.folder.glob("part-*.json")):
-            found[int(path.stem.removeprefix("part-"))] = self._load(path.name)
-        return found
+        names = {path.name: _RECEIPT.fullmatch(path.name) for path in self.folder.glob("part-*.json")}
+        return {int(ours[1]): self._load(name) for name, ours in sorted(names.items()) if ours is not None}
 
     def keep(self, part: int, receipt: object, /) -> None:
         """Keep the receipt of a finished part, durably."""
@@ -93,9 +94,12 @@ class Work:
 
     def clear(self) -> None:
         """Remove what this class wrote, and the folder if nothing else is in it."""
-        for path in [*self.folder.glob("part-*.json*"), self.folder / "sink.json", self.folder / "plan.json"]:
-            path.unlink(missing_ok=True)
-        if self.folder.is_dir() and not any(self.folder.iterdir()):
+        if not self.folder.is_dir():
+            return
+        for path in list(self.folder.iterdir()):
+            if _OURS.fullmatch(path.name):
+                path.unlink(missing_ok=True)
+        if not any(self.folder.iterdir()):
             self.folder.rmdir()
 
     def _load(self, name: str) -> Any:

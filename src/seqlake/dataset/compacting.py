@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from seqlake.dataset.partitioning import partition_of
 from seqlake.dataset.staging import SHARD_BYTES, ShardShape, Staging
 from seqlake.dataset.streaming import one_shard
 from seqlake.shards.columns import Columns
@@ -52,7 +53,8 @@ def compact(
         ```
     """
     dataset.open_for_changes()
-    chosen = wasteful(dataset.source.shards(), nbytes=bytes_per_shard, rows=rows_per_shard)
+    by = partition_of(dataset.table)
+    chosen = wasteful(dataset.source.shards(), nbytes=bytes_per_shard, rows=rows_per_shard, by=by)
     if not chosen:
         return dataset.version
     schema = dataset.schema
@@ -71,21 +73,33 @@ def compact(
     return version
 
 
-def wasteful(shards: Sequence[Shard], /, *, nbytes: int, rows: int | None) -> list[Shard]:
+def wasteful(shards: Sequence[Shard], /, *, nbytes: int, rows: int | None, by: Sequence[str] = ()) -> list[Shard]:
     """The shards that are worth writing anew, in order; none is opened.
 
     Args:
         shards: Of one version.
         nbytes: What a full shard has.
         rows: The most rows that one may have.
+        by: The columns that the table is partitioned by; only shards of one partition can be joined.
     """
-    foreign = [shard for shard in shards if not _is_ours(shard) or _has_deletes(shard)]
+    partitions: dict[str, list[Shard]] = {}
+    for shard in shards:
+        partitions.setdefault(_partition(shard, by), []).append(shard)
     full = nbytes // _SMALL
-    small = [s for s in shards if s.nbytes < full and (rows is None or s.rows <= rows // _SMALL)]
-    chosen = {id(shard) for shard in foreign}
-    if len(small) > 1 or (small and foreign):
-        chosen |= {id(shard) for shard in small}
+    chosen: set[int] = set()
+    for mine in partitions.values():
+        foreign = {id(shard) for shard in mine if not _is_ours(shard) or _has_deletes(shard)}
+        small = {id(s) for s in mine if s.nbytes < full and (rows is None or s.rows <= rows // _SMALL)}
+        chosen |= foreign
+        if len(small) > 1 or (small and foreign):
+            chosen |= small
     return [shard for shard in shards if id(shard) in chosen]
+
+
+def _partition(shard: Shard, by: Sequence[str]) -> str:
+    """The partition values that all rows of a shard have, where the lake says so."""
+    places = shard.mapping if isinstance(shard, Columns) else {}
+    return repr([places.get(column) for column in by])
 
 
 def _is_ours(shard: Shard) -> bool:

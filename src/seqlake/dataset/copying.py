@@ -66,7 +66,7 @@ def put_file(store: Store, path: str, source: Path, /, *, link: bool) -> None:
     if target is not None:
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
-            os.link(source, target)
+            os.link(os.path.realpath(source), target)  # of a link its file: what it points at may move
         except OSError:
             pass  # another file system, or one without links: copied instead
         else:

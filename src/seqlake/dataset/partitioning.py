@@ -40,9 +40,12 @@ class Divided:
         self._schema = schema
         self._by = tuple(by)
         self._made = made
-        self._values = getattr(table, "partition_values", self._cells)
+        computes = getattr(getattr(table, "engine", None), "partition_values", None) is not None
+        self._values = table.partition_values if computes else self._cells
         self._open: dict[tuple[object, ...], Staging] = {}
         self._claimed: set[str] = set()
+        self._told: Sequence[Copied] = ()
+        self._known: dict[str, Copied] = {}
 
     def write(self, batch: pa.RecordBatch, files: Sequence[Copied]) -> list[Written]:
         """Append rows; gives the shards that had to be finished to make room.
@@ -51,18 +54,26 @@ class Divided:
             batch: Rows in logical types.
             files: Files that were copied in for rows since the last close.
         """
-        known = {file.path: file for file in files}
+        if files is not self._told:
+            self._told, self._known = files, {}
+        self._known.update((file.path, file) for file in files[len(self._known) :])
         done: list[Written] = []
         for values, part in divided(batch, self._values(batch)):
             if values not in self._open:
                 if len(self._open) >= _MOST_OPEN:
                     done += self._finished()
                 self._open[values] = self._made(dict(zip(self._by, values, strict=True)))
-            mine = [known[path] for path in _named(part, self._schema) if path in known] if known else []
-            self._claimed.update(file.path for file in mine)
-            self._open[values].carry(mine)
-            self._open[values].write(part)
+            one = self._open[values]
+            for piece in one.parts(part):
+                mine = self._files_of(piece)
+                self._claimed.update(file.path for file in mine)
+                one.carry(mine)
+                one.write(piece)
         return done
+
+    def _files_of(self, piece: pa.RecordBatch) -> list[Copied]:
+        known = self._known
+        return [known[path] for path in dict.fromkeys(_named(piece, self._schema)) if path in known] if known else []
 
     def close(self, files: Sequence[Copied]) -> list[Written]:
         """Finish every shard; files that no row has named yet are listed with all of them."""

@@ -6,6 +6,7 @@ Only what certainly rules a shard out does so; everything else is read and asked
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any
@@ -107,6 +108,8 @@ def parts_of(tree: object, /, *, table: str) -> list[Part]:
     scanned = node.get("from_table") or {}
     if scanned.get("type") != "BASE_TABLE" or scanned.get("table_name") != table or scanned.get("sample"):
         return []
+    if scanned.get("column_name_alias"):
+        return []  # `dataset AS d(x, y)`: the names are others than the table's
     text = json.dumps(node)
     if text.count('"BASE_TABLE"') != 1 or node.get("sample") or '"SUBQUERY"' in text:
         return []
@@ -185,6 +188,8 @@ def _may_hold(bounds: Bounds, part: Part) -> bool:
     low, high = bounds
     if low is None or high is None:
         return False  # null in every row, and null is not true
+    if any(isinstance(bound, float) and math.isnan(bound) for bound in bounds):
+        return True  # a NaN bounds nothing
     return any(_may(low, high, part.sign, value) for value in part.values)
 
 

@@ -256,6 +256,36 @@ def test_a_shard_that_cannot_be_stored_is_raised_and_not_claimed(tmp_path: Path,
     assert not (tmp_path / "out" / "index.json").exists()
 
 
+def test_an_index_that_cannot_be_stored_is_not_forgotten(tmp_path: Path, monkeypatch) -> None:
+    real = LocalStore.put
+
+    def full(self, path, data, **options):
+        if path == "index.json":
+            raise OSError(28, "No space left on device", path)
+        real(self, path, data, **options)
+
+    writer = sl.create(tmp_path / "out", COLUMNS, format="mds")
+    writer.write_all(SAMPLES)
+    monkeypatch.setattr(LocalStore, "put", full)
+    with pytest.raises(OSError, match="No space left"):
+        writer.finish()
+    with pytest.raises(SeqlakeError, match='mode="append"'):
+        writer.finish()
+
+
+def test_after_an_exception_the_writer_cannot_be_finished(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), sl.create(tmp_path / "out", COLUMNS, format="mds") as writer:
+        writer.write(SAMPLES[0])
+        raise KeyError
+    with pytest.raises(SeqlakeError, match="not finished"):
+        writer.finish()
+    with pytest.raises(KeyError), sl.create(tmp_path / "whole", COLUMNS, format="mds") as writer:
+        writer.finish()
+        raise KeyError
+    writer.finish()
+    assert len(sl.scan(tmp_path / "whole")) == 0
+
+
 def test_a_closed_writer_says_so(tmp_path: Path) -> None:
     writer = sl.create(tmp_path / "out", COLUMNS, format="mds")
     writer.finish()
@@ -346,6 +376,39 @@ def test_a_run_goes_on_after_a_kill_at_any_file(tmp_path: Path, monkeypatch, bef
     assert puts > 6
 
 
+@pytest.mark.parametrize("forgotten", [0, 1, 3])
+def test_a_kill_while_the_journal_is_removed_loses_nothing(tmp_path: Path, monkeypatch, forgotten: int) -> None:
+    whole = contents(written(tmp_path / "whole", size_limit=330))
+    real = LocalStore.delete
+
+    def delete(self, paths):
+        names = list(paths)
+        real(self, names[:forgotten])
+        if names:
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStore, "delete", delete)
+        with pytest.raises(Killed):
+            written(tmp_path / "out", size_limit=330)
+    assert (tmp_path / "out" / "_writing" / "settings.json").exists()
+    with sl.create(tmp_path / "out", COLUMNS, format="mds", mode="append", size_limit=330) as writer:
+        assert (writer.samples, writer.kept) == (len(SAMPLES), 0)
+    assert contents(tmp_path / "out") == whole
+
+
+def test_an_index_whose_next_name_is_taken_is_not_appended_to(tmp_path: Path) -> None:
+    out = written(tmp_path / "out", size_limit=330)
+    index = json.loads((out / "index.json").read_text())
+    del index["shards"][0]
+    (out / "index.json").write_text(json.dumps(index))
+    before = contents(out)
+    last = index["shards"][-1]["raw_data"]["basename"]
+    with pytest.raises(DatasetExistsError, match=last):
+        sl.create(out, COLUMNS, format="mds", mode="append", size_limit=330)
+    assert contents(out) == before
+
+
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no kill -9 here")
 def test_a_real_kill_leaves_finished_shards(tmp_path: Path) -> None:
     code = f"""
@@ -405,6 +468,15 @@ def test_json_lines_merge_too(tmp_path: Path) -> None:
             writer.write({"i": number})
     jsonl.merge(str(tmp_path))
     assert sl.scan(tmp_path).to_arrow()["i"].to_pylist() == [0, 1]
+
+
+def test_a_folder_within_another_is_not_counted_twice(tmp_path: Path) -> None:
+    for number in range(2):
+        written(tmp_path / "x" / str(number), [SAMPLES[number]])
+    mds.merge(str(tmp_path / "x"))
+    with pytest.raises(SeqlakeError, match=r"x and .*x/0, which lies in it"):
+        mds.merge(str(tmp_path))
+    assert mds.merge(str(tmp_path), ["x"]) == 2
 
 
 def test_what_cannot_be_merged(tmp_path: Path) -> None:

@@ -95,6 +95,20 @@ def test_nothing_is_overwritten_or_half_there(zarr, drive, tmp_path):
     assert len(list(open_files(str(tmp_path / "half.zarr")).list())) == len(rows)
 
 
+def test_a_place_that_holds_something_is_left_alone(zarr, tmp_path):
+    (tmp_path / "s.zarr" / "agents").mkdir(parents=True)
+    (tmp_path / "s.zarr" / "agents" / "0").write_text("mine")
+    with pytest.raises(DatasetExistsError, match="new or empty"):
+        writing.write_store(str(tmp_path / "s.zarr"), zarr.drives(scenes=1))
+    assert (tmp_path / "s.zarr" / "agents" / "0").read_text() == "mine"
+    assert not (tmp_path / "s.zarr" / "scenes").exists()
+
+
+def test_storage_options_are_not_printed():
+    writer = writing.StoreWriter(location="s3://b/s.zarr", arrays={}, storage={"secret_access_key": "hidden"})
+    assert "hidden" not in repr(writer)
+
+
 def test_an_uncompressed_copy(zarr, drive, tmp_path):
     made = editing.uncompressed(str(drive), str(tmp_path / "plain.zarr"))
     zarr.same(zarr.read(tmp_path / "plain.zarr"), zarr.read(drive))

@@ -20,11 +20,17 @@ def catalog(monkeypatch):
     """A catalog: fill `tables` with locations and `keys` with what it lends; `asked` is what it was asked."""
 
     class Catalog(BaseHTTPRequestHandler):
-        tables, keys, asked, refuse = {}, {}, [], set()
+        tables, keys, asked, refuse, moved = {}, {}, [], set(), {}
 
         def do_GET(self):
             name = self.path.rpartition("/")[2]
             self.asked.append(self.headers["Authorization"])
+            if name in self.moved:
+                self.send_response(302)
+                self.send_header("Location", self.moved[name])
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
             found = self.tables.get(name)
             self.answer(404 if found is None else 200, {"storage_location": found, "table_id": name})
 
@@ -104,3 +110,10 @@ def test_a_token_is_not_sent_in_the_clear():
     with pytest.raises(ReadOnlyError, match="https") as refused:
         sl.open("uc://robots.lab.arm", storage=storage)
     assert "secret-token" not in str(refused.value)
+
+
+def test_a_token_does_not_follow_a_redirect(catalog):
+    catalog.moved["robots.lab.arm"] = "/elsewhere/arm"
+    with pytest.raises(DatasetNotFoundError):
+        sl.open("uc://robots.lab.arm")
+    assert catalog.asked == ["Bearer secret-token", None]

@@ -12,19 +12,20 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from seqlake.errors import SchemaMismatchError, ValidationError
 from seqlake.files.locations import join
-from seqlake.files.stores import open_store
+from seqlake.files.stores import exists, open_store
 from seqlake.formats._streaming import index as indexes
 from seqlake.formats._streaming.cells import CellError
 from seqlake.formats._streaming.merging import below
 from seqlake.formats._streaming.restoring import described
 from seqlake.formats._streaming.writing import begin, remove_empty
+from seqlake.spec.schema import is_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-
-    import pyarrow as pa
 
     from seqlake.formats._streaming.index import Entry
     from seqlake.formats._streaming.packing import Packer
@@ -117,12 +118,13 @@ class SampleSink:
                 f"Column {name!r} is null in row {row} of its batch, and these formats hold no nulls.",
                 hint=f"Say what stands for it: fill={{{name!r}: ...}}.",
             )
+        column = self.schema[name]
+        if column.category == "file" or (column.category == "frames" and is_text(column.arrow.value_type)):
+            # A relative reference means nothing elsewhere.
+            array = pa.array([_moved(cell, root) for cell in array.to_pylist()], array.type)
         values: list[Any] = made.values(array)
         if array.null_count:
             values = [self.fill[name] if value is None else value for value in values]
-        if self.schema[name].category == "file":
-            # A relative reference means nothing elsewhere.
-            values = [join(root, value) if isinstance(value, str) and value else value for value in values]
         return values
 
     def commit(self, receipts: Sequence[object], /) -> None:
@@ -134,12 +136,25 @@ class SampleSink:
         store.sync("")
 
     def discard(self) -> None:
-        """Remove the parts that were written."""
+        """Remove the parts that were written; once an index names them, they stay."""
         store: Any = open_store(self.location, storage=self.storage)
+        if exists(store, indexes.NAME):
+            return
         names = [path for path, _ in store.list() if _OURS.fullmatch(path)]
         store.delete(names)
         for folder in sorted({name.rpartition("/")[0] for name in names}, reverse=True):
             remove_empty(self.location, folder)
+
+
+def _moved(cell: Any, root: str) -> Any:
+    """A cell whose references are absolute: a text, a list of texts or a struct with a `url`."""
+    if isinstance(cell, str):
+        return join(root, cell) if cell else cell
+    if isinstance(cell, list):
+        return [_moved(one, root) for one in cell]
+    if isinstance(cell, dict) and "url" in cell:
+        return {**cell, "url": _moved(cell["url"], root)}
+    return cell
 
 
 def _placed(receipt: Any) -> list[Entry]:

@@ -34,7 +34,7 @@ def merge(out: str, parts: Iterable[str] | None = None, /, *, storage: Mapping[s
     Raises:
         DatasetExistsError: `out` has an index already.
         DatasetNotFoundError: A sub-folder has none, or there is none.
-        SeqlakeError: A sub-folder is still being written, or was left so.
+        SeqlakeError: A sub-folder is still being written, or was left so; without `parts`, one lies in another.
 
     Example:
         ```python
@@ -83,6 +83,15 @@ def _folders(store: Any, root: str) -> list[str]:
     found = {path.rpartition("/")[0] for path, _ in store.list() if path.endswith(f"/{indexes.NAME}")}
     if not found:
         raise DatasetNotFoundError(f"No folder below {root} has an {indexes.NAME}.", path=root)
+    for name in sorted(found):
+        above = next((one for one in found if name.startswith(f"{one}/")), None)
+        if above is not None:
+            raise SeqlakeError(
+                f"{root}/{above} and {root}/{name}, which lies in it, both have an {indexes.NAME}: samples of one may "
+                "be those of the other.",
+                path=root,
+                hint=f"Say which: merge(..., [{above!r}]).",
+            )
     return sorted(found, key=_numerically)
 
 

@@ -13,6 +13,7 @@ finished shard, and the end result is the same, byte for byte.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 JOURNAL = "_writing"
 SETTINGS = f"{JOURNAL}/settings.json"
 _PASSING = ".tmp"
+_NUMBERED = re.compile(r"shard\.(\d+)\.")
 _WORKERS = 2
 _WAITING = 3  # finished shards in memory that are not stored yet
 
@@ -62,7 +64,7 @@ def begin(
         claim: Write the index at the end; else this is a part of something, and `entries` says what it holds.
 
     Raises:
-        DatasetExistsError: `new`, and something is there.
+        DatasetExistsError: `new`, and something is there; `append`, and the index has a name that the next shard takes.
         SchemaMismatchError: `append`, and the interrupted run wrote something else.
     """
     if mode not in {"new", "append"}:
@@ -75,7 +77,8 @@ def begin(
     else:
         found = _indexed(out, store)
         entries, extension = list(found.entries), extension or found.extension
-        kept = _left_behind(out, store, packer, len(entries))
+        _refuse_taken(out, entries)
+        kept = _left_behind(out, store, packer, entries)
     if claim:
         _put(store, SETTINGS, _settings(packer))
     return SampleWriter(out, packer, store, entries=entries, kept=kept, extension=extension, claim=claim)
@@ -102,7 +105,9 @@ def _refuse_occupied(out: str, store: Any) -> None:
     if found:
         ours = SETTINGS in found
         hint = 'Give another location, or add to it with mode="append".'
-        killed = 'An interrupted run lies there: go on with mode="append", or remove the folder.'
+        killed = (
+            f'An interrupted run lies there: go on with mode="append"; to begin anew, remove only {JOURNAL}/ first.'
+        )
         text = f"The output must be new or empty; {out} is not."
         raise DatasetExistsError(text, path=out, hint=killed if ours else hint)
 
@@ -115,7 +120,19 @@ def _indexed(out: str, store: Any) -> Index:
     return indexes.parse(data, location=f"{out}/{indexes.NAME}")
 
 
-def _left_behind(out: str, store: Any, packer: Packer, number: int) -> list[Entry]:
+def _refuse_taken(out: str, entries: Sequence[Entry]) -> None:
+    """Shards are numbered by their place in the index: one that was dropped from it makes the last number taken."""
+    for name in (file.name for entry in entries for file in entry.stored):
+        found = _NUMBERED.match(name)
+        if found is not None and int(found[1]) >= len(entries):
+            raise DatasetExistsError(
+                f"The index of {out} has {len(entries)} shards and names {name}, which appended ones would replace.",
+                path=out,
+                hint="Write into a folder of its own, then merge the two.",
+            )
+
+
+def _left_behind(out: str, store: Any, packer: Packer, entries: Sequence[Entry]) -> list[Entry]:
     """What an interrupted run finished, up to the first shard that it did not; the rest of its files goes."""
     names = sorted(path for path, _ in store.list(JOURNAL))
     if SETTINGS not in names:
@@ -125,7 +142,7 @@ def _left_behind(out: str, store: Any, packer: Packer, number: int) -> list[Entr
         raise SchemaMismatchError(
             f"The interrupted run at {out} wrote other columns or settings: {settings.decode(errors='replace')}.",
             path=out,
-            hint="Give the same ones, or remove the folder.",
+            hint=f"Give the same ones, or remove only {JOURNAL}/, which gives up what the run wrote.",
         )
     store.delete([name for name in names if name.endswith(_PASSING)])
     written = {}
@@ -133,11 +150,15 @@ def _left_behind(out: str, store: Any, packer: Packer, number: int) -> list[Entr
         if name != SETTINGS and not name.endswith(_PASSING):
             [written[name]] = indexes.parse(read_all(store.blob(name)), location=f"{out}/{name}").entries
     kept = []
+    number = len(entries)
     while _journal(number) in written:
         kept.append(written.pop(_journal(number)))
         number += 1
-    # Journalled, but behind one that is missing: they are written anew.
-    store.delete([name for entry in written.values() for name in (file.name for file in entry.stored)])
+    # Journalled, but behind one that is missing: they are written anew. A kill after the index was put leaves journals
+    # of shards that are committed: these stay.
+    indexed = {file.name for entry in entries for file in entry.stored}
+    left = {file.name for entry in written.values() for file in entry.stored}
+    store.delete(sorted(left - indexed))
     store.delete(list(written))
     return kept
 
@@ -265,28 +286,30 @@ class SampleWriter:
         """Store what is left and write the index; only then is the dataset there.
 
         Raises:
-            SeqlakeError: A shard could not be stored; the index is not written.
+            SeqlakeError: Something could not be stored, or an exception ended the writing; the index is not written.
         """
         if self._failed:
             raise SeqlakeError(
-                f"A shard at {self._out} could not be stored, so no index was written.",
+                f"The writing at {self._out} ended before everything was stored; it is not finished.",
                 path=self._out,
                 hint='Go on behind the last whole shard with mode="append".',
             )
         if self._closed:
             return
+        self._failed = True  # until all is there
         if self._new:
             self._flush()
         while self._running:
             self._collect()
         self._close()
         self._store.sync("")  # the shards' names are durable before the index says them
-        if not self._claim:
+        if self._claim:
+            _put(self._store, indexes.NAME, indexes.dump(self._entries, extension=self._extension))
+            self._store.sync("")
+            self._forget()
+        else:
             remove_empty(self._out, JOURNAL)
-            return
-        _put(self._store, indexes.NAME, indexes.dump(self._entries, extension=self._extension))
-        self._store.sync("")
-        self._forget()
+        self._failed = False
 
     def _forget(self) -> None:
         """Remove the journal; nothing else in its folder is touched."""
@@ -317,6 +340,7 @@ class SampleWriter:
         if kind is None:
             self.finish()
         else:
+            self._failed = self._failed or not self._closed
             self._close()
 
     def __repr__(self) -> str:

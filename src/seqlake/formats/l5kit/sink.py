@@ -152,7 +152,7 @@ class L5kitSink:
         if not self.mapping.tiles:
             totals = {name: self.mapping.arrays[name].shape[0] for name in self.arrays}
         sized = {name: metadata.resized(totals[name]) for name, metadata in self.arrays.items()}
-        writer = staged_store(self.location, sized, storage=self.storage)
+        writer = staged_store(self.location, sized, storage=self.storage, new=False)
         for name in self.arrays:
             if self.mapping.tiles:
                 self._tile(writer, name, ordered)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +65,7 @@ class StoreWriter:
 
     location: str
     arrays: Mapping[str, ArrayMetadata]
-    storage: Mapping[str, str] | None = None
+    storage: Mapping[str, str] | None = field(default=None, repr=False)
     threads: int = THREADS
 
     def ranges(self, name: str, parts: int, /) -> list[range]:
@@ -185,13 +185,21 @@ def create_store(
 
 
 def staged_store(
-    location: str, arrays: Mapping[str, ArrayMetadata], /, *, storage: Mapping[str, str] | None = None
+    location: str,
+    arrays: Mapping[str, ArrayMetadata],
+    /,
+    *,
+    storage: Mapping[str, str] | None = None,
+    new: bool = True,
 ) -> StoreWriter:
-    """The same, which no reader takes for a store before `publish`."""
+    """The same, which no reader takes for a store before `publish`; with `new=False` other files may lie there."""
     place = absolute(location)
     store = open_store(place, storage=storage)
-    if exists(store, ROOT) or (is_local(place) and (path := local_path(place)).exists() and not path.is_dir()):
-        raise DatasetExistsError(f"{place} is there already.", path=place, hint="Give another location.")
+    taken = is_local(place) and (path := local_path(place)).exists() and not path.is_dir()
+    if taken or (any(True for _ in store.list()) if new else exists(store, ROOT)):
+        raise DatasetExistsError(
+            f"Expected a new or empty place, found something at {place}.", path=place, hint="Give another location."
+        )
     for name, metadata in arrays.items():
         store.put(f"{name}/{ARRAY}", metadata.to_json().encode())
     return StoreWriter(location=place, arrays=dict(arrays), storage=storage)

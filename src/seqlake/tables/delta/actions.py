@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
-from seqlake.tables.delta import schemas
+from seqlake.tables.delta import listing, schemas
 from seqlake.tables.delta.log import OPERATION, TRANSACTION
 from seqlake.tables.standalone.changes import writer_name
 
@@ -42,9 +42,11 @@ def lines(table: Any, proposal: Proposal, /, *, log: DeltaLog) -> list[dict[str,
     if metadata is not None:
         found.append({"metaData": metadata})
     mapped = schemas.physical(schemas.fields_of(table))
-    found += [
-        {"remove": _remove(file, proposal, time=time, data_change=data_change, log=log)} for file in proposal.remove
-    ]
+    # A removal repeats the path of its add letter by letter: other writers encode other letters than we do.
+    told = {unquote(path): path for path in listing.raw_paths(table)} if proposal.remove else {}
+    for file in proposal.remove:
+        removed = _remove(file, proposal, time=time, data_change=data_change, log=log)
+        found.append({"remove": {**removed, "path": told.get(file.path, removed["path"])}})
     for at, one in enumerate(proposal.add, 1 - len(proposal.add)):
         # Files are listed by these times, so that the shards of a commit keep their order.
         found.append({"add": _add(one, proposal, mapped, time=time + at, data_change=data_change)})

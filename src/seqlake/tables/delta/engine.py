@@ -28,7 +28,7 @@ from seqlake.spec.schema import ID
 from seqlake.tables._lakes import paths, types
 from seqlake.tables._lakes.engine import Expired, LakeState, RivalError
 from seqlake.tables.delta import actions, listing, protocol, retention, schemas, unity
-from seqlake.tables.delta.log import LOG, DeltaLog, is_there
+from seqlake.tables.delta.log import LOG, DeltaLog, described, is_there
 from seqlake.tables.standalone import names
 from seqlake.tables.standalone.log import on_disk
 
@@ -112,6 +112,7 @@ class DeltaEngine:
             raise retention.not_found(log, number) from error
         protocol.refuse_to_read(table.protocol(), root=self._root)
         fields = schemas.fields_of(table)
+        protocol.refuse_inner_names(schemas.renamed_inside(fields), root=self._root)
         metadata = table.metadata()
         return LakeState(
             version=log.version(table.version()),
@@ -202,7 +203,7 @@ class DeltaEngine:
         if protocol.checkpoint_is_due(table, number):
             with suppress(Exception):  # derived, and the next one is as good
                 self._table(number).create_checkpoint()
-        return log.version(number)
+        return described(number, lines)  # not read again: it stands, whatever the store answers now
 
     def rollback(self, version: int | str, /, *, base: LakeState) -> Version:
         """A new version with the rows, schema and property of an old one."""
@@ -231,7 +232,7 @@ class DeltaEngine:
         """Remove the log, and every data file that it names or that is ours."""
         store = open_store(self._root, storage=self._storage)
         store.delete([path for path, _ in store.list(LOG)])
-        store.delete([path for path, _ in store.list() if paths.owner(path) is not None])
+        store.delete([path for path, _ in store.list(names.DATA) if paths.owner(path) is not None])
 
     # ---- inside
     def _table(self, version: int | None) -> Any:

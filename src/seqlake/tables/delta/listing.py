@@ -9,7 +9,8 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import pyarrow as pa
 
-from seqlake.files.locations import local_path
+from seqlake.errors import DamagedTableError
+from seqlake.files.locations import is_local, local_path
 from seqlake.tables._lakes.engine import LakeFile
 
 if TYPE_CHECKING:
@@ -30,7 +31,16 @@ def files(table: Any, physical: Mapping[str, str], /, *, partition_by: Sequence[
     if not found.num_rows:
         return []
     deleted = deleted_rows(table)
-    paths = [unquote(path) for path in found.column("path").to_pylist()]
+    raw = found.column("path").to_pylist()
+    paths = [unquote(path) for path in raw]
+    keys = [_below(str(table.table_uri), path) if "://" in path else unquote(path) for path in raw]
+    lost = sorted(deleted.keys() - set(keys))
+    if lost:  # to go on would show rows that were deleted
+        raise DamagedTableError(
+            f"{table.table_uri}: a deletion vector belongs to {lost[0]}, which is none of the version's files.",
+            path=str(table.table_uri),
+            hint="Purge the deleted rows with the engine that wrote them (Spark: REORG TABLE ... APPLY (PURGE)).",
+        )
     rows = found.column("num_records").to_pylist() if "num_records" in found.column_names else [None] * len(paths)
     sizes = found.column("size_bytes").to_pylist()
     times = found.column("modification_time").to_pylist()
@@ -43,13 +53,20 @@ def files(table: Any, physical: Mapping[str, str], /, *, partition_by: Sequence[
             nbytes=int(size),
             constants=constants,
             columns=physical,
-            deleted=deleted.get(path),
+            deleted=deleted.get(key),
             statistics=known,
         )
-        for path, count, size, constants, known in zip(paths, rows, sizes, values, bounds, strict=True)
+        for path, key, count, size, constants, known in zip(paths, keys, rows, sizes, values, bounds, strict=True)
     ]
     order = sorted(range(len(listed)), key=lambda at: (times[at] or 0, paths[at]))
     return [listed[at] for at in order]
+
+
+def raw_paths(table: Any, /) -> list[str]:
+    """The paths of a version's files as the log writes them, encoded in their writers' ways."""
+    found = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=False)).read_all()
+    paths: list[str] = found.column("path").to_pylist() if found.num_rows else []
+    return paths
 
 
 def _values(found: pa.Table, partition_by: Sequence[str], count: int) -> list[dict[str, object]]:
@@ -92,12 +109,12 @@ def deleted_rows(table: Any, /) -> dict[str, Ints]:
 
 
 def _below(root: str, name: str) -> str:
-    """A file's path below the root, from whichever form the engine names it in."""
-    if "://" in name and name.startswith("file:"):
-        name = str(local_path(name))
-    start = str(local_path(root)) if root.startswith("file:") else root
-    start = start.rstrip("/") + "/"
+    """A file's path below the root, decoded, from whichever form the engine names it in; outside it its location."""
+    if is_local(root) and name.startswith(("file:", "/")):
+        place, start = str(local_path(name)), str(local_path(root)).rstrip("/") + "/"
+        return place.removeprefix(start) if place.startswith(start) else unquote(name)
+    start = root.rstrip("/") + "/"
     if name.startswith(start):
-        return name.removeprefix(start)
+        return unquote(name.removeprefix(start))
     path, base = urlsplit(name).path, urlsplit(start).path
     return unquote(path.removeprefix(base)) if path.startswith(base) else unquote(name)

@@ -8,7 +8,7 @@ from seqlake.errors import ReadOnlyError, UnsupportedVersionError
 from seqlake.tables.delta import schemas
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from seqlake.tables._lakes.engine import Proposal
 
@@ -33,6 +33,16 @@ def refuse_to_read(protocol: Any, /, *, root: str) -> None:
             f"{' with ' + ', '.join(unknown) if unknown else ''}, which seqlake does not read.",
             path=root,
             hint="Write it with an engine that knows the feature into a table without it.",
+        )
+
+
+def refuse_inner_names(columns: Sequence[str], /, *, root: str) -> None:
+    """Raise `UnsupportedVersionError` for structs whose fields have other names in the files: they would be null."""
+    if columns:
+        raise UnsupportedVersionError(
+            f"{root} has column mapping inside {', '.join(columns)}, which seqlake does not read.",
+            path=root,
+            hint="Write the table with an engine that knows column mapping into one without it.",
         )
 
 

@@ -23,9 +23,14 @@ if TYPE_CHECKING:
     from seqlake.tables.delta.log import DeltaLog
 
 
-def readable(log: DeltaLog, /) -> list[int]:
-    """The versions that can be read: those with a file, without a hole, that no collection gave up."""
-    numbers = log.numbers()
+def readable(log: DeltaLog, numbers: Sequence[int] | None = None, /) -> list[int]:
+    """The versions that can be read: those with a file, without a hole, that no collection gave up.
+
+    Args:
+        log: The log.
+        numbers: What `log.numbers()` gave, where it was asked already.
+    """
+    numbers = log.numbers() if numbers is None else numbers
     first = len(numbers) - 1
     while first > 0 and numbers[first - 1] == numbers[first] - 1:
         first -= 1
@@ -44,12 +49,18 @@ def number_of(log: DeltaLog, version: int | str | datetime | None, /) -> int | N
     if isinstance(version, datetime):
         moment = version if version.tzinfo else version.astimezone(UTC)
         for number in reversed(readable(log)):
-            if log.version(number).time <= moment:
+            if _was_there(log, number, moment):
                 return number
         raise not_found(log, moment.isoformat())
     if isinstance(version, str) or version < log.oldest():
         raise not_found(log, version)
     return version
+
+
+def _was_there(log: DeltaLog, number: int, moment: datetime) -> bool:
+    """Whether a version was made by then; one whose file tells no time is not known to have been."""
+    time = log.version(number).time
+    return time.timestamp() > 0 and time <= moment
 
 
 def not_found(log: DeltaLog, version: object, /) -> VersionNotFoundError:
@@ -102,17 +113,20 @@ def _counted(path: str, log: DeltaLog) -> int:
     return 0
 
 
-def expire(log: DeltaLog, limit: datetime, /, *, dry_run: bool, state: Callable[[int], LakeState]) -> Expired:
+def expire(log: DeltaLog, limit: datetime, /, *, dry_run: bool, state: Callable[[int | None], LakeState]) -> Expired:
     """Give up versions that were replaced before `limit`, and remove the data files that only they named.
 
     The number of the oldest version that stays is kept first, so that none is half there.
     """
-    numbers = readable(log)
-    oldest = next((n for n in reversed(numbers) if log.version(n).time <= limit), numbers[0])
+    every = log.numbers()  # listed once: what is committed from here on names no file that may go
+    numbers = readable(log, every)
+    if not numbers:  # only a checkpoint is left, which tells of one version alone
+        return Expired(retained=state(None).files)
+    oldest = next((n for n in reversed(numbers) if _was_there(log, n, limit)), numbers[0])
     retained = {file.path: file for file in state(oldest).files}
     for actions in log.many([number for number in numbers if number > oldest]):
         retained |= {file.path: file for file in _added(actions or [])}
-    ever = {path for actions in log.many(log.numbers()) for path in _named(actions or [])}
+    ever = {path for actions in log.many(every) for path in _named(actions or [])}
     gone = sorted(path for path in ever - retained.keys() if not is_outside(path))
     there = {path for path, _ in log.store.list()}
     removed = [path for path in gone if path in there]

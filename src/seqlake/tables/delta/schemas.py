@@ -35,6 +35,21 @@ def physical(fields: Sequence[Mapping[str, Any]], /) -> dict[str, str]:
     return {name: stored for name, stored in named.items() if stored is not None and stored != name}
 
 
+def renamed_inside(fields: Sequence[Mapping[str, Any]], /) -> list[str]:
+    """The columns with a struct whose inner fields have other names in the files, which only the outer ones may."""
+    return [field["name"] for field in fields if _renames(field["type"])]
+
+
+def _renames(kind: Any) -> bool:
+    if not isinstance(kind, dict):
+        return False
+    inner = kind.get("fields", ())
+    if physical(inner):
+        return True
+    below = [field["type"] for field in inner]
+    return any(_renames(one) for one in [*below, *(kind.get(key) for key in ("elementType", "keyType", "valueType"))])
+
+
 def is_mapped(table: Any, /) -> bool:
     """Whether names of columns and names in files are two things, so that columns can be renamed and dropped."""
     return table.metadata().configuration.get(_MODE, "none") in {"name", "id"}

@@ -96,8 +96,10 @@ def _ask(catalog: str, token: str, path: str, body: Mapping[str, str] | None = N
     request = urllib.request.Request(  # noqa: S310 - https, or this machine
         f"{place.scheme}://{place.netloc}{_API}{path}",
         data=None if body is None else json.dumps(body).encode(),
-        headers={"Authorization": f"Bearer {token}", "Content-Type": "application/json", "User-Agent": "seqlake"},
+        headers={"Content-Type": "application/json", "User-Agent": "seqlake"},
     )
+    # A redirect may lead to another host, or out of https: the token does not go along.
+    request.add_unredirected_header("Authorization", f"Bearer {token}")
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:  # noqa: S310 - as above
             found: dict[str, Any] = json.loads(answer.read())
