@@ -12,7 +12,7 @@ from seqlake.dataset import conforming, opening, progress, streaming
 from seqlake.dataset.references import Carrier, FilesMode
 from seqlake.dataset.selection import Selection
 from seqlake.dataset.staging import SHARD_BYTES, ShardShape, Staging
-from seqlake.errors import SchemaMismatchError, ValidationError
+from seqlake.errors import CommitUnknownError, SchemaMismatchError, ValidationError
 from seqlake.files.locations import absolute, is_local, local_path
 from seqlake.files.stores import open_store
 
@@ -218,6 +218,8 @@ def whole(
         yield dataset, staging
         if staging.written or staging.begun:
             staging.commit("append")
+    except CommitUnknownError:
+        raise  # it may stand: nothing of it may be removed
     except BaseException:
         staging.discard()
         if hasattr(dataset.table, "drop"):  # a lake's, whose address is no folder

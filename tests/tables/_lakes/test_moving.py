@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import seqlake as sl
-from seqlake.errors import DuplicateSequenceError
+from seqlake.errors import DuplicateSequenceError, UnsafeReferenceError
 from seqlake.tables import standalone
 
 pytest.importorskip("deltalake")
@@ -141,3 +142,40 @@ def test_a_conversion_that_fails_leaves_no_lake_behind(tmp_path):
     with pytest.raises(DuplicateSequenceError):
         sl.convert(sl.scan(rows), f"delta:{tmp_path}/to", workers=1)
     assert not [path for path in (tmp_path / "to").rglob("*") if path.is_file()]
+
+
+def test_a_link_out_of_the_source_is_refused_and_nothing_is_left(tmp_path):
+    film, secret = tmp_path / "film.mp4", tmp_path / "secret"
+    film.write_bytes(b"moving pictures")
+    secret.write_bytes(b"a key")
+    ds = fill(sl.create(f"delta:{tmp_path}/from", SCHEMA), film=film)
+    place = Path(ds.table.root, ds.to_arrow().column("notes").to_pylist()[0])
+    place.unlink()
+    place.symlink_to(secret)
+    with pytest.raises(UnsafeReferenceError, match="leaves the dataset's root"):
+        sl.convert(ds, f"delta:{tmp_path}/to", adopt=True)
+    assert not [path for path in (tmp_path / "to").rglob("*") if path.is_file()]
+
+
+def test_of_a_link_the_file_is_taken_over(tmp_path):
+    ds = fill(sl.create(tmp_path / "from", SCHEMA))
+    for number, path in enumerate(sorted(Path(ds.location, "data").iterdir())):
+        kept = tmp_path / ("elsewhere" if number else "from") / f"kept{number}"
+        kept.parent.mkdir(exist_ok=True)
+        path.rename(kept)
+        path.symlink_to(kept)
+    out = sl.convert(sl.open(ds.location), f"delta:{tmp_path}/to", adopt=True)
+    taken = list(Path(out.table.root).rglob("part-*.parquet"))
+    assert not any(path.is_symlink() for path in taken)
+    assert sorted(path.stat().st_nlink for path in taken) == [1, 2]
+    assert out.to_arrow().equals(ds.to_arrow())
+
+
+def test_a_shard_without_rows_goes_into_no_partition(tmp_path):
+    ds = fill(sl.create(tmp_path / "from", SCHEMA))
+    shard = next(Path(ds.location, "data").iterdir())
+    pq.write_table(pq.read_table(shard).slice(0, 0), shard.parent / "empty.parquet")
+    ds.adopt()
+    sl.create(f"delta:{tmp_path}/to", SCHEMA, partition_by=["task"])
+    out = sl.convert(ds, f"delta:{tmp_path}/to", adopt=True)
+    assert {one.id: one["task"] for one in out} == {one.id: one["task"] for one in ds}

@@ -11,6 +11,7 @@ import pytest
 
 import seqlake as sl
 from seqlake.cli import main
+from seqlake.dataset.pruning import Part, left
 
 pytest.importorskip("deltalake")
 
@@ -87,6 +88,27 @@ def test_a_second_look_at_the_table_is_not_ruled_out(ds):
     query = "SELECT count(*) FROM dataset WHERE split = 'train' AND steps < (SELECT max(steps) FROM dataset)"
     assert ds.sql(query).fetchall() == [(9,)]
     assert ds.explain(query).opened == 9
+
+
+def test_columns_under_other_names_rule_nothing_out(tmp_path):
+    ds = sl.create(f"delta:{tmp_path}/t", {"a": pa.int64(), "b": pa.int64()})
+    ds.append([{"sequence_id": f"ep_{n}", "a": n, "b": n + 100} for n in range(3)])
+    assert ds.schema.names == ["sequence_id", "a", "b"]
+    assert ds.sql("SELECT i FROM dataset AS d(i, b, a) WHERE b = 2").fetchall() == [("ep_2",)]
+    assert ds.sql("SELECT sequence_id FROM dataset AS d WHERE b = 102").fetchall() == [("ep_2",)]
+
+
+def test_a_bound_that_is_nan_rules_nothing_out(ds):
+    class Told:
+        schema = ds.schema
+
+        def shards(self):
+            return ds.source.shards()[:2]
+
+        def bounds(self, column):
+            return [(float("nan"), float("nan")), (50.0, 60.0)]
+
+    assert left(Told(), [Part(column="reward", sign="<", values=(3.0,))]).tolist() == [True, False]
 
 
 def test_the_command_explains(ds, capsys):

@@ -11,10 +11,16 @@ import pyarrow as pa
 import pytest
 
 import seqlake as sl
-from seqlake.errors import CommitConflictError, DamagedTableError, DuplicateSequenceError, SchemaMismatchError
+from seqlake.errors import (
+    CommitConflictError,
+    CommitUnknownError,
+    DamagedTableError,
+    DuplicateSequenceError,
+    SchemaMismatchError,
+)
 from seqlake.protocols import Change
 from seqlake.tables import delta
-from seqlake.tables._lakes import types
+from seqlake.tables._lakes import committing, types
 from seqlake.tables.standalone import markers
 from seqlake.testing import tables
 
@@ -217,3 +223,65 @@ def test_a_lakes_schema_is_freed_of_what_readers_differ_in():
             pa.field("link", pa.struct([pa.field("url", pa.string())])),
         ]
     )
+
+
+def test_a_commit_in_doubt_keeps_what_it_staged(table, monkeypatch):
+    """The lake may make it yet."""
+    commit = table.engine.commit
+
+    def unheard(proposal):
+        raise CommitUnknownError("no answer")
+
+    transaction = table.begin()
+    written = tables.write(table, transaction, [tables.episode("a")])
+    monkeypatch.setattr(table.engine, "commit", lambda proposal: made.append(proposal) or unheard(proposal))
+    made = []
+    with pytest.raises(CommitUnknownError):
+        table.commit(Change(operation="append", add=[written]), transaction=transaction)
+    monkeypatch.undo()
+    again(table).discard(transaction)
+    table.discard(transaction)
+    commit(made[0])
+    assert tables.rows_of(table.snapshot()) == tables.expected(["a"])
+
+
+def test_a_commit_stands_whatever_a_client_raises_afterwards(table, monkeypatch):
+    def broken(*_):
+        raise RuntimeError("of a lake's client")
+
+    monkeypatch.setattr(committing, "_after", broken)
+    tables.append(table, ["a"])
+    assert tables.rows_of(table.snapshot()) == tables.expected(["a"])
+
+
+@pytest.mark.parametrize("inside", ["below", "data/below"])
+def test_datasets_below_the_table_are_left_alone(table, inside, monkeypatch):
+    tables.append(table, ["a"])
+    other = sl.create(str(Path(table.root, inside)), {"reward": pa.float32()})
+    other.append([{"sequence_id": "theirs", "reward": 1.0}])
+    now = markers.now()
+    monkeypatch.setattr(markers, "now", lambda: now + timedelta(hours=3))
+    table.collect(older_than=timedelta(0))
+    assert sl.open(other.location).to_arrow()["reward"].to_pylist() == [1.0]
+
+
+def test_a_shard_of_others_that_is_gone_stops_no_collection(table, monkeypatch):
+    import deltalake
+
+    theirs = pa.table({"sequence_id": ["x"], "reward": pa.array([1.0], pa.float32())})
+    deltalake.write_deltalake(table.root, theirs, mode="append", schema_mode="merge")
+    (path,) = [file.path for file in table.state().files]
+    Path(table.root, path).unlink()
+    transaction = table.begin()
+    tables.write(table, transaction, [tables.episode("a")])
+    now = markers.now()
+    monkeypatch.setattr(markers, "now", lambda: now + timedelta(hours=3))
+    assert any(transaction.id in path for path in again(table).collect(older_than=timedelta(hours=1)))
+
+
+def test_the_lake_is_not_asked_for_each_batch(tmp_path, monkeypatch):
+    table = sl.create(f"delta:{tmp_path}/p", {"split": pa.string()}, partition_by=["split"]).table
+    batch = pa.RecordBatch.from_pydict({"sequence_id": ["a", "b"], "split": ["train", None]})
+    table.begin()
+    monkeypatch.setattr(table.engine, "state", None)
+    assert list(table.partition_values(batch)) == [("train",), (None,)]

@@ -44,3 +44,9 @@ def test_only_such_addresses_match():
     assert ducklake.matches("ducklake:lake.ducklake?table=e")
     assert not ducklake.matches("lake.ducklake")
     assert not ducklake.matches(object())
+
+
+def test_no_password_is_shown_beside_a_wrong_option():
+    with pytest.raises(ValueError, match="found 'tabel'") as raised:
+        parse("ducklake:postgres:dbname=lake password=hunter2?tabel=e")
+    assert "hunter2" not in str(raised.value)

@@ -161,3 +161,11 @@ def test_what_we_collected_duckdb_reads_and_cleans_on(location, engine):
     assert rows_of(table.snapshot()) == lake.rows() == expected(["a3"])
     data = list(Path(table.root).rglob("*.parquet"))
     assert len(data) == 1
+
+
+def test_a_table_that_is_taken_back_leaves_the_files_of_its_neighbours(location, tmp_path):
+    ducklake.create(location, tables.SCHEMA)
+    dataset = with_files(location, tmp_path / "in", ["a", "b"])
+    ducklake.create(location.replace("=episodes", "=others"), tables.SCHEMA).drop()
+    all_there(dataset, ["a", "b"])
+    assert dataset.validate(depth="files").ok

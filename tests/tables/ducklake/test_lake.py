@@ -5,11 +5,17 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sqlite3
+from contextlib import closing
 
+import duckdb
+import pyarrow as pa
 import pytest
 
-from seqlake.errors import SeqlakeError
+from seqlake.errors import CommitConflictError, DatasetNotFoundError, SeqlakeError
+from seqlake.protocols import Change
 from seqlake.tables import ducklake
+from seqlake.tables._lakes.engine import RivalError
 from seqlake.tables.ducklake import catalogs
 from seqlake.testing import tables
 from seqlake.testing.lakes import LakeTests
@@ -117,3 +123,50 @@ def test_a_duckdb_file_is_one_that_older_duckdbs_read(tmp_path):
     header = (tmp_path / "lake.ducklake").read_bytes()[:20]
     assert header[8:12] == b"DUCK"
     assert int.from_bytes(header[12:20], "little") == 64  # storage version of DuckDB 1.0
+
+
+def test_a_column_that_older_files_lack_has_no_bounds_of_the_newer_ones(tmp_path):
+    table = ducklake.create(f"ducklake:sqlite:{tmp_path}/lake.sqlite?table=episodes", tables.SCHEMA)
+    append(table, ["a"])
+    schema = table.snapshot().schema.with_columns({"split": pa.string()})
+    table.commit(Change(operation="evolve", schema=schema), transaction=table.begin())
+    transaction = table.begin()
+    written = tables.write(table, transaction, [{**tables.episode("b"), "split": "train"}])
+    table.commit(Change(operation="append", add=[written]), transaction=transaction)
+    with closing(sqlite3.connect(tmp_path / "lake.sqlite")) as lake:
+        kept = lake.execute(
+            "SELECT c.column_name, s.contains_null, s.min_value FROM ducklake_table_column_stats s "
+            "JOIN ducklake_column c ON c.column_id = s.column_id AND c.table_id = s.table_id"
+        ).fetchall()
+    assert ("split", None, None) in kept
+    assert ("sequence_id", 0, "a") in kept
+
+
+def test_an_sqlite_file_without_a_lake_is_said_to_be(tmp_path):
+    with closing(sqlite3.connect(tmp_path / "other.sqlite")) as other:
+        other.execute("CREATE TABLE notes (text TEXT)")
+    with pytest.raises(DatasetNotFoundError, match="without one"):
+        ducklake.open(f"ducklake:sqlite:{tmp_path}/other.sqlite?table=episodes")
+
+
+def test_what_a_duckdb_file_refuses_for_good_is_no_rival(tmp_path):
+    table = ducklake.create(f"ducklake:{tmp_path}/lake.ducklake?table=episodes", tables.SCHEMA)
+    catalog = catalogs.catalog(table.engine.address)
+    with pytest.raises(duckdb.CatalogException), catalog.writing() as session:
+        session.run("DELETE FROM no_such_table")
+    with pytest.raises(RivalError), catalog.writing() as session:
+        session.run("INSERT INTO ducklake_snapshot SELECT * FROM ducklake_snapshot")
+
+
+def test_a_postgres_lock_that_somebody_keeps_is_waited_for_no_longer(tmp_path, postgres_lake, monkeypatch):
+    import psycopg
+
+    place = f"ducklake:postgres:{postgres_lake}?table=episodes&data_path={tmp_path}/data"
+    table = ducklake.create(place, tables.SCHEMA)
+    monkeypatch.setattr(catalogs, "_PATIENCE", 1.0)
+    with psycopg.connect(postgres_lake) as other:
+        other.execute("LOCK TABLE ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE")
+        with pytest.raises(CommitConflictError, match="for 1 s"):
+            append(table, ["a"])
+    append(table, ["a"])
+    assert rows_of(table.snapshot()) == expected(["a"])

@@ -134,3 +134,9 @@ def test_a_lost_answer_to_a_commit_is_looked_up(rest):
     assert behind.load_table("rl.episodes").scan().to_arrow()["sequence_id"].to_pylist() == ["s1"]
     ds.append(row(3))
     assert len(sl.open("iceberg://cloud/rl.episodes", storage={"uri": uri})) == 2
+
+
+def test_no_password_of_a_catalog_that_cannot_be_opened_is_shown():
+    with pytest.raises(DatasetNotFoundError, match="no catalog 'mine'") as raised:
+        sl.open("iceberg://mine/rl.episodes", storage={"uri": "odd://me:hunter2@db/lake"})
+    assert "hunter2" not in str(raised.value)

@@ -165,3 +165,15 @@ def test_a_writer_that_is_alive_is_not_given_up(dataset, make_rows):
             writer.add_row(row.pop("sequence_id"), row)
         sl.open(dataset.location).collect(older_than=NOW)
     assert len(sl.open(dataset.location)) == 12
+
+
+def test_a_table_that_is_taken_back_leaves_the_files_of_one_before_it(dataset, address, theirs, make_rows):
+    table = theirs()
+    table.catalog.drop_table(table.name())  # without a purge
+    before = lying(address)
+    again = sl.create(address, dataset.schema)
+    again.append(make_rows(0, 3))
+    assert data_files(address) > {path for path in before if path.startswith("data/")}
+    again.table.drop()
+    left = {path for path in lying(address) if not path.startswith("_seqlake/")}
+    assert left == {path for path in before if not path.startswith("_seqlake/")}

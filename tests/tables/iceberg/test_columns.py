@@ -8,6 +8,8 @@ import pytest
 
 import seqlake as sl
 from seqlake.errors import CommitConflictError, SchemaMismatchError
+from seqlake.tables.iceberg.files import naming
+from seqlake.tables.iceberg.listing import Manifests, live_files
 
 
 def same(dataset, theirs, cells):
@@ -222,3 +224,26 @@ def test_types_that_iceberg_lacks_become_wider_or_are_refused(tmp_path):
     for kind in (pa.uint64(), pa.timestamp("ns"), pa.duration("s")):
         with pytest.raises(SchemaMismatchError, match="column|Column"):
             sl.create(f"iceberg:{tmp_path}/w/a.c", {"x": kind})
+
+
+def test_a_first_default_is_no_constant_of_files_that_hold_the_column(dataset, theirs):
+    from pyiceberg.schema import Schema
+
+    table = theirs()
+    fields = [
+        one.model_copy(update={"initial_default": 7.5}) if one.name == "reward" else one
+        for one in table.schema().fields
+    ]
+    snapshot = table.current_snapshot()
+    for file in live_files(Manifests(), table.metadata, table.io, snapshot, Schema(*fields)):
+        assert (dict(file.constants), dict(file.defaults)) == ({}, {"reward": 7.5})
+        assert "7.5" in file.told
+
+
+def test_names_say_nothing_once_a_schema_was_forgotten(dataset, theirs):
+    dataset.rename_column("task", "label")
+    dataset.add_column("task", pa.string())
+    metadata = theirs().metadata
+    assert naming(metadata, metadata.schema()).only.keys() == {"sequence_id", "reward", "action"}
+    forgetful = metadata.model_copy(update={"schemas": [metadata.schema()]})
+    assert naming(forgetful, metadata.schema()).only == {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -179,3 +180,12 @@ def test_what_pyiceberg_deletes_overwrites_and_upserts_is_read(dataset, theirs, 
     dataset.refresh()
     assert cells(dataset) == expected
     assert np.array_equal(dataset["ep_008"]["action"], expected["ep_008"]["action"])
+
+
+def test_files_of_deletes_are_no_shards_to_a_collection(dataset, theirs, tmp_path):
+    table = theirs()
+    (path,) = [task.file.file_path for task in table.scan().plan_files() if task.file.record_count == 4]
+    position_deletes(table, {path: [0, 2]}, tmp_path)
+    engine = sl.open(dataset.location).table.engine
+    kept = engine.expire(datetime.now(UTC) - timedelta(days=1), dry_run=True).retained
+    assert sorted(file.rows for file in kept) == [4, 6]

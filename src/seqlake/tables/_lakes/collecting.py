@@ -6,6 +6,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from seqlake.errors import DamagedTableError
 from seqlake.tables._lakes import foreign, paths
 from seqlake.tables.standalone import markers, names
 from seqlake.tables.standalone.log import names_in, read
@@ -34,7 +35,7 @@ def collect(table: LakeTable, /, *, limit: datetime, dry_run: bool) -> Sequence[
     """
     store = table.store
     # Lists first, then markers, then the lake: whatever a list shows has a marker or a version by then.
-    listed = {path for path, _ in store.list() if _ours(path)}
+    listed = _listed(table)
     staged = [f"{names.STAGED}/{name}" for name in names_in(store, names.STAGED)]
     alive, dead = _transactions(table, limit)
     if not dry_run:
@@ -49,6 +50,26 @@ def collect(table: LakeTable, /, *, limit: datetime, dry_run: bool) -> Sequence[
             with suppress(FileNotFoundError):
                 store.delete([path])
     return sorted({*expired.removed, *superfluous})
+
+
+def _listed(table: LakeTable) -> set[str]:
+    """What may be ours: in `_seqlake/` and the folder of data files, but for datasets that lie in there."""
+    found = {path for path, _ in table.store.list(names.OURS)}
+    folder = table.engine.data_path("", {}).rstrip("/")
+    if not paths.is_outside(folder):
+        data = [path for path, _ in table.store.list(folder)]
+        others = tuple({other for path in data if (other := _dataset(path))})
+        found.update(path for path in data if not path.startswith(others))
+    return {path for path in found if _ours(path)}
+
+
+def _dataset(path: str) -> str:
+    """The folder below the root that this file shows to be a dataset of its own, with a slash; empty for none."""
+    folder, inside, _ = path.partition(f"/{names.OURS}/")
+    if not inside:
+        folder, inside, name = path.rpartition("/")
+        inside = inside if name == names.METADATA else ""
+    return f"{folder}/" if inside else ""
 
 
 def _ours(path: str) -> bool:
@@ -70,6 +91,17 @@ def _left(staged: Sequence[str], alive: set[str]) -> Iterator[str]:
             yield path
 
 
+def _named(table: LakeTable, file: LakeFile) -> set[str]:
+    """Our copied-in files that a shard of another client names; none where a vacuum was faster: nobody reads it."""
+    try:
+        return {copied.path for copied in foreign.named_files(table.shelf, file)}
+    except DamagedTableError as error:
+        # What lies outside the table may be away for a while only.
+        if paths.is_outside(file.path) or not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        return set()
+
+
 def _unneeded(table: LakeTable, retained: Sequence[LakeFile], alive: set[str], listed: set[str]) -> Iterator[str]:
     """Our data files, copied-in files, packet indexes and index files that nothing needs."""
     kept = {file.path for file in retained}
@@ -78,7 +110,7 @@ def _unneeded(table: LakeTable, retained: Sequence[LakeFile], alive: set[str], l
     needed = {file.path for path, index in known.items() for file in index.files(path)}
     for file in retained:
         if file.path not in known:  # another client wrote it: its rows may name our files all the same
-            needed |= {copied.path for copied in foreign.named_files(table.shelf, file)}
+            needed |= _named(table, file)
     owners = {names.copied_owner(path) for path in needed}
     merged = {(read(table.store, path) or b"").decode() for path in listed if path.startswith(paths.MERGED)}
     for path in listed:

@@ -12,7 +12,6 @@ from seqlake.errors import (
     CommitConflictError,
     CommitUnknownError,
     SchemaMismatchError,
-    SeqlakeError,
     VersionNotFoundError,
 )
 from seqlake.tables._lakes import foreign, paths, staging, types
@@ -64,12 +63,14 @@ def commit(table: LakeTable, change: Change, transaction: Transaction, /) -> Ver
     try:
         version = _commit(table, change, transaction)
     except CommitUnknownError:
-        raise  # only the lake knows, so nothing may be removed
+        table.in_doubt.add(transaction.id)  # only the lake knows, so nothing may be removed
+        raise
     except BaseException:
-        with suppress(OSError, SeqlakeError):  # the error under way says more
+        with suppress(Exception):  # the error under way says more
             table.discard(transaction)
         raise
-    with suppress(OSError, SeqlakeError):  # the commit stands; what is left undone costs speed only
+    # The commit stands, whatever a lake's client raises now; what is left undone costs speed only.
+    with suppress(Exception):
         _after(table, transaction)
     return version
 

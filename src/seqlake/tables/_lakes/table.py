@@ -60,17 +60,20 @@ class LakeTable:
         self._states: dict[int | str, LakeState] = {}
         self._scratch: dict[str, str] = {}
         self._texts: dict[str, bytes] = {}  # of shards staged here, for their sidecar
+        self._keys: Sequence[str] | None = None  # `partition_by` when the newest version was last read
+        self.in_doubt: set[str] = set()  # transactions whose commit got no answer: it may be made yet
 
     def texts_of(self, location: str, /) -> bytes:
         """The packed ids of a shard that was staged in this process; empty for others."""
         return self._texts.pop(location.rpartition("/")[2].removesuffix(names.SUFFIX), b"")
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"engine": self.engine}
+        return {"engine": self.engine, "in_doubt": self.in_doubt}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.engine = state["engine"]
         self._forget()
+        self.in_doubt |= state["in_doubt"]
 
     def __repr__(self) -> str:
         return f"{type(self.engine).__name__}({self.root!r})"
@@ -107,7 +110,8 @@ class LakeTable:
         if made is not None:
             found: Iterable[tuple[object, ...]] = made(batch)
             return found
-        return zip(*(batch.column(name).to_pylist() for name in self.partition_by), strict=True)
+        keys = self.partition_by if self._keys is None else self._keys  # not read anew for each batch
+        return zip(*(batch.column(name).to_pylist() for name in keys), strict=True)
 
     # ---- reading
     def versions(self) -> Sequence[Version]:
@@ -135,6 +139,8 @@ class LakeTable:
         while len(self._states) >= _REMEMBERED:
             self._states.pop(next(iter(self._states)))
         self._states[state.version.id] = state
+        if wanted is None:
+            self._keys = state.partition_by
         return state
 
     def held(self, schema: Schema, /) -> Schema:
@@ -218,13 +224,14 @@ class LakeTable:
             SchemaMismatchError: The lake cannot have this schema, or not without rewriting.
         """
         version = committing.commit(self, change, transaction)
-        self._clean(transaction)
+        with suppress(OSError):  # the commit stands
+            self._clean(transaction)
         return version
 
     def discard(self, transaction: Transaction, /) -> None:
-        """Remove all that a transaction staged, unless it was committed."""
-        committed = any(paths.owner(file.path) == transaction.id for file in self.state().files)
-        if not committed:
+        """Remove all that a transaction staged, unless it was, or may yet be, committed."""
+        # What is in doubt is left to `collect`, by when the lake has made up its mind.
+        if transaction.id not in self.in_doubt and not self._holds(transaction):
             staging.discard(self.store, transaction.id)
         self._clean(transaction)
 
@@ -273,9 +280,12 @@ class LakeTable:
     def drop(self) -> None:
         """Take back a table that was just made, with everything in it."""
         self.engine.drop()
-        left = [path for path, _ in self.store.list(names.OURS)]
-        self.store.delete(left)
+        if not self.shelf.label:  # tables of one root share the folder; what is of this one, `collect` removes
+            self.store.delete([path for path, _ in self.store.list(names.OURS)])
         self._states.clear()
+
+    def _holds(self, transaction: Transaction) -> bool:
+        return any(paths.owner(file.path) == transaction.id for file in self.state().files)
 
     def _clean(self, transaction: Transaction) -> None:
         scratch = self._scratch.pop(transaction.id, None)

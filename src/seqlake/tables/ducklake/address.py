@@ -94,7 +94,8 @@ def parse(location: str, /) -> Address:
 def _option(text: str, location: str) -> tuple[str, str]:
     name, _, value = text.partition("=")
     if name not in _KNOWN:
-        raise ValueError(f"Expected options among {', '.join(_KNOWN)} after the ?, found {name!r} in {location!r}.")
+        shown = _SECRET.sub("...", location)
+        raise ValueError(f"Expected options among {', '.join(_KNOWN)} after the ?, found {name!r} in {shown!r}.")
     return name, unquote(value)
 
 

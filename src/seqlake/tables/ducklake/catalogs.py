@@ -184,6 +184,12 @@ def _sqlite_error(error: sqlite3.Error, address: Address) -> Exception:
             path=address.target,
             hint="A DuckDB file is written without `sqlite:`.",
         )
+    if "no such table: ducklake_metadata" in text:
+        return DatasetNotFoundError(
+            f"Expected a DuckLake catalog at {address}, found an SQLite file without one.",
+            path=address.target,
+            hint="`sl.create` makes one in it; check the path.",
+        )
     return error
 
 
@@ -210,11 +216,11 @@ class DuckdbCatalog(_Catalog):
 
         if make:
             Path(self.address.target).parent.mkdir(parents=True, exist_ok=True)
-        with self._opened(read_only=False, make=make) as connection:
-            try:
+        try:
+            with self._opened(read_only=False, make=make) as connection:
                 yield Session(connection, "duckdb")
-            except duckdb.Error as error:
-                raise RivalError(str(error)) from error
+        except (duckdb.TransactionException, duckdb.ConstraintException) as error:
+            raise RivalError(str(error)) from error
 
     @contextmanager
     def _opened(self, *, read_only: bool, make: bool = False) -> Iterator[Any]:
@@ -285,6 +291,7 @@ class PostgresCatalog(_Catalog):
         """One of our writers at a time; one of DuckDB's that began before is a rival."""
         with self._opened("ISOLATION LEVEL READ COMMITTED", make=make) as connection:
             if not make:
+                connection.execute(f"SET LOCAL lock_timeout = '{_PATIENCE:.0f}s'")
                 # Held against other writers, DuckDB's inserts included; readers go on.
                 connection.execute("LOCK TABLE ducklake_snapshot IN SHARE ROW EXCLUSIVE MODE")
             yield Session(connection, "postgres")
@@ -333,6 +340,12 @@ class PostgresCatalog(_Catalog):
             return RivalError(str(error))
         if isinstance(error, errors.UndefinedTable):
             return self._missing()
+        if isinstance(error, errors.LockNotAvailable):
+            return CommitConflictError(
+                f"Nothing was committed: another session held {self.address} for {_PATIENCE:.0f} s.",
+                path=str(self.address),
+                hint="Try again; pg_stat_activity shows whose transaction is open.",
+            )
         if isinstance(error, errors.InsufficientPrivilege | errors.ReadOnlySqlTransaction):
             return ReadOnlyError(f"{self.address} cannot be written: {error}".rstrip(), path=str(self.address))
         return error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -71,16 +72,22 @@ def _alone(place: Place, changes: str, number: int) -> bool:
 
 
 def _unseen(session: Session, place: Place, table: str, key: str, left: Sequence[int]) -> list[tuple[int, str]]:
-    """Ended files that no snapshot left sees."""
+    """Ended files that no snapshot left, ascending, sees."""
     found = []
     for number, path, relative, begin, end in session.rows(
         f"SELECT {key}, path, path_is_relative, begin_snapshot, end_snapshot FROM {table} "
         "WHERE table_id = ? AND end_snapshot IS NOT NULL",
         place.id,
     ):
-        if not any(begin <= snapshot < end for snapshot in left):
+        if not _sees(left, begin, end):
             found.append((number, place.resolved(path, relative=bool(relative))))
     return found
+
+
+def _sees(left: Sequence[int], begin: int, end: int) -> bool:
+    """Whether any of these snapshots, ascending, lies in begin <= snapshot < end."""
+    at = bisect_left(left, begin)
+    return at < len(left) and left[at] < end
 
 
 def forget(session: Session, place: Place, gone: Doomed, now: datetime, /) -> list[str]:
@@ -183,7 +190,7 @@ def _delete_paths(session: Session, place: Place) -> set[str]:
 def _forget_rows(session: Session, table: str, left: Sequence[int]) -> None:
     spans = session.rows(f"SELECT DISTINCT begin_snapshot, end_snapshot FROM {table} WHERE end_snapshot IS NOT NULL")
     for begin, end in spans:
-        if not any(begin <= snapshot < end for snapshot in left):
+        if not _sees(left, begin, end):
             session.run(f"DELETE FROM {table} WHERE begin_snapshot = ? AND end_snapshot = ?", begin, end)
 
 

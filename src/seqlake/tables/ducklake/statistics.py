@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from seqlake.tables.ducklake.reading import Place
     from seqlake.tables.ducklake.types import Field
 
+_UNKNOWN = (None, None, None, None)  # whether there are nulls, whether NaN; least and greatest
 FLOATS = {"float32", "float64"}
 WHOLE = {"int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
 
@@ -93,6 +94,8 @@ def widen(
     columns: Sequence[Field],
     files: Iterable[tuple[int, Mapping[str, tuple[object, object, int]]]],
     /,
+    *,
+    fresh: bool,
 ) -> None:
     """Take files into the bounds that DuckLake keeps of the whole table.
 
@@ -101,6 +104,8 @@ def widen(
         place: The table.
         columns: Its columns.
         files: Rows of each file, and what is known of its scalar columns.
+        fresh: Whether it never had rows before: else nothing is known of a column that has no bounds yet, which
+            older files read as null or as a default.
     """
     kept = {
         row[0]: row[1:]
@@ -113,7 +118,7 @@ def widen(
     listed = list(files)
     for column in columns:
         for leaf in column.leaves:
-            found = kept.get(leaf.id)
+            found = kept.get(leaf.id, None if fresh else _UNKNOWN)
             for rows, known in listed:
                 told = known.get(column.name) if leaf is column else None
                 found = _merged(leaf, found, rows, told)
@@ -129,7 +134,7 @@ def _merged(
     leaf: Field, old: Sequence[Any] | None, rows: int, told: tuple[object, object, int] | None
 ) -> tuple[Any, ...]:
     if told is None:
-        return (None, None, None, None)
+        return _UNKNOWN
     low, high, nan = _bounds(leaf, told, rows)
     null: bool | None = told[2] > 0
     if old is None:

@@ -220,7 +220,7 @@ def add_files(
             "that.",
             hint="Open the newest version and write the rows again.",
         )
-    next_row = _next_row(session, place)
+    next_row = first_row = _next_row(session, place)
     numbers, stats, values, files = [], [], [], []
     by_id = {column.id: column for column in columns}
     fields = {column.name: column for column in columns}
@@ -246,7 +246,9 @@ def add_files(
     session.insert("ducklake_file_column_stats", stats)
     session.insert("ducklake_file_partition_value", values)
     count(session, place, sum(one.rows for one in added), sum(one.nbytes for one in added), next_row=next_row)
-    statistics.widen(session, place, held, [(one.rows, _by_field(one, names, by_id)) for one in added])
+    told = [(one.rows, _by_field(one, names, by_id)) for one in added]
+    # All columns: what a file lacks reads as null or as a default.
+    statistics.widen(session, place, columns, told, fresh=first_row == 0)
     return numbers
 
 

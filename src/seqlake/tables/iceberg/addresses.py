@@ -68,8 +68,8 @@ class Address:
         try:
             found: Catalog = loading.load_catalog(self.catalog, **self.properties)
         except ValueError as error:
-            raise DatasetNotFoundError(
-                f"{self.name}: pyiceberg has no catalog {self.catalog!r} ({error}).",
+            raise DatasetNotFoundError(  # without the error's words, which may repeat a password
+                f"{self.name}: pyiceberg has no catalog {self.catalog!r} ({type(error).__name__}).",
                 path=self.name,
                 hint="Name it in ~/.pyiceberg.yaml or PYICEBERG_CATALOG__..., give its 'uri' and 'warehouse' in "
                 "storage=, or open a local warehouse: iceberg:FOLDER/namespace.table.",

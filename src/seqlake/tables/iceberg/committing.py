@@ -216,8 +216,8 @@ def _finish(
             table.io.delete(index)
         raise
     number = produce.snapshot_id
-    # Looked up where the answer to the commit was lost.
-    return history.version_of(table.metadata.snapshot_by_id(number) or engine.load().metadata.snapshot_by_id(number))
+    # Where the answer to the commit was lost, the engine has just seen it.
+    return history.version_of(table.metadata.snapshot_by_id(number) or engine.metadata().snapshot_by_id(number))
 
 
 def _write_index(

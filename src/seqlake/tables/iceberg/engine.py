@@ -11,12 +11,12 @@ import pyarrow as pa
 
 from seqlake.errors import DatasetNotFoundError, SchemaMismatchError
 from seqlake.files.stores import open_store
-from seqlake.tables._lakes import types
+from seqlake.tables._lakes import paths, types
 from seqlake.tables._lakes.engine import LakeState
 from seqlake.tables._lakes.table import refuse_to_write
 from seqlake.tables.iceberg import committing, datafiles, expiring, history, schemas
 from seqlake.tables.iceberg.addresses import file_options, place_of
-from seqlake.tables.iceberg.listing import Manifests, live_files
+from seqlake.tables.iceberg.listing import Manifests, below, live_files, reachable
 from seqlake.tables.iceberg.offsets import PuffinSidecar
 
 if TYPE_CHECKING:
@@ -165,9 +165,10 @@ class IcebergEngine:
             table.metadata.current_schema_id,
             table.properties,
         )
-        if self._last is None or self._last[0] != known:
-            self._last = (known, live_files(self.manifests, table.metadata, table.io, snapshot, schema))
-        return self._last[1]
+        last = self._last  # other threads may replace it
+        if last is None or last[0] != known:
+            last = self._last = (known, live_files(self.manifests, table.metadata, table.io, snapshot, schema))
+        return last[1]
 
     def versions(self) -> Sequence[Version]:
         """What was once the newest and can still be read, oldest first."""
@@ -257,11 +258,14 @@ class IcebergEngine:
         return expiring.expire(self, limit, dry_run=dry_run)
 
     def drop(self) -> None:
-        """Remove the table from its catalog, with every file of it: it was just made."""
-        store, table = self.store, self.table
+        """Remove the table from its catalog, with every file that it names: it was just made."""
+        store, table = self.store, self.load()
+        metadata = table.metadata
+        # Files of a table that was dropped here before, without a purge, are somebody's last copy.
+        named = reachable(table.io, metadata.snapshots) | {one.statistics_path for one in metadata.statistics}
+        named |= {table.metadata_location, *(one.metadata_file for one in metadata.metadata_log)}
         table.catalog.drop_table(table.name())
-        store.delete([path for path, _ in store.list("metadata")])
-        store.delete([path for path, _ in store.list("data")])
+        store.delete([path for one in named if not paths.is_outside(path := below(metadata.location, one))])
         self._table = None
 
     @property

@@ -119,12 +119,14 @@ def _born(transaction: str) -> datetime:
 
 
 def _files(engine: IcebergEngine, table: Table, snapshots: list[Snapshot]) -> list[LakeFile]:
-    """Every data file of these snapshots, once, whole."""
+    """Every data file of these snapshots, once, whole; files of deletes are no shards."""
+    from pyiceberg.manifest import DataFileContent
+
     found: dict[str, LakeFile] = {}
     for snapshot in snapshots:
         for entry in engine.manifests.entries(table.io, snapshot):
             file = entry.data_file
             path = below(table.metadata.location, file.file_path)
-            if path not in found:
+            if path not in found and file.content == DataFileContent.DATA:
                 found[path] = LakeFile(path=path, rows=file.record_count, nbytes=file.file_size_in_bytes)
     return list(found.values())

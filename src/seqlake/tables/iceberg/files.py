@@ -42,23 +42,25 @@ class IcebergFile(LakeFile):
 
     Attributes:
         naming: Of the snapshot's schema; one object for all its files.
+        defaults: Column -> the value in every row if the file lacks it, which only its footer tells.
     """
 
     naming: Naming
+    defaults: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def told(self) -> str:
         """One line that changes when the rows of the file, or what they are taken for, may have."""
         # Zero-argument super() does not work in a class with slots.
-        return f"{LakeFile.told.fget(self)}\0{sorted(self.naming.ids.items())}"  # type: ignore[attr-defined]
+        told = f"{LakeFile.told.fget(self)}\0{sorted(self.naming.ids.items())}"  # type: ignore[attr-defined]
+        return f"{told}\0{sorted(map(repr, self.defaults.items()))}" if self.defaults else told
 
     def shown(self, shard: Shard, schema: Schema, /) -> Shard:
         """The file as the version shows it."""
         ids = {name: self.naming.ids[name] for name in schema.names}
         known = self.naming
-        found = Numbered(
-            shard, ids=ids, paths=known.paths, names=known.names, only=known.only, constants=self.constants
-        )
+        same = {**self.defaults, **self.constants}
+        found = Numbered(shard, ids=ids, paths=known.paths, names=known.names, only=known.only, constants=same)
         return ById(shard, schema, found)
 
     def stored_names(self, column: str, /) -> Sequence[str]:
@@ -75,6 +77,7 @@ def naming(metadata: TableMetadata, schema: IcebergSchema, /) -> Naming:
         for one in old.fields:
             ever.setdefault(one.field_id, set()).add(one.name)
             taken.setdefault(one.name, set()).add(one.field_id)
+    whole = _remembers_all(metadata)
     mapping = metadata.name_mapping()
     mapped = None if mapping is None else {one.field_id: tuple(one.names) for one in mapping.root}
     return Naming(
@@ -84,6 +87,13 @@ def naming(metadata: TableMetadata, schema: IcebergSchema, /) -> Naming:
         only={
             name: tuple(sorted(ever[number]))
             for name, number in ids.items()
-            if all(len(taken.get(one, ())) <= 1 for one in ever[number])
+            if whole and all(len(taken.get(one, ())) <= 1 for one in ever[number])
         },
     )
+
+
+def _remembers_all(metadata: TableMetadata) -> bool:
+    """Whether no schema was forgotten, as expiry may do: else nobody knows what columns were called before."""
+    fields = {number for one in metadata.schemas for number in one.field_ids}
+    schemas = {one.schema_id for one in metadata.schemas}
+    return fields.issuperset(range(1, metadata.last_column_id + 1)) and schemas.issuperset(range(max(schemas)))

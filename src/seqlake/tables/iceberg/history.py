@@ -25,9 +25,10 @@ _BEGINNING = datetime.fromtimestamp(0, UTC)
 def versions(metadata: TableMetadata, /) -> list[Version]:
     """Everything that was once the newest and can still be read, oldest first."""
     found = []
+    snapshots = {one.snapshot_id: one for one in metadata.snapshots}
     seen: set[int] = set()
     for entry in metadata.snapshot_log:
-        snapshot = metadata.snapshot_by_id(entry.snapshot_id)
+        snapshot = snapshots.get(entry.snapshot_id)
         if snapshot is not None:
             found.append(version_of(snapshot, time=entry.timestamp_ms, again=entry.snapshot_id in seen))
             seen.add(entry.snapshot_id)
@@ -113,9 +114,10 @@ def property_of(metadata: TableMetadata, snapshot: Snapshot | None, /) -> str:
     current = metadata.current_snapshot()
     if snapshot is None or current is None or snapshot.snapshot_id == current.snapshot_id:
         return text
+    snapshots = {one.snapshot_id: one for one in metadata.snapshots}
     at: Snapshot | None = snapshot
     while at is not None:
         if at.summary is not None and (said := at.summary[PROPERTY]):
             return str(said)
-        at = None if at.parent_snapshot_id is None else metadata.snapshot_by_id(at.parent_snapshot_id)
+        at = None if at.parent_snapshot_id is None else snapshots.get(at.parent_snapshot_id)
     return renamed_property(text, metadata.schema(), schema_of(metadata, snapshot)) if text else ""

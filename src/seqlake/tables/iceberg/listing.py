@@ -103,6 +103,7 @@ def live_files(
             rows=file.record_count,
             nbytes=file.file_size_in_bytes,
             constants=same.of(file),
+            defaults=same.defaults,
             deleted=applied.rows(file, deletes.for_data_file(number, file, partition_key=file.partition)),
             statistics=Bounds(file, schema),
             naming=called,
@@ -130,16 +131,16 @@ def _equality(metadata: TableMetadata, snapshot: Snapshot | None) -> SeqlakeErro
 
 
 class _Constants:
-    """What is in every row of a file that lacks a column: its partition's value, or the column's first default."""
+    """What is in every row of a file: its partition's values; and in those that lack a column: its first default."""
 
     def __init__(self, metadata: TableMetadata, schema: IcebergSchema) -> None:
-        self._defaults = {one.name: one.initial_default for one in schema.fields if one.initial_default is not None}
+        self.defaults = {one.name: one.initial_default for one in schema.fields if one.initial_default is not None}
         self._kept = {number: list(_identities(spec, schema)) for number, spec in metadata.specs().items()}
 
     def of(self, file: DataFile) -> Mapping[str, object]:
         """Of one file."""
         kept = self._kept.get(file.spec_id or 0, ())
-        return {**self._defaults, **{name: file.partition[position] for position, name in kept}}
+        return {name: file.partition[position] for position, name in kept}
 
 
 def _identities(spec: PartitionSpec, schema: IcebergSchema) -> Iterator[tuple[int, str]]:

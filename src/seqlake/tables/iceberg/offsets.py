@@ -184,11 +184,12 @@ class PuffinSidecar(Sidecar):
 def registered(metadata: TableMetadata, /) -> list[StatisticsFile]:
     """The index files that snapshots name, that of the newest snapshot first, then its ancestors', then others'."""
     by_snapshot = {one.snapshot_id: one for one in metadata.statistics if one.statistics_path.endswith(SUFFIX)}
+    snapshots = {one.snapshot_id: one for one in metadata.snapshots}
     order: dict[int, None] = {}
     at = metadata.current_snapshot()
     while at is not None and at.snapshot_id not in order:
         order[at.snapshot_id] = None
-        at = None if at.parent_snapshot_id is None else metadata.snapshot_by_id(at.parent_snapshot_id)
+        at = None if at.parent_snapshot_id is None else snapshots.get(at.parent_snapshot_id)
     return [by_snapshot[number] for number in {**order, **dict.fromkeys(by_snapshot)} if number in by_snapshot]
 
 
