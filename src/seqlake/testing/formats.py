@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import pickle
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ import pyarrow.compute as pc
 import pytest
 
 from seqlake.errors import SchemaMismatchError
+from seqlake.testing.processes import elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -117,10 +117,8 @@ class FormatTests:
     def test_shards_open_in_a_spawned_process(self, source: Readable) -> None:
         """A pickled shard opens in a process that shares nothing with this one."""
         names = source.schema.names
-        context = multiprocessing.get_context("spawn")
-        with context.Pool(1) as pool:
-            elsewhere = pool.apply_async(read_all, (list(source.shards()), names)).get(timeout=60)
-        for shard, table in zip(source.shards(), elsewhere, strict=True):
+        found = elsewhere(read_all, list(source.shards()), names)
+        for shard, table in zip(source.shards(), found, strict=True):
             here = read(shard, names)
             for name in names:
                 assert equal(table[name], here[name]), name

@@ -9,7 +9,6 @@ class TestMyShards(ShardTests):
 
 from __future__ import annotations
 
-import multiprocessing
 import pickle
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ import pytest
 
 from seqlake.errors import SeqlakeError
 from seqlake.shards.cells import gather
+from seqlake.testing.processes import elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,9 +97,9 @@ def flat_is(flat: Flat, column: pa.Array | pa.ChunkedArray, /) -> bool:
     return True
 
 
-def rows_in_child(shard: Shard, column: str, /) -> int:
-    """How many rows of a column a shard gives; for a spawned process."""
-    return sum(batch.num_rows for batch in shard.open().batches([column]))
+def rows_in_child(shards: Sequence[Shard], column: str, /) -> list[int]:
+    """How many rows of a column each shard gives; for a spawned process."""
+    return [sum(batch.num_rows for batch in shard.open().batches([column])) for shard in shards]
 
 
 class ShardTests:
@@ -199,9 +199,7 @@ class ShardTests:
             assert self.read(copy.open(), ["sequence_id"]).equals(self.read(shard.open(), ["sequence_id"]))
 
     def test_a_shard_opens_in_a_spawned_process(self, shards: Sequence[Shard]) -> None:
-        with multiprocessing.get_context("spawn").Pool(1) as pool:
-            counts = pool.starmap(rows_in_child, [(shard, "sequence_id") for shard in shards])
-        assert counts == [shard.rows for shard in shards]
+        assert elsewhere(rows_in_child, shards, "sequence_id") == [shard.rows for shard in shards]
 
     def test_keys_are_unique_and_stable(self, table: pa.Table, tmp_path: Path) -> None:
         (tmp_path / "one").mkdir()

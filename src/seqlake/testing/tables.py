@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import pickle
 from datetime import UTC, datetime, timedelta
-from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ from seqlake.protocols import Change
 from seqlake.shards import parquet
 from seqlake.spec.column_types import Trajectory
 from seqlake.spec.schema import Schema
+from seqlake.testing.processes import elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -168,8 +168,7 @@ class TableTests:
     def test_a_shard_opens_in_a_spawned_process(self, table: Any) -> None:
         append(table, ["ep_1", "ep_2"])
         (shard,) = table.snapshot().shards()
-        with get_context("spawn").Pool(1) as pool:
-            assert pool.apply(_first_ids, (pickle.dumps(shard),)) == ["ep_1", "ep_2"]
+        assert elsewhere(_first_ids, pickle.dumps(shard)) == ["ep_1", "ep_2"]
 
     def test_shards_are_the_same_each_time_and_have_keys_of_their_own(self, table: Any, reopened: Any) -> None:
         for number in range(3):
