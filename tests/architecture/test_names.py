@@ -79,3 +79,13 @@ def test_suppressions_are_explained() -> None:
             if re.search(r"#\s*type: ignore(?!\[)", line) and "re.search" not in line:
                 bare.append(f"{path.relative_to(ROOT)}:{number}")
     assert not bare
+
+
+def test_opening_a_folder_imports_no_lake(tmp_path: Path) -> None:
+    code = (
+        "import sys, seqlake as sl; "
+        f"sl.create({str(tmp_path / 'arm')!r}, {{'action': sl.Trajectory(dim=2)}}); sl.open({str(tmp_path / 'arm')!r}); "
+        "print([m for m in sys.modules if '_lakes' in m or m.endswith('.engine')])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert out.strip() == "[]"

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 from seqlake.files.locations import absolute, is_local
 from seqlake.files.stores import open_store
-from seqlake.tables._lakes.table import LakeTable
-from seqlake.tables.delta.engine import DeltaEngine
 from seqlake.tables.delta.log import is_there
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from seqlake.spec.schema import Schema
+    from seqlake.tables._lakes.table import LakeTable
 
-__all__ = ["DeltaEngine", "create", "matches", "open"]
+__all__ = ["create", "matches", "open"]
+
+# Every table plug is asked whether a folder is its own: what opens one is imported once it is.
 
 
 def matches(location: object, /) -> bool:
@@ -57,6 +58,9 @@ def open(location: object, /, *, storage: Mapping[str, str] | None = None) -> La
         sum(shard.rows for shard in table.snapshot().shards())
         ```
     """
+    from seqlake.tables._lakes.table import LakeTable
+    from seqlake.tables.delta.engine import DeltaEngine
+
     if _is_native(location):
         return LakeTable(DeltaEngine.of(location, storage=storage))
     place = os.fspath(location)  # type: ignore[call-overload]  # a path, or it is none
@@ -88,6 +92,9 @@ def create(
         SchemaMismatchError: A type that Delta has no wider one for, or a partition column that cannot be one.
         ReadOnlyError: The place cannot be written.
     """
+    from seqlake.tables._lakes.table import LakeTable
+    from seqlake.tables.delta.engine import DeltaEngine
+
     engine = DeltaEngine(_root(os.fspath(location)), storage=storage)
     engine.create(schema, partition_by=partition_by)
     return LakeTable(engine)

@@ -10,17 +10,17 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from seqlake.tables._lakes.table import LakeTable
-from seqlake.tables.ducklake import creating
 from seqlake.tables.ducklake.address import is_address, parse
-from seqlake.tables.ducklake.engine import DuckLakeEngine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from seqlake.spec.schema import Schema
+    from seqlake.tables._lakes.table import LakeTable
 
-__all__ = ["DuckLakeEngine", "create", "matches", "open"]
+__all__ = ["create", "matches", "open"]
+
+# Every table plug is asked whether a folder is its own: what opens one is imported once it is.
 
 
 def matches(location: object, /) -> bool:
@@ -45,6 +45,9 @@ def open(  # noqa: A001 - the name that every table offers
         >>> len(open("ducklake:sqlite:lake.sqlite?table=arm").snapshot().shards())
         0
     """
+    from seqlake.tables._lakes.table import LakeTable
+    from seqlake.tables.ducklake.engine import DuckLakeEngine
+
     return LakeTable(DuckLakeEngine.opened(parse(os.fspath(location)), storage=storage))
 
 
@@ -70,6 +73,10 @@ def create(
         SchemaMismatchError: A type that DuckLake lacks, or a partition column that cannot be one.
         ReadOnlyError: The catalog cannot be written.
     """
+    from seqlake.tables._lakes.table import LakeTable
+    from seqlake.tables.ducklake import creating
+    from seqlake.tables.ducklake.engine import DuckLakeEngine
+
     address = parse(os.fspath(location))
     data_path = creating.create(address, schema, partition_by=partition_by)
     return LakeTable(DuckLakeEngine(address, data_path, storage=storage))

@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from seqlake import plugins
 from seqlake.errors import DatasetExistsError, DatasetNotFoundError
-from seqlake.tables._lakes.table import LakeTable
-from seqlake.tables._lakes.types import PROPERTY
-from seqlake.tables.iceberg import addresses, creating
-from seqlake.tables.iceberg.engine import IcebergEngine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from seqlake.spec.schema import Schema
+    from seqlake.tables._lakes.table import LakeTable
+    from seqlake.tables.iceberg.engine import IcebergEngine
 
-__all__ = ["IcebergEngine", "create", "matches", "open"]
+__all__ = ["create", "matches", "open"]
+
+# Every table plug is asked whether a folder is its own: what opens one is imported once it is.
 
 
 def matches(location: object, /) -> bool:
@@ -47,6 +47,9 @@ def open(location: Any, /, *, storage: Mapping[str, str] | None = None) -> LakeT
         ```
     """
     plugins.require("pyiceberg", extra="iceberg")
+    from seqlake.tables.iceberg import addresses
+    from seqlake.tables.iceberg.engine import IcebergEngine
+
     if not isinstance(location, str):
         return _opened(IcebergEngine(addresses.of_table(location, storage), table=location))
     address = addresses.parse(location, storage)
@@ -60,6 +63,9 @@ def open(location: Any, /, *, storage: Mapping[str, str] | None = None) -> LakeT
 
 
 def _opened(engine: IcebergEngine) -> LakeTable:
+    from seqlake.tables._lakes.table import LakeTable
+    from seqlake.tables._lakes.types import PROPERTY
+
     if PROPERTY not in engine.load().properties:
         name = engine.address.name
         raise DatasetNotFoundError(
@@ -94,6 +100,10 @@ def create(
         ValueError: A transform that is not known.
     """
     plugins.require("pyiceberg", extra="iceberg")
+    from seqlake.tables._lakes.table import LakeTable
+    from seqlake.tables.iceberg import addresses, creating
+    from seqlake.tables.iceberg.engine import IcebergEngine
+
     address = addresses.parse(location, storage)
     addresses.make_warehouse(address)
     engine = IcebergEngine(address)
