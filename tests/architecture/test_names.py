@@ -84,7 +84,7 @@ def test_suppressions_are_explained() -> None:
 def test_opening_a_folder_imports_no_lake(tmp_path: Path) -> None:
     code = (
         "import sys, seqlake as sl; "
-        f"sl.create({str(tmp_path / 'arm')!r}, {{'action': sl.Trajectory(dim=2)}}); sl.open({str(tmp_path / 'arm')!r}); "
+        f"place = {str(tmp_path / 'arm')!r}; sl.create(place, {{'action': sl.Trajectory(dim=2)}}); sl.open(place); "
         "print([m for m in sys.modules if '_lakes' in m or m.endswith('.engine')])"
     )
     out = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
