@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from seqlake.conversion.samples import as_frames, is_image
 from seqlake.errors import SchemaMismatchError, ValidationError
-from seqlake.shards.counting import count_only
+from seqlake.shards.asked import count_only, refuse_unknown, rows_asked
 from seqlake.shards.lengths import count_lengths
 from seqlake.spec.column_types import Trajectory
 from seqlake.spec.metadata import Metadata
@@ -277,10 +277,8 @@ class GroupedReader:
     def batches(self, columns: Sequence[str], /, *, rows: Ints | None = None) -> Iterator[pa.RecordBatch]:
         """As `ShardReader.batches`."""
         shard = self._shard
-        missing = [name for name in columns if name not in shard.types.names]
-        if missing:
-            raise SchemaMismatchError(f"No column {missing[0]!r} here; there are {', '.join(shard.types.names)}.")
-        wanted = np.arange(shard.rows) if rows is None else np.asarray(rows, np.int64)
+        refuse_unknown(columns, shard.types.names)
+        wanted = rows_asked(rows, shard.rows)
         if not columns:
             yield from count_only(len(wanted))
             return
@@ -327,8 +325,7 @@ class GroupedReader:
 
     def flat(self, column: str, /) -> Flat | None:
         """None: rows are put together as they are read."""
-        if column not in self._shard.types.names:
-            raise SchemaMismatchError(f"No column {column!r} here; there are {', '.join(self._shard.types.names)}.")
+        refuse_unknown([column], self._shard.types.names)
         return None
 
     def close(self) -> None:

@@ -13,8 +13,8 @@ import pyarrow as pa
 from seqlake.errors import DamagedTableError, SchemaMismatchError
 from seqlake.files.memory import MemoryBlob
 from seqlake.protocols import Flat
+from seqlake.shards.asked import count_only
 from seqlake.shards.cells import cast, numpy_type
-from seqlake.shards.counting import count_only
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.errors import SchemaMismatchError
-from seqlake.shards.counting import count_only
+from seqlake.shards.asked import count_only
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

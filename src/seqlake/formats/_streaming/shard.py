@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake import plugins
-from seqlake.errors import CorruptFileError, SchemaMismatchError
+from seqlake.errors import CorruptFileError
 from seqlake.formats._streaming.cells import CellError
 from seqlake.formats._streaming.records import Layout, Records, SampleError, ranged
 from seqlake.formats._streaming.restoring import restored
-from seqlake.shards.counting import count_only
+from seqlake.shards.asked import count_only, refuse_unknown, rows_asked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -142,8 +142,8 @@ class SampleReader:
             IndexError: A row that is not there.
             CorruptFileError: The shard, or a sample of it, is not what the index says; names sample and column.
         """
-        self._known(columns)
-        wanted = np.arange(self._shard.rows) if rows is None else np.asarray(rows, np.int64)
+        refuse_unknown(columns, self._shard.types.names, path=self._shard.place.root)
+        wanted = rows_asked(rows, self._shard.rows)
         if len(wanted) and not (wanted.min() >= 0 and wanted.max() < self._shard.rows):
             raise IndexError(f"Rows are 0 to {self._shard.rows - 1}, found {wanted.min()} to {wanted.max()}.")
         if not columns:
@@ -216,7 +216,7 @@ class SampleReader:
 
     def flat(self, column: str, /) -> Flat | None:
         """Where arrays lie in a shard that is not compressed: of a fixed shape, or exported signals."""
-        self._known([column])
+        refuse_unknown([column], self._shard.types.names, path=self._shard.place.root)
         if column not in self._shard.entry.config.names:
             return None
         try:
@@ -231,14 +231,6 @@ class SampleReader:
     def close(self) -> None:
         """Let go of the shard's memory."""
         self._opened = None
-
-    def _known(self, columns: Sequence[str]) -> None:
-        missing = [name for name in columns if name not in self._shard.types.names]
-        if missing:
-            raise SchemaMismatchError(
-                f"No column {missing[0]!r} here; there are {', '.join(self._shard.types.names)}.",
-                path=self._shard.place.root,
-            )
 
     def _fetched(self, rows: Ints, bounds: Ints) -> tuple[NDArray[np.uint8], Ints, Ints]:
         """A buffer with these samples, and where they lie in it."""

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from seqlake.errors import SchemaMismatchError
 from seqlake.formats.l5kit.cells import Cells
 from seqlake.formats.l5kit.mapping import Mapping, kind_of
 from seqlake.formats.l5kit.store import SCENES, Store
 from seqlake.protocols import Flat
-from seqlake.shards.counting import count_only
+from seqlake.shards.asked import count_only, refuse_unknown, rows_asked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -83,8 +82,8 @@ class SceneReader:
             SchemaMismatchError: A column that is not there.
             CorruptFileError: A chunk that cannot be decoded.
         """
-        self._known(columns)
-        wanted = np.arange(self._shard.rows) if rows is None else np.asarray(rows, np.int64)
+        refuse_unknown(columns, self._shard.types.names, path=self._shard.store.location)
+        wanted = rows_asked(rows, self._shard.rows)
         names = list(columns)
         if not names:
             yield from count_only(len(wanted))
@@ -98,7 +97,7 @@ class SceneReader:
 
     def flat(self, column: str, /) -> Flat | None:
         """Where the numbers of a column lie in the store: where one plain, mapped file holds all of the shard's."""
-        self._known([column])
+        refuse_unknown([column], self._shard.types.names, path=self._shard.store.location)
         found = self._columns.get(column)
         if found is None or found.array == SCENES or found.dtype.base.kind not in "iufb":
             return None
@@ -135,14 +134,6 @@ class SceneReader:
 
     def close(self) -> None:
         """Nothing is held open."""
-
-    def _known(self, columns: Sequence[str]) -> None:
-        missing = [name for name in columns if name not in self._shard.types.names]
-        if missing:
-            raise SchemaMismatchError(
-                f"No column {missing[0]!r} here; there are {', '.join(self._shard.types.names)}.",
-                path=self._shard.store.location,
-            )
 
     def _parts(self, rows: Ints) -> Iterator[list[int]]:
         """Runs of rows that make one batch each."""

@@ -23,7 +23,7 @@ from seqlake.formats.l5kit.layout import layout_of
 from seqlake.formats.l5kit.mapping import SCENE, TIMES, Mapping
 from seqlake.formats.l5kit.shard import scene_bytes
 from seqlake.formats.l5kit.store import AGENTS, FRAMES, SCENES, Store
-from seqlake.shards.counting import count_only
+from seqlake.shards.asked import count_only, refuse_unknown, rows_asked
 from seqlake.spec.metadata import Metadata
 from seqlake.spec.schema import ID, Column, Schema
 
@@ -271,8 +271,8 @@ class TrackReader:
         Raises:
             SchemaMismatchError: A column that is not there.
         """
-        self._known(columns)
-        wanted = np.arange(self._shard.rows) if rows is None else np.asarray(rows, np.int64)
+        refuse_unknown(columns, self._shard.types.names, path=self._shard.store.location)
+        wanted = rows_asked(rows, self._shard.rows)
         if not columns:
             yield from count_only(len(wanted))
             return
@@ -283,7 +283,7 @@ class TrackReader:
 
     def flat(self, column: str, /) -> Flat | None:
         """None: the steps of a track lie apart in a store."""
-        self._known([column])
+        refuse_unknown([column], self._shard.types.names, path=self._shard.store.location)
         return None
 
     def lengths(self, column: str, /) -> Ints | None:
@@ -292,14 +292,6 @@ class TrackReader:
 
     def close(self) -> None:
         """Nothing is held open."""
-
-    def _known(self, columns: Sequence[str]) -> None:
-        missing = [name for name in columns if name not in self._shard.types.names]
-        if missing:
-            raise SchemaMismatchError(
-                f"No column {missing[0]!r} here; there are {', '.join(self._shard.types.names)}.",
-                path=self._shard.store.location,
-            )
 
     def _column(self, name: str, rows: Ints) -> pa.Array:
         tracks, kind = self._shard.tracks, self._shard.types.field(name).type

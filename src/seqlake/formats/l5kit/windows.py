@@ -20,7 +20,7 @@ from seqlake.formats.l5kit.mapping import SCENE
 from seqlake.formats.l5kit.sampling import MIN_FRAME_FUTURE, MIN_FRAME_HISTORY, selected
 from seqlake.formats.l5kit.tracks import AVAILABLE, FIRST, HOST, SELECTION, TRACK
 from seqlake.protocols import Flat
-from seqlake.shards.counting import count_only
+from seqlake.shards.asked import count_only, refuse_unknown, rows_asked
 from seqlake.spec.schema import ID, Column, Schema
 
 if TYPE_CHECKING:
@@ -244,9 +244,8 @@ class WindowReader:
         Raises:
             SchemaMismatchError: A column that is not there.
         """
-        for name in columns:
-            self._known(name)
-        wanted = np.arange(self._shard.rows) if rows is None else np.asarray(rows, np.int64)
+        refuse_unknown(columns, self._shard.types.names)
+        wanted = rows_asked(rows, self._shard.rows)
         if not columns:
             yield from count_only(len(wanted))
             return
@@ -259,7 +258,7 @@ class WindowReader:
 
     def flat(self, column: str, /) -> Flat | None:
         """Every window as a place in the steps that lie end to end; None for columns without steps."""
-        self._known(column)
+        refuse_unknown([column], self._shard.types.names)
         if not pa.types.is_list(self._shard.types.field(column).type):
             return None
         laid = self._steps(column)
@@ -279,10 +278,6 @@ class WindowReader:
         if self._reader is not None:
             self._reader.close()
             self._reader = None
-
-    def _known(self, column: str) -> None:
-        if column not in self._shard.types.names:
-            raise SchemaMismatchError(f"No column {column!r} here; there are {', '.join(self._shard.types.names)}.")
 
     def _step_bytes(self, name: str) -> int:
         kind, size = self._shard.types.field(name).type, 1

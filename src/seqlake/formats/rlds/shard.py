@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from seqlake.errors import CorruptFileError, SchemaMismatchError
+from seqlake.errors import CorruptFileError
 from seqlake.formats.rlds.columns import SPLIT, Column
 from seqlake.formats.rlds.example import NOTHING, Values, parse
 from seqlake.formats.rlds.survey import Surveyed, damaged
 from seqlake.formats.rlds.tfrecord import Record
 from seqlake.formats.rlds.values import numbers, steps_of
 from seqlake.protocols import Flat, Ints
-from seqlake.shards.counting import count_only
+from seqlake.shards.asked import count_only, refuse_unknown, rows_asked
 from seqlake.spec.schema import ID
 
 if TYPE_CHECKING:
@@ -79,8 +79,8 @@ class RldsReader:
             SchemaMismatchError: A column that is not there.
             CorruptFileError: A record that fails its checksum or is not what `features.json` says.
         """
-        self._known(columns)
-        wanted = np.arange(self._shard.rows) if rows is None else np.asarray(rows, np.int64)
+        refuse_unknown(columns, self._shard.types.names, path=self._blob.location)
+        wanted = rows_asked(rows, self._shard.rows)
         names = list(columns)
         if not names:
             yield from count_only(len(wanted))
@@ -97,7 +97,7 @@ class RldsReader:
         Only for floats (records keep them as packed float32) of files that can be mapped; the checksums of records
         are not looked at on this path.
         """
-        self._known([column])
+        refuse_unknown([column], self._shard.types.names, path=self._blob.location)
         found, blob = self._columns.get(column), self._blob
         if found is None or found.role != "steps" or found.feature.kind != "tensor" or blob.view() is None:
             return None
@@ -127,14 +127,6 @@ class RldsReader:
 
     def close(self) -> None:
         """Nothing is held open."""
-
-    def _known(self, columns: Sequence[str]) -> None:
-        missing = [name for name in columns if name not in self._shard.types.names]
-        if missing:
-            raise SchemaMismatchError(
-                f"No column {missing[0]!r} here; there are {', '.join(self._shard.types.names)}.",
-                path=self._blob.location,
-            )
 
     def _parts(self, rows: Ints) -> Iterator[Ints]:
         """Runs of rows that make one batch each."""

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from seqlake.errors import CorruptFileError, SchemaMismatchError, SeqlakeError
+from seqlake.shards.asked import count_only
 from seqlake.shards.cells import from_flat, takeable
-from seqlake.shards.counting import count_only
 from seqlake.shards.parquet import index as offsets
 from seqlake.shards.parquet.flatness import flat_of
 from seqlake.shards.parquet.footer import DAMAGE, Footer, read_footer
