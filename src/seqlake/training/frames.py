@@ -171,8 +171,8 @@ class FrameStream:
 class Recycled:
     """Memory for arrays: that of an earlier one which nobody has any more, else fresh.
 
-    Memory fresh from the system is cleared page by page as it is first written to: for frames that is half of what
-    decoding costs.
+    Memory fresh from the system is cleared page by page as it is first written to: with pictures, a good part of all
+    work.
 
     Args:
         most: Pieces that are kept.

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 _KEPT = 24 << 20  # bytes of freed memory that stay with the process
 _BLOCK = 1 << 20  # bytes gathered at a time without torch: what is read is still in the cache when it is written
 
-# With torch a call costs as much as copying 10 kB, so small batches are copied several at a time. They share memory,
-# and who keeps one batch keeps its neighbours: hence few, and none that are large.
+# A call of torch costs more than copying a small batch does, so a few of them are copied by one. They share memory, and
+# who keeps one batch keeps its neighbours: hence few, and none that are large.
 _TOGETHER = 4
 _TOGETHER_BYTES = 2 << 20
 

@@ -10,6 +10,8 @@ import pyarrow as pa
 from numpy.lib.stride_tricks import as_strided
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from seqlake.protocols import Ints
@@ -19,6 +21,11 @@ _MOST = (1 << 31) - 1
 
 class CellError(ValueError):
     """A cell that is not what its encoding says; the reader adds where."""
+
+
+def absent(column: str, sample: Mapping[str, Any], /) -> str:
+    """What is said of a sample that lacks a column."""
+    return f"column {column!r} is missing; the sample has {', '.join(map(repr, sample)) or 'nothing'}"
 
 
 @dataclass(frozen=True, slots=True)

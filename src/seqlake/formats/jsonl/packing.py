@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from seqlake.formats._streaming.cells import CellError
 from seqlake.formats._streaming.creating import Settings
 from seqlake.formats._streaming.packing import offsets
+from seqlake.formats._streaming.plain import Plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from seqlake.formats._streaming.encodings import Encoding
     from seqlake.formats._streaming.index import Config
-
-_KINDS: dict[str, type] = {"str": str, "int": int, "float": float}
 
 
 class Packer:
@@ -33,25 +31,12 @@ class Packer:
     each = 0
 
     def __init__(self, config: Config, _own: Mapping[str, Encoding], /) -> None:
-        for name, encoding in config.columns:
-            if encoding not in _KINDS:
-                raise ValueError(f"Column {name!r}: expected {', '.join(_KINDS)}, found {encoding!r}.")
         self.config = config
-        self._plan = [(name, _KINDS[encoding]) for name, encoding in config.columns]
+        self._plain = Plain(config.columns)
 
     def sample(self, sample: Mapping[str, Any], /) -> bytes:
         """See `Packer`."""
-        made = {}
-        for name, kind in self._plan:
-            if name not in sample:
-                raise CellError(
-                    f"column {name!r} is missing; the sample has {', '.join(map(repr, sample)) or 'nothing'}"
-                )
-            value = sample[name]
-            if not isinstance(value, kind):
-                raise CellError(f"column {name!r}: expected {kind.__name__}, found {type(value).__name__}")
-            made[name] = value
-        return (json.dumps(made, sort_keys=True) + self.config.newline).encode()
+        return (json.dumps(dict(self._plain.values(sample)), sort_keys=True) + self.config.newline).encode()
 
     def files(self, samples: Sequence[bytes], /) -> tuple[bytes, bytes]:
         """See `Packer`."""

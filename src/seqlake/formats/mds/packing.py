@@ -6,7 +6,7 @@ import struct
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from seqlake.formats._streaming.cells import CellError
+from seqlake.formats._streaming.cells import CellError, absent
 from seqlake.formats._streaming.packing import offsets
 from seqlake.formats.mds.encodings import PICKLE, PICKLED, encoding
 
@@ -72,5 +72,5 @@ class Packer:
 
 def _told(sample: Mapping[str, Any], column: str, error: Exception) -> str:
     if column not in sample:
-        return f"column {column!r} is missing; the sample has {', '.join(map(repr, sample)) or 'nothing'}"
+        return absent(column, sample)
     return f"column {column!r}: {error}"

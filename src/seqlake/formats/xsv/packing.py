@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 from seqlake.formats._streaming.cells import CellError
 from seqlake.formats._streaming.creating import Settings
 from seqlake.formats._streaming.packing import offsets
+from seqlake.formats._streaming.plain import Plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from seqlake.formats._streaming.encodings import Encoding
     from seqlake.formats._streaming.index import Config
-
-_KINDS: dict[str, type] = {"str": str, "int": int, "float": float}
 
 
 class Packer:
@@ -35,25 +34,16 @@ class Packer:
     def __init__(self, config: Config, _own: Mapping[str, Encoding], /) -> None:
         columns = tuple(sorted(config.columns))
         self._forbidden = (config.newline, config.separator)
-        for name, encoding in columns:
-            if encoding not in _KINDS:
-                raise ValueError(f"Column {name!r}: expected {', '.join(_KINDS)}, found {encoding!r}.")
+        self._plain = Plain(columns)
+        for name, _ in columns:
             if any(mark in name for mark in self._forbidden):
                 raise ValueError(f"The name {name!r} holds the separator or the newline.")
         self.config = replace(config, columns=columns)
-        self._plan = [(name, _KINDS[encoding]) for name, encoding in columns]
 
     def sample(self, sample: Mapping[str, Any], /) -> bytes:
         """See `Packer`."""
         values, (newline, separator) = [], self._forbidden
-        for name, kind in self._plan:
-            if name not in sample:
-                raise CellError(
-                    f"column {name!r} is missing; the sample has {', '.join(map(repr, sample)) or 'nothing'}"
-                )
-            value = sample[name]
-            if not isinstance(value, kind):
-                raise CellError(f"column {name!r}: expected {kind.__name__}, found {type(value).__name__}")
+        for name, value in self._plain.values(sample):
             text = str(value)
             if newline in text or separator in text:
                 raise CellError(f"column {name!r}: {text[:80]!r} holds the separator or the newline; nothing is quoted")

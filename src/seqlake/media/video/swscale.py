@@ -1,8 +1,8 @@
 """FFmpeg's own conversion to RGB, written straight into the array that is delivered.
 
-PyAV's reformatter converts into a frame of its own, from which the picture must be copied: a twentieth of the time of
-a random window, a seventh of a long one. The `libswscale` inside PyAV's wheel is the one it uses itself, so the bytes
-are the same. Where it is not found, or a picture is of a kind that was not compared, the reformatter does it.
+PyAV's reformatter converts into a frame of its own, from which the picture must be copied once more. The `libswscale`
+inside PyAV's wheel is the one it uses itself, so the bytes are the same. Where it is not found, or a picture is of a
+kind that was not compared, the reformatter does it.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from seqlake.spec.findings import Finding
 from seqlake.tables._lakes import paths
 from seqlake.tables._lakes.paths import blob_at
 from seqlake.tables._lakes.shards import LakeBlob
-from seqlake.tables.standalone import markers, names
+from seqlake.tables.standalone import markers
 from seqlake.tables.standalone.log import can_list
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def check(snapshot: LakeSnapshot, depth: Depth, /) -> Iterator[Finding]:
     """The findings about one version and what lies beside the table."""
     yield from _shards(snapshot)
     if can_list(snapshot.shelf.store):
-        yield from _markers(snapshot)
+        yield from markers.findings(snapshot.shelf.store)
     yield from _indexes(snapshot)
     if depth != "metadata":
         yield from _pages(snapshot)
@@ -50,18 +50,6 @@ def _shards(snapshot: LakeSnapshot) -> Iterator[Finding]:
 
 def _in_files(snapshot: LakeSnapshot) -> list[LakeFile]:
     return [file for file in snapshot.state.files if file.held is None]
-
-
-def _markers(snapshot: LakeSnapshot) -> Iterator[Finding]:
-    """T506: transactions under way, or dead."""
-    for marker in markers.read_all(snapshot.shelf.store):
-        yield Finding(
-            code="T506",
-            severity="note",
-            message=f"a transaction is under way or died; last heard of at {marker.time:%Y-%m-%d %H:%M:%S} UTC. "
-            "`seqlake collect` clears what died",
-            location=names.marker(marker.transaction),
-        )
 
 
 def _indexes(snapshot: LakeSnapshot) -> Iterator[Finding]:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from seqlake.errors import CommitConflictError, DuplicateSequenceError
 from seqlake.shards.ids import pack, unpack
 from seqlake.spec.schema import ID
 from seqlake.tables._lakes.shards import bare_shard
 from seqlake.tables.standalone.indexes import unpack_texts
 from seqlake.tables.standalone.lookup import IdRuns
+from seqlake.tables.standalone.repeated import refuse_known, refuse_repeated
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
     _Hashed: TypeAlias = tuple[LakeFile, NDArray[np.uint64], NDArray[np.uint32]]
 
-_NAMED = 5
 _REMEMBERED = 64
 
 
@@ -81,18 +80,7 @@ class LakeIds:
             live = {file.path: file for file in newest.files if file.path not in gone}
             before = {file.path: file for file in parent.files}
             there, at_parent = self._there(new, live, before)
-        if there & at_parent:
-            raise DuplicateSequenceError(
-                f"Expected new ids, found {_listed(there & at_parent)}, which the dataset has already.",
-                path=root,
-                hint="Change rows that are there with `upsert` or `update`.",
-            )
-        if there:
-            raise CommitConflictError(
-                f"Nothing was committed: other writers added {_listed(there)} meanwhile.",
-                path=root,
-                hint="Leave these rows out, or change them with `upsert`.",
-            )
+        refuse_known(there, at_parent, root=root)
 
     def find(self, files: Sequence[LakeFile], ids: Sequence[str], /) -> Ints:
         """[ids] (number of the file * 2**32 + its row) of each id in a version, -1 where it has none."""
@@ -142,19 +130,7 @@ class LakeIds:
         hashes = np.concatenate([np.asarray(found, np.uint64) for _, found, _ in new])
         owners = [file for file, found, _ in new for _ in range(len(found))]
         rows = np.concatenate([np.asarray(where, np.int64) for _, _, where in new])
-        order = np.argsort(hashes, kind="stable")
-        twice: set[str] = set()
-        for at in np.flatnonzero(hashes[order][1:] == hashes[order][:-1]):
-            first, second = int(order[at]), int(order[at + 1])
-            text = self._text(owners[first], int(rows[first]))
-            if text == self._text(owners[second], int(rows[second])):
-                twice.add(text)
-        if twice:
-            raise DuplicateSequenceError(
-                f"Expected each id once, found {_listed(twice)} more than once among the new rows.",
-                path=root,
-                hint="Give every sequence an id of its own.",
-            )
+        refuse_repeated(hashes, lambda at: self._text(owners[at], int(rows[at])), root=root)
 
     def _text(self, file: LakeFile, row: int) -> str:
         """One id, exactly; the ids of a file are read once."""
@@ -187,9 +163,3 @@ def _is_live(file: LakeFile, row: int) -> bool:
         return True
     at = int(np.searchsorted(file.deleted, row))
     return at == len(file.deleted) or int(file.deleted[at]) != row
-
-
-def _listed(ids: Iterable[str]) -> str:
-    listed = sorted(ids)
-    some = ", ".join(repr(one) for one in listed[:_NAMED])
-    return some if len(listed) <= _NAMED else f"{some} and {len(listed) - _NAMED} more"

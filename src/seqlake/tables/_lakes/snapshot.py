@@ -10,8 +10,9 @@ import numpy as np
 
 from seqlake.shards.lengths import lengths_of
 from seqlake.shards.parquet import index as offsets
-from seqlake.tables._lakes import checking, derived, paths, sidecar, types
+from seqlake.tables._lakes import checking, paths, sidecar, types
 from seqlake.tables._lakes.shards import kept_rows, logical_shard
+from seqlake.tables.standalone import derived
 from seqlake.tables.standalone.log import on_disk
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import ReadOnlyError, VersionNotFoundError
 from seqlake.protocols import Transaction, Version
-from seqlake.tables._lakes import collecting, committing, derived, foreign, paths, resolving, staging, types
+from seqlake.tables._lakes import collecting, committing, foreign, paths, resolving, staging, types
 from seqlake.tables._lakes.shelf import Shelf
 from seqlake.tables._lakes.snapshot import LakeSnapshot
-from seqlake.tables.standalone import markers, names, transactions
+from seqlake.tables.standalone import derived, markers, names, transactions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

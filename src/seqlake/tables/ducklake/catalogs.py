@@ -126,8 +126,9 @@ class _Catalog:
         )
 
 
-class SqliteCatalog(_Catalog):
-    """A catalog in an SQLite file: any number of processes of one machine."""
+class _FileCatalog(_Catalog):
+    def reading(self) -> AbstractContextManager[Session]:
+        raise NotImplementedError
 
     def exists(self) -> bool:
         """Whether it holds a DuckLake."""
@@ -135,6 +136,10 @@ class SqliteCatalog(_Catalog):
             return False
         with self.reading() as session:
             return "ducklake_snapshot" in session.tables("ducklake_")
+
+
+class SqliteCatalog(_FileCatalog):
+    """A catalog in an SQLite file: any number of processes of one machine."""
 
     @contextmanager
     def reading(self) -> Iterator[Session]:
@@ -193,15 +198,8 @@ def _sqlite_error(error: sqlite3.Error, address: Address) -> Exception:
     return error
 
 
-class DuckdbCatalog(_Catalog):
+class DuckdbCatalog(_FileCatalog):
     """A catalog in a DuckDB file: one process at a time while it writes."""
-
-    def exists(self) -> bool:
-        """Whether it holds a DuckLake."""
-        if not Path(self.address.target).exists():
-            return False
-        with self.reading() as session:
-            return "ducklake_snapshot" in session.tables("ducklake_")
 
     @contextmanager
     def reading(self) -> Iterator[Session]:

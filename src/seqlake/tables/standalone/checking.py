@@ -83,14 +83,7 @@ def _surroundings(log: Log) -> Iterator[Finding]:
             message="absent or of an older version; the next opening for writing puts it right",
             location=names.METADATA,
         )
-    for marker in markers.read_all(log.store):
-        yield Finding(
-            code="T506",
-            severity="note",
-            message=f"a transaction is under way or died; last heard of at {marker.time:%Y-%m-%d %H:%M:%S} UTC. "
-            "`seqlake collect` clears what died",
-            location=names.marker(marker.transaction),
-        )
+    yield from markers.findings(log.store)
     known = set(newest.shards)
     for name in names_in(log.store, names.DATA):
         if names.owner(name) is not None and name not in known:

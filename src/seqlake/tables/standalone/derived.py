@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seqlake.tables.standalone import names
-from seqlake.tables.standalone.log import Log, read
+from seqlake.tables.standalone.log import read, root_of
 
 if TYPE_CHECKING:
     from seqlake.protocols import Store
@@ -17,23 +17,30 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
-def read_derived(log: Log, name: str, /) -> bytes | None:
+def read_derived(store: Store, name: str, /) -> bytes | None:
     """What was kept under this name; None where nothing was."""
-    found = read(log.store, f"{names.DERIVED}/{_checked(name)}")
-    return found if found is not None else read(_cache(log.root), name)
+    found = read(store, f"{names.DERIVED}/{_checked(name)}")
+    return found if found is not None else read(_cache(root_of(store)), name)
 
 
-def write_derived(log: Log, name: str, data: bytes, /) -> None:
-    """Keep bytes that can be computed again; a plain folder is left as it is."""
+def write_derived(store: Store, name: str, data: bytes, /, *, inside: bool = True) -> None:
+    """Keep bytes that can be computed again.
+
+    Args:
+        store: The table's.
+        name: A plain name.
+        data: The bytes.
+        inside: Whether the table may be written to; a plain folder is left as it is.
+    """
     path = f"{names.DERIVED}/{_checked(name)}"
-    if log.newest().version >= 0:
+    if inside:
         try:
-            log.store.put(path, data, temporary=names.temporary(names.new_transaction()))
+            store.put(path, data, temporary=names.temporary(names.new_transaction()))
         except OSError:
             pass  # read only: the user's own cache does as well
         else:
             return
-    _cache(log.root).put(name, data, temporary=f"{names.new_transaction()}.tmp")
+    _cache(root_of(store)).put(name, data, temporary=f"{names.new_transaction()}.tmp")
 
 
 def _checked(name: str) -> str:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from seqlake.errors import CommitConflictError, DuplicateSequenceError
 from seqlake.shards.ids import pack, unpack
 from seqlake.tables.standalone.lookup import IdRuns, KeptPackets, load_ids
+from seqlake.tables.standalone.repeated import refuse_known, refuse_repeated
 from seqlake.tables.standalone.shards import bare_shard, file_columns
 from seqlake.tables.standalone.state import columns_of, physical
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from seqlake.tables.standalone.state import State
 
 ID = "sequence_id"
-_NAMED = 5
 _REMEMBERED = 64
 
 
@@ -76,19 +75,7 @@ class Identity:
             if text == self._text(shard, row):
                 there |= {text} if name in live else set()
                 at_parent |= {text} if name in parent.shards else set()
-        # A row that a rival rewrote lies in a new shard, but its id was there all the same.
-        if there & at_parent:
-            raise DuplicateSequenceError(
-                f"Expected new ids, found {_listed(there & at_parent)}, which the dataset has already.",
-                path=self._log.root,
-                hint="Change rows that are there with `upsert` or `update`.",
-            )
-        if there:
-            raise CommitConflictError(
-                f"Nothing was committed: other writers added {_listed(there)} meanwhile.",
-                path=self._log.root,
-                hint="Leave these rows out, or change them with `upsert`.",
-            )
+        refuse_known(there, at_parent, root=self._log.root)
 
     def load(self, state: State, /) -> None:
         """Take in the ids of all shards of a version."""
@@ -137,19 +124,7 @@ class Identity:
         self._once(*_joined(added))
 
     def _once(self, owners: list[Entry], rows: list[int], hashes: NDArray[np.uint64]) -> None:
-        order = np.argsort(hashes, kind="stable")
-        twice: set[str] = set()
-        for at in np.flatnonzero(hashes[order][1:] == hashes[order][:-1]):
-            first, second = int(order[at]), int(order[at + 1])
-            text = self._text(owners[first], rows[first])
-            if text == self._text(owners[second], rows[second]):
-                twice.add(text)
-        if twice:
-            raise DuplicateSequenceError(
-                f"Expected each id once, found {_listed(twice)} more than once among the new rows.",
-                path=self._log.root,
-                hint="Give every sequence an id of its own.",
-            )
+        refuse_repeated(hashes, lambda at: self._text(owners[at], rows[at]), root=self._log.root)
 
     def _text(self, shard: Entry, row: int) -> str:
         """One id, exactly; the ids of a shard are read once."""
@@ -179,9 +154,3 @@ def _joined(added: Sequence[tuple[Entry, bytes]]) -> tuple[list[Entry], list[int
         rows += np.asarray(where, np.int64).tolist()
         hashes.append(np.asarray(found, np.uint64))
     return owners, rows, np.concatenate(hashes)
-
-
-def _listed(ids: Iterable[str]) -> str:
-    listed = sorted(ids)
-    some = ", ".join(repr(one) for one in listed[:_NAMED])
-    return some if len(listed) <= _NAMED else f"{some} and {len(listed) - _NAMED} more"

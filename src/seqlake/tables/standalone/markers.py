@@ -9,11 +9,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from seqlake.spec.findings import Finding
 from seqlake.tables.standalone import names
 from seqlake.tables.standalone.log import names_in, read_many
 from seqlake.tables.standalone.records import FORMAT, parse_time, stamp
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from seqlake.protocols import Store
 
 
@@ -66,6 +69,18 @@ def read_all(store: Store, /) -> list[Marker]:
     found = read_many(store, [names.marker(t) for t in transactions])
     # One that vanished since the listing has been finished by its owner.
     return [parse(data, transaction=t) for t, data in zip(transactions, found, strict=True) if data is not None]
+
+
+def findings(store: Store, /) -> Iterator[Finding]:
+    """T506: transactions under way, or dead."""
+    for marker in read_all(store):
+        yield Finding(
+            code="T506",
+            severity="note",
+            message=f"a transaction is under way or died; last heard of at {marker.time:%Y-%m-%d %H:%M:%S} UTC. "
+            "`seqlake collect` clears what died",
+            location=names.marker(marker.transaction),
+        )
 
 
 def _born(transaction: str) -> datetime:

@@ -135,11 +135,11 @@ class Snapshot:
 
     def read_derived(self, name: str, /) -> bytes | None:
         """What the table keeps under this name, for selections, which know only the version they select from."""
-        return derived.read_derived(Log(self.store), name)
+        return derived.read_derived(self.store, name)
 
     def write_derived(self, name: str, data: bytes, /) -> None:
         """Keep bytes that can be computed again, as the table does."""
-        derived.write_derived(Log(self.store), name, data)
+        derived.write_derived(self.store, name, data, inside=Log(self.store).newest().version >= 0)
 
     def check(self, depth: Depth, /) -> Iterator[Finding]:
         """What only the table can know is wrong: strangers, edited metadata, missing, changed or torn shards."""

@@ -133,11 +133,11 @@ class StandaloneTable:
 
     def read_derived(self, name: str, /) -> bytes | None:
         """What `write_derived` kept under this name; None where there is nothing."""
-        return derived.read_derived(self._log, name)
+        return derived.read_derived(self._log.store, name)
 
     def write_derived(self, name: str, data: bytes, /) -> None:
         """Keep bytes that can be computed again, in the table or in the user's cache where it is read-only."""
-        derived.write_derived(self._log, name, data)
+        derived.write_derived(self._log.store, name, data, inside=self._log.newest().version >= 0)
 
     # ---- writing
     def begin(self, parent: Version | None = None, /) -> Transaction:
