@@ -20,7 +20,7 @@ _HOME = {
     "Finding": "spec.findings",
     "Image": "spec.column_types",
     "Loader": "training.loader",
-    "Mix": "training.mixture",
+    "Mix": "training.mixtures.schedule",
     "Report": "spec.findings",
     "Schema": "spec.schema",
     "Selection": "dataset.selection",

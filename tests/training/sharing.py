@@ -16,8 +16,8 @@ import pyarrow as pa
 from seqlake.shards.memory import ArrowShard
 from seqlake.spec.column_types import Trajectory
 from seqlake.spec.schema import Schema
+from seqlake.training.fetching.transfers import Transfers
 from seqlake.training.shard_cache import ShardCache, Source
-from seqlake.training.transfers import Transfers
 
 SCHEMA = Schema({"action": Trajectory(dim=4)})
 STEPS = 2000

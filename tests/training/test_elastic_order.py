@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seqlake.training.mixed import MixPlanner, Mixture, Part
-from seqlake.training.mixture import Proportions
+from seqlake.training.mixtures.samples import MixPlanner, Mixture, Part
+from seqlake.training.mixtures.schedule import Proportions
 from seqlake.training.order import Axis, Shuffle
 from seqlake.training.passes import Planner
 from seqlake.training.steps import Steps
@@ -165,7 +165,7 @@ def test_a_mixture_mixes_as_many_sequences_as_uniform_permutations_of_its_source
 
 DIGEST = """
 import hashlib, numpy as np
-from seqlake.training.mixture import Proportions, Schedule
+from seqlake.training.mixtures.schedule import Proportions, Schedule
 schedule = Schedule(Proportions.of({"a": 0.3, "b": 0.6, "c": 1.7, "d": 3.14159}, curriculum=[(50_000, {"c": 0})]))
 found = np.concatenate(schedule.locate(np.arange(100_000)))
 print(schedule.proportions.digest, hashlib.sha256(found.astype("<i8").tobytes()).hexdigest()[:16])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from seqlake.errors import CacheTooSmallError
-from seqlake.training.fetch import Fetcher
+from seqlake.training.fetching.ahead import Fetcher
 from seqlake.training.order import Order, Shuffle
 from seqlake.training.residents import Residents
 from seqlake.training.shard_cache import ShardCache

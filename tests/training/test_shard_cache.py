@@ -19,8 +19,8 @@ from seqlake.errors import CacheTooSmallError
 from seqlake.shards.memory import ArrowShard
 from seqlake.shards.rows import Rows
 from seqlake.spec.schema import Schema
+from seqlake.training.fetching.transfers import Transfers
 from seqlake.training.shard_cache import NoRoomError, ShardCache, Source, proof
-from seqlake.training.transfers import Transfers
 
 from . import sharing
 from .sharing import on_disk
@@ -413,7 +413,7 @@ def test_a_child_does_not_keep_the_locks_of_a_killed_parent(tmp_path, transfers)
         f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
         "import sharing\n"
         "from seqlake.training.shard_cache import ShardCache, Source\n"
-        "from seqlake.training.transfers import Transfers\n"
+        "from seqlake.training.fetching.transfers import Transfers\n"
         f"cache = ShardCache({str(tmp_path / 'cache')!r}, limit={LIMIT})\n"
         "source = Source(sharing.shard(1), sharing.SCHEMA, Transfers())\n"
         "held = cache.make(source.key, source.fill, name='s')\n"
@@ -514,7 +514,7 @@ def test_a_program_that_ends_does_not_wait_for_what_is_fetched_ahead(tmp_path) -
         "import sys, threading, time\n"
         f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
         "import sharing\n"
-        "from seqlake.training.fetch import Fetcher\n"
+        "from seqlake.training.fetching.ahead import Fetcher\n"
         "from seqlake.training.shard_cache import ShardCache\n"
         "class Slow:\n"
         "    def __init__(self, n):\n"

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import seqlake as sl
-from seqlake.training import passes, transfers
+from seqlake.training import passes
+from seqlake.training.fetching import transfers
 from seqlake.training.telemetry import STAGES
 
 from . import films

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, SequentialSampler
 
 from seqlake.training.loader import Loader
-from seqlake.training.mixture import Mix
+from seqlake.training.mixtures.schedule import Mix
 from seqlake.windows.spec import Whole, Window
 
 LENGTHS = [5, 0, 9, 1, 14, 3, 30, 2, 7, 21, 4, 11]

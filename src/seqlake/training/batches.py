@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from seqlake.protocols import Ints
+    from seqlake.training.bad_data.damage import BadSample, Harm
     from seqlake.training.cells import Cells
-    from seqlake.training.damage import BadSample, Harm
     from seqlake.training.gather import Ranges
     from seqlake.training.opened import Opened
     from seqlake.training.survey import Survey

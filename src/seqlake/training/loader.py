@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from seqlake.training import state
-from seqlake.training.mixture import Mix
+from seqlake.training.bad_data.repair import Repair
+from seqlake.training.mixtures.plan import plan_mixture
+from seqlake.training.mixtures.schedule import Mix
+from seqlake.training.mixtures.sources import prepare
 from seqlake.training.passes import Pass
 from seqlake.training.plan import Plan, plan
-from seqlake.training.plan_mixture import plan_mixture
-from seqlake.training.repair import Repair
 from seqlake.training.settings import Settings
-from seqlake.training.sources import prepare
 from seqlake.training.verbs import Verbs
 from seqlake.windows.spec import as_window
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from seqlake.protocols import Readable
+    from seqlake.training.bad_data.damage import Ledger
     from seqlake.training.batches import Batch
     from seqlake.training.cache import Cache
-    from seqlake.training.damage import Ledger
     from seqlake.training.order import Shuffle
     from seqlake.training.samples import WindowDataset, WindowSampler
     from seqlake.training.steps import Steps

@@ -11,18 +11,18 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.errors import CacheTooSmallError, DamagedTableError
+from seqlake.training.bad_data.damage import is_damage
+from seqlake.training.bad_data.salvage import salvage
 from seqlake.training.cache import Cache
 from seqlake.training.cells import Cells, Values
-from seqlake.training.damage import is_damage
 from seqlake.training.decoded import flatten
-from seqlake.training.fetch import Fetcher
+from seqlake.training.fetching.ahead import Fetcher
+from seqlake.training.fetching.ranged import Ranged
+from seqlake.training.fetching.transfers import Transfers
 from seqlake.training.gather import Memory, torch
-from seqlake.training.ranged import Ranged
 from seqlake.training.residents import Residents
-from seqlake.training.salvage import salvage
 from seqlake.training.shard_cache import ShardCache, is_remote
 from seqlake.training.telemetry import ORIGINS, Fetched
-from seqlake.training.transfers import Transfers
 from seqlake.windows.assemble import step_dtype
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from seqlake.protocols import Blob, Ints, ShardReader
     from seqlake.spec.schema import Schema
-    from seqlake.training.damage import Harm
+    from seqlake.training.bad_data.damage import Harm
     from seqlake.training.survey import Survey
     from seqlake.training.visits import Visits
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from seqlake.training.bad_data.substitutes import Substitutes
 from seqlake.training.batches import Samples
 from seqlake.training.order import Order
 from seqlake.training.randomness import Random
-from seqlake.training.substitutes import Substitutes
 from seqlake.training.visits import visits
 
 if TYPE_CHECKING:
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from seqlake.protocols import Ints
+    from seqlake.training.bad_data.damage import Harm
+    from seqlake.training.bad_data.repair import Repair
     from seqlake.training.batches import Assembler, Batch, Chunk
-    from seqlake.training.damage import Harm
-    from seqlake.training.frame_batch import FrameBatch
-    from seqlake.training.frames import FrameStream
-    from seqlake.training.mixed import MixPlanner
+    from seqlake.training.frames.ahead import FrameStream
+    from seqlake.training.frames.batch import FrameBatch
+    from seqlake.training.mixtures.samples import MixPlanner
     from seqlake.training.order import Shuffle
-    from seqlake.training.repair import Repair
     from seqlake.training.settings import Settings
     from seqlake.training.steps import Steps
     from seqlake.training.survey import Survey

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from seqlake.training.bad_data.damage import Ledger
 from seqlake.training.batches import Assembler
-from seqlake.training.damage import Ledger
-from seqlake.training.frames import FrameColumns, FrameStream
-from seqlake.training.mixed import MixPlanner, Mixture, resolved
+from seqlake.training.fetching.range_batches import RangeAssembler
+from seqlake.training.frames.ahead import FrameColumns, FrameStream
+from seqlake.training.mixtures.samples import MixPlanner, Mixture, resolved
 from seqlake.training.opened import Opened
 from seqlake.training.passes import Planner
 from seqlake.training.plan import resident
-from seqlake.training.range_batches import RangeAssembler
 from seqlake.training.rows.batches import RowAssembler
 from seqlake.training.rows.pictures import Pictures
 from seqlake.training.rows.shards import RowShards

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from seqlake.protocols import Ints
-    from seqlake.training.fetch import Fetcher
+    from seqlake.training.fetching.ahead import Fetcher
     from seqlake.training.shard_cache import LocalShard
     from seqlake.training.visits import Visits
 

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from seqlake.training.bad_data.repair import Repair
+from seqlake.training.bad_data.substitutes import Substitutes
 from seqlake.training.batches import Samples
 from seqlake.training.passes import parts
 from seqlake.training.randomness import Random
-from seqlake.training.repair import Repair
-from seqlake.training.substitutes import Substitutes
 from seqlake.windows.spec import Whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from seqlake.protocols import Ints
+    from seqlake.training.bad_data.damage import Harm
     from seqlake.training.batches import Batch
-    from seqlake.training.damage import Harm
     from seqlake.training.loader import Loader
     from seqlake.training.prepared import Prepared
 

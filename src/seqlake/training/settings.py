@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from seqlake.training.damage import OnError
-from seqlake.training.frames import FrameOptions
+from seqlake.training.bad_data.damage import OnError
+from seqlake.training.frames.ahead import FrameOptions
 from seqlake.training.order import Shuffle
 
 if TYPE_CHECKING:
     from seqlake.training.cache import Cache
-    from seqlake.training.mixed import Groups
+    from seqlake.training.mixtures.samples import Groups
     from seqlake.training.steps import Tail
     from seqlake.training.transforms import Transform
     from seqlake.windows.spec import Whole, Window

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from seqlake.training.transfers import Traffic
+    from seqlake.training.fetching.transfers import Traffic
 
 STAGES = ("order", "open", "locate", "gather", "decode", "transform")
 ORIGINS = ("memory", "mapped", "cache", "range")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from seqlake.plugins import require
-from seqlake.training.damage import LEDGER
+from seqlake.training.bad_data.damage import LEDGER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -6,9 +6,9 @@ import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
-from seqlake.training.damage import OnError
-from seqlake.training.frames import FrameOptions
-from seqlake.training.mixed import Groups
+from seqlake.training.bad_data.damage import OnError
+from seqlake.training.frames.ahead import FrameOptions
+from seqlake.training.mixtures.samples import Groups
 from seqlake.training.steps import TAILS
 from seqlake.training.transforms import MapBatch, MapSamples, Normalise
 from seqlake.windows.spec import Whole
@@ -16,9 +16,9 @@ from seqlake.windows.spec import Whole
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from seqlake.training.bad_data.damage import Policy
     from seqlake.training.batches import Batch
-    from seqlake.training.damage import Policy
-    from seqlake.training.frames import Layout
+    from seqlake.training.frames.ahead import Layout
     from seqlake.training.prepared import Prepared
     from seqlake.training.settings import Settings
     from seqlake.training.steps import Tail

@@ -9,7 +9,7 @@ import pytest
 import seqlake as sl
 from seqlake.spec.schema import Schema
 from seqlake.training.loader import Loader
-from seqlake.training.mixture import Mix
+from seqlake.training.mixtures.schedule import Mix
 from seqlake.training.mosaicml import Stream, StreamingOrder, World
 from seqlake.training.mosaicml.batching import NAMES as METHODS
 from seqlake.training.mosaicml.shuffles import NAMES

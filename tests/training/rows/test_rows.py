@@ -13,7 +13,7 @@ from seqlake.errors import CacheTooSmallError, CorruptFileError, SchemaMismatchE
 from seqlake.spec.schema import Column, Schema
 from seqlake.training.cache import Cache
 from seqlake.training.loader import Loader
-from seqlake.training.mixture import Mix
+from seqlake.training.mixtures.schedule import Mix
 from seqlake.training.order import Shuffle
 
 COUNT = 60

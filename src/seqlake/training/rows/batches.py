@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqlake.training.damage import Harm, is_damage
+from seqlake.training.bad_data.damage import Harm, is_damage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,7 @@ import numpy as np
 
 from seqlake.errors import SchemaMismatchError
 from seqlake.media import image
-from seqlake.training.decoding import cores
+from seqlake.training.frames.decoding import cores
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from seqlake.training.frames import FrameOptions
+    from seqlake.training.frames.ahead import FrameOptions
 
 _Begun = list["Future[Any] | None"]
 """A batch's pictures on their way; None for a null cell."""

@@ -14,14 +14,14 @@ import pyarrow as pa
 from seqlake.errors import CacheTooSmallError
 from seqlake.files.memory import MemoryBlob
 from seqlake.training.cache import Cache
-from seqlake.training.fetch import Fetcher
+from seqlake.training.fetching.ahead import Fetcher
+from seqlake.training.fetching.transfers import Transfers
 from seqlake.training.gather import Memory, torch
 from seqlake.training.residents import Residents
 from seqlake.training.rows.values import Form
 from seqlake.training.shard_cache import ShardCache
 from seqlake.training.shard_cache.layers import copyable, needs_copy, over
 from seqlake.training.telemetry import Fetched
-from seqlake.training.transfers import Transfers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from seqlake.protocols import Blob, Ints, ShardReader
     from seqlake.spec.schema import Schema
-    from seqlake.training.damage import Harm
+    from seqlake.training.bad_data.damage import Harm
     from seqlake.training.survey import Survey
     from seqlake.training.visits import Visits
 

@@ -25,10 +25,10 @@ from seqlake.shards.columns import Columns
 from seqlake.shards.files import ParquetShard, parquet_shard
 from seqlake.shards.parquet.footer import read_footer
 from seqlake.spec.schema import is_list
+from seqlake.training.fetching.transfers import MeteredBlob, Piece, passes
 from seqlake.training.shard_cache.folder import allocated
 from seqlake.training.shard_cache.layers import beneath, beneath_names, copyable, innermost, is_remote, over
 from seqlake.training.shard_cache.proof import check_pages
-from seqlake.training.transfers import MeteredBlob, Piece, passes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from seqlake.protocols import Blob, Shard
     from seqlake.shards.parquet.footer import Chunk, Footer
     from seqlake.spec.schema import Schema
+    from seqlake.training.fetching.transfers import Transfers
     from seqlake.training.shard_cache.cache import Held, Part
     from seqlake.training.shard_cache.layers import Copyable
-    from seqlake.training.transfers import Transfers
 
 FORMAT = 1  # of what lies in the cache; another number, and nothing older is found
 

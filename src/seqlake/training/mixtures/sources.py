@@ -12,11 +12,11 @@ import numpy as np
 
 from seqlake.errors import SchemaMismatchError
 from seqlake.training.cache import Cache
-from seqlake.training.mix_batches import NAME, NUMBER, MixAssembler
-from seqlake.training.mix_parts import together
-from seqlake.training.mixed import Mixture, Part, split
-from seqlake.training.mixture import Mix
-from seqlake.training.opened_mix import MixOpened
+from seqlake.training.mixtures.batches import NAME, NUMBER, MixAssembler
+from seqlake.training.mixtures.opened import MixOpened
+from seqlake.training.mixtures.parts import together
+from seqlake.training.mixtures.samples import Mixture, Part, split
+from seqlake.training.mixtures.schedule import Mix
 from seqlake.training.prepared import Prepared
 from seqlake.training.telemetry import Fetched
 from seqlake.windows.spec import Whole
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
     from seqlake.protocols import Ints, Readable
     from seqlake.spec.schema import Column, Schema
+    from seqlake.training.bad_data.damage import Harm
     from seqlake.training.batches import Assembler, Batch
-    from seqlake.training.damage import Harm
-    from seqlake.training.frame_batch import FrameBatch
-    from seqlake.training.frames import FrameStream
+    from seqlake.training.frames.ahead import FrameStream
+    from seqlake.training.frames.batch import FrameBatch
     from seqlake.training.opened import Opened
     from seqlake.training.settings import Settings
     from seqlake.training.survey import Survey

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from seqlake.plugins import require
-from seqlake.training.clips import MeteredFiles, Pictures, Videos
-from seqlake.training.decoding import DecoderPool, Workers, cores
-from seqlake.training.frame_batch import FrameBatch
-from seqlake.training.frame_sequences import SequenceFrames
-from seqlake.training.pictures import EncodedCells
-from seqlake.training.transfers import Transfers
+from seqlake.training.fetching.transfers import Transfers
+from seqlake.training.frames.batch import FrameBatch
+from seqlake.training.frames.clips import MeteredFiles, Pictures, Videos
+from seqlake.training.frames.decoding import DecoderPool, Workers, cores
+from seqlake.training.frames.pictures import EncodedCells
+from seqlake.training.frames.sequences import SequenceFrames
 from seqlake.windows.sources import Files
 from seqlake.windows.spec import Whole, Window
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from seqlake.protocols import Ints
+    from seqlake.training.bad_data.damage import Harm
     from seqlake.training.batches import Batch
-    from seqlake.training.clips import FrameColumn
-    from seqlake.training.damage import Harm
+    from seqlake.training.frames.clips import FrameColumn
     from seqlake.training.prepared import Prepared
 
 Layout = Literal["THWC", "TCHW"]

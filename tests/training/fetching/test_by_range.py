@@ -15,10 +15,10 @@ import seqlake as sl
 from seqlake.errors import CacheTooSmallError
 from seqlake.files import ranges
 from seqlake.files.stores import open_store
-from seqlake.training import by_range, ranged
-from seqlake.training import transfers as moving
+from seqlake.training.fetching import by_range, ranged
+from seqlake.training.fetching import transfers as moving
 
-from .faulty import Proxy, always_well
+from ..faulty import Proxy, always_well  # noqa: TID252 - tests are no package that could be named
 
 SCHEMA = sl.Schema({"task": pa.string(), "action": sl.Trajectory(dim=4), "state": sl.Trajectory(dim=6)})
 LENGTHS = [300, 0, 180, 260, 120, 400, 90, 310]
@@ -237,13 +237,13 @@ def test_how_many_windows_are_read_together_follows_from_their_size(readable, ar
 
 def test_chunks_are_of_bounded_size_and_one_is_read_ahead(store, tmp_path, monkeypatch):
     _, ds = store
-    monkeypatch.setattr("seqlake.training.ranged._AT_A_TIME", 4 * 64)
+    monkeypatch.setattr("seqlake.training.fetching.ranged._AT_A_TIME", 4 * 64)
     window = sl.Window({"action": range(4)}, stride=10)
     expected = list(load(ds, tmp_path, fetch="whole", window=window, batch_size=2))
     asked_for = []
     real = by_range.read_steps
     monkeypatch.setattr(
-        "seqlake.training.range_batches.read_steps",
+        "seqlake.training.fetching.range_batches.read_steps",
         lambda wanted, transfers: (asked_for.append(sum(len(one.rows) for one in wanted)), real(wanted, transfers))[1],
     )
     loader = load(ds, tmp_path, window=window, batch_size=2)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqlake.training.frame_batch import FrameBatch
+from seqlake.training.frames.batch import FrameBatch
 from seqlake.windows.spec import Whole
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from seqlake.protocols import Ints
     from seqlake.training.batches import Batch
-    from seqlake.training.frame_batch import Task
+    from seqlake.training.frames.batch import Task
     from seqlake.windows.frames import Shown
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake.errors import SeqlakeError
-from seqlake.training.clips import check_shape
-from seqlake.training.damage import Harm, is_damage
+from seqlake.training.bad_data.damage import Harm, is_damage
+from seqlake.training.frames.clips import check_shape
 from seqlake.training.telemetry import Work
 from seqlake.windows.frames import find, steps_shown
 from seqlake.windows.sources import told
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from seqlake.protocols import Ints
     from seqlake.training.batches import Batch
-    from seqlake.training.clips import Clip, FrameColumn, Shape
-    from seqlake.training.decoding import Workers
-    from seqlake.training.frames import FrameColumns
+    from seqlake.training.frames.ahead import FrameColumns
+    from seqlake.training.frames.clips import Clip, FrameColumn, Shape
+    from seqlake.training.frames.decoding import Workers
 
 _PATIENCE = 600.0  # seconds without a batch's frames after which something is wrong
 

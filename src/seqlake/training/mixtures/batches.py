@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from seqlake.training.batches import Assembler, Chunk, Found
+from seqlake.training.fetching.range_batches import RangeAssembler
 from seqlake.training.gather import Memory
-from seqlake.training.mix_parts import scattered, some, together
-from seqlake.training.range_batches import RangeAssembler
+from seqlake.training.mixtures.parts import scattered, some, together
 from seqlake.windows.spec import Whole
 
 if TYPE_CHECKING:
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from seqlake.protocols import Ints
+    from seqlake.training.bad_data.damage import Harm
     from seqlake.training.batches import Batch, Samples
     from seqlake.training.cells import Cells
-    from seqlake.training.damage import Harm
-    from seqlake.training.sources import PreparedMix
+    from seqlake.training.mixtures.sources import PreparedMix
     from seqlake.windows.tracks import Track
 
 NAME, NUMBER = "source", "source_number"

@@ -11,7 +11,7 @@ from seqlake.training.plan import LOOKS, Plan, resident
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from seqlake.training.mixed import Mixture, Part
+    from seqlake.training.mixtures.samples import Mixture, Part
     from seqlake.training.steps import Steps
     from seqlake.training.survey import Survey
 

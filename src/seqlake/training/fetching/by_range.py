@@ -12,8 +12,8 @@ import pyarrow as pa
 from seqlake.files.ranges import GAP
 from seqlake.shards.files import ParquetShard
 from seqlake.shards.parquet.reader import ParquetReader
+from seqlake.training.fetching.transfers import MeteredBlob, read_ranges
 from seqlake.training.shard_cache.layers import beneath, is_remote, over
-from seqlake.training.transfers import MeteredBlob, read_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from seqlake.protocols import Blob, Flat, Ints, Shard
-    from seqlake.training.transfers import Transfers
+    from seqlake.training.fetching.transfers import Transfers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

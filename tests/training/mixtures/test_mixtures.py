@@ -20,9 +20,9 @@ from seqlake.errors import LoaderStateError, SchemaMismatchError
 from seqlake.spec.column_types import Trajectory
 from seqlake.spec.schema import Schema
 from seqlake.training.batches import Assembler
-from seqlake.training.decoding import THREADS, cores
+from seqlake.training.frames.decoding import THREADS, cores
 from seqlake.training.loader import Loader
-from seqlake.training.mixture import MOST, Mix, Proportions, Schedule, lay_out, quantise
+from seqlake.training.mixtures.schedule import MOST, Mix, Proportions, Schedule, lay_out, quantise
 from seqlake.training.order import Shuffle
 from seqlake.windows.spec import Whole, Window
 

@@ -12,7 +12,7 @@ import numpy as np
 from seqlake import media
 from seqlake.errors import SchemaMismatchError, SeqlakeError
 from seqlake.protocols import Source
-from seqlake.training.transfers import MeteredBlob
+from seqlake.training.fetching.transfers import MeteredBlob
 from seqlake.windows.frames import Shown, by_time
 from seqlake.windows.sources import place_of, told
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from seqlake.protocols import Decoder, Ints
     from seqlake.spec.column_types import ColumnType
     from seqlake.spec.schema import Column
-    from seqlake.training.decoding import DecoderPool
+    from seqlake.training.fetching.transfers import Transfers
+    from seqlake.training.frames.decoding import DecoderPool
+    from seqlake.training.frames.pictures import EncodedCells
     from seqlake.training.opened import Opened
-    from seqlake.training.pictures import EncodedCells
-    from seqlake.training.transfers import Transfers
     from seqlake.windows.sources import Files, Place
     from seqlake.windows.tracks import Track
 

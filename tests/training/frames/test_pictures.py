@@ -12,12 +12,12 @@ import seqlake as sl
 from seqlake.errors import CorruptFrameError, DamagedTableError, SchemaMismatchError
 from seqlake.files.stores import open_store
 from seqlake.training.cache import Cache
+from seqlake.training.frames.pictures import EncodedCells
 from seqlake.training.opened import Opened
-from seqlake.training.pictures import EncodedCells
 
-from ..media import clips  # noqa: TID252 - tests are no package that could be named
-from ..media.test_image import jpeg, png, random  # noqa: TID252 - the same
-from .faulty import Proxy
+from ...media import clips  # noqa: TID252 - tests are no package that could be named
+from ...media.test_image import jpeg, png, random  # noqa: TID252 - the same
+from ..faulty import Proxy  # noqa: TID252 - the same
 
 LENGTHS = [9, 0, 5, -1, 12]
 TYPES = {

@@ -23,14 +23,14 @@ from seqlake.shards.files import parquet_shard
 from seqlake.shards.rows import Rows
 from seqlake.spec.column_types import Trajectory
 from seqlake.spec.schema import Schema
-from seqlake.training import transfers as moving
-from seqlake.training.by_range import Steps, asked_bytes, look, read_steps
-from seqlake.training.fetch import Fetcher
+from seqlake.training.fetching import transfers as moving
+from seqlake.training.fetching.ahead import Fetcher
+from seqlake.training.fetching.by_range import Steps, asked_bytes, look, read_steps
+from seqlake.training.fetching.transfers import Piece, Transfers
 from seqlake.training.shard_cache import ShardCache, sources
-from seqlake.training.transfers import Piece, Transfers
 
-from .faulty import Proxy, always_well
-from .sharing import on_disk
+from ..faulty import Proxy, always_well  # noqa: TID252 - tests are no package that could be named
+from ..sharing import on_disk  # noqa: TID252 - the same
 
 SCHEMA = Schema({"task": pa.string(), "action": Trajectory(dim=3), "state": Trajectory(dim=40)})
 ROWS = 12

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from seqlake.errors import SchemaMismatchError
+from seqlake.training.bad_data.substitutes import Substitutes
 from seqlake.training.batches import Samples
-from seqlake.training.mixture import Proportions, Schedule
+from seqlake.training.mixtures.schedule import Proportions, Schedule
 from seqlake.training.order import Axis, Order, Shuffle
-from seqlake.training.substitutes import Substitutes
 from seqlake.training.visits import Visits, visits
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Self
 
+from seqlake.training.fetching.transfers import Transfers, end_with_program, passes
 from seqlake.training.shard_cache import NoRoomError, Source
 from seqlake.training.shard_cache.user import MOST_NEXT
-from seqlake.training.transfers import Transfers, end_with_program, passes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

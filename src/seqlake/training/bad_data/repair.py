@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from seqlake.training.damage import BadSample
-from seqlake.training.mix_parts import chosen, exchanged
-from seqlake.training.substitutes import ATTEMPTS
+from seqlake.training.bad_data.damage import BadSample
+from seqlake.training.bad_data.substitutes import ATTEMPTS
+from seqlake.training.mixtures.parts import chosen, exchanged
 from seqlake.windows.spec import Whole
 
 if TYPE_CHECKING:
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from seqlake.protocols import Ints
+    from seqlake.training.bad_data.damage import Harm
     from seqlake.training.batches import Batch, Samples
-    from seqlake.training.damage import Harm
     from seqlake.training.prepared import Prepared
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake.training.batches import Assembler, Found
-from seqlake.training.by_range import Steps, read_steps
+from seqlake.training.fetching.by_range import Steps, read_steps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,7 +9,7 @@ import numpy as np
 
 from seqlake.errors import SeqlakeError
 from seqlake.files.ranges import GAP, PARALLEL
-from seqlake.training.by_range import look
+from seqlake.training.fetching.by_range import look
 from seqlake.training.shard_cache.layers import beneath
 from seqlake.training.telemetry import ORIGINS
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from seqlake.protocols import Flat, Ints, Shard
-    from seqlake.training.by_range import Look
     from seqlake.training.cache import Cache
+    from seqlake.training.fetching.by_range import Look
+    from seqlake.training.fetching.transfers import Transfers
     from seqlake.training.opened import Opened
     from seqlake.training.survey import Survey
-    from seqlake.training.transfers import Transfers
 
 _QUARTER = 0.25
 _AT_A_TIME = 32 << 20  # bytes of windows that are read together

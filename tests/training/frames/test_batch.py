@@ -22,11 +22,11 @@ import seqlake as sl
 from seqlake import media
 from seqlake.errors import CorruptFrameError, DamagedTableError, MissingDependencyError, SchemaMismatchError
 from seqlake.media.video.opening import VideoDecoder
-from seqlake.training import frame_batch as module
-from seqlake.training.decoding import THREADS, DecoderPool, Workers
-from seqlake.training.frames import Recycled
+from seqlake.training.frames import batch as module
+from seqlake.training.frames.ahead import Recycled
+from seqlake.training.frames.decoding import THREADS, DecoderPool, Workers
 
-from . import films
+from .. import films  # noqa: TID252 - tests are no package that could be named
 
 WINDOW = {"cam": range(-1, 2), "wrist": [-3, 0, 2, 5], "action": range(-1, 3)}
 

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from seqlake.protocols import Ints
+    from seqlake.training.bad_data.damage import Harm
     from seqlake.training.cells import Cells
-    from seqlake.training.damage import Harm
+    from seqlake.training.mixtures.sources import PreparedMix
     from seqlake.training.opened import Opened
-    from seqlake.training.sources import PreparedMix
 
 
 class MixOpened:

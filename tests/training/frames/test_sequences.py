@@ -13,9 +13,9 @@ from numpy.testing import assert_array_equal
 import seqlake as sl
 from seqlake.errors import CorruptFrameError
 
-from ..media import clips  # noqa: TID252 - tests are no package that could be named
-from ..media.test_image import png  # noqa: TID252 - the same
-from . import films
+from ...media import clips  # noqa: TID252 - tests are no package that could be named
+from ...media.test_image import png  # noqa: TID252 - the same
+from .. import films  # noqa: TID252 - the same
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.errors import SchemaMismatchError
-from seqlake.training.damage import Harm, is_damage
+from seqlake.training.bad_data.damage import Harm, is_damage
 from seqlake.training.decoded import flatten
 
 if TYPE_CHECKING:
