@@ -14,6 +14,7 @@ import importlib
 import os
 import pickle
 import signal
+import traceback
 from contextlib import suppress
 from datetime import timedelta
 from multiprocessing import get_context
@@ -69,7 +70,9 @@ class LakeTests:
         for one in {name.partition(".")[0] for name in rows}:  # each append is two rows: both, or none
             assert rows[f"{one}.a"] == tables.episode(f"{one}.a")
             assert rows[f"{one}.b"] == tables.episode(f"{one}.b")
-        assert len(acknowledged) >= WRITERS * APPENDS // 2
+        failed = Path(f"{log}.failed")
+        why = failed.read_text(encoding="utf-8") if failed.exists() else ""
+        assert len(acknowledged) >= WRITERS * APPENDS // 2, why
         tables.append(table, ["afterwards"])
         table.collect(older_than=timedelta(0))
         assert set(tables.rows_of(table.snapshot())) == {*rows, "afterwards"}
@@ -131,6 +134,7 @@ def _append_or_die(pickled: bytes, writer: int, log: str) -> int:
             try:
                 _append_one(pickled, f"w{writer}-{number}", log, die_at=number % _STEPS if number % 2 else None)
             except BaseException:
+                Path(f"{log}.failed").write_text(traceback.format_exc(), encoding="utf-8")
                 os._exit(1)
             os._exit(0)
         _, status = os.waitpid(child, 0)
