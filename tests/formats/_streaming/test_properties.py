@@ -20,6 +20,9 @@ from seqlake.formats import jsonl, mds, xsv
 
 pytest.importorskip("zstandard")
 
+EXAMPLES = 10_000
+"""Of each test that `scripts/soak` runs."""
+
 DTYPES = ["uint8", "int16", "int64", "float16", "float32", "float64"]
 
 
@@ -131,30 +134,48 @@ def test_samples_come_back(given_set, compression, limit) -> None:
 
 
 @pytest.mark.soak
-@settings(max_examples=2000, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(sets(), st.sampled_from([None, "zstd", "bz2:1", "br:1", "snappy", "gz"]), st.sampled_from([None, 200, 1000]))
 def test_samples_come_back_thousands_of_times(given_set, compression, limit) -> None:
     check_round_trip(given_set, compression, limit)
 
 
-TEXTS = st.text(st.characters(exclude_characters="\n,", exclude_categories=["Cs"]))
-ROWS = st.lists(
-    st.fixed_dictionaries({"t": TEXTS, "i": st.integers(-(1 << 63), (1 << 63) - 1), "x": st.floats(allow_nan=False)}),
-    min_size=1,
-    max_size=8,
-)
+LINES: dict[str, tuple[Any, dict[str, str], str]] = {
+    "csv": (xsv, {}, ","),
+    "tsv": (xsv, {"separator": "\t"}, "\t"),
+    "xsv": (xsv, {"separator": "::", "newline": "\r\n"}, ":\r"),
+    "jsonl": (jsonl, {}, ""),
+}
+"""Kind -> its plug, how it is written, and what its texts may not hold."""
 
 
-@settings(max_examples=20, deadline=None)
-@given(ROWS, st.sampled_from(["xsv", "jsonl"]), st.sampled_from([None, 50]))
-def test_lines_come_back(rows, kind: str, limit) -> None:
-    plug = {"xsv": xsv, "jsonl": jsonl}[kind]
+def check_lines(draw, kind: str, compression: str | None, limit: int | None) -> None:
+    plug, options, marks = LINES[kind]
+    texts = st.text(st.characters(exclude_characters=f"\n{marks}", exclude_categories=["Cs"]))
+    whole = st.integers(-(1 << 63), (1 << 63) - 1)
+    row = st.fixed_dictionaries({"t": texts, "i": whole, "x": st.floats(allow_nan=False)})
+    rows = draw(st.lists(row, min_size=1, max_size=8))
     with tempfile.TemporaryDirectory() as folder:
-        with plug.writer(f"{folder}/out", {"t": "str", "i": "int", "x": "float"}, size_limit=limit) as writer:
+        out, columns = f"{folder}/out", {"t": "str", "i": "int", "x": "float"}
+        with plug.writer(out, columns, compression=compression, size_limit=limit, **options) as writer:
             writer.write_all(rows)
-        found = sl.scan(f"{folder}/out", format=kind)
-        assert found.select("t", "i", "x").to_arrow().to_pylist() == rows
-        assert [plug.scan(f"{folder}/out")[i] for i in range(len(rows))] == rows
+        assert sl.scan(out).select("t", "i", "x").to_arrow().to_pylist() == rows
+        assert [plug.scan(out)[i] for i in range(len(rows))] == rows
+
+
+@pytest.mark.parametrize("kind", list(LINES))
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data(), st.sampled_from([None, "zstd"]), st.sampled_from([None, 50]))
+def test_lines_come_back(kind: str, data, compression, limit) -> None:
+    check_lines(data.draw, kind, compression, limit)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", list(LINES))
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data(), st.sampled_from([None, "zstd", "bz2:1", "br:1", "snappy", "gz"]), st.sampled_from([None, 50]))
+def test_lines_come_back_thousands_of_times(kind: str, data, compression, limit) -> None:
+    check_lines(data.draw, kind, compression, limit)
 
 
 # ---- damage
@@ -169,15 +190,16 @@ def made(folder: Path, kind: str, compression: str | None, hashes: list[str]) ->
                 cell = {"a": i, "s": "ä" * i, "n": np.arange(i + 1, dtype="i2"), "f": np.full((2, 2), i, "i2")}
                 writer.write({**cell, "j": {"k": i}, "p": [b"x" * i, b""]})
     else:
-        plug = {"xsv": xsv, "jsonl": jsonl}[kind]
-        with plug.writer(str(folder), {"t": "str", "i": "int", "x": "float"}, **options) as writer:
+        plug, given_options, _ = LINES[kind]
+        columns = {"t": "str", "i": "int", "x": "float"}
+        with plug.writer(str(folder), columns, **options, **given_options) as writer:
             writer.write_all({"t": "ä" * i, "i": i, "x": i / 3} for i in range(30))
     return folder
 
 
 def everything(folder: Path, kind: str) -> list[Any]:
     """All that any way of reading gives."""
-    plug = {"mds": mds, "xsv": xsv, "jsonl": jsonl}[kind]
+    plug = mds if kind == "mds" else LINES[kind][0]
     source = plug.scan(str(folder))
     parts: list[Any] = [sl.scan(source).to_arrow().to_pylist()]
     parts.append([{k: plain(v) for k, v in source[i].items()} for i in range(len(source))])
@@ -187,6 +209,10 @@ def everything(folder: Path, kind: str) -> list[Any]:
             flat = reader.flat(name)
             if flat is not None:
                 parts.append([bytes(one) for one in flat.blob.ranges(flat.start, flat.start + flat.stride)])
+    names = [name for name in source.schema.names if name != "p"]  # whose bytes are no pictures
+    if len(source) and names:
+        batch = sl.Loader(source, window=names, batch_size=4).dataset().batch(range(len(source) - 1, -1, -1))
+        parts.append({name: [plain(value) for value in values] for name, values in batch.items()})
     return parts
 
 
@@ -232,7 +258,7 @@ def _size(index: bytes, name: str) -> int:
     raise AssertionError(name)
 
 
-@pytest.mark.parametrize("kind", ["mds", "xsv", "jsonl"])
+@pytest.mark.parametrize("kind", ["mds", *LINES])
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data(), st.sampled_from([None, "zstd", "gz"]), st.sampled_from([[], ["sha1"]]))
 def test_damage_is_an_error_or_the_right_answer(kind: str, data, compression, hashes) -> None:
@@ -240,8 +266,8 @@ def test_damage_is_an_error_or_the_right_answer(kind: str, data, compression, ha
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("kind", ["mds", "xsv", "jsonl"])
-@settings(max_examples=2000, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.parametrize("kind", ["mds", *LINES])
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     st.data(),
     st.sampled_from([None, "zstd", "gz", "bz2", "br:1", "snappy"]),
