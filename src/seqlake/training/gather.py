@@ -77,7 +77,9 @@ class Memory:
         """Everything held: as long as somebody has this, no address in it dangles."""
         return tuple(self._held.values())
 
-    def ranges(self, addresses: Ints, width: int, *, size: int, together: bool = False) -> Ranges:
+    def ranges(
+        self, addresses: Ints, width: int, *, size: int, together: bool = False, threads: bool = True
+    ) -> Ranges:
         """Byte ranges that can be copied batch by batch, now or later.
 
         The caller has checked each address against the piece it belongs to; what is checked again here is that
@@ -88,6 +90,8 @@ class Memory:
             width: Bytes of each range, above 0.
             size: Ranges of a batch.
             together: Copy some batches ahead when one is asked for, where they are small.
+            threads: Copy on torch's threads, where torch is installed: they gain where other cores are idle, and
+                wait for each other, a time slice long, where they are not.
 
         Raises:
             IndexError: An address outside everything held.
@@ -96,7 +100,9 @@ class Memory:
         if len(addresses) and (addresses.min() < low or addresses.max() + width > high):
             raise IndexError("A window's bytes lie outside the shards that are open; nothing was read.")
         batches = min(_TOGETHER, _TOGETHER_BYTES // (width * max(1, size))) if together else 1
-        return Ranges(self, addresses - low, width, size=size, together=max(1, batches), span=(low, high))
+        copying = torch() if threads and len(addresses) else None
+        span = (low, high)
+        return Ranges(self, addresses - low, width, size=size, together=max(1, batches), span=span, copying=copying)
 
     def gather(self, addresses: Ints, width: int) -> NDArray[np.uint8]:
         """Copy `width` bytes from each address into fresh memory: [n, width]."""
@@ -114,7 +120,15 @@ class Ranges:
     """Byte ranges of one width, checked and ready: what remains for a batch is to copy them."""
 
     def __init__(
-        self, memory: Memory, offsets: Ints, width: int, *, size: int, together: int, span: tuple[int, int]
+        self,
+        memory: Memory,
+        offsets: Ints,
+        width: int,
+        *,
+        size: int,
+        together: int,
+        span: tuple[int, int],
+        copying: Any | None,
     ) -> None:
         self._memory = memory  # keeps the pieces alive
         self._offsets = offsets
@@ -125,7 +139,7 @@ class Ranges:
         low, high = span
         self._low = low
         self._whole = _bytes_at(low, high - low)
-        self._torch = torch() if len(offsets) else None
+        self._torch = copying
         if self._torch is not None:
             everything = self._torch.from_numpy(np.frombuffer(self._whole, dtype=np.uint8))
             self._rows = everything.as_strided((high - low - width + 1, width), (1, 1))
@@ -172,7 +186,7 @@ def _copy_with_numpy(whole: Any, offsets: Ints, width: int, out: NDArray[np.uint
     kind = np.dtype((np.void, width))
     ranges: NDArray[Any] = np.ndarray((len(whole) - width + 1,), dtype=kind, buffer=whole, strides=(1,))
     if out is None:
-        out = np.empty((len(offsets), width), dtype=np.uint8)
+        return ranges[offsets].view(np.uint8).reshape(-1, width)
     target = out.view(kind)[:, 0]
     step = max(1, _BLOCK // width)
     for at in range(0, len(offsets), step):

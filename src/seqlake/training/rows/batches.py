@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from seqlake.training.rows.values import Form
 
 _PORTION = 8 << 20  # bytes that are decoded at a time
+_LEAST = 64  # bytes that a decoded row counts for
 _LARGE = 1 << 10  # bytes of a row from which on one copy less is worth a loop over rows
 
 _Coming = tuple[int, "Batch", dict[str, Any]]
@@ -75,12 +76,15 @@ class RowAssembler:
             opened.visit(rows)
         ranges: dict[str, Ranges] = {}
         decoded: list[Form] = []
+        decoded_bytes = opened.row_bytes
         for form in opened.forms:
             if len(rows) and not self._tolerant and opened.is_flat(form.name, rows):
-                ranges[form.name] = opened.memory.ranges(opened.placed[form.name].address[rows], form.width, size=size)
+                address = opened.placed[form.name].address[rows]
+                ranges[form.name] = opened.memory.ranges(address, form.width, size=size, threads=False)
+                decoded_bytes -= form.width
             else:
                 decoded.append(form)
-        step = max(1, int(_PORTION / max(1.0, opened.row_bytes * size)))
+        step = max(1, int(_PORTION / (max(_LEAST, decoded_bytes) * size)))
         pieces = opened.memory.pieces if ranges else ()
         origins = {"cache" if opened.is_fetched else "mapped": opened.row_bytes * size}
         return RowChunk(

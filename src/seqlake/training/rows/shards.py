@@ -16,7 +16,7 @@ from seqlake.files.memory import MemoryBlob
 from seqlake.training.cache import Cache
 from seqlake.training.fetching.ahead import Fetcher
 from seqlake.training.fetching.transfers import Transfers
-from seqlake.training.gather import Memory, torch
+from seqlake.training.gather import Memory
 from seqlake.training.residents import Residents
 from seqlake.training.rows.values import Form
 from seqlake.training.shard_cache import ShardCache
@@ -154,7 +154,6 @@ class RowShards:
                 self._readers.move_to_end(shard)
                 return found
             self._check_room()
-            torch()  # a second to import: here it counts as opening
             found = self._readers[shard] = self._read(shard)
             self._place(shard, found)
             self.decoded += self._held.get(shard, 0)
