@@ -26,7 +26,7 @@ def command(source: str, *, version: int | str | None, output: Output) -> None:
         "nbytes": sum(shard.nbytes for shard in shards),
         "columns": {name: selection.schema[name].category for name in selection.schema.names},
         "fingerprint": selection.fingerprint,
-        **_of_table(selection),
+        **(_of_table(selection) or _of_format(selection)),
         **_flatness(selection),
     }
     unit = "samples" if selection.schema.id is None else "sequences"
@@ -52,6 +52,14 @@ def _of_table(selection: Any) -> dict[str, Any]:
         notes.append("mixtrain.json was edited by hand and is not used; `seqlake adopt` takes it in")
     made = selection.version
     return {"version": None if made is None else made.id, "notes": notes}
+
+
+def _of_format(selection: Any) -> dict[str, Any]:
+    """What a folder of another format says of itself without its rows being read."""
+    check = getattr(selection.access.source, "check", None)
+    found = [] if check is None else check("metadata")
+    notes = [f"{f.severity}, {f.location}: {f.message}{f' (column {f.column})' if f.column else ''}" for f in found]
+    return {"notes": notes} if notes else {}
 
 
 def _flatness(selection: Any) -> dict[str, Any]:

@@ -89,6 +89,16 @@ def test_names_of_compressions_hashes_and_files(folder: Path) -> None:
     assert "streaming-compression" in [code for code, _, _ in findings(folder, "metadata")]
 
 
+def test_columns_in_another_order_are_noticed(folder: Path) -> None:
+    def change(shards: list) -> None:
+        for shard in shards:
+            for key in ("column_names", "column_encodings", "column_sizes"):
+                shard[key].reverse()
+
+    edit(folder, change)
+    assert ("streaming-order", "warning", "index.json") in findings(folder, "metadata")
+
+
 def test_an_interrupted_run_is_seen(tmp_path: Path) -> None:
     with sl.create(tmp_path / "out", {"a": "int"}, format="mds") as writer:
         writer.write({"a": 1})
@@ -116,3 +126,45 @@ def test_the_commands(folder: Path, capsys) -> None:
         main(["validate", str(folder), "--depth", "metadata"])
     assert done.value.code == 1
     assert "streaming-missing" in capsys.readouterr().out
+
+
+def test_info_says_it_before_anything_is_read(folder: Path, capsys) -> None:
+    (folder / "shard.00007.mds").write_bytes(b"")
+    with (folder / "shard.00001.mds").open("ab") as file:
+        file.write(b"more")
+    edit(folder, lambda shards: shards[0].update(colour="blue"))
+    size = (folder / "shard.00001.mds").stat().st_size
+    with pytest.raises(SystemExit) as done:
+        main(["info", str(folder)])
+    assert not done.value.code
+    out = capsys.readouterr().out
+    assert "note: warning, index.json: shard 0 has the key 'colour', which MosaicML Streaming refuses" in out
+    assert f"note: error, shard.00001.mds: it has {size} bytes, the index says {size - 4}" in out
+    assert "note: note, shard.00007.mds: the index does not name this file" in out
+
+
+READ = """
+from streaming import LocalDataset
+dataset = LocalDataset(folder)
+result = [dict(dataset[number]) for number in range(len(dataset))]
+"""
+
+
+@pytest.mark.parametrize("damage", ["flip", "grow", "pickle"])
+def test_what_the_official_reader_takes_without_a_word_is_a_finding(folder, tmp_path, official, damage: str) -> None:
+    if damage == "pickle":
+        folder = write(tmp_path / "pickles", {"x": "pkl"}, [[{"x": pickle.dumps("run")}]])
+        assert official(READ, folder=str(folder)) == [{"x": "run"}]
+        assert [code for code, _, _ in findings(folder)] == ["streaming-pickle"]
+        return
+    path = folder / "shard.00001.mds"
+    data = bytearray(path.read_bytes())
+    before = official(READ, folder=str(folder))
+    if damage == "flip":
+        data[-1] ^= 1
+    path.write_bytes(data + b"more" * (damage == "grow"))
+    taken = official(READ, folder=str(folder))
+    assert len(taken) == 6
+    assert (taken != before) == (damage == "flip")
+    expected = {"flip": "streaming-hash", "grow": "streaming-size"}[damage]
+    assert expected in [code for code, _, _ in findings(folder)]

@@ -15,13 +15,14 @@ from seqlake.formats._streaming.compression import Compression
 from seqlake.formats._streaming.hashing import digest, strongest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from seqlake.formats._streaming.index import File
     from seqlake.protocols import Blob
 
 _MOST_REMEMBERED = 1 << 16
 _LARGEST = 1 << 32
+_ONE_REQUEST = 80 << 20  # a shard of the usual 64 MiB, and what compression may add to one
 # Hashing a mapped shard reads all of it: once per process and state of the file is enough.
 _seen: dict[tuple[str, str, str], None] = {}
 
@@ -64,10 +65,10 @@ class Place:
             return here
         blob = self.packed(zipped)
         try:
-            packed = blob.view() or read_all(blob)
+            packed = read_whole(blob)
         except FileNotFoundError as error:
             raise self._missing(zipped) from error
-        data = self.unpacked(memoryview(packed), raw, zipped, compression, blob=blob)
+        data = self.unpacked(packed, raw, zipped, compression, blob=blob)
         return MemoryBlob(data, location=blob.location)
 
     def packed(self, file: File, /) -> Blob:
@@ -209,6 +210,9 @@ def verify(data: bytes | memoryview, file: File, blob: Blob, /) -> None:
 
 
 def read_whole(blob: Blob, /) -> memoryview:
-    """All bytes of a blob, whatever their size."""
+    """All bytes of a blob, whatever their size; of an object as large as shards are, in one request."""
     view = blob.view()
+    part: Callable[[int, int], memoryview] | None = getattr(blob, "part", None)
+    if view is None and part is not None and 0 < blob.size <= _ONE_REQUEST:
+        return part(0, blob.size)
     return memoryview(read_all(blob)) if view is None else view

@@ -17,6 +17,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from seqlake.training.mixtures.rounds import Rounds
+from seqlake.training.mixtures.shares import Shares
+
 if TYPE_CHECKING:
     from seqlake.protocols import Ints, Readable
 
@@ -66,9 +69,70 @@ class Mix:
         self.curriculum = tuple((at, dict(weights)) for at, weights in curriculum)
         self.samples = samples
         self.proportions = Proportions.of(self.weights, curriculum=self.curriculum, samples=samples)
+        self.shares: Shares | None = None
+
+    @classmethod
+    def of_streams(
+        cls,
+        sources: Mapping[str, Readable],
+        /,
+        *,
+        proportion: Mapping[str, float] | None = None,
+        repeat: Mapping[str, float] | None = None,
+        choose: Mapping[str, int] | None = None,
+        epoch_size: int | None = None,
+        seed: int = 9176,
+    ) -> Mix:
+        """Several datasets, mixed as MosaicML Streaming's `Stream` says it: the same number of each in every epoch.
+
+        Args:
+            sources: Name -> dataset. One that is not named below comes once in an epoch.
+            proportion: Relative to each other; then of all sources. An epoch has as many samples as there are, or
+                `epoch_size`.
+            repeat: How often the samples of a source come in an epoch; 0.5 takes half of them.
+            choose: How many samples of a source come in an epoch.
+            epoch_size: Samples of an epoch, for proportions; or alone: of each source in proportion to its size.
+            seed: Decides which sources have one sample more where proportions do not come out even: `shuffle_seed`.
+
+        Raises:
+            ValueError: Several kinds of share for one source, proportions of some sources only, or beside others.
+
+        Example:
+            >>> mix = Mix.of_streams({"all": dataset, "first": dataset[:2]}, repeat={"all": 2}, choose={"first": 3})
+        """
+        made = cls({name: (source, 1) for name, source in sources.items()})
+        made.shares = Shares(
+            names=tuple(made.sources),
+            proportion=dict(proportion or {}),
+            repeat=dict(repeat or {}),
+            choose=dict(choose or {}),
+            epoch_size=epoch_size,
+            seed=seed,
+        )
+        made.shares.check()
+        return made
+
+    def proportions_of(self, samples: Sequence[int]) -> Proportions:
+        """In whole numbers, of sources that have so many samples each.
+
+        Raises:
+            ValueError: An epoch would have none.
+        """
+        if self.shares is None:
+            return self.proportions
+        counts = self.shares.counts(samples)
+        if not sum(counts):
+            raise ValueError(f"Mix: an epoch would have no sample: {dict(zip(self.sources, counts, strict=True))}.")
+        common = gcd(*counts)
+        parts = tuple(count // common for count in counts)
+        return Proportions(names=tuple(self.sources), begins=(0,), counts=(parts,), samples=sum(counts))
 
     def __repr__(self) -> str:
         first_lines = {name: repr(source).partition("\n")[0] for name, source in self.sources.items()}
+        if self.shares is not None:
+            given = [(kind, getattr(self.shares, kind)) for kind in ("proportion", "repeat", "choose", "epoch_size")]
+            told = "".join(f", {kind}={share!r}" for kind, share in given if share)
+            return f"Mix.of_streams({{{', '.join(f'{name!r}: {line}' for name, line in first_lines.items())}}}{told})"
         inner = ", ".join(f"{name!r}: ({line}, {self.weights[name]})" for name, line in first_lines.items())
         more = f", curriculum={list(self.curriculum)!r}" if self.curriculum else ""
         more += f", samples={self.samples}" if self.samples is not None else ""
@@ -262,12 +326,12 @@ class Schedule:
 
     def __init__(self, proportions: Proportions, /) -> None:
         self.proportions = proportions
-        self.stages: list[Stage] = []
+        self.stages: list[Stage | Rounds] = []
         before = np.zeros(len(proportions.names), dtype=np.int64)
         for begin, counts in zip(proportions.begins, proportions.counts, strict=True):
             if self.stages:
                 before = self.stages[-1].taken(begin)
-            self.stages.append(Stage.of(counts, begin=begin, before=before))
+            self.stages.append(_stage(counts, begin=begin, before=before))
         self._begins = np.array(proportions.begins, dtype=np.int64)
 
     def locate(self, samples: Ints) -> tuple[Ints, Ints]:
@@ -313,3 +377,17 @@ class Schedule:
             own = stage_of == number
             places[own] = self.stages[number].places(part, numbers[own])
         return places
+
+
+def _stage(counts: Sequence[int], *, begin: int, before: Ints) -> Stage | Rounds:
+    """Weights never make long periods; numbers of samples do."""
+    if sum(counts) <= MOST:
+        return Stage.of(counts, begin=begin, before=before)
+    nothing = np.zeros(len(counts), dtype=np.int64)
+    return Rounds.of(
+        counts,
+        begin=begin,
+        before=before,
+        most=MOST,
+        lay_out=lambda each: Stage.of(each.tolist(), begin=0, before=nothing),
+    )

@@ -135,7 +135,7 @@ class PreparedMix(Prepared):
             )
             for number, (name, member) in enumerate(zip(self.mix.sources, self.members, strict=True))
         ]
-        return Mixture(parts, self.mix.proportions)
+        return Mixture(parts, self.mix.proportions_of([len(part.axis) for part in parts]))
 
     @property
     def fingerprint(self) -> str:
