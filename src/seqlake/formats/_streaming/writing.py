@@ -200,6 +200,7 @@ class SampleWriter:
         self._flushed = sum(entry.samples for entry in self._entries)
         self._new: list[bytes] = []
         self._size = packer.base
+        self._each = packer.each
         self._limit = packer.config.size_limit
         self._most = min(self._limit or MOST - 1, MOST - 1)
         self._pack = packer.sample
@@ -223,7 +224,7 @@ class SampleWriter:
             made = self._pack(sample)
         except CellError as error:
             raise ValidationError(f"Sample {self.samples}: {error}.", path=self._out) from error
-        size = self._size + len(made) + self._packer.each
+        size = self._size + len(made) + self._each
         if size > self._most:
             self.add(made)
             return
