@@ -77,9 +77,7 @@ class Memory:
         """Everything held: as long as somebody has this, no address in it dangles."""
         return tuple(self._held.values())
 
-    def ranges(
-        self, addresses: Ints, width: int, *, size: int, together: bool = False, threads: bool = True
-    ) -> Ranges:
+    def ranges(self, addresses: Ints, width: int, *, size: int, together: bool = False, threads: bool = True) -> Ranges:
         """Byte ranges that can be copied batch by batch, now or later.
 
         The caller has checked each address against the piece it belongs to; what is checked again here is that

@@ -74,7 +74,10 @@ def test_counts_equal_the_official_ones(official, folders):
         kinds = [1, 2] if alike else [0, 3, 4] if random.random() < 0.8 else range(6)
         weights = [shares[int(random.choice(kinds))] for _ in sizes]
         # Every stream draws numbers of its own.
-        weights = [{kind: (share if kind == "choose" else share * (k + 1)) for kind, share in own.items()} for k, own in enumerate(weights)]
+        weights = [
+            {kind: (share if kind == "choose" else share * (k + 1)) for kind, share in own.items()}
+            for k, own in enumerate(weights)
+        ]
         whole = int(random.integers(1, 10_000)) if random.random() < 0.4 else None
         cases.append((sizes, weights, whole, int(random.integers(0, 99))))
     expected = official(OFFICIAL, cases=cases)
@@ -130,7 +133,9 @@ def test_windows_of_sequences_are_counted_not_rows(readable, arm):
         source.fingerprint = name
     mix = Mix.of_streams(sources, repeat={"b": 2})
     loader = sl.Loader(mix, window={"action": range(3)}, batch_size=1)
-    windows = {name: len(sl.Loader(source, window={"action": range(3)}, batch_size=1)) for name, source in sources.items()}
+    windows = {
+        name: len(sl.Loader(source, window={"action": range(3)}, batch_size=1)) for name, source in sources.items()
+    }
     found = Counter(str(batch["source"][0]) for batch in loader)
     assert found == {"a": windows["a"], "b": 2 * windows["b"]}
 

@@ -61,7 +61,7 @@ class Packer:
                 if size is None:
                     heads.append(len(cell))
                 elif size != len(cell):
-                    raise CellError(f"{len(cell)} bytes are given where {size} are stored")  # noqa: TRY301 - told below
+                    raise CellError(f"{len(cell)} bytes are given where {size} are stored")
                 parts.append(cell)
         except _REFUSALS as error:
             raise CellError(_told(sample, column, error)) from error

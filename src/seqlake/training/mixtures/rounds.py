@@ -81,7 +81,8 @@ class Rounds:
 
     def locate(self, samples: Ints) -> tuple[Ints, Ints]:
         """See `Stage.locate`."""
-        periods, place = np.divmod(samples - self.begin, self.period)
+        periods = (samples - self.begin) // self.period
+        place = samples - self.begin - periods * self.period
         rounds = np.searchsorted(self.begins, place, side="right") - 1
         slot = place - self.begins[rounds]
         parts, numbers = np.empty_like(slot), np.empty_like(slot)
@@ -91,7 +92,8 @@ class Rounds:
         left = self.rests[rounds[~own]] + slot[~own] - self.round.period
         parts[~own] = self.rest.slots[left]
         numbers[~own] = (rounds[~own] + 1) * self.round.counts[parts[~own]] + self.rest.rank[left]
-        return parts, self.before[parts] + periods * self.counts[parts] + numbers
+        numbers += self.before[parts] + periods * self.counts[parts]
+        return parts, numbers
 
     def taken(self, sample: int) -> Ints:
         """See `Stage.taken`."""
@@ -105,11 +107,12 @@ class Rounds:
 
     def places(self, part: int, numbers: Ints) -> Ints:
         """See `Stage.places`."""
-        periods, left = np.divmod(numbers - self.before[part], self.counts[part])
+        periods = (numbers - self.before[part]) // self.counts[part]
+        left = numbers - self.before[part] - periods * self.counts[part]
         had = self.had[:, part]
         rounds = np.searchsorted(had, left, side="right") - 1
         within = left - had[rounds]
-        places = self.begin + periods * self.period + self.begins[rounds]
+        places: Ints = self.begin + periods * self.period + self.begins[rounds]
         own = within < self.round.counts[part]
         places[own] += np.flatnonzero(self.round.slots == part)[within[own]]
         before = left[~own] - (rounds[~own] + 1) * self.round.counts[part]

@@ -1,4 +1,4 @@
-"""How much of each source an epoch takes, said as MosaicML Streaming says it: by proportion, by repetition, in samples."""
+"""How much of each source an epoch takes, said as MosaicML Streaming says it: proportion, repeat or choose."""
 
 from __future__ import annotations
 
@@ -41,10 +41,14 @@ class Shares:
         Raises:
             ValueError: A name that is no source, a number below 0, or several kinds of share at once.
         """
-        whole = self.epoch_size
+        whole: Any = self.epoch_size
         if whole is not None and (not isinstance(whole, Integral) or isinstance(whole, bool) or whole < 1):
             raise ValueError(f"Mix epoch_size: expected a whole number from 1 on, found {whole!r}.")
-        kinds = (("proportion", self.proportion, Real), ("repeat", self.repeat, Real), ("choose", self.choose, Integral))
+        kinds = (
+            ("proportion", self.proportion, Real),
+            ("repeat", self.repeat, Real),
+            ("choose", self.choose, Integral),
+        )
         for kind, given, number in kinds:
             for name, share in given.items():
                 if name not in self.names:
