@@ -309,16 +309,17 @@ def page(report: dict[str, Any]) -> str:
 def options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true")
-    parser.add_argument("--counts", type=int, nargs=4, default=[200_000, 12_000, 12_000, 4_000], metavar="N")
+    parser.add_argument("--counts", type=int, nargs=4, default=[120_000, 12_000, 12_000, 4_000], metavar="N")
+    parser.add_argument("--written", type=int, default=600_000, help="samples that are written: more than one shard")
     parser.add_argument("--cold", type=int, default=4_000, help="samples of the folder that one is read of")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement in each round")
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement in each round")
     parser.add_argument("--environments", type=Path, default=HERE, help="the folder that was given to peers/setup")
     parser.add_argument("--folder", type=Path, help="where to work; a temporary folder by default")
     parser.add_argument("--out", type=Path, default=HERE / "results" / "mds.json")
     first, _ = parser.parse_known_args()
     if first.small:
-        parser.set_defaults(counts=[5_000, 500, 500, 300], cold=600, rounds=1, seconds=0.3)
+        parser.set_defaults(counts=[5_000, 500, 500, 300], written=5_000, cold=600, rounds=1, seconds=0.3)
     return parser.parse_args()
 
 
@@ -328,7 +329,6 @@ def main() -> None:
     try:
         sizes = dict(zip(COLUMNS, args.counts, strict=True))
         report: dict[str, Any] = {**conditions(), "samples": sizes, "small": args.small, "read": {}}
-        rows = samples("tokens", sizes["tokens"])
         for kind, count in sizes.items():
             # Several shards each, as larger data sets have.
             limit = max(
@@ -342,11 +342,11 @@ def main() -> None:
                 * count
                 // 6,
             )
-            write(folder / kind, kind, rows if kind == "tokens" else samples(kind, count), size_limit=limit)
+            write(folder / kind, kind, samples(kind, count), size_limit=limit)
         for kind in COLUMNS:
             report["read"][kind] = reading(folder / kind, kind, args)
             print(kind, report["read"][kind]["rates"], flush=True)
-        report["write"] = writing(folder, rows, args)
+        report["write"] = writing(folder, samples("tokens", args.written), args)
         report["start"] = starting(folder / "tokens", args)
         report["bucket"] = bucket(folder, ["tokens", "arrays", "files"], args)
         report["checks"] = conclusions(report)

@@ -49,20 +49,33 @@ def reader(
 
         return fixed
 
-    def read(row: int) -> dict[str, Any]:
-        start, stop = _PAIR(view, 4 + 4 * row)
-        lengths = iter(lengths_of(view, start))
-        at = start + head
-        found = {}
-        for name, size, decode in columns:
-            end = at + (next(lengths) if size is None else size)
-            found[name] = decode(view, at, end)
-            at = end
-        if at != stop:
-            raise ValueError(row)
-        return found
+    return _unrolled(view, columns, lengths_of, head)
 
-    return read
+
+def _unrolled(
+    view: memoryview, columns: Sequence[tuple[str, int | None, Any]], lengths_of: Callable[..., Any], head: int
+) -> Callable[[int], dict[str, Any]]:
+    """The loop over columns written out, as in `packing`; names, decoders and sizes are the function's globals."""
+    known: dict[str, Any] = {"view": view, "pair": _PAIR, "lengths_of": lengths_of}
+    lengths, steps, cells = [], [f"at0 = start + {head}"], []
+    for number, (name, size, decode) in enumerate(columns):
+        known |= {f"name{number}": name, f"decode{number}": decode}
+        if size is None:
+            lengths.append(f"length{number}")
+        steps.append(f"at{number + 1} = at{number} + {f'length{number}' if size is None else size}")
+        cells.append(f"name{number}: decode{number}(view, at{number}, at{number + 1})")
+    lines = [
+        "def read(row):",
+        " start, stop = pair(view, 4 + 4 * row)",
+        f" {', '.join(lengths)}, = lengths_of(view, start)",
+        *(f" {step}" for step in steps),
+        f" if at{len(columns)} != stop:",
+        "  raise ValueError(row)",
+        f" return {{{', '.join(cells)}}}",
+    ]
+    exec("\n".join(lines), known)  # noqa: S102 - made of numbers alone
+    made: Callable[[int], dict[str, Any]] = known["read"]
+    return made
 
 
 def decoder(name: str, encoding: Encoding, array: Array | None, /) -> Callable[[memoryview, int, int], Any]:

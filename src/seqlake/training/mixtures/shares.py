@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isfinite
 from numbers import Integral, Real
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -42,20 +42,13 @@ class Shares:
             ValueError: A name that is no source, a number below 0, or several kinds of share at once.
         """
         whole: Any = self.epoch_size
-        if whole is not None and (not isinstance(whole, Integral) or isinstance(whole, bool) or whole < 1):
+        if whole is not None and (isinstance(whole, bool) or not isinstance(whole, Integral) or whole < 1):
             raise ValueError(f"Mix epoch_size: expected a whole number from 1 on, found {whole!r}.")
-        kinds = (
-            ("proportion", self.proportion, Real),
-            ("repeat", self.repeat, Real),
-            ("choose", self.choose, Integral),
-        )
-        for kind, given, number in kinds:
+        for kind, given in (("proportion", self.proportion), ("repeat", self.repeat), ("choose", self.choose)):
             for name, share in given.items():
                 if name not in self.names:
                     raise ValueError(f"Mix {kind}: {name!r} is none of the sources ({', '.join(self.names)}).")
-                if isinstance(share, bool) or not isinstance(share, number) or not isfinite(share) or share < 0:
-                    words = "a whole number" if number is Integral else "a number"
-                    raise ValueError(f"Mix {kind} of {name!r}: expected {words} from 0 on, found {share!r}.")
+                _check(share, f"Mix {kind} of {name!r}", whole=kind == "choose")
         if self.proportion and not sum(self.proportion.values()):
             raise ValueError("Mix proportion: expected one above 0 at least, found only zeros.")
         self.counts([1] * len(self.names))
@@ -80,3 +73,9 @@ class Shares:
         ]
         found: list[int] = chosen(streams, epoch_size=self.epoch_size, seed=self.seed).tolist()
         return found
+
+
+def _check(share: Any, what: str, *, whole: bool) -> None:
+    number = Integral if whole else Real
+    if isinstance(share, bool) or not isinstance(share, number) or not isfinite(share) or share < 0:
+        raise ValueError(f"{what}: expected {'a whole number' if whole else 'a number'} from 0 on, found {share!r}.")
