@@ -12,6 +12,8 @@ from seqlake.shards.files import ParquetShard
 from seqlake.shards.rows import Rows
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from seqlake.protocols import Blob, Ints, Shard
 
 
@@ -78,7 +80,7 @@ def is_remote(shard: Shard, /) -> bool:
     return base is not None and _by_range(base.blob)
 
 
-def over(shard: Shard, blob: Blob, /, *, kind: type[ParquetShard] = ParquetShard) -> Shard:
+def over(shard: Shard, blob: Blob, /, *, kind: Callable[..., ParquetShard] = ParquetShard) -> Shard:
     """The same rows and columns of another copy of the file.
 
     Args:
