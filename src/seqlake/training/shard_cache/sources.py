@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -25,11 +25,10 @@ from seqlake.shards import parquet
 from seqlake.shards.columns import Columns
 from seqlake.shards.files import ParquetShard, parquet_shard
 from seqlake.shards.parquet.footer import read_footer
-from seqlake.shards.parquet.reader import ParquetReader
 from seqlake.spec.schema import is_list
 from seqlake.training.fetching.transfers import MeteredBlob, Piece, passes
 from seqlake.training.shard_cache.folder import allocated
-from seqlake.training.shard_cache.layers import beneath, beneath_names, copyable, innermost, is_remote, over
+from seqlake.training.shard_cache.layers import Known, beneath, beneath_names, copyable, innermost, is_remote, over
 from seqlake.training.shard_cache.proof import check_pages
 
 if TYPE_CHECKING:
@@ -76,17 +75,6 @@ class LocalShard:
 
     def __exit__(self, *_: object) -> None:
         self.release()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Known(ParquetShard):
-    """A file whose footer was read already."""
-
-    footer: Footer
-
-    def open(self) -> ParquetReader:
-        """See `ParquetShard.open`."""
-        return ParquetReader(self.blob, index=self.index, footer=self.footer)
 
 
 class Source:
@@ -182,7 +170,7 @@ class Source:
         """The shard on a copy of its file, whose footer was read when this process made it."""
         if self._footer is None or self._footer.blob.size != blob.size:
             return over(self.shard, blob)
-        return over(self.shard, blob, kind=partial(_Known, footer=self._footer.at(blob)))
+        return over(self.shard, blob, kind=partial(Known, footer=self._footer.at(blob)))
 
     # ---- as it is
 
