@@ -53,14 +53,15 @@ class Sidecar:
         wanted = list(files)
         with self._lock:
             missing = [file for file in wanted if file.path not in self._of]
-            owners = {owner for file in missing if (owner := paths.owner(file.path)) is not None}
-            if missing and (len(owners) > 1 or any(paths.owner(file.path) is None for file in missing)):
+            owners = {paths.owner(file.path) for file in missing}
+            if len(owners) > 1 or None in owners:
                 ground = self._load_above()
                 missing = [file for file in missing if file.path not in self._of]
                 if missing and ground:
                     self._load({ground})
                     missing = [file for file in missing if file.path not in self._of]
-            self._load({names.index(owner) for f in missing if (owner := paths.owner(f.path)) is not None})
+                owners = {paths.owner(file.path) for file in missing} if self._of else owners
+            self._load({names.index(owner) for owner in owners if owner is not None})
             return {file.path: self._of[file.path] for file in wanted if self._knows(file)}
 
     def rows(self, files: Sequence[LakeFile], /) -> list[IndexRow]:
