@@ -94,7 +94,7 @@ class Sidecar:
         self._ground, self._above = (ground, shards if ground else frozenset()), frozenset() if ground else shards
 
     def merge_above(self, transaction: str, rows: Sequence[IndexRow], /) -> bool:
-        """Put these rows, with those of the ground all that there are, into one place; False where they are too many."""
+        """Put these rows, which with the ground are all, into one place; False where they are too many."""
         data = indexes.encode(rows)
         if len(data) > SMALL:
             return False
@@ -106,7 +106,7 @@ class Sidecar:
         """Whether merging would save reading many files; on object stores, where each costs a request, any."""
         if not self._is_far(files):
             return False
-        self._look()  # another writer may have merged them
+        self._look_again()  # another writer may have merged them
         return self._is_far(files)
 
     def below(self, files: Sequence[LakeFile], /) -> frozenset[str]:
@@ -120,7 +120,7 @@ class Sidecar:
             return len(apart) > max(MANY, len(files) // 8)
         return bool(apart) and len({paths.owner(file.path) for file in files}) > 1
 
-    def _look(self) -> None:
+    def _look_again(self) -> None:
         """What is merged now."""
         ground, above = split(read(self._store, self._pointer))
         if ground != self._ground[0]:  # it may be large, and never changes
