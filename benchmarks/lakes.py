@@ -7,12 +7,13 @@ standalone, and taken over into each lake (`convert(adopt=True)`). Prints a tabl
     python benchmarks/lakes.py [--sequences 2400] [--rounds 7]
 
 How it is measured. Every ratio is the median of ratios of neighbours in time, whose order alternates. *windows*:
-batches of 256 random windows of 16 steps from `Loader`, per second; the client reads the sequences of one such batch by their
-ids (DuckDB: cuts the windows out itself) and the windows are cut out of them. *rows*: both columns of the whole table
-through `batches`, sequences per second, every value copied into memory; the client reads the same columns as a table
-and batch by batch, the faster counts; once more by processor time, which other work on the machine changes less. *commit*: one more row, ours and the client's, milliseconds. *open*: a table whose metadata name 10 000
-files. *lookup*: one sequence by id on an S3-speaking server on loopback with 30 ms added to each request, of a table
-that five commits made. DuckLake's own client is DuckDB's extension; where it is not installed nothing stands.
+batches of 256 random windows of 16 steps from `Loader`, per second; the client reads the sequences of one such batch
+by their ids (DuckDB: cuts the windows out itself) and the windows are cut out of them. *rows*: both columns of the
+whole table through `batches`, sequences per second, every value copied into memory; the client reads the same columns
+as a table and batch by batch, the faster counts; once more by processor time, which other work on the machine changes
+less. *commit*: one more row, ours and the client's, milliseconds. *open*: a table whose metadata name 10 000 files.
+*lookup*: one sequence by id on an S3-speaking server on loopback with 30 ms added to each request, of a table that
+five commits made. DuckLake's own client is DuckDB's extension; where it is not installed nothing stands.
 """
 
 from __future__ import annotations
