@@ -44,6 +44,7 @@ def conclusions(report: dict[str, Any]) -> list[dict[str, Any]]:
     checks.check("first epoch from S3 of plain parallel GETs, by time", bucket.get("of_plain_gets"), 0.8)
     checks.check("its bytes of the least possible", bucket.get("of_least_bytes"), 1.1, at_most=True)
     checks.check("its requests of the least possible", bucket.get("of_least_requests"), 1.5, at_most=True)
+    checks.check("first epoch from S3 of parallel GETs into files, by time", bucket.get("of_gets_to_files"), 0.8)
     far = bucket.get("far", {}).get("of_plain_gets")
     checks.check("first epoch from a store that is far away of plain parallel GETs, by time", far, 0.8)
     growth = report.get("growth", [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from signals import make_arrays, save_arrays
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Mapping
 
 WIDTH = 16
 PARALLEL = 12
@@ -23,6 +25,7 @@ LATENCY, RATE = 0.02, 85e6  # seconds to the first byte, bytes a second of a req
 
 def remote(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Everybody's two epochs; ours as often as asked for, between GETs, and once more from a store that is far away."""
+    sys.path.insert(0, str(Path(__file__).parent.parent / "peers"))
     arrays = save_arrays(folder / "arrays", make_arrays(args.remote_sequences))
     with serving() as store:
         report = ours(args, arrays, folder, store)
@@ -63,16 +66,17 @@ def ours(args: argparse.Namespace, arrays: Path, folder: Path, store: Store) -> 
     data = (folder / "seqlake" / f"windows-{WIDTH}").resolve() / "data"
     sizes = {f"seqlake/data/{path.name}": path.stat().st_size for path in sorted(data.glob("*.parquet"))}
     rounds.clear()
-    gets, files, ratios = [], [], []
+    gets, files, ratios, of_files = [], [], [], []
     for _ in range(args.remote_rounds):
-        before = plain(store, list(sizes))
+        before = plain(store, sizes)
         rounds.append(of_peer("seqlake", args, arrays, folder, store, workers=[0])[0])
-        gets.append((before + plain(store, list(sizes))) / 2)
+        gets.append((before + plain(store, sizes)) / 2)
         with tempfile.TemporaryDirectory(dir=folder) as target:
-            files.append(plain(store, list(sizes), target=Path(target)))
+            files.append(plain(store, sizes, target=Path(target)))
         if "failed" in rounds[-1]:
             return {"seqlake": rounds[-1]}
         ratios.append(gets[-1] / rounds[-1]["epochs"][0]["seconds"])
+        of_files.append(files[-1] / rounds[-1]["epochs"][0]["seconds"])
     middle = sorted(range(len(ratios)), key=ratios.__getitem__)[len(ratios) // 2]
     first = rounds[middle]["epochs"][0]
     return {
@@ -81,6 +85,7 @@ def ours(args: argparse.Namespace, arrays: Path, folder: Path, store: Store) -> 
         "plain_gets_s": statistics.median(gets),
         "plain_gets_to_files_s": statistics.median(files),
         "of_plain_gets": statistics.median(ratios),
+        "of_gets_to_files": statistics.median(of_files),
         "all_of_plain_gets": ratios,
         "of_least_bytes": first["bytes"] / sum(sizes.values()),
         "of_least_requests": first["requests"] / len(sizes),
@@ -88,9 +93,10 @@ def ours(args: argparse.Namespace, arrays: Path, folder: Path, store: Store) -> 
     }
 
 
-def plain(store: Store, names: list[str], *, target: Path | None = None) -> float:
+def plain(store: Store, sizes: Mapping[str, int], *, target: Path | None = None) -> float:
     """Seconds of asking for all objects, so many at a time; forgotten, or each kept in a file."""
     import obstore
+    from _running import ready_memory
 
     bucket = obstore.store.S3Store(BUCKET, **store.storage)
 
@@ -100,7 +106,8 @@ def plain(store: Store, names: list[str], *, target: Path | None = None) -> floa
             (target / name.rpartition("/")[2]).write_bytes(data)
         return len(data)
 
+    ready_memory(3 * sum(sizes.values()))
     began = time.perf_counter()
     with ThreadPoolExecutor(PARALLEL) as pool:
-        assert sum(pool.map(get, names))
+        assert sum(pool.map(get, sizes)) == sum(sizes.values())
     return time.perf_counter() - began

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from seqlake.errors import DamagedTableError, SchemaMismatchError
 from seqlake.files.stores import open_blob
-from seqlake.shards import parquet
+from seqlake.shards import cells, parquet
 from seqlake.shards.columns import Beside, Columns, Constant, Stored
 from seqlake.shards.files import parquet_shard
 from seqlake.shards.lengths import count_lengths, lengths_of
@@ -77,6 +78,29 @@ def test_columns_that_the_file_lacks_are_null(shard):
     assert reader.flat("late").shape == (7,)
     assert reader.flat("late").steps.tolist() == [-1] * 5
     assert lengths_of(reader, "late").tolist() == [-1] * 5
+
+
+@pytest.mark.parametrize("limit", [1, 100, 1 << 20])
+@pytest.mark.parametrize("inner", [pa.list_(pa.int64()), pa.list_(pa.int64(), 2)])
+def test_signals_are_what_pyarrow_reads_in_memory_that_any_consumer_takes(shard, monkeypatch, limit, inner):
+    monkeypatch.setattr(cells, "_BATCH", limit)
+    reader = shown(shard, {"act": Trajectory(dim=2, dtype=pa.int64())}, {})
+    kind = reader.schema.field("act").type
+    truth = pq.read_table(shard.blob.location, columns=["act"]).column("act").cast(pa.list_(inner)).combine_chunks()
+    for rows in (None, np.array([4, 0, 0, 1, 3, 2]), np.zeros(0, np.int64)):
+        batches = list(reader.batches(["act"], rows=rows))
+        found = pa.chunked_array([batch.column(0) for batch in batches], kind).cast(pa.list_(inner))
+        assert found.combine_chunks().equals(truth if rows is None else truth.take(pa.array(rows)))
+        for batch in batches:
+            batch.validate(full=True)
+            assert all(buffer is None or buffer.address % 8 == 0 for buffer in batch.column(0).buffers())
+    assert len(list(reader.batches(["act"]))) == (4 if limit == 1 else 1)  # an empty cell adds nothing to a batch
+
+
+@pytest.mark.parametrize("rows", [[0, 5], [-1]])
+def test_a_row_that_is_not_there_is_refused(shard, rows):
+    with pytest.raises(IndexError, match="0 to 4"):
+        read(shown(shard, {"act": Trajectory(dim=2, dtype=pa.int16())}, {}), "act", rows=np.array(rows))
 
 
 def test_side_shards_follow_the_rows_asked_for(shard):

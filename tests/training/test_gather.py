@@ -21,6 +21,8 @@ from seqlake.training.loader import Loader
 def library(request, monkeypatch):
     if request.param == "numpy":
         monkeypatch.setattr(gather, "torch", lambda: None)
+    else:
+        monkeypatch.setattr(gather.Pace, "alone", lambda _: False)
     return request.param
 
 
@@ -183,3 +185,45 @@ def test_shards_of_unlike_width_are_refused(parts):
     source.parts = [Shard("s#0", {"x": narrow}, tables[0]), source.parts[1]]
     with pytest.raises(SchemaMismatchError, match=r"\(3,\)"):
         list(Loader(source, window={"x": range(2)}, batch_size=1))
+
+
+def test_batches_are_the_same_however_they_are_copied(monkeypatch):
+    random = np.random.default_rng(0)
+    piece = random.integers(0, 256, 1 << 16).astype(np.uint8)
+    busy, alone = [False], [True]
+    memory = Memory(busy=lambda: busy[0])
+    low, high = memory.hold(piece.data)
+    addresses = random.integers(low, high - 100, 64)
+    expected = piece[(addresses - low)[:, None] + np.arange(100)]
+    monkeypatch.setattr(gather.Pace, "alone", lambda _: alone[0])
+    ranges = memory.ranges(addresses, 100, size=4, together=True)
+    for number in range(16):
+        busy[0], alone[0] = random.random() < 0.3, random.random() < 0.5
+        np.testing.assert_array_equal(ranges.copy(number), expected[4 * number : 4 * number + 4])
+
+
+def test_the_faster_way_to_copy_is_taken_until_it_is_the_slower_one():
+    def share(copies, cost):
+        """Of how many copies one way is taken, where each way costs so much."""
+        taken = 0
+        for _ in range(copies):
+            alone = pace.alone()
+            taken += alone
+            pace.took(cost[alone])
+        return taken / copies
+
+    pace = gather.Pace()
+    assert share(1000, {False: 1.0, True: 2.0}) < 0.1
+    assert share(2000, {False: 30.0, True: 2.0}) > 0.9
+    assert share(20_000, {False: 30.0, True: 2.0}) > 0.99  # the slower, the less often it is tried
+    assert share(20_000, {False: 1.0, True: 2.0}) < 0.4
+
+
+def test_one_interrupted_copy_changes_nothing():
+    pace = gather.Pace()
+    taken = []
+    for number in range(500):
+        alone = pace.alone()
+        taken.append(alone)
+        pace.took(1000.0 if number in {0, 100, 300} else {False: 1.0, True: 1.5}[alone])
+    assert sum(taken[10:]) < 0.1 * len(taken)

@@ -20,7 +20,8 @@ from seqlake.shards.memory import ArrowShard
 from seqlake.shards.rows import Rows
 from seqlake.spec.schema import Schema
 from seqlake.training.fetching.transfers import Transfers
-from seqlake.training.shard_cache import NoRoomError, ShardCache, Source, proof
+from seqlake.training.shard_cache import NoRoomError, ShardCache, Source, folder, proof
+from seqlake.training.shard_cache.cache import Part
 
 from . import sharing
 from .sharing import on_disk
@@ -536,3 +537,26 @@ def test_a_program_that_ends_does_not_wait_for_what_is_fetched_ahead(tmp_path) -
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=40, check=True)
     assert ended.stdout.startswith(".")
     assert not ended.stderr
+
+
+def test_a_shard_more_is_not_a_look_at_every_other(tmp_path, monkeypatch) -> None:
+    looks: list[object] = []
+    real = folder.allocated
+    monkeypatch.setattr(folder, "allocated", lambda status: (looks.append(status), real(status))[1])
+    cache = ShardCache(tmp_path / "cache", limit=10**9)
+
+    def fill(part: Part) -> dict[str, str]:
+        part.reserve(10_000)
+        part.path.write_bytes(bytes(5000))
+        return {"form": "copy"}
+
+    counts = []
+    for number in range(40):
+        looks.clear()
+        held = cache.make(f"{number:032x}", fill, name=number)
+        assert held is not None
+        held.release()
+        counts.append(len(looks))
+    assert counts[-1] <= counts[5] <= 8
+    assert 40 * 8192 < cache.nbytes() < 40 * 24_000
+    cache.close()

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from seqlake.dataset.dataset import Dataset
     from seqlake.protocols import Version
 
+_PLAIN = -1  # the version of a folder that becomes a table when its first transaction begins
+
 
 class Writer:
     """Adds sequences to a dataset; made by `Dataset.writer`.
@@ -47,6 +49,7 @@ class Writer:
         self._commit_every = commit_every
         self._encoding = encoding or Encoding()
         self._schema = dataset.schema
+        self._parent = dataset.version  # whose schema the rows are checked against
         self._ids = Ids()
         self._buffer = RowBuffer(self._schema)
         self._staging: Staging | None = None
@@ -173,7 +176,7 @@ class Writer:
             raise
         self._staging = None
         self._uncommitted = 0
-        self._dataset.refresh()
+        self._parent = self._dataset.refresh()
         return version
 
     def discard(self) -> None:
@@ -190,7 +193,7 @@ class Writer:
             if self._staged.begun:
                 self._staged.renew_if_due()
             else:
-                self._staged.begin()
+                self._staged.begin(None if self._parent.id == _PLAIN else self._parent)
         except BaseException:
             self._give_up()
             raise

@@ -12,9 +12,14 @@ from seqlake.errors import SchemaMismatchError, ShardChangedError
 from seqlake.spec.schema import is_list
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from numpy.typing import NDArray
 
     from seqlake.protocols import Flat, Ints
+
+_BATCH = 16 << 20  # bytes of a batch of flat columns, about
+_MOST_ROWS = 1 << 16
 
 
 def numpy_type(kind: pa.DataType, /) -> np.dtype[Any] | None:
@@ -198,20 +203,50 @@ def gather(flat: Flat, rows: Ints, /) -> NDArray[Any]:
         parts = [whole[a:b] for a, b in zip(starts.tolist(), stops.tolist(), strict=True)]
     if flat.stride != width:
         parts = [_destride(part, flat.stride, width) for part in parts]
-    data = np.concatenate(parts)
-    expected = int(flat.steps[rows].sum()) * width
-    if data.size != expected:
+    expected, found = int(flat.steps[rows].sum()) * width, sum(part.size for part in parts)
+    if found != expected:
         raise ShardChangedError(
-            f"Expected {expected} bytes of values in {flat.blob.location}, found {data.size}.",
+            f"Expected {expected} bytes of values in {flat.blob.location}, found {found}.",
             path=flat.blob.location,
             hint="The file was cut off while it was read: open it again.",
         )
+    # Arrow's own memory: aligned for every consumer, and used again for the next batch instead of mapped anew.
+    data = np.frombuffer(pa.allocate_buffer(expected), np.uint8)
+    np.concatenate(parts, out=data)
     return data.view(flat.stored).astype(flat.dtype, copy=False)
 
 
 def _destride(part: NDArray[np.uint8], stride: int, width: int) -> NDArray[np.uint8]:
     count = (part.size - width) // stride + 1
     return np.lib.stride_tricks.as_strided(part, (count, width), (stride, 1)).reshape(-1)
+
+
+def is_shown(flat: Flat, target: pa.DataType, /) -> bool:
+    """Whether `from_flat` gives the cells of a flat column in this Arrow type as they are, no step of another size."""
+    held = step_type(target)
+    if held is None or numpy_type(held[0]) != flat.dtype or pa.types.is_fixed_size_list(target):
+        return False
+    width = int(np.prod(flat.shape, dtype=np.int64))
+    return held[1] == 1 + bool(flat.shape) and (held[1] == 1 or held[2] in {None, width})
+
+
+def flat_batches(flats: Sequence[Flat], types: pa.Schema, rows: Ints, /) -> Iterator[pa.RecordBatch]:
+    """These rows of flat columns as bounded batches, each column of a batch copied once, in as few pieces as it lies.
+
+    Args:
+        flats: One for each field.
+        types: Fields whose types `is_shown`.
+        rows: Row numbers, in the order wanted.
+    """
+    nbytes = sum(np.maximum(flat.steps[rows], 0) * flat.stride for flat in flats)
+    before = np.concatenate([[0], np.cumsum(nbytes)])
+    start = 0
+    while start < rows.size:
+        stop = int(np.searchsorted(before, before[start] + _BATCH, side="right")) - 1
+        stop = min(max(stop, start + 1), start + _MOST_ROWS)
+        arrays = [from_flat(flat, rows[start:stop], kind) for flat, kind in zip(flats, types.types, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, schema=types)
+        start = stop
 
 
 def takeable(batch: pa.RecordBatch, /) -> pa.RecordBatch:

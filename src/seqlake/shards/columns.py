@@ -14,7 +14,7 @@ from seqlake.errors import DamagedTableError, SchemaMismatchError
 from seqlake.files.memory import MemoryBlob
 from seqlake.protocols import Flat
 from seqlake.shards.asked import count_only
-from seqlake.shards.cells import cast, numpy_type
+from seqlake.shards.cells import cast, flat_batches, is_shown, numpy_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -150,9 +150,17 @@ class ColumnsReader:
 
         Raises:
             SchemaMismatchError: No such column, or cells that do not fit the schema.
+            IndexError: A row that the shard does not have.
         """
-        sources = {name: self._source(name) for name in columns}
+        unknown = [name for name in columns if name not in self._shown.schema]
+        if unknown:
+            raise SchemaMismatchError(f"Expected columns among {list(self._shown.schema)}, found {unknown[0]!r}.")
         fields = [self.schema.field(name) for name in columns]
+        flats = self._all_flat(fields)
+        if flats:
+            yield from flat_batches(flats, pa.schema(fields), self._counted(rows))
+            return
+        sources = {name: self._source(name) for name in columns}
         wanted: dict[int, tuple[ShardReader, dict[str, None]]] = {id(self.inner): (self.inner, {})}
         for source in sources.values():
             if not isinstance(source, Constant):
@@ -175,6 +183,24 @@ class ColumnsReader:
                 yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
             else:
                 yield from count_only(count)
+
+    def _all_flat(self, fields: Sequence[pa.Field]) -> list[Flat]:
+        """The columns as `Flat`, if all are and no cell has to be made another; else nothing."""
+        flats = []
+        for field in fields:
+            flat = self.flat(field.name) if self._shown.schema[field.name].category == "temporal" else None
+            if flat is None or not is_shown(flat, field.type):
+                return []
+            flats.append(flat)
+        return flats
+
+    def _counted(self, rows: Ints | None) -> Ints:
+        total = self._shown.rows
+        if rows is None:
+            return np.arange(total, dtype=np.int64)
+        if len(rows) and (rows.min() < 0 or rows.max() >= total):
+            raise IndexError(f"Expected rows of 0 to {total - 1}, found {rows.min()} to {rows.max()}.")
+        return np.asarray(rows, np.int64)
 
     def _shown_cells(self, cells: pa.Array, field: pa.Field) -> pa.Array:
         """Cells of the file as the schema shows them."""

@@ -11,13 +11,14 @@ import ctypes
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from math import prod
+from math import inf, prod
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -31,6 +32,10 @@ _BLOCK = 1 << 20  # bytes gathered at a time without torch: what is read is stil
 _TOGETHER = 4
 _TOGETHER_BYTES = 2 << 20
 
+_TRIES = 3
+_TRIAL = 64  # copies from one trial of the slower way to the next, if it is as fast
+_RARELY = 4096
+
 
 @cache
 def torch() -> Any | None:
@@ -39,9 +44,15 @@ def torch() -> Any | None:
 
 
 class Memory:
-    """Pieces of memory that stay alive together, seen as one range of addresses."""
+    """Pieces of memory that stay alive together, seen as one range of addresses.
 
-    def __init__(self) -> None:
+    Args:
+        busy: Whether other threads of this process need the cores just now: then nothing is copied on several.
+    """
+
+    def __init__(self, *, busy: Callable[[], bool] = bool) -> None:
+        self.busy = busy
+        self.paces: dict[int, Pace] = {}  # by width
         # glibc hands freed memory back to the system, and every batch would be paged in anew, until a large piece was
         # freed for the first time: then it keeps twice as much. This one is never written to.
         np.empty(_KEPT, dtype=np.uint8)
@@ -52,7 +63,7 @@ class Memory:
     @classmethod
     def joined(cls, memories: Sequence[Memory], /) -> Memory:
         """The pieces of several, as they are now."""
-        made = cls()
+        made = cls(busy=lambda: any(memory.busy() for memory in memories))
         for memory in memories:
             for piece in memory.pieces:
                 made.hold(piece)
@@ -77,7 +88,7 @@ class Memory:
         """Everything held: as long as somebody has this, no address in it dangles."""
         return tuple(self._held.values())
 
-    def ranges(self, addresses: Ints, width: int, *, size: int, together: bool = False, threads: bool = True) -> Ranges:
+    def ranges(self, addresses: Ints, width: int, *, size: int, together: bool = False) -> Ranges:
         """Byte ranges that can be copied batch by batch, now or later.
 
         The caller has checked each address against the piece it belongs to; what is checked again here is that
@@ -88,8 +99,6 @@ class Memory:
             width: Bytes of each range, above 0.
             size: Ranges of a batch.
             together: Copy some batches ahead when one is asked for, where they are small.
-            threads: Copy on torch's threads, where torch is installed: they gain where other cores are idle, and
-                wait for each other, a time slice long, where they are not.
 
         Raises:
             IndexError: An address outside everything held.
@@ -98,9 +107,7 @@ class Memory:
         if len(addresses) and (addresses.min() < low or addresses.max() + width > high):
             raise IndexError("A window's bytes lie outside the shards that are open; nothing was read.")
         batches = min(_TOGETHER, _TOGETHER_BYTES // (width * max(1, size))) if together else 1
-        copying = torch() if threads and len(addresses) else None
-        span = (low, high)
-        return Ranges(self, addresses - low, width, size=size, together=max(1, batches), span=span, copying=copying)
+        return Ranges(self, addresses - low, width, size=size, together=max(1, batches), span=(low, high))
 
     def gather(self, addresses: Ints, width: int) -> NDArray[np.uint8]:
         """Copy `width` bytes from each address into fresh memory: [n, width]."""
@@ -118,15 +125,7 @@ class Ranges:
     """Byte ranges of one width, checked and ready: what remains for a batch is to copy them."""
 
     def __init__(
-        self,
-        memory: Memory,
-        offsets: Ints,
-        width: int,
-        *,
-        size: int,
-        together: int,
-        span: tuple[int, int],
-        copying: Any | None,
+        self, memory: Memory, offsets: Ints, width: int, *, size: int, together: int, span: tuple[int, int]
     ) -> None:
         self._memory = memory  # keeps the pieces alive
         self._offsets = offsets
@@ -137,7 +136,8 @@ class Ranges:
         low, high = span
         self._low = low
         self._whole = _bytes_at(low, high - low)
-        self._torch = copying
+        self._torch = torch() if len(offsets) else None
+        self._pace = memory.paces.setdefault(width, Pace())
         if self._torch is not None:
             everything = self._torch.from_numpy(np.frombuffer(self._whole, dtype=np.uint8))
             self._rows = everything.as_strided((high - low - width + 1, width), (1, 1))
@@ -159,19 +159,72 @@ class Ranges:
         Returns:
             [size, width] bytes.
         """
-        if self._torch is None:
-            offsets = self._offsets[number * self._size : (number + 1) * self._size]
-            return _copy_with_numpy(self._whole, offsets, self._width, out)
-        if out is not None:
-            self._torch.index_select(self._rows, 0, self._index[number], out=self._torch.from_numpy(out))
-            return out
         group, place = divmod(number, self._together)
         if self._copied is None or self._copied[0] != group:
-            self._copied = group, self._torch.index_select(self._rows, 0, self._index[group]).numpy()
+            if self._torch is None or self._memory.busy():
+                return self._copy_alone(number, out)
+            alone = self._pace.alone()
+            began = perf_counter()
+            fresh = self._copy_alone(number, out) if alone else self._copy_together(group, out)
+            self._pace.took((perf_counter() - began) / max(1, fresh.nbytes))
+            if alone or out is not None:
+                return fresh
+            self._copied = group, fresh
         fresh = self._copied[1]
         if place == self._together - 1:
             self._copied = None
         return fresh[place * self._size : (place + 1) * self._size] if self._together > 1 else fresh
+
+    def _copy_alone(self, number: int, out: NDArray[np.uint8] | None) -> NDArray[np.uint8]:
+        """A batch, on this thread."""
+        offsets = self._offsets[number * self._size : (number + 1) * self._size]
+        return _copy_with_numpy(self._whole, offsets, self._width, out)
+
+    def _copy_together(self, group: int, out: NDArray[np.uint8] | None) -> NDArray[np.uint8]:
+        """Some batches, on torch's threads."""
+        assert self._torch is not None
+        if out is not None:
+            self._torch.index_select(self._rows, 0, self._index[group], out=self._torch.from_numpy(out))
+            return out
+        copied: NDArray[np.uint8] = self._torch.index_select(self._rows, 0, self._index[group]).numpy()
+        return copied
+
+
+class Pace:
+    """Which way of copying is faster just now.
+
+    Torch's threads wait for each other by spinning: quick while cores are free, many times slower than one thread while
+    they are not. So both ways are tried, the slower one the less often the slower it is.
+    """
+
+    def __init__(self) -> None:
+        self._cost = [inf, inf]  # seconds a byte: on torch's threads, alone
+        self._alone = False
+        self._trial = True
+        self._left = _TRIES  # copies until a trial begins or ends
+
+    def alone(self) -> bool:
+        """Whether to copy the next batch on this thread alone."""
+        if not self._left:
+            self._trial = not self._trial or inf in self._cost
+            if self._trial:
+                self._alone = not self._alone
+                self._cost[self._alone] = inf
+                self._left = _TRIES
+            else:
+                self._left = int(min(_RARELY, _TRIAL * max(self._cost) / max(min(self._cost), 1e-15)))
+        if not self._trial:
+            self._alone = self._cost[1] < self._cost[0]
+        self._left -= 1
+        return self._alone
+
+    def took(self, cost: float) -> None:
+        """Tell how it went, in seconds a byte."""
+        known = self._cost[self._alone]
+        if self._trial:  # of a few the best: the first may find threads asleep and memory cold
+            self._cost[self._alone] = min(known, cost)
+        else:  # one copy that was interrupted says little
+            self._cost[self._alone] = known + (min(cost, 2 * known) - known) / 8
 
 
 def _bytes_at(low: int, span: int) -> Any:

@@ -77,7 +77,7 @@ class Opened:
         self._seen = np.full(len(survey.shards), -np.inf)
         self._blobs: dict[int, list[Blob]] = {}
         self._shard_of = np.repeat(np.arange(len(survey.shards)), np.diff(survey.first_rows))
-        self.memory = Memory()
+        self.memory = Memory(busy=self.transfers.is_busy)
         self.decoded = 0
         self.origins = np.zeros(len(survey.shards), dtype=np.int64)
         self._pinned: list[set[int]] = [set(), set()]  # of the chunk before, and of this one

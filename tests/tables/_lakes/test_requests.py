@@ -9,6 +9,7 @@ import pytest
 
 import seqlake as sl
 from seqlake.errors import ShardChangedError
+from seqlake.tables._lakes import sidecar
 
 pytest.importorskip("deltalake")
 
@@ -73,6 +74,45 @@ def test_a_whole_row_costs_four_requests(place, requests):
     requests.clear()
     assert {name: sequence[name] is not None for name in ds.schema} == dict.fromkeys(ds.schema, True)
     assert len(requests) <= 4
+
+
+def _append_one_by_one(location, storage, names):
+    ds = sl.open(location, storage=storage)
+    for name in names:
+        ds.append([{"sequence_id": name, "task": "pick", "action": np.full((2, 3), 9, np.float32)}])
+
+
+def test_many_commits_cost_one_request_for_the_index_too(place, requests):
+    location, storage = place
+    _append_one_by_one(location, storage, ["more_0", "more_1", "more_2"])
+    ds = sl.open(location, storage=storage)
+    requests.clear()
+    assert (ds.sequence("more_1").id, ds.sequence("ep_7").id) == ("more_1", "ep_7")
+    assert requests == ["_seqlake/index/merged"]
+
+
+def test_a_large_index_costs_two_requests_however_many_commits_there_are(place, requests, monkeypatch):
+    monkeypatch.setattr(sidecar, "SMALL", 2000)
+    location, storage = place
+    _append_one_by_one(location, storage, ["more_0", "more_1", "more_2"])
+    ds = sl.open(location, storage=storage)
+    requests.clear()
+    assert np.array_equal(ds.sequence("more_2")["action"], np.full((2, 3), 9, np.float32))
+    index = [name for name in requests if name.startswith("_seqlake/index/")]
+    assert (index[0], len(index), len(requests)) == ("_seqlake/index/merged", 2, 3)
+
+
+def test_a_merged_index_that_a_slower_writer_replaced_costs_a_request_and_no_row(place, requests):
+    location, storage = place
+    ds = sl.open(location, storage=storage)
+    _append_one_by_one(location, storage, ["more_0"])
+    old = ds.table.store.read("_seqlake/index/merged")
+    _append_one_by_one(location, storage, ["more_1"])
+    ds.table.store.put("_seqlake/index/merged", bytes(old))
+    found = sl.open(location, storage=storage)
+    requests.clear()
+    assert [found.sequence(name).id for name in ("more_0", "more_1", "ep_7")] == ["more_0", "more_1", "ep_7"]
+    assert len(requests) == 2
 
 
 def test_a_shard_that_was_overwritten_is_noticed_by_its_size(place):

@@ -285,3 +285,14 @@ def test_the_lake_is_not_asked_for_each_batch(tmp_path, monkeypatch):
     table.begin()
     monkeypatch.setattr(table.engine, "state", None)
     assert list(table.partition_values(batch)) == [("train",), (None,)]
+
+
+def test_an_append_reads_the_newest_version_before_at_and_after_its_commit(tmp_path, monkeypatch):
+    ds = sl.create(f"delta:{tmp_path}/t", {"reward": pa.float32()})
+    ds.append([{"sequence_id": "a"}])
+    asked = []
+    real = type(ds.table.engine).state
+    monkeypatch.setattr(type(ds.table.engine), "state", lambda self, *given: asked.append(given) or real(self, *given))
+    ds.append([{"sequence_id": "b"}])
+    assert asked == [(None,)] * 3
+    assert ds.select("sequence_id").to_arrow().column(0).to_pylist() == ["a", "b"]

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import seqlake as sl
-from seqlake.errors import SchemaMismatchError
+from seqlake.errors import CommitConflictError, SchemaMismatchError
 
 pytest.importorskip("pyiceberg_core")
 
@@ -130,3 +130,17 @@ def test_a_column_that_partitions_need_stays_and_may_be_renamed(address, theirs,
     ds.append([{"sequence_id": "new", "part": "train"}])
     assert cells(ds) == cells(theirs().scan().to_arrow())
     assert len(listed(theirs)) == 3
+
+
+def test_rows_written_for_other_partitions_are_not_committed(address, theirs):
+    from pyiceberg.transforms import IdentityTransform
+
+    ds = sl.create(address, COLUMNS)
+    writer = ds.writer()
+    writer.add_batch(rows(4))
+    with theirs().update_spec() as update:
+        update.add_field("split", IdentityTransform(), "split")
+    with pytest.raises(CommitConflictError, match="partitioned by nothing, and .* it is by split"):
+        writer.commit()
+    ds.append(rows(4))
+    assert {one["partition"]["split"] for one in listed(theirs)} == {"train", "test"}

@@ -7,6 +7,7 @@ zero. A footer that changed after writing is noticed before a wrong number is re
 from __future__ import annotations
 
 import re
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -152,12 +153,22 @@ class Footer:
         """Whether the file has an offset index of its own."""
         return self._index is not None
 
+    def at(self, blob: Blob, /) -> Footer:
+        """The same footer of another copy of the file."""
+        other = copy(self)
+        other.blob = blob
+        return other
+
     def index(self) -> index.OffsetIndex | None:
         """The file's offset index; None where it has none of its own.
 
         Raises:
             CorruptFileError: The index is of another number of rows or columns.
         """
+        return self._decoded
+
+    @cached_property
+    def _decoded(self) -> index.OffsetIndex | None:
         if self._index is None:
             return None
         found = index.decode(self._index)

@@ -148,7 +148,9 @@ def decode(data: bytes | memoryview, /) -> OffsetIndex:
         array([54, 40, 59])
     """
     try:
-        table = pa.ipc.open_stream(pa.py_buffer(data)).read_all()
+        # Small: waking the threads of a pool takes longer than the decompression.
+        options = pa.ipc.IpcReadOptions(use_threads=False)
+        table = pa.ipc.open_stream(pa.py_buffer(data), options=options).read_all()
         if not set(_COLUMNS.names) <= set(table.schema.names):
             raise CorruptFileError(
                 f"Expected an offset index with columns {_COLUMNS.names}, found {table.schema.names}."

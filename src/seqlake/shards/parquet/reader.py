@@ -36,8 +36,12 @@ class ParquetReader:
         blob: The file.
     """
 
-    def __init__(self, blob: Blob, /, *, index: bytes | None = None, headers: bool = True) -> None:
+    def __init__(
+        self, blob: Blob, /, *, index: bytes | None = None, headers: bool = True, footer: Footer | None = None
+    ) -> None:
         self.blob = blob
+        if footer is not None:
+            self.footer = footer
         self._outside = index
         self._headers = headers
         self._flats: dict[str, Flat | None] = {}

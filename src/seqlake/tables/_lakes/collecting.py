@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from seqlake.errors import DamagedTableError
-from seqlake.tables._lakes import foreign, paths
+from seqlake.tables._lakes import foreign, paths, sidecar
 from seqlake.tables.standalone import markers, names
 from seqlake.tables.standalone.log import names_in, read
 
@@ -112,7 +112,7 @@ def _unneeded(table: LakeTable, retained: Sequence[LakeFile], alive: set[str], l
         if file.path not in known:  # another client wrote it: its rows may name our files all the same
             needed |= _named(table, file)
     owners = {names.copied_owner(path) for path in needed}
-    merged = {(read(table.store, path) or b"").decode() for path in listed if path.startswith(paths.MERGED)}
+    merged = {sidecar.split(read(table.store, path))[0] for path in listed if path.startswith(paths.MERGED)}
     for path in listed:
         name = path.rpartition("/")[2]
         if path.startswith(f"{paths.FILES}/"):

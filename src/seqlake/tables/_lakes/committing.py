@@ -6,7 +6,7 @@ import random
 import time
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from seqlake.errors import (
     CommitConflictError,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 ROUNDS = 200
 SECONDS = 120.0
 _LONGEST_WAIT = 1.0
+_Made = TypeVar("_Made")
 
 
 def rounds(root: str, /) -> Iterator[int]:
@@ -61,7 +62,7 @@ def commit(table: LakeTable, change: Change, transaction: Transaction, /) -> Ver
         CommitConflictError: What came since the parent is in the way, or rivals were faster every time.
     """
     try:
-        version = _commit(table, change, transaction)
+        version, made = _commit(table, change, transaction)
     except CommitUnknownError:
         table.in_doubt.add(transaction.id)  # only the lake knows, so nothing may be removed
         raise
@@ -71,11 +72,11 @@ def commit(table: LakeTable, change: Change, transaction: Transaction, /) -> Ver
         raise
     # The commit stands, whatever a lake's client raises now; what is left undone costs speed only.
     with suppress(Exception):
-        _after(table, transaction)
+        _after(table, transaction, made)
     return version
 
 
-def _commit(table: LakeTable, change: Change, transaction: Transaction) -> Version:
+def _commit(table: LakeTable, change: Change, transaction: Transaction) -> tuple[Version, LakeState]:
     if change.operation not in OPERATIONS:
         raise ValueError(f"An operation is one of {', '.join(OPERATIONS)}; found {change.operation!r}.")
     if change.side:
@@ -105,14 +106,19 @@ def _commit(table: LakeTable, change: Change, transaction: Transaction) -> Versi
         removed = _removed(change.remove, parent, newest, table.root)
         if draft.schema is not None or draft.mixtrain is not None:
             _check_schema(parent, newest, table.root)
+        if draft.add and list(newest.partition_by) != list(parent.partition_by):
+            raise _other_partitions(parent, newest, table.root)
         gone = [file.path for file in removed]
         table.shelf.ids.check(newest, parent, added=packed, removed=gone, root=table.root)
         return replace(draft, base=newest, remove=removed)
 
-    def make(newest: LakeState) -> Version:
+    def make(newest: LakeState) -> tuple[Version, LakeState]:
         proposal = propose(newest)
         gone, come = sum(file.live for file in proposal.remove), sum(one.rows for one in proposal.add)
-        return replace(table.engine.commit(proposal), rows=newest.version.rows - gone + come)
+        version = replace(table.engine.commit(proposal), rows=newest.version.rows - gone + come)
+        left = {file.path for file in proposal.remove}
+        files = [*(file for file in newest.files if file.path not in left), *map(_as_file, written)]
+        return version, replace(newest, version=version, files=files)
 
     return attempt(table, make)
 
@@ -131,7 +137,7 @@ def _parent(table: LakeTable, change: Change, transaction: Transaction) -> LakeS
         ) from error
 
 
-def attempt(table: LakeTable, make: Callable[[LakeState], Version], /) -> Version:
+def attempt(table: LakeTable, make: Callable[[LakeState], _Made], /) -> _Made:
     """Make a commit on the newest version, anew whenever a rival was faster.
 
     Args:
@@ -222,6 +228,16 @@ def _check_schema(parent: LakeState, newest: LakeState, root: str) -> None:
         raise error
 
 
+def _other_partitions(parent: LakeState, newest: LakeState, root: str) -> CommitConflictError:
+    return CommitConflictError(
+        f"Nothing was committed: the shards were written for a table that is partitioned by "
+        f"{', '.join(parent.partition_by) or 'nothing'}, and in version {newest.version.id} it is by "
+        f"{', '.join(newest.partition_by) or 'nothing'}.",
+        path=root,
+        hint="Open the newest version and write the rows again.",
+    )
+
+
 def _check_fence(table: LakeTable, transaction: Transaction) -> None:
     """A transaction whose marker is gone was given up by a collection, and what it staged with it."""
     if read(table.store, names.marker(transaction.id)) is None:
@@ -270,13 +286,10 @@ def _carried(table: LakeTable, written: Sequence[Written], draft: Proposal) -> M
     return carried
 
 
-def _after(table: LakeTable, transaction: Transaction) -> None:
+def _after(table: LakeTable, transaction: Transaction, made: LakeState) -> None:
     """What a commit leaves to do: its marker goes, and many small index files become one."""
     store = table.store
-    state = table.state()
-    if any(paths.owner(file.path) == transaction.id for file in state.files) and table.shelf.sidecar.is_due(
-        state.files
-    ):
-        foreign.merge(table.shelf, state, transaction.id)
+    if any(paths.owner(file.path) == transaction.id for file in made.files) and table.shelf.sidecar.is_due(made.files):
+        foreign.merge(table.shelf, made, transaction.id)
     with suppress(FileNotFoundError):
         store.delete([names.marker(transaction.id)])

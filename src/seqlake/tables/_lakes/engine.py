@@ -60,7 +60,7 @@ class LakeFile:
     def shown(self, shard: Shard, schema: Schema, /) -> Shard:
         """The file, without its deleted rows, with the version's columns and types."""
         mapping: dict[str, From] = {}
-        for column in schema.names:
+        for column in schema.names if self.constants or self.absent or self.columns else ():
             if column in self.constants:
                 mapping[column] = Constant(self.constants[column])
             elif column in self.absent:

@@ -13,7 +13,7 @@ from seqlake.tables.standalone import indexes, names
 from seqlake.tables.standalone.shards import file_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import pyarrow as pa
 
@@ -22,11 +22,17 @@ if TYPE_CHECKING:
 
 
 def merge(shelf: Shelf, state: LakeState, transaction: str, /) -> None:
-    """Put what is known of all shards of a version into one index file; shards of other clients are indexed now."""
+    """Put what is known of all shards of a version into one place; shards of other clients are indexed now."""
     files = [file for file in state.files if file.held is None]
+    below = shelf.sidecar.below(files)
+    if below and shelf.sidecar.merge_above(transaction, _rows(shelf, state, [f for f in files if f.path not in below])):
+        return
+    shelf.sidecar.merge(transaction, _rows(shelf, state, files))
+
+
+def _rows(shelf: Shelf, state: LakeState, files: Sequence[LakeFile]) -> list[indexes.IndexRow]:
     known = shelf.sidecar.find(files)
-    rows = [known[file.path].row(file.path) if file.path in known else indexed(shelf, state, file) for file in files]
-    shelf.sidecar.merge(transaction, rows)
+    return [known[file.path].row(file.path) if file.path in known else indexed(shelf, state, file) for file in files]
 
 
 def indexed(shelf: Shelf, state: LakeState, file: LakeFile, /) -> indexes.IndexRow:

@@ -1,5 +1,8 @@
 """The sidecar of a lake table: per shard its ids, offsets, copied-in files; one small file per commit, and merged ones.
 
+A file of a fixed name tells of many shards at once, and names the *ground*, which tells of all others: so one request
+finds a sequence in a small table, and two in a large one, however many commits made it.
+
 All of it can be computed again from the shards, so a missing or stale sidecar costs speed and never truth: a row
 counts only if it has the size and the rows that the lake says. The payload is that of standalone tables.
 """
@@ -12,7 +15,7 @@ from typing import TYPE_CHECKING
 from seqlake.errors import DamagedTableError
 from seqlake.tables._lakes import paths
 from seqlake.tables.standalone import indexes, names
-from seqlake.tables.standalone.log import read, read_many
+from seqlake.tables.standalone.log import on_disk, read, read_many
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -22,7 +25,10 @@ if TYPE_CHECKING:
     from seqlake.tables.standalone.indexes import IndexFile, IndexRow
 
 MANY = 16
-"""Index files that are read one by one; with more of them, or with shards of other clients, they are merged."""
+"""Index files that are read one by one on disk; with more of them, or with shards of other clients, they are merged."""
+
+SMALL = 1 << 20
+"""Bytes of index that are written anew at a commit; more of them become the ground."""
 
 
 class Sidecar:
@@ -38,7 +44,8 @@ class Sidecar:
         self._pointer = f"{paths.MERGED}-{label}" if label else paths.MERGED
         self._of: dict[str, IndexFile] = {}
         self._read: set[str] = set()
-        self._merged: tuple[str, frozenset[str]] = ("", frozenset())
+        self._ground: tuple[str, frozenset[str]] = ("", frozenset())
+        self._above: frozenset[str] = frozenset()
         self._lock = RLock()
 
     def find(self, files: Iterable[LakeFile], /) -> dict[str, IndexFile]:
@@ -46,11 +53,15 @@ class Sidecar:
         wanted = list(files)
         with self._lock:
             missing = [file for file in wanted if file.path not in self._of]
-            owners = {owner for file in missing if (owner := paths.owner(file.path)) is not None}
-            if missing and (len(owners) > 1 or any(paths.owner(file.path) is None for file in missing)):
-                self._load_merged()
+            owners = {paths.owner(file.path) for file in missing}
+            if len(owners) > 1 or None in owners:
+                ground = self._load_above()
                 missing = [file for file in missing if file.path not in self._of]
-            self._load({names.index(owner) for f in missing if (owner := paths.owner(f.path)) is not None})
+                if missing and ground:
+                    self._load({ground})
+                    missing = [file for file in missing if file.path not in self._of]
+                owners = {paths.owner(file.path) for file in missing} if self._of else owners
+            self._load({names.index(owner) for owner in owners if owner is not None})
             return {file.path: self._of[file.path] for file in wanted if self._knows(file)}
 
     def rows(self, files: Sequence[LakeFile], /) -> list[IndexRow]:
@@ -61,36 +72,61 @@ class Sidecar:
         """Keep the rows of a transaction's shards and the packet indexes of its videos, durably."""
         if not rows:
             return
-        self._put(names.index(transaction), indexes.encode(rows), transaction)
+        data = indexes.encode(rows)
+        self._put(names.index(transaction), data, transaction)
+        with self._lock:
+            self._take(names.index(transaction), data)  # the next commit asks for it
         own = [file for row in rows for file in row.files if names.copied_owner(file.path) == transaction]
         media = indexes.encode_media(own)
         if media is not None:
             self._put(names.media(transaction), media, transaction)
 
     def merge(self, transaction: str, rows: Sequence[IndexRow], /) -> None:
-        """Put the rows of all shards of a version into one file, and point to it."""
-        path = f"{names.INDEX}/{names.merged_index(0, transaction)}"
-        self._put(path, indexes.encode(rows), transaction)
-        self._put(self._pointer, path.encode(), transaction)
+        """Put the rows of all shards of a version into one place."""
+        data = indexes.encode(rows)
+        ground = ""
+        if len(data) > SMALL:
+            ground = f"{names.INDEX}/{names.merged_index(0, transaction)}"
+            self._put(ground, data, transaction)
+            data = b""
+        self._put(self._pointer, ground.encode() + b"\n" + data, transaction)
+        shards = frozenset(row.shard for row in rows)
+        self._ground, self._above = (ground, shards if ground else frozenset()), frozenset() if ground else shards
+
+    def merge_above(self, transaction: str, rows: Sequence[IndexRow], /) -> bool:
+        """Put these rows, which with the ground are all, into one place; False where they are too many."""
+        data = indexes.encode(rows)
+        if len(data) > SMALL:
+            return False
+        self._put(self._pointer, self._ground[0].encode() + b"\n" + data, transaction)
+        self._above = frozenset(row.shard for row in rows)
+        return True
 
     def is_due(self, files: Sequence[LakeFile], /) -> bool:
-        """Whether a merged file would save reading many."""
-        merged = self.merged()
-        if merged is not None and merged != self._merged[0]:  # at every commit, and it may be large
-            data = read(self._store, merged)
-            self._merged = (
-                merged,
-                frozenset() if data is None else frozenset(indexes.IndexFile.decode(data, path=merged)),
-            )
-        known = self._merged[1] if merged is not None else frozenset()
-        apart = {paths.owner(file.path) or file.path for file in files if file.path not in known}
-        return len(apart) > max(MANY, len(files) // 8)
+        """Whether merging would save reading many files; on object stores, where each costs a request, any."""
+        if not self._is_far(files):
+            return False
+        self._look_again()  # another writer may have merged them
+        return self._is_far(files)
 
-    def merged(self) -> str | None:
-        """The path of the merged index file that counts now."""
-        data = read(self._store, self._pointer)
-        found = None if data is None else data.decode("utf-8", "replace").strip()
-        return found if found and names.is_merged_index(found.rpartition("/")[2]) else None
+    def below(self, files: Sequence[LakeFile], /) -> frozenset[str]:
+        """The shards that the ground knows, as was last seen; none where it is about others, for the most part."""
+        known = self._ground[1]
+        return known if sum(file.path in known for file in files) * 2 > len(known) else frozenset()
+
+    def _is_far(self, files: Sequence[LakeFile]) -> bool:
+        apart = {paths.owner(f.path) or f.path for f in files if f.path not in self._ground[1] | self._above}
+        if on_disk(self._store):
+            return len(apart) > max(MANY, len(files) // 8)
+        return bool(apart) and len({paths.owner(file.path) for file in files}) > 1
+
+    def _look_again(self) -> None:
+        """What is merged now."""
+        ground, above = split(read(self._store, self._pointer))
+        if ground != self._ground[0]:  # it may be large, and never changes
+            data = read(self._store, ground) if ground else None
+            self._ground = (ground, frozenset(_decoded(data, ground) or ()))
+        self._above = frozenset(_decoded(above, self._pointer) or ())
 
     def _knows(self, file: LakeFile) -> bool:
         index = self._of.get(file.path)
@@ -99,27 +135,48 @@ class Sidecar:
         rows, nbytes = index.counts(file.path)
         return rows == file.rows and nbytes == file.nbytes
 
-    def _load_merged(self) -> None:
-        merged = self.merged()
-        if merged is not None:
-            self._load({merged})
+    def _load_above(self) -> str:
+        """Take in what is merged last, and return the path of the ground."""
+        ground, above = split(read(self._store, self._pointer))
+        found = _decoded(above, self._pointer)
+        if found is not None:
+            self._keep(found)
+        return ground
 
     def _load(self, wanted: set[str]) -> None:
         unread = sorted(wanted - self._read)
         for path, data in zip(unread, read_many(self._store, unread), strict=True):
-            if data is None:
-                continue  # Not remembered: it may be written later.
-            self._read.add(path)
-            try:
-                found = indexes.IndexFile.decode(data, path=path)
-            except DamagedTableError:
-                continue  # derived: it is computed again
-            for name in found:
-                self._of.setdefault(name, found)
+            if data is not None:  # else not remembered: it may be written later.
+                self._take(path, data)
+
+    def _take(self, path: str, data: bytes) -> None:
+        self._read.add(path)
+        found = _decoded(data, path)
+        if found is not None:
+            self._keep(found)
+
+    def _keep(self, found: IndexFile) -> None:
+        for name in found:
+            self._of.setdefault(name, found)
 
     def _put(self, path: str, data: bytes, transaction: str) -> None:
         self._store.put(path, data, temporary=names.temporary(transaction, "idx"))
         self._store.sync(path.rpartition("/")[0], names.OURS)
+
+
+def split(data: bytes | None, /) -> tuple[str, bytes]:
+    """The path of the ground and the rows above it, from the file of the fixed name; empty where there is none."""
+    told, _, above = (data or b"").partition(b"\n")
+    ground = told.decode("utf-8", "replace").strip()
+    return (ground if names.is_merged_index(ground.rpartition("/")[2]) else "", above)
+
+
+def _decoded(data: bytes | None, path: str) -> IndexFile | None:
+    """An index file; None where it is none: derived, it is computed again."""
+    try:
+        return indexes.IndexFile.decode(data, path=path) if data else None
+    except DamagedTableError:
+        return None
 
 
 def copied_files(index: IndexFile | None, path: str, /) -> dict[str, Copied]:

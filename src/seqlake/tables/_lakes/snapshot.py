@@ -133,7 +133,9 @@ class LakeSnapshot:
     @cached_property
     def _shards(self) -> list[Shard]:
         shelf, schema = self.shelf, self.schema
-        foreign = shelf.sidecar.find([file for file in self.state.files if paths.owner(file.path) is None])
+        own = [paths.owner(file.path) is not None for file in self.state.files]
+        others = [file for file, mine in zip(self.state.files, own, strict=True) if not mine]
+        foreign = shelf.sidecar.find(others) if others else {}
         beside = {path: bytes(data) for path, known in foreign.items() if (data := known.offsets(path))}
         # A request is worth more than a look into a file: what the sidecar says of our own is believed there.
         believed = None if on_disk(shelf.store) else shelf.sidecar
@@ -144,9 +146,9 @@ class LakeSnapshot:
                 schema,
                 storage=shelf.storage,
                 index=beside.get(file.path),
-                sidecar=None if paths.owner(file.path) is None else believed,
+                sidecar=believed if mine else None,
             )
-            for file in self.state.files
+            for file, mine in zip(self.state.files, own, strict=True)
         ]
 
     @cached_property

@@ -95,8 +95,8 @@ class LakeTable:
 
     @property
     def partition_by(self) -> Sequence[str]:
-        """The columns that new shards are partitioned by."""
-        return self.state().partition_by
+        """The columns that new shards are partitioned by, as was last read; a commit looks whether that holds."""
+        return self.state().partition_by if self._keys is None else self._keys
 
     @property
     def swept(self) -> frozenset[str]:
@@ -110,8 +110,7 @@ class LakeTable:
         if made is not None:
             found: Iterable[tuple[object, ...]] = made(batch)
             return found
-        keys = self.partition_by if self._keys is None else self._keys  # not read anew for each batch
-        return zip(*(batch.column(name).to_pylist() for name in keys), strict=True)
+        return zip(*(batch.column(name).to_pylist() for name in self.partition_by), strict=True)
 
     # ---- reading
     def versions(self) -> Sequence[Version]:

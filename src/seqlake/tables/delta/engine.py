@@ -176,7 +176,7 @@ class DeltaEngine:
 
     def check(self, proposal: Proposal, /) -> None:
         """Refuse what this table cannot take: features that ask more of a writer, renames without column mapping."""
-        table = self._table(None)
+        table = self._table(None) if self._newest is None else self._newest  # `commit` looks once more
         protocol.refuse_to_write(table, proposal, root=self._root)
         if proposal.schema is not None:
             schemas.evolved(table, proposal)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from seqlake.errors import DamagedTableError
 from seqlake.files.locations import is_local, local_path
 from seqlake.tables._lakes.engine import LakeFile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from seqlake.protocols import Ints
 
@@ -32,8 +35,9 @@ def files(table: Any, physical: Mapping[str, str], /, *, partition_by: Sequence[
         return []
     deleted = deleted_rows(table)
     raw = found.column("path").to_pylist()
-    paths = [unquote(path) for path in raw]
-    keys = [_below(str(table.table_uri), path) if "://" in path else unquote(path) for path in raw]
+    paths = [unquote(path) if "%" in path else path for path in raw]
+    root = str(table.table_uri)
+    keys = [_below(root, path) if "://" in path else known for path, known in zip(raw, paths, strict=True)]
     lost = sorted(deleted.keys() - set(keys))
     if lost:  # to go on would show rows that were deleted
         raise DamagedTableError(
@@ -45,7 +49,8 @@ def files(table: Any, physical: Mapping[str, str], /, *, partition_by: Sequence[
     sizes = found.column("size_bytes").to_pylist()
     times = found.column("modification_time").to_pylist()
     values = _values(found, partition_by, len(paths))
-    bounds = _statistics(found, len(paths)) if not physical else [{} for _ in paths]
+    told = None if physical else _Told.of(found)
+    none: Mapping[str, tuple[object, object, int]] = {}
     listed = [
         LakeFile(
             path=path,
@@ -54,9 +59,9 @@ def files(table: Any, physical: Mapping[str, str], /, *, partition_by: Sequence[
             constants=constants,
             columns=physical,
             deleted=deleted.get(key),
-            statistics=known,
+            statistics=none if told is None else Bounds(told, at),
         )
-        for path, key, count, size, constants, known in zip(paths, keys, rows, sizes, values, bounds, strict=True)
+        for at, (path, key, count, size, constants) in enumerate(zip(paths, keys, rows, sizes, values, strict=True))
     ]
     order = sorted(range(len(listed)), key=lambda at: (times[at] or 0, paths[at]))
     return [listed[at] for at in order]
@@ -71,22 +76,53 @@ def raw_paths(table: Any, /) -> list[str]:
 
 def _values(found: pa.Table, partition_by: Sequence[str], count: int) -> list[dict[str, object]]:
     if not partition_by or "partition" not in found.column_names:
-        return [{} for _ in range(count)]
+        return [{}] * count
     told = found.column("partition").to_pylist()
     return [{column: (one or {}).get(column) for column in partition_by} for one in told]
 
 
-def _statistics(found: pa.Table, count: int) -> list[dict[str, tuple[object, object, int]]]:
-    """Bounds of the columns whose bounds the log has exactly; those of times are cut off to milliseconds."""
-    if "min" not in found.column_names or "max" not in found.column_names:
-        return [{} for _ in range(count)]
-    kinds = found.schema.field("min").type
-    exact = [kinds.field(at).name for at in range(kinds.num_fields) if not pa.types.is_timestamp(kinds.field(at).type)]
-    made: list[dict[str, tuple[object, object, int]]] = []
-    for low, high in zip(found.column("min").to_pylist(), found.column("max").to_pylist(), strict=True):
-        pairs = ((name, (low or {}).get(name), (high or {}).get(name)) for name in exact)
-        made.append({n: (a, b, 0) for n, a, b in pairs if isinstance(a, int | float | str | date) and b is not None})
-    return made
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Told:
+    """[files] bounds of the columns whose bounds the log has exactly; those of times are cut off to milliseconds."""
+
+    low: Mapping[str, pa.Array]
+    high: Mapping[str, pa.Array]
+
+    @classmethod
+    def of(cls, found: pa.Table, /) -> _Told | None:
+        """As deltalake lists them; None where it lists none."""
+        if not {"min", "max"} <= set(found.column_names):
+            return None
+        least, most = (found.column(name).combine_chunks() for name in ("min", "max"))
+        kinds = least.type
+        shared = [one for one in kinds if most.type.get_field_index(one.name) >= 0]
+        exact = [one.name for one in shared if not pa.types.is_timestamp(one.type)]
+        return cls(low={n: pc.struct_field(least, n) for n in exact}, high={n: pc.struct_field(most, n) for n in exact})
+
+
+class Bounds(Mapping[str, tuple[object, object, int]]):
+    """Column -> (least, greatest, 0) of a file, made when it is asked for: a table of many files opens without them."""
+
+    __slots__ = ("_at", "_told")
+
+    def __init__(self, told: _Told, at: int, /) -> None:
+        self._told = told
+        self._at = at
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return dict, (list(self.items()),)
+
+    def __getitem__(self, column: str) -> tuple[object, object, int]:
+        low, high = self._told.low[column][self._at].as_py(), self._told.high[column][self._at].as_py()
+        if high is None or not isinstance(low, int | float | str | date):
+            raise KeyError(column)
+        return low, high, 0
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self._told.low if self.get(name) is not None)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 def counts(table: Any, /) -> dict[str, int]:

@@ -128,14 +128,16 @@ class PuffinSidecar(Sidecar):
         if media is not None:
             self._put(names.media(transaction), media, transaction)
 
-    def merged(self) -> str | None:
-        """None: nothing but snapshots points to index files."""
-        return None
-
     def is_due(self, files: Sequence[LakeFile], /) -> bool:
         """Whether there are shards that no index knows: other clients', or those whose index is gone."""
-        known = self.find(files)
-        return any(file.path not in known for file in files)
+        old = [file for file in files if paths.owner(file.path) not in self._staged]  # those of commits at hand are
+        known = self.find(old)
+        return any(file.path not in known for file in old)
+
+    def below(self, files: Sequence[LakeFile], /) -> frozenset[str]:
+        """None: `next` puts the shards of a ground together."""
+        del files
+        return frozenset()
 
     def merge(self, transaction: str, rows: Sequence[IndexRow], /) -> None:
         """Register an index of all these shards for the newest snapshot; blobs of other writers stay in it."""

@@ -142,6 +142,10 @@ class Transfers:
         if self._closed.is_set():
             raise RuntimeError("This loader's fetching was closed; make a new iterator.")
 
+    def is_busy(self) -> bool:
+        """Whether something is being fetched just now."""
+        return self._tasks > 0
+
     def close(self) -> None:
         """End all threads; requests under way are waited for, for a few seconds at most."""
         self.end()

@@ -80,7 +80,7 @@ class RowAssembler:
         for form in opened.forms:
             if len(rows) and not self._tolerant and opened.is_flat(form.name, rows):
                 address = opened.placed[form.name].address[rows]
-                ranges[form.name] = opened.memory.ranges(address, form.width, size=size, threads=False)
+                ranges[form.name] = opened.memory.ranges(address, form.width, size=size)
                 decoded_bytes -= form.width
             else:
                 decoded.append(form)

@@ -16,7 +16,7 @@ from seqlake.files.memory import MemoryBlob
 from seqlake.training.cache import Cache
 from seqlake.training.fetching.ahead import Fetcher
 from seqlake.training.fetching.transfers import Transfers
-from seqlake.training.gather import Memory
+from seqlake.training.gather import Memory, torch
 from seqlake.training.residents import Residents
 from seqlake.training.rows.values import Form
 from seqlake.training.shard_cache import ShardCache
@@ -71,7 +71,6 @@ class RowShards:
 
     def __init__(self, schema: Schema, survey: Survey, cache: Cache | None, *, in_use: int) -> None:
         self.forms = [Form.of(schema[name]) for name in survey.singles]
-        self.memory = Memory()
         rows, shards = survey.rows, len(survey.shards)
         self.placed = {form.name: Placed(rows=rows, shards=shards) for form in self.forms if form.shape}
         self.harms: dict[int, list[Harm]] = {}
@@ -83,6 +82,7 @@ class RowShards:
         self._readers: OrderedDict[int, ShardReader] = OrderedDict()
         self._held: dict[int, int] = {}  # open shard -> bytes of memory
         self._transfers = Transfers()
+        self.memory = Memory(busy=self._transfers.is_busy)
         self._blobs: dict[int, list[tuple[Blob, int]]] = {}
         self._seen = np.full(shards, -np.inf)
         self._pinned: list[set[int]] = [set(), set()]  # of the chunk before, and of this one
@@ -154,6 +154,7 @@ class RowShards:
                 self._readers.move_to_end(shard)
                 return found
             self._check_room()
+            torch()  # a second to import: here it counts as opening
             found = self._readers[shard] = self._read(shard)
             self._place(shard, found)
             self.decoded += self._held.get(shard, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import threading
 import time
 import weakref
 from collections import Counter
@@ -99,6 +100,7 @@ class ShardCache:
         self.limit = limit
         self.patience = patience
         self._user: User | None = None
+        self._turns: dict[int, threading.Lock] = {}
 
     # ---- reading
 
@@ -283,8 +285,8 @@ class ShardCache:
                 if ahead:
                     raise NoRoomError
                 kept = {name for name, count in user.holding.items() if count}
-                mine = sum(entry.nbytes for one, entry in found.entries.items() if one in kept)
-                held = sum(entry.nbytes for one, entry in found.entries.items() if one in found.held)
+                mine = sum(nbytes for one, nbytes in found.entries.items() if one in kept)
+                held = sum(nbytes for one, nbytes in found.entries.items() if one in found.held)
             if mine + room > self.limit or time.monotonic() > end:
                 least = max(mine + room, held + room if time.monotonic() > end else 0)
                 raise self._too_small(room, least)
@@ -303,21 +305,32 @@ class ShardCache:
 
     @contextmanager
     def _locked(self) -> Iterator[User]:
-        folder = Folder(self.path)
-        with folder.locked(patience=self.patience):
-            user = self._user
-            if user is not None and user.pid != os.getpid():
-                user = None  # the parent's; what it holds stays its own
-            if user is None or not user.is_there():
-                if user is not None:
-                    user.file.close()
-                user = self._user = User(folder, Counter() if user is None else user.holding)
-                # Who forgets to close must not hold anything for ever; whoever comes next removes the user's file.
-                weakref.finalize(self, user.file.close).atexit = False
-            yield user
+        # Threads of one process take turns without asking the disk; a forked child knows nobody of its parent's.
+        turn = self._turns.setdefault(os.getpid(), threading.Lock())
+        in_turn = turn.acquire(timeout=self.patience)
+        try:
+            folder = Folder(self.path)
+            with folder.locked(patience=self.patience if in_turn else 0):
+                yield self._used(folder)
+        finally:
+            if in_turn:
+                turn.release()
+
+    def _used(self, folder: Folder) -> User:
+        """This process as a user, under the lock."""
+        user = self._user
+        if user is not None and user.pid != os.getpid():
+            user = None  # the parent's; what it holds stays its own
+        if user is None or not user.is_there():
+            if user is not None:
+                user.file.close()
+            user = self._user = User(folder, Counter() if user is None else user.holding)
+            # Who forgets to close must not hold anything for ever; whoever comes next removes the user's file.
+            weakref.finalize(self, user.file.close).atexit = False
+        return user
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_user": None}
+        return {**self.__dict__, "_user": None, "_turns": {}}
 
     def __repr__(self) -> str:
         return f"ShardCache({str(self.path)!r}, limit={self.limit})"

@@ -50,24 +50,16 @@ class Claims:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """A shard that is there: bytes on disk, and when it was opened last (nanoseconds)."""
-
-    nbytes: int
-    used: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Inventory:
     """Everything that counts, at one moment under the lock.
 
     Attributes:
-        entries: By key.
+        entries: Bytes on disk of each shard that is there, by key.
         users: Claims of the users that are alive, by name.
         parts: Bytes on disk of what is being made, by key and user.
     """
 
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, int]
     users: Mapping[str, Claims]
     parts: Mapping[tuple[str, str], int]
 
@@ -78,7 +70,7 @@ class Inventory:
         for name, claims in self.users.items():
             for key, room in claims.making.items():
                 aside += max(room, self.parts.get((key, name), 0))
-        return aside + sum(entry.nbytes for entry in self.entries.values())
+        return aside + sum(self.entries.values())
 
     @property
     def held(self) -> set[str]:
@@ -101,11 +93,13 @@ class Folder:
         self.path = path
         self.shards = path / "shards"
         self.users = path / "users"
+        self._sizes: dict[str, tuple[int, int]] = {}  # file -> its inode, and the bytes on disk that were found
 
     def locked(self, *, patience: float) -> AbstractContextManager[None]:
         """The lock on everything here."""
-        self.shards.mkdir(parents=True, exist_ok=True)
-        self.users.mkdir(exist_ok=True)
+        if not self.users.is_dir():
+            self.shards.mkdir(parents=True, exist_ok=True)
+            self.users.mkdir(exist_ok=True)
         return locked(self.path / "lock", patience=patience)
 
     def shard(self, key: str, /) -> Path:
@@ -159,28 +153,45 @@ class Folder:
         Args:
             own: The user who asks; it is alive.
         """
-        users = {name: claims for name in self._names() if (claims := self._claims(name, own)) is not None}
-        found: dict[str, dict[str, os.stat_result]] = {"parquet": {}, "json": {}}
+        users = self.claims(own)
+        found: dict[str, dict[str, int]] = {"parquet": {}, "json": {}}
         parts: Counter[tuple[str, str]] = Counter()
+        sizes: dict[str, tuple[int, int]] = {}
         with os.scandir(self.shards) as files:
             for file in files:
                 named = _SHARD.fullmatch(file.name) or _RECORD.fullmatch(file.name)
                 part = _PART.fullmatch(file.name)
                 with suppress(FileNotFoundError):  # somebody else cleans up by hand
-                    if named:
-                        found[file.name.rpartition(".")[2]][named[1]] = file.stat()
+                    if named:  # neither is ever written to again: to look at each of thousands, every time, takes long
+                        known = self._sizes.get(file.name)
+                        if known is None or known[0] != file.inode():
+                            known = file.inode(), allocated(file.stat())
+                        sizes[file.name] = known
+                        found[file.name.rpartition(".")[2]][named[1]] = known[1]
                     elif part and part[2] in users:
                         parts[part[1], part[2]] += allocated(file.stat())
                     elif part:
                         os.unlink(file.path)  # noqa: PTH108 - an entry of scandir
+        self._sizes = sizes
         entries = {}
         for key in found["parquet"].keys() | found["json"].keys():
             shard, record = found["parquet"].get(key), found["json"].get(key)
             if shard is None and self._is_ours(key):
                 self.record(key).unlink(missing_ok=True)  # a process was killed between the two
             elif shard is not None and record is not None:
-                entries[key] = Entry(nbytes=allocated(shard) + allocated(record), used=record.st_mtime_ns)
+                entries[key] = shard + record
         return Inventory(entries=entries, users=users, parts=parts)
+
+    def claims(self, own: str, /) -> dict[str, Claims]:
+        """What the users say who are alive, by name."""
+        return {name: claims for name in self._names() if (claims := self._claims(name, own)) is not None}
+
+    def used(self, key: str, /) -> int:
+        """When a shard was opened last, in nanoseconds."""
+        try:
+            return self.record(key).stat().st_mtime_ns
+        except OSError:
+            return 0
 
     def _is_ours(self, key: str) -> bool:
         try:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 
 from seqlake.shards.columns import Beside, Columns, Stored
 from seqlake.shards.files import ParquetShard
+from seqlake.shards.parquet.reader import ParquetReader
 from seqlake.shards.rows import Rows
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from seqlake.protocols import Blob, Ints, Shard
+    from seqlake.shards.parquet.footer import Footer
 
 
 class Copyable(Protocol):
@@ -42,6 +46,17 @@ class Copyable(Protocol):
 
     def over(self, blob: Blob, /) -> Shard:
         """The same shard, read from this copy of the file as it is read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known(ParquetShard):
+    """A file whose footer was read already."""
+
+    footer: Footer
+
+    def open(self) -> ParquetReader:
+        """See `ParquetShard.open`."""
+        return ParquetReader(self.blob, index=self.index, footer=self.footer)
 
 
 def innermost(shard: Shard, /) -> Shard:
@@ -78,7 +93,7 @@ def is_remote(shard: Shard, /) -> bool:
     return base is not None and _by_range(base.blob)
 
 
-def over(shard: Shard, blob: Blob, /, *, kind: type[ParquetShard] = ParquetShard) -> Shard:
+def over(shard: Shard, blob: Blob, /, *, kind: Callable[..., ParquetShard] = ParquetShard) -> Shard:
     """The same rows and columns of another copy of the file.
 
     Args:

@@ -11,6 +11,7 @@ import json
 import os
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ from seqlake.shards.parquet.footer import read_footer
 from seqlake.spec.schema import is_list
 from seqlake.training.fetching.transfers import MeteredBlob, Piece, passes
 from seqlake.training.shard_cache.folder import allocated
-from seqlake.training.shard_cache.layers import beneath, beneath_names, copyable, innermost, is_remote, over
+from seqlake.training.shard_cache.layers import Known, beneath, beneath_names, copyable, innermost, is_remote, over
 from seqlake.training.shard_cache.proof import check_pages
 
 if TYPE_CHECKING:
@@ -104,6 +105,7 @@ class Source:
         self._transfers = transfers
         self._writing = nullcontext() if writing is None else writing
         self._planned: tuple[list[list[int]], list[tuple[int, int]] | None] | None = None
+        self._footer: Footer | None = None  # of the copy that was made last, until it is opened
 
     @property
     def name(self) -> str:
@@ -126,7 +128,9 @@ class Source:
         """The local shard that an entry of the cache is."""
         blob = LocalBlob(held.path)
         if held.record["form"] in {"mirror", "copy"}:
-            return LocalShard(held, over(self.shard, blob), blob)
+            shard = self._over(blob)
+            self._footer = None
+            return LocalShard(held, shard, blob)
         return LocalShard(held, Columns(parquet_shard(blob), self.schema, {}), blob)
 
     def fill(self, part: Part, /) -> dict[str, Any]:
@@ -149,7 +153,7 @@ class Source:
         record = self._patiently(part, base.blob, lambda: self._mirror(base, part))
         mirror = LocalBlob(part.path)
         try:
-            if self._readable_in_place(over(self.shard, mirror)):
+            if self._readable_in_place(self._over(mirror)):
                 return record
         finally:
             mirror.let_go()
@@ -157,10 +161,16 @@ class Source:
         mirror = LocalBlob(part.beside)
         try:
             with self._writing:
-                return self._rewrite(part, over(self.shard, mirror), beside=part.room)
+                return self._rewrite(part, self._over(mirror), beside=part.room)
         finally:
             mirror.let_go()
             part.beside.unlink(missing_ok=True)
+
+    def _over(self, blob: LocalBlob) -> Shard:
+        """The shard on a copy of its file, whose footer was read when this process made it."""
+        if self._footer is None or self._footer.blob.size != blob.size:
+            return over(self.shard, blob)
+        return over(self.shard, blob, kind=partial(Known, footer=self._footer.at(blob)))
 
     # ---- as it is
 
@@ -207,6 +217,7 @@ class Source:
             footer = read_footer(local)
             chunks = self._wanted(footer) if chunks is None else chunks
             check_pages(footer, chunks)
+            self._footer = footer
         finally:
             local.let_go()
         # Other writers' pages need not have checksums.

@@ -52,7 +52,7 @@ class User:
 
     def maker(self, key: str) -> str | None:
         """The user that makes this shard, alive; another thread of this process counts as well."""
-        return next((name for name, claims in self.inventory().users.items() if key in claims.making), None)
+        return next((name for name, claims in self.folder.claims(self.name).items() if key in claims.making), None)
 
     def make(self, key: str) -> None:
         """Begin a shard."""
@@ -96,7 +96,11 @@ class User:
         far = len(distance) + MOST_NEXT
         bound = -1 if than is None else distance.get(than, far)
         order = sorted(
-            ((distance.get(key, far), -entry.used, key) for key, entry in found.entries.items() if key not in held),
+            (
+                (distance.get(key, far), 0 if key in distance else -self.folder.used(key), key)
+                for key in found.entries
+                if key not in held
+            ),
             reverse=True,
         )
         gone: list[str] = []
@@ -104,7 +108,7 @@ class User:
             if nbytes <= 0 or (than is not None and at <= bound):
                 break
             gone.append(key)
-            nbytes -= found.entries[key].nbytes
+            nbytes -= found.entries[key]
         if nbytes > 0:
             return False
         for key in gone:
