@@ -62,8 +62,10 @@ def fixed(buffer: NDArray[np.uint8], starts: Ints, size: int, /) -> NDArray[np.u
     if step > 0 and (len(starts) < 3 or bool((np.diff(starts) == step).all())):
         first = buffer[int(starts[0]) :]
         return np.ascontiguousarray(as_strided(first, (len(starts), size), (step, 1), writeable=False))
-    windows = as_strided(buffer, (len(buffer) - size + 1, size), (1, 1), writeable=False)
-    return windows[starts]
+    # One element of an opaque type for each range: indexing copies whole elements.
+    kind = np.dtype((np.void, size))
+    ranges: NDArray[Any] = np.ndarray((len(buffer) - size + 1,), kind, buffer.data, strides=(1,))
+    return ranges[starts].view(np.uint8).reshape(-1, size)
 
 
 def numbers(cells: Cells, dtype: np.dtype[Any], count: int = 1, /) -> NDArray[Any]:

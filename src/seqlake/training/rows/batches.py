@@ -125,7 +125,10 @@ class RowAssembler:
             wanted = chunk.samples.rows[first : first + chunk.step * chunk.size]
             chunk.values, chunk.portion = self._decode(chunk.decoded, wanted), portion
         own = slice(within * chunk.size, (within + 1) * chunk.size)
-        batch = {name: values[own] for name, values in chunk.values.items()}
+        batch = {
+            name: values[own].tolist() if values.dtype.kind == "O" else values[own]
+            for name, values in chunk.values.items()
+        }
         begun = {form.name: self._pictures.begin(batch[form.name]) for form in chunk.decoded if form.pictures}
         return number, batch, begun
 
@@ -160,7 +163,7 @@ class RowAssembler:
         values: Batch = {form.name: form.empty(len(rows)) for form in forms}
         values |= {f"{form.name}_mask": np.zeros(len(rows), np.bool_) for form in forms if form.nullable}
         shards = self.opened.shard_of(rows)
-        by_place = np.lexsort((rows, shards))
+        by_place = np.argsort(rows)  # by shard as well
         borders = np.flatnonzero(np.diff(shards[by_place], prepend=-1))
         for places in np.split(by_place, borders[1:]) if len(rows) else ():
             shard = int(shards[places[0]])

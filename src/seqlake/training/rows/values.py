@@ -63,21 +63,20 @@ class Form:
         """Bytes of a cell; 0 where there is no shape."""
         return 0 if self.shape is None or self.dtype is None else prod(self.shape) * self.dtype.itemsize
 
-    def empty(self, rows: int) -> Any:
-        """Room for so many cells."""
+    def empty(self, rows: int) -> NDArray[Any]:
+        """Room for so many cells; of objects, where they have no shape."""
         if self.shape is None:
-            return [None] * rows
+            return np.full(rows, None, np.object_)
         return np.zeros((rows, *self.shape), self.dtype)
 
-    def put(self, values: Any, places: Ints, cells: pa.Array, /) -> None:
+    def put(self, values: NDArray[Any], places: Ints, cells: pa.Array, /) -> None:
         """Write decoded cells to their places in what `empty` gave.
 
         Raises:
             SchemaMismatchError: A cell of another shape than its column declares.
         """
         if self.shape is None:
-            for place, cell in zip(places.tolist(), listed(cells), strict=True):
-                values[place] = cell
+            values[places] = np.fromiter(listed(cells), np.object_, len(cells))
             return
         if not self.shape:
             values[places] = single_values(cells)[0]
