@@ -4,7 +4,7 @@ Sequences of 150 to 450 steps, `action` [T, 12] and `obs_state` [T, 48] in float
 standalone, and taken over into each lake (`convert(adopt=True)`). Prints a table and writes
 `benchmarks/results/lakes.json` and `lakes.md`.
 
-    python benchmarks/lakes.py [--sequences 2400] [--rounds 7]
+    python benchmarks/lakes.py [--sequences 7200] [--rounds 7]
 
 How it is measured. Every ratio is the median of ratios of neighbours in time, whose order alternates. *windows*:
 batches of 256 random windows of 16 steps from `Loader`, per second; the client reads the sequences of one such batch
@@ -49,7 +49,7 @@ LAKES = {
     "ducklake": "ducklake:sqlite:{}/lake.sqlite?table=arm",
 }
 LATENCY = 0.03
-SHARDS = 12
+SHARDS = 4  # of about 130 MB each, the size that a writer makes by default
 _PATH = 1  # of a file in its record in a manifest
 
 
@@ -327,7 +327,7 @@ def judged(report: dict[str, Any]) -> Checks:
 def main() -> None:
     """Measure, judge, save."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--sequences", type=int, default=2400)
+    parser.add_argument("--sequences", type=int, default=7200)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--out", type=Path, default=HERE / "results" / "lakes.json")
     given = parser.parse_args()
