@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.errors import SchemaMismatchError
-from seqlake.spec.schema import is_binary, is_list, is_number
+from seqlake.spec.schema import is_binary, is_list, is_number, is_text
 from seqlake.training.decoded import single_values
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ class Form:
         nullable: A cell may be null: then the batch says which are.
         pictures: Its cells are encoded images, or lists of them; batches have them decoded.
         bytes: Its cells are bytes.
+        plain: Its cells are bytes or texts that batches have as they are.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Form:
     nullable: bool
     pictures: bool = False
     bytes: bool = False
+    plain: bool = False
 
     @classmethod
     def of(cls, column: Column, /) -> Form:
@@ -56,7 +58,9 @@ class Form:
         kind = column.arrow
         if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
             return cls(name, (), np.dtype(kind.to_pandas_dtype()), nullable)
-        return cls(name, None, None, nullable, pictures=_has_pictures(column), bytes=is_binary(kind))
+        pictures = _has_pictures(column)
+        plain = not pictures and (is_binary(kind) or is_text(kind))
+        return cls(name, None, None, nullable, pictures=pictures, bytes=is_binary(kind), plain=plain)
 
     @property
     def width(self) -> int:
@@ -99,6 +103,30 @@ class Form:
             return False
         step = prod(flat.shape) * flat.stored.itemsize
         return bool((flat.steps == self.shape[0]).all()) and flat.stride == step and step * self.shape[0] == self.width
+
+
+class Collected:
+    """Bytes or texts of a portion, as they come from its shards; they become Python's only batch by batch.
+
+    Args:
+        rows: Cells of the portion.
+    """
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self._places: list[Ints] = []
+        self._cells: list[pa.Array] = []
+
+    def put(self, places: Ints, cells: pa.Array) -> None:
+        """Take cells and their places in the portion."""
+        self._places.append(places)
+        self._cells.append(cells)
+
+    def array(self) -> pa.Array:
+        """[rows] all of them, in their places."""
+        at = np.empty(self._rows, np.int64)
+        at[np.concatenate(self._places)] = np.arange(self._rows)
+        return pa.concat_arrays(self._cells).take(pa.array(at))
 
 
 def _has_pictures(column: Column) -> bool:
