@@ -159,14 +159,6 @@ class Footer:
         other.blob = blob
         return other
 
-    def index(self) -> index.OffsetIndex | None:
-        """The file's offset index; None where it has none of its own.
-
-        Raises:
-            CorruptFileError: The index is of another number of rows or columns.
-        """
-        return self._decoded
-
     @cached_property
     def _decoded(self) -> index.OffsetIndex | None:
         if self._index is None:
@@ -176,6 +168,14 @@ class Footer:
         if len(found.headers) not in {0, groups} or any(e.steps.size != self.rows for e in found.columns.values()):
             raise _damaged(self.blob, "an offset index of another number of rows or columns")
         return found
+
+    def index(self) -> index.OffsetIndex | None:
+        """The file's offset index; None where it has none of its own.
+
+        Raises:
+            CorruptFileError: The index is of another number of rows or columns.
+        """
+        return self._decoded
 
 
 def _damaged(blob: Blob, found: str) -> CorruptFileError:
