@@ -495,7 +495,7 @@ def test_a_slow_encoder_holds_the_steps_back(root: Path, monkeypatch: pytest.Mon
 @pytest.fixture
 def stuck(monkeypatch: pytest.MonkeyPatch):
     """Every encoder stands still; Ctrl-C comes when the queue is full, and only then they go on."""
-    real, release, added = VideoEncoder.write, threading.Event(), []
+    real, release, over, added = VideoEncoder.write, threading.Event(), threading.Event(), []
 
     def wait(self, frame, **rest) -> None:
         release.wait()
@@ -509,12 +509,17 @@ def stuck(monkeypatch: pytest.MonkeyPatch):
             time.sleep(0.3)
         os.kill(os.getpid(), signal.SIGINT)
         release.set()
+        while not over.wait(5):  # one that falls into a callback of the interpreter is lost
+            os.kill(os.getpid(), signal.SIGINT)
 
     def record(take) -> None:
         finger.start()
-        while True:
-            take.add(cam=picture(0))
-            added.append(1)
+        try:
+            while True:
+                take.add(cam=picture(0))
+                added.append(1)
+        finally:
+            over.set()
 
     monkeypatch.setattr(VideoEncoder, "write", wait)
     finger = threading.Thread(target=press)
