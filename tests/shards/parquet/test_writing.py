@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import resource
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 from seqlake.errors import SchemaMismatchError, ValidationError
 from seqlake.files.stores import MemoryBlob, open_blob
 from seqlake.shards import ids, parquet
-from seqlake.shards.parquet import index
+from seqlake.shards.parquet import index, writer
 from seqlake.shards.parquet.footer import read_footer
 from seqlake.spec.column_types import Image, Trajectory
 from seqlake.spec.schema import Schema
@@ -126,6 +127,29 @@ def test_what_does_not_fit_is_refused_and_leaves_nothing(tmp_path, columns, mess
         writer.write(batch(**columns))
     writer.abort()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_shard_is_written_in_large_pieces(tmp_path, monkeypatch):
+    """The system keeps those in large pages."""
+    pieces = []
+
+    class File(io.FileIO):
+        def write(self, data):
+            pieces.append(len(data))
+            return super().write(data)
+
+    monkeypatch.setattr(writer, "new_file", lambda path: pa.PythonFile(File(path, "wb"), "w"))
+    steps = np.random.default_rng(0).random((100, 1000, 48), dtype=np.float32)
+    cells = pa.FixedSizeListArray.from_arrays(pa.array(steps.reshape(-1)), 48)
+    lists = pa.LargeListArray.from_arrays(np.arange(0, 100_001, 1000), cells)
+    schema = Schema({"action": Trajectory(dim=48)})
+    path = tmp_path / "x.parquet"
+    written = parquet.create(path, schema)
+    for _ in range(4):
+        written.write(batch(sequence_id=[str(i) for i in range(100)], action=lists))
+    written.close()
+    assert sum(pieces) == path.stat().st_size > 70 << 20
+    assert sum(size for size in pieces if size >= 8 << 20) > 0.8 * sum(pieces)
 
 
 def test_abort_after_a_row_group_removes_the_file(tmp_path, monkeypatch):
