@@ -214,9 +214,20 @@ def test_the_faster_way_to_copy_is_taken_until_it_is_the_slower_one():
 
     pace = gather.Pace()
     assert share(1000, {False: 1.0, True: 2.0}) < 0.1
+    assert share(50, {False: 30.0, True: 2.0}) > 0.5  # noticed at once, not at the next trial
     assert share(2000, {False: 30.0, True: 2.0}) > 0.9
     assert share(20_000, {False: 30.0, True: 2.0}) > 0.99  # the slower, the less often it is tried
     assert share(20_000, {False: 1.0, True: 2.0}) < 0.4
+
+
+def test_ways_that_are_about_as_fast_are_not_changed():
+    pace, random = gather.Pace(), np.random.default_rng(0)
+    taken = []
+    for _ in range(3000):
+        taken.append(pace.alone())
+        pace.took((1.0 if taken[-1] else 1.02) * random.uniform(1.0, 1.05))
+    changes = np.flatnonzero(np.diff(taken[20:]))
+    assert len(changes) <= 2 * 3000 / 128  # the trials alone
 
 
 def test_one_interrupted_copy_changes_nothing():
