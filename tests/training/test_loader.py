@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from seqlake.errors import LoaderStateError, ShardChangedError
-from seqlake.training import passes
+from seqlake.training import opened, passes
 from seqlake.training.loader import Loader
 from seqlake.training.order import Shuffle
 from seqlake.windows.spec import Window
@@ -348,7 +348,8 @@ class Source:
 loader = Loader(Source(), window={{"action": range(4)}}, batch_size=8)""")
 
 
-def test_a_shard_that_changes_under_the_loader_is_noticed(readable, arm, tmp_path):
+def test_a_shard_that_changes_under_the_loader_is_noticed(readable, arm, tmp_path, monkeypatch):
+    monkeypatch.setattr(opened, "_FRESH", 0.0)
     schema, rows = arm([2000] * 40)
     source = readable(schema, rows, shards=1, kind="parquet")
     loader = Loader(source, window=WINDOW, batch_size=10)

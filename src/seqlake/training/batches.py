@@ -145,9 +145,9 @@ class Assembler:
         values: Batch = {}
         for name, column in self.opened.values.items():
             assert column.values is not None
-            values[name] = column.values.take(samples.rows, axis=0)
+            values[name] = column.values[samples.rows]
             if name in self._survey.singles:
-                values[f"{name}_mask"] = column.present.take(samples.rows)
+                values[f"{name}_mask"] = column.present[samples.rows]
         values["start"] = samples.anchors
         return Chunk(
             samples=samples,
@@ -211,10 +211,10 @@ class Assembler:
     def _limits(self, cells: Cells, rows: Ints) -> Ints:
         """[n] steps that exist of a column and by the clock."""
         if self._survey.steps is None:
-            return cells.steps.take(rows)
+            return cells.steps[rows]
         if len(cells.steps) < len(rows):
-            return np.minimum(cells.steps, self._survey.steps).take(rows)
-        return np.minimum(cells.steps.take(rows), self._survey.steps.take(rows))
+            return np.minimum(cells.steps, self._survey.steps)[rows]
+        return np.minimum(cells.steps[rows], self._survey.steps[rows])
 
     def _find_runs(self, track: Track, samples: Samples, size: int) -> Found:
         cells, first, width = self.opened.cells[track.column], track.first, track.width
@@ -223,7 +223,7 @@ class Assembler:
         limit = self._limits(cells, samples.rows)
         begin = samples.anchors + first
         address = begin * stride
-        address += cells.address.take(samples.rows)
+        address += cells.address[samples.rows]
         beyond = begin > limit - width
         edges = np.flatnonzero(beyond if first >= 0 else beyond | (begin < 0))
         offsets = begin[edges, None] + np.arange(width)

@@ -37,24 +37,28 @@ class Domain:
         m: Length of the domain, at most 2**62.
         high: Values of the high digit, near the root of m, so that hardly a pair stands for a number outside.
         low: Values of the low digit.
+        most: The largest high and the largest low, or more.
     """
 
     m: Ints | int
     high: Size
     low: Size
+    most: tuple[int, int]
 
     @classmethod
     def of(cls, m: Ints | int) -> Domain:
         """The domain of one length, or of each of some."""
         if isinstance(m, int):
             high = max(_LEAST, isqrt(max(m, 1) - 1) + 1)
-            return cls(m, np.uint32(high), np.uint32(max(_LEAST, -(-m // high))))
-        lengths, which = np.unique(m, return_inverse=True)
-        each = [cls.of(length) for length in lengths.tolist()]
+            low = max(_LEAST, -(-m // high))
+            return cls(m, np.uint32(high), np.uint32(low), (high, low))
+        lengths = sorted(set(m.tolist()))
+        each = [cls.of(length) for length in lengths]
         if len(each) == 1:
             return each[0]
+        which = np.searchsorted(lengths, m)
         highs, lows = (np.array(sizes, dtype=np.uint32) for sizes in ([d.high for d in each], [d.low for d in each]))
-        return cls(m, highs[which], lows[which])
+        return cls(m, highs[which], lows[which], (int(highs.max()), int(lows.max())))
 
     def __getitem__(self, which: Ints) -> Domain:
         """The domains of some of the values."""
@@ -62,13 +66,12 @@ class Domain:
             return self
         assert isinstance(self.high, np.ndarray)
         assert isinstance(self.low, np.ndarray)
-        return Domain(self.m.take(which), self.high.take(which), self.low.take(which))
+        return Domain(self.m[which], self.high[which], self.low[which], self.most)
 
     @property
     def dtype(self) -> type[np.unsignedinteger[Any]]:
         """Wide enough for the number that any pair stands for; half the width is more than twice as fast."""
-        most = int(np.max(self.high)) * int(np.max(self.low))
-        return np.uint32 if most <= _MASK else np.uint64
+        return np.uint32 if self.most[0] * self.most[1] <= _MASK else np.uint64
 
 
 def mix(words: Words, key: Key) -> Words:
@@ -87,13 +90,13 @@ def _round_key(key: Key, number: int) -> Key:
     return np.uint32((int(key) + number * _STEP) & _MASK)
 
 
-def _below(words: Words, key: Key, size: Size) -> Words:
-    """A number below `size` for each word, from the well-mixed upper bits of a hash under the key."""
+def _below(words: Words, key: Key, size: Size, most: int) -> Words:
+    """A number below `size`, none of them above `most`, for each word: the well-mixed upper bits of a hash."""
     mixed = words * _FIRST
     mixed += key
     mixed ^= mixed >> np.uint32(16)
     mixed *= _SECOND
-    if np.max(size) > _HALF:
+    if most > _HALF:
         wide = ((mixed.astype(np.uint64) * size) >> np.uint64(32)).astype(np.uint32)
         if np.min(size) > _HALF:
             return wide
@@ -112,7 +115,7 @@ def _rounds(values: NDArray[Any], domain: Domain, key: Key, *, backwards: bool) 
     digits = [high.astype(np.uint32), (values - high * domain.low).astype(np.uint32)]
     for number in range(ROUNDS - 1, -1, -1) if backwards else range(ROUNDS):
         own, size = number % 2, sizes[number % 2]
-        offset = _below(digits[1 - own], _round_key(key, number), size)
+        offset = _below(digits[1 - own], _round_key(key, number), size, domain.most[own])
         # Addition modulo the digit's size: of the two candidates, the one that wrapped around is the larger.
         if backwards:
             digits[own] -= offset
@@ -140,12 +143,12 @@ def permute(values: Ints, domain: Domain, key: Key, *, backwards: bool = False) 
     """
     if isinstance(domain.m, int) and domain.m <= 1:
         return values.copy()
-    result = _rounds(values.astype(domain.dtype), domain, key, backwards=backwards)
+    result = _rounds(values.astype(domain.dtype, copy=False), domain, key, backwards=backwards)
     outside = np.flatnonzero(result >= domain.m)
     while len(outside):
         keys = key[outside] if isinstance(key, np.ndarray) else key
         again = _rounds(result[outside], domain[outside], keys, backwards=backwards)
         result[outside] = again
         outside = outside[again >= domain[outside].m]
-    permuted: Ints = result.astype(np.int64)
+    permuted: Ints = result.astype(values.dtype, copy=False)
     return permuted

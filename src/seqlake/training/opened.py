@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from seqlake.training.survey import Survey
     from seqlake.training.visits import Visits
 
-_FRESH = 0.05  # seconds for which a shard that was looked at counts as still the same file
+_FRESH = 0.5  # seconds for which a shard that was looked at counts as still the same file
 
 
 class Opened:
@@ -105,7 +105,7 @@ class Opened:
 
     def shard_of(self, rows: Ints) -> Ints:
         """[n] rows -> the shard of each."""
-        shards: Ints = self._shard_of.take(rows)
+        shards: Ints = self._shard_of[rows]
         return shards
 
     def rows_by_shard(self) -> Iterator[Ints]:

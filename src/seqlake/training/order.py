@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from seqlake.protocols import Ints
-    from seqlake.training.feistel import Key, Words
+    from seqlake.training.feistel import Words
 
 ORDER_VERSION = 1
 """Changes whenever any sample of any order would move; part of every saved loader state."""
 
 _FEW_SHARDS = 192  # below this a global shuffle keeps at most 24 GiB of default shards in use
-_AT_ONCE = 1 << 15  # samples computed at a time, so that the arrays stay in the processor's cache
+_AT_ONCE = 1 << 16  # samples computed at a time: memory does not grow with what is asked for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,13 +100,14 @@ class Finder:
         # About as many buckets as intervals: most hold one border or none.
         self._shift = max(0, (total // (4 * len(ends) + 1)).bit_length())
         self._first = np.searchsorted(ends, np.arange((total >> self._shift) + 1) << self._shift, side="right")
+        self._crowded = bool((np.diff(self._first) > 1).any())  # some bucket holds several borders
 
     def __call__(self, numbers: Ints) -> Ints:
         """[n] numbers, each below the last end -> [n] intervals."""
-        found: Ints = self._first.take(numbers >> self._shift)
-        behind = self._ends.take(found) <= numbers
-        if behind.any():
-            found += behind
+        found: Ints = self._first[numbers >> self._shift]
+        behind = self._ends[found] <= numbers
+        found += behind
+        if self._crowded:
             left = np.flatnonzero(self._ends[found] <= numbers)
             if len(left):
                 found[left] = np.searchsorted(self._ends, numbers[left], side="right")
@@ -151,7 +152,7 @@ class Axis:
     def locate(self, numbers: Ints) -> tuple[Ints, Ints]:
         """[n] window numbers -> the row of each, and which of the row's windows it is."""
         rows = self._rows(numbers)
-        return rows, numbers - self._row_starts.take(rows)
+        return rows, numbers - self._row_starts[rows]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -176,6 +177,10 @@ class Order:
     epoch: int
 
     def __len__(self) -> int:
+        return self._total
+
+    @cached_property
+    def _total(self) -> int:
         return int(self.shard_windows.sum())
 
     @cached_property
@@ -229,8 +234,8 @@ class Order:
         lane, place = self._lane(samples)
         for shifted in self._passes():
             place = self._mix(place, lane, shifted=shifted, backwards=False)
-        position = place + self._lane_spans[1].take(lane)
-        position += self._moved.take(self._finder(position))
+        position = place + self._lane_spans[1][lane]
+        position += self._moved[self._finder(position)]
         return position
 
     def _sample(self, windows: Ints) -> Ints:
@@ -305,32 +310,40 @@ class Order:
         size = self.block
         if self._lanes == 1 and size >= self._visits[0]:
             domain = Domain.of(max(1, int(self._visits[0])))
-            return permute(place, domain, self._block_key(0, 0, shifted=shifted), backwards=backwards)
+            nothing = np.zeros(1, np.int64)
+            return permute(place, domain, self._block_key(nothing, nothing, shifted=shifted)[0], backwards=backwards)
         shift = size - size // 2 if shifted else 0
-        block = (place + shift) // size
-        low = int(block.min())
-        wide = int(block.max()) - low + 1
-        if wide * self._lanes > len(place):
-            first, domain, keys = self._blocks(lane, block, shift, shifted=shifted)
-        else:
-            # Neighbours share blocks: what is to be known of a block is found once.
-            lanes, blocks = np.divmod(np.arange(wide * self._lanes), wide)
-            first, domain, keys = self._blocks(lanes, low + blocks, shift, shifted=shifted)
-            which = block + (np.arange(self._lanes) * wide - low).take(lane)
-            first, domain, keys = first.take(which), domain[which], keys.take(which)
-        return first + permute(place - first, domain, keys, backwards=backwards)
+        narrow: NDArray[Any] = place.astype(np.uint32 if int(self._visits.max()) + 2 * size < 1 << 32 else np.int64)
+        block = (narrow + shift) // size
+        first = np.maximum(block * size, shift) - shift
+        key = self._block_key(lane, block, shifted=shifted)
+        mixed = permute(narrow - first, self._domain(lane, block, shift), key, backwards=backwards)
+        mixed += first
+        return mixed.astype(np.int64)
 
-    def _blocks(self, lane: Ints, block: Ints, shift: int, *, shifted: bool) -> tuple[Ints, Domain, Words]:
-        """Of each block: its first place in its lane, its length, and its key."""
-        size = self.block
-        first = np.maximum(block * size - shift, 0)
-        span = np.minimum((block + 1) * size - shift, self._visits[lane]) - first
-        return first, Domain.of(np.maximum(span, 1)), np.atleast_1d(self._block_key(lane, block, shifted=shifted))
+    def _domain(self, lane: Ints, block: NDArray[Any], shift: int) -> Domain:
+        """Of each block: blocks are of one length, but for those at the ends of a lane."""
+        size, low, high = self.block, int(block.min()), int(block.max())
+        if (low or not shift) and (high + 1) * size - shift <= int(self._visits.min()):
+            return Domain.of(size)
+        wide = high - low + 1
+        if wide * self._lanes > len(block):
+            return Domain.of(self._lengths(lane, block.astype(np.int64), shift))
+        # Neighbours share blocks: what is to be known of a block is found once.
+        lanes, blocks = np.divmod(np.arange(wide * self._lanes), wide)
+        domain = Domain.of(self._lengths(lanes, low + blocks, shift))
+        return domain[block.astype(np.int64) + (np.arange(self._lanes) * wide - low)[lane]]
 
-    def _block_key(self, lane: Ints | int, block: Ints | int, *, shifted: bool) -> Key:
-        number = np.asarray(lane, dtype=np.uint64) << np.uint64(40) | np.asarray(block, dtype=np.uint64)
-        low = (number & np.uint64(0xFFFFFFFF)).astype(np.uint32).reshape(-1)
-        high = (number >> np.uint64(32)).astype(np.uint32).reshape(-1)
+    def _lengths(self, lane: Ints, block: Ints, shift: int) -> Ints:
+        first = np.maximum(block * self.block - shift, 0)
+        ends = np.minimum((block + 1) * self.block - shift, self._visits[lane])
+        lengths: Ints = np.maximum(ends - first, 1)
+        return lengths
+
+    def _block_key(self, lane: Ints, block: NDArray[Any], *, shifted: bool) -> Words:
+        """[n] the key of each block of each lane."""
+        high = (lane << 8).astype(np.uint32)
+        if block.dtype != np.uint32:
+            high = high | (block >> 32).astype(np.uint32)
         first, second = self._words[4:6] if shifted else self._words[2:4]
-        key: NDArray[np.uint32] = mix(low ^ mix(high, np.uint32(first)), np.uint32(second))
-        return key if len(key) > 1 else np.uint32(key[0])
+        return mix(block.astype(np.uint32) ^ mix(high, np.uint32(first)), np.uint32(second))

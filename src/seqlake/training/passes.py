@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _Coming = tuple["Chunk", int, "FrameBatch | None"]
 """The chunk of a batch, its number in the chunk, and its frames on their way."""
 
-_AHEAD = 1 << 15  # windows whose places are computed at a time
+_AHEAD = 1 << 16  # windows whose places are computed at a time
 _FIRST = 1 << 10  # fewer at first, so that the first batch comes soon
 _DECODED_AHEAD = 1  # batches whose frames are decoded while one is in use
 

@@ -108,7 +108,7 @@ class Steps:
         # Steps that begin in the same lane and stay inside the epoch are dealt alike.
         first = starts % self.samples
         inside = bool((first + self.global_batch <= self.samples).all())
-        if inside and len(np.unique(first % self.lanes)) == 1:
+        if inside and bool((first % self.lanes == first[0] % self.lanes).all()):
             numbers = starts[:, None] + self._dealt(int(starts[0]))[low:high]
         else:
             numbers = np.stack([start + self._dealt(int(start))[low:high] for start in starts])
