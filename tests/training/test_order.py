@@ -13,13 +13,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seqlake.training.feistel import Domain, permute
-from seqlake.training.order import ORDER_VERSION, Axis, Order, Shuffle
+from seqlake.training.order import ORDER_VERSION, Axis, Finder, Order, Shuffle
 from seqlake.training.steps import Steps
 
 
 def order_of(windows, *, lanes, block, seed=0, epoch=0, visits=1):
     shuffle = Shuffle(lanes=lanes, block=block, visits=visits)
     return Order(shard_windows=np.asarray(windows, np.int64), shuffle=shuffle, seed=seed, epoch=epoch)
+
+
+@settings(deadline=None, max_examples=400)
+@given(st.lists(st.integers(0, 40) | st.integers(0, 3), min_size=1, max_size=40))
+def test_the_interval_of_every_number_is_found(lengths):
+    ends = np.cumsum(np.array(lengths, np.int64))
+    numbers = np.arange(ends[-1])
+    assert Finder(ends)(numbers).tolist() == np.searchsorted(ends, numbers, side="right").tolist()
 
 
 @settings(deadline=None, max_examples=150)

@@ -100,7 +100,7 @@ class Finder:
         # About as many buckets as intervals: most hold one border or none.
         self._shift = max(0, (total // (4 * len(ends) + 1)).bit_length())
         self._first = np.searchsorted(ends, np.arange((total >> self._shift) + 1) << self._shift, side="right")
-        self._crowded = bool((np.diff(self._first) > 1).any())  # some bucket holds several borders
+        self._crowded = bool((np.diff(self._first, append=len(ends)) > 1).any())  # some bucket holds several borders
 
     def __call__(self, numbers: Ints) -> Ints:
         """[n] numbers, each below the last end -> [n] intervals."""
