@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from seqlake.errors import DamagedTableError, SchemaMismatchError
+from seqlake.files.blobs import LocalBlob
 from seqlake.files.memory import MemoryBlob
 from seqlake.protocols import Flat
 from seqlake.spec.column_types import Trajectory
@@ -200,6 +203,20 @@ def test_batches_are_the_same_however_they_are_copied(monkeypatch):
     for number in range(16):
         busy[0], alone[0] = random.random() < 0.3, random.random() < 0.5
         np.testing.assert_array_equal(ranges.copy(number), expected[4 * number : 4 * number + 4])
+
+
+@pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="this kernel has no large pages")
+def test_large_pages_are_asked_for_where_a_file_is_mapped(tmp_path):
+    def flags(path):
+        maps = Path("/proc/self/smaps").read_text().partition(str(path))[2]
+        return re.search("VmFlags:(.*)", maps)[1].split()
+
+    path = tmp_path / "x"
+    path.write_bytes(bytes(3 << 20))
+    view = LocalBlob(path).view()
+    assert "hg" not in flags(path)
+    Memory().hold(view)
+    assert "hg" in flags(path)
 
 
 def test_the_faster_way_to_copy_is_taken_until_it_is_the_slower_one():

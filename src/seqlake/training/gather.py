@@ -69,15 +69,19 @@ class Memory:
         made = cls(busy=lambda: any(memory.busy() for memory in memories))
         for memory in memories:
             for piece in memory.pieces:
-                made.hold(piece)
+                made._keep(piece)
         return made
 
     def hold(self, view: memoryview) -> tuple[int, int]:
         """Keep a piece of memory alive; its first address and the one after its last."""
+        low, high = self._keep(view)
+        _ask_for_large_pages(low, high)
+        return low, high
+
+    def _keep(self, view: memoryview) -> tuple[int, int]:
         low = np.frombuffer(view, dtype=np.uint8).ctypes.data if view.nbytes else 0
         high = low + view.nbytes
         if view.nbytes:
-            _ask_for_large_pages(low, high)
             self._low = min(self._low or low, low)
             self._high = max(self._high, high)
             self._held[low] = view
@@ -237,11 +241,11 @@ class Pace:
 
 
 def _ask_for_large_pages(low: int, high: int) -> None:
-    """Windows at random places miss the processor's table of small pages nearly every time."""
-    if sys.platform == "linux":
-        first = -(-low // mmap.PAGESIZE) * mmap.PAGESIZE
+    """For a mapped file: windows at random places miss the processor's table of small pages nearly every time."""
+    # Maps begin with a page. Arrays do not: they have their pages already, and asking would cut their maps in two.
+    if sys.platform == "linux" and high > low and low % mmap.PAGESIZE == 0:
         # A kernel that has none refuses, and nothing is lost.
-        _madvise()(ctypes.c_void_p(first), ctypes.c_size_t(max(0, high - first)), mmap.MADV_HUGEPAGE)
+        _madvise()(ctypes.c_void_p(low), ctypes.c_size_t(high - low), mmap.MADV_HUGEPAGE)
 
 
 @cache
