@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 _PORTION = 8 << 20  # bytes that are decoded at a time
 _LEAST = 64  # bytes that a decoded row counts for
-_PLACE_BITS = 24  # of a sample's place in a portion; its row has 39
 _LARGE = 1 << 10  # bytes of a row from which on one copy less is worth a loop over rows
 
 _Coming = tuple[int, "Batch", dict[str, Any]]
@@ -166,9 +165,10 @@ class RowAssembler:
         }
         values |= {f"{form.name}_mask": np.zeros(len(rows), np.bool_) for form in forms if form.nullable}
         # Rows with their places in one number: sorting those is quicker than asking for the order of rows.
-        both = (rows << _PLACE_BITS) | np.arange(len(rows))
+        bits = len(rows).bit_length()
+        both = (rows << bits) | np.arange(len(rows))
         both.sort()
-        found, places = both >> _PLACE_BITS, both & ((1 << _PLACE_BITS) - 1)
+        found, places = both >> bits, both & ((1 << bits) - 1)
         shards = self.opened.shard_of(found)
         for own in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(shards)) + 1) if len(rows) else ():
             first, stop = int(own[0]), int(own[-1]) + 1
