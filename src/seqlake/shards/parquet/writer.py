@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 _MOST_BATCHES = 512  # that wait without being joined
 _SMALL = 8 << 20  # bytes of batches that are worth copying into one
-# Bytes written by one call. What is written in large pieces lies in large pages of the system's cache, which a loader
-# reads a tenth faster until the file is read anew.
+# Bytes written by one call: what is written in large pieces lies in large pages of the system's cache, which a loader
+# reads faster.
 _BLOCK = 16 << 20
 
 
