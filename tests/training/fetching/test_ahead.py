@@ -292,6 +292,32 @@ def test_bytes_under_way_stay_within_the_budget() -> None:
     assert transfers.traffic.requests == len(pieces) + 1
 
 
+def test_whoever_gives_up_leaves_its_room_to_others() -> None:
+    class Slow:
+        location, token, size = "slow", "", 10**9
+
+        def view(self):
+            return None
+
+        def ranges(self, starts, stops):
+            time.sleep(0.01)
+            return [memoryview(bytes(int((stops - starts).sum())))]
+
+    def give_up(_number, _data):
+        raise KeyError("enough")
+
+    transfers = Transfers(threads=4, budget=100_000, patience=20)
+    pieces = [Piece(Slow(), at, at + 50_000) for at in range(0, 500_000, 50_000)]
+    for _ in range(3):
+        with pytest.raises(KeyError, match="enough"):
+            transfers.each(pieces, give_up)
+    got = []
+    transfers.each(pieces, lambda number, _data: got.append(number))
+    transfers.close()
+    assert sorted(got) == list(range(10))
+    assert transfers._under_way == 0
+
+
 def test_columns_of_a_large_file_come_alone(remote, fetching, monkeypatch) -> None:
     for module in (ranges, sources, moving):
         monkeypatch.setattr(module, "LARGEST", 32 << 10, raising=False)

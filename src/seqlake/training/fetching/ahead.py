@@ -75,7 +75,7 @@ class Fetcher:
         *,
         cache: ShardCache,
         transfers: Transfers | None = None,
-        ahead: int = 16,
+        ahead: int = 32,
     ) -> None:
         self.fetched = Fetched()
         self._shards = shards
@@ -192,7 +192,8 @@ class Fetcher:
                 if self._full or number in self._making or number in self._there:
                     continue
                 if self._makers is None:
-                    self._makers = ThreadPoolExecutor(self.transfers.threads, thread_name_prefix="seqlake-ahead")
+                    # While some write and check what came, the others' requests are under way.
+                    self._makers = ThreadPoolExecutor(2 * self.transfers.threads, thread_name_prefix="seqlake-ahead")
                     end_with_program(self.transfers)
                 self._making[number] = self._makers.submit(self._make, number, source)
 

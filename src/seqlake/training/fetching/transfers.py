@@ -9,8 +9,8 @@ import threading
 import weakref
 from collections import deque
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,7 +20,7 @@ from seqlake.errors import ForkedProcessError, SeqlakeError
 from seqlake.files.ranges import LARGEST, assemble, plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from seqlake.protocols import Blob, Ints
 
@@ -71,13 +71,13 @@ class Transfers:
 
     Args:
         threads: Requests at a time.
-        budget: Bytes under way at a time, over all requests; a larger piece goes alone.
+        budget: Bytes at a time that were asked for and not yet taken, over all requests; a larger piece goes alone.
         attempts: How often a piece is asked for, on top of what the store's own client repeats.
         patience: Seconds without any piece arriving after which waiting ends in TimeoutError.
     """
 
     def __init__(
-        self, *, threads: int = 12, budget: int = 128 << 20, attempts: int = 4, patience: float = 180.0
+        self, *, threads: int = 12, budget: int = 16 * LARGEST, attempts: int = 4, patience: float = 180.0
     ) -> None:
         self.threads = threads
         self.patience = patience
@@ -97,7 +97,7 @@ class Transfers:
 
         Args:
             pieces: What to ask for.
-            sink: Takes the number of a piece and its bytes, one call at a time, on any thread.
+            sink: Takes the number of a piece and its bytes, on this thread.
 
         Raises:
             OSError: A piece failed at every attempt; the first failure ends the others.
@@ -105,32 +105,39 @@ class Transfers:
             ForkedProcessError: This process was forked from the one whose threads these are.
         """
         self.check()
-        gate = _Gate(sink)
+        over = threading.Event()  # nobody waits for these pieces any more
         waiting = deque(enumerate(pieces))
-        running: dict[Future[None], Piece] = {}
+        running: dict[Future[memoryview | None], tuple[int, Piece]] = {}
         since = monotonic()
         try:
             while waiting or running:
                 while waiting and len(running) < self.threads:
                     number, piece = waiting.popleft()
-                    running[self._submit(number, piece, gate)] = piece
+                    running[self._submit(piece, over)] = number, piece
                 done, _ = wait(running, timeout=_LOOK, return_when=FIRST_COMPLETED)
                 self.check()
                 if done:
                     since = monotonic()
                 elif monotonic() - since > self.patience:
-                    oldest = next(iter(running.values()))
+                    _, oldest = next(iter(running.values()))
                     raise TimeoutError(
                         f"{oldest}: expected an answer within {self.patience:g} s, found none ({len(running)} requests "
                         "under way). The server hangs or the line is too slow; see the store's `timeout` option."
                     )
-                for future in done:
-                    del running[future]
-                    future.result()
+                while done:
+                    future = done.pop()
+                    number, piece = running.pop(future)
+                    data = future.result()
+                    if data is not None:
+                        try:
+                            sink(number, data)
+                        finally:
+                            self._leave(piece)
         finally:
-            gate.shut()
-            for future in running:
-                future.cancel()
+            over.set()
+            for future, (_, piece) in running.items():
+                if not future.cancel():
+                    future.add_done_callback(partial(self._forget, piece))
 
     def check(self) -> None:
         """Raise where this cannot be used: after `close`, and in a forked child, which has no threads of it."""
@@ -188,31 +195,33 @@ class Transfers:
         bound = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** (attempt - 1))
         self._closed.wait(self._random.uniform(0, bound))
 
-    def _submit(self, number: int, piece: Piece, gate: _Gate) -> Future[None]:
+    def _submit(self, piece: Piece, over: threading.Event) -> Future[memoryview | None]:
         with self._state:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="seqlake-fetch")
                 end_with_program(self)
-        return self._pool.submit(self._run, number, piece, gate)
+        return self._pool.submit(self._run, piece, over)
 
-    def _run(self, number: int, piece: Piece, gate: _Gate) -> None:
+    def _run(self, piece: Piece, over: threading.Event) -> memoryview | None:
+        """A piece, for which there is room until whoever asked for it leaves it; None where nobody waits for it."""
         with self._state:
             self._tasks += 1
         try:
             attempt = 1
-            while not gate.is_shut:
+            while not over.is_set():
                 self.check()
+                self._enter(piece)
                 try:
-                    with self._room(piece):
-                        gate(number, self._ask(piece, again=attempt > 1))
-                    break
-                except Exception as error:
+                    return self._ask(piece, again=attempt > 1)
+                except BaseException as error:
+                    self._leave(piece)
                     if not passes(error):
                         raise
                     if attempt == self._attempts:
                         raise OSError(errno.EIO, f"{piece}: failed {attempt} times, at last with: {error}") from error
                 self.pause(attempt)
                 attempt += 1
+            return None
         finally:
             with self._state:
                 self._tasks -= 1
@@ -227,11 +236,9 @@ class Transfers:
             self.traffic.nbytes += len(data)
         return data
 
-    @contextmanager
-    def _room(self, piece: Piece) -> Iterator[None]:
+    def _enter(self, piece: Piece) -> None:
         """Wait until the piece fits into the budget."""
-        size = min(piece.stop - piece.start, self._budget)
-        since = monotonic()
+        size, since = self._counted(piece), monotonic()
         with self._state:
             fits = self._state.wait_for(
                 lambda: self._under_way + size <= self._budget or self._closed.is_set(), timeout=self.patience
@@ -242,12 +249,19 @@ class Transfers:
                     f"{self._budget} allowed at a time. The server hangs, or the line is too slow."
                 )
             self._under_way += size
-        try:
-            yield
-        finally:
-            with self._state:
-                self._under_way -= size
-                self._state.notify_all()
+
+    def _leave(self, piece: Piece) -> None:
+        with self._state:
+            self._under_way -= self._counted(piece)
+            self._state.notify_all()
+
+    def _forget(self, piece: Piece, future: Future[memoryview | None]) -> None:
+        """Of a piece that came when nobody waited for it any more."""
+        if future.exception() is None and future.result() is not None:
+            self._leave(piece)
+
+    def _counted(self, piece: Piece) -> int:
+        return min(piece.stop - piece.start, self._budget)
 
 
 _live: weakref.WeakSet[Transfers] = weakref.WeakSet()
@@ -267,25 +281,6 @@ def end_with_program(transfers: Transfers, /) -> None:
 def _end_all() -> None:
     for transfers in list(_live):
         transfers.end()
-
-
-class _Gate:
-    """Lets bytes through to where they go, one piece at a time, until somebody shuts it."""
-
-    def __init__(self, sink: Callable[[int, memoryview], None], /) -> None:
-        self._sink = sink
-        self._lock = threading.Lock()
-        self.is_shut = False
-
-    def __call__(self, number: int, data: memoryview) -> None:
-        with self._lock:
-            if not self.is_shut:
-                self._sink(number, data)
-
-    def shut(self) -> None:
-        """From now on nothing goes through; returns when nothing is on its way through."""
-        with self._lock:
-            self.is_shut = True
 
 
 class MeteredBlob:
