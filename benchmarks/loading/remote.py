@@ -32,8 +32,9 @@ def remote(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
         print(report, flush=True)
         report["peers"] = []
         for name in args.peers:
-            report["peers"] += of_peer(name, args, arrays, folder, store, workers=[2])
-            print(report["peers"][-1], flush=True)
+            found = of_peer(name, args, arrays, folder, store, workers=[2])  # nothing of who reads no bucket
+            print(name, found, flush=True)
+            report["peers"] += found
     with serving(latency=LATENCY, rate=RATE) as store:
         report["far"] = ours(args, arrays, folder, store)
         print(report["far"], flush=True)
