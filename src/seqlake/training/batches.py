@@ -242,7 +242,10 @@ class Assembler:
                 inside = np.ones(len(address), dtype=np.bool_)
                 inside[apart] = False
                 address[apart] = address[np.argmax(inside)]  # any readable one
-            runs = self.opened.memory.ranges(address, width * stride, size=size, together=self._buffers is None)
+            cell = cells.layouts[0].stored, (width, *(cells.shape or ()))
+            runs = self.opened.memory.ranges(
+                address, width * stride, size=size, cell=cell, together=self._buffers is None
+            )
         alone = slice(None) if runs is None else apart
         return Found(
             mask=mask,
@@ -282,10 +285,9 @@ class Assembler:
         stop = min(start + chunk.size, len(rows))
         if found.runs is None:
             return self.picks(cells, rows[start:stop], found.numbers[start:stop])
-        layout = cells.layouts[0]
-        out = None if self._buffers is None else self._buffer(track.column, stop - start, track.width * layout.stride)
-        data = found.runs.copy(number, out=out)
-        values = np.ndarray((stop - start, track.width, *(cells.shape or ())), layout.stored, data)
+        width = track.width * cells.layouts[0].stride
+        out = None if self._buffers is None else self._buffer(track.column, stop - start, width)
+        values = found.runs.copy(number, out=out)
         if len(found.apart):
             low, high = found.apart.searchsorted(start), found.apart.searchsorted(stop)
             alone = found.apart[low:high]

@@ -15,7 +15,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from math import inf, prod
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -31,8 +31,8 @@ _BLOCK = 1 << 20  # bytes gathered at a time without torch: what is read is stil
 
 # A call of torch costs more than copying a small batch does, so a few of them are copied by one. They share memory, and
 # who keeps one batch keeps its neighbours: hence few, and none that are large.
-_TOGETHER = 4
-_TOGETHER_BYTES = 2 << 20
+_TOGETHER = 8
+_TOGETHER_BYTES = 4 << 20
 
 _TRIES = 3
 _TRIAL = 128  # copies from one trial of the slower way to the next, if it is as fast
@@ -44,6 +44,9 @@ _CLEARLY = 1.1  # times faster, before the way is changed
 def torch() -> Any | None:
     """The torch module where it is installed: it copies on several threads without the interpreter's lock."""
     return import_module("torch") if find_spec("torch") else None
+
+
+Cell: TypeAlias = "tuple[np.dtype[Any], tuple[int, ...]]"
 
 
 class Memory:
@@ -96,7 +99,9 @@ class Memory:
         """Everything held: as long as somebody has this, no address in it dangles."""
         return tuple(self._held.values())
 
-    def ranges(self, addresses: Ints, width: int, *, size: int, together: bool = False) -> Ranges:
+    def ranges(
+        self, addresses: Ints, width: int, *, size: int, cell: Cell | None = None, together: bool = False
+    ) -> Ranges:
         """Byte ranges that can be copied batch by batch, now or later.
 
         The caller has checked each address against the piece it belongs to; what is checked again here is that
@@ -106,6 +111,7 @@ class Memory:
             addresses: [n] absolute addresses.
             width: Bytes of each range, above 0.
             size: Ranges of a batch.
+            cell: Type and shape of what a range holds; `width` bytes otherwise.
             together: Copy some batches ahead when one is asked for, where they are small.
 
         Raises:
@@ -115,7 +121,8 @@ class Memory:
         if len(addresses) and (addresses.min() < low or addresses.max() + width > high):
             raise IndexError("A window's bytes lie outside the shards that are open; nothing was read.")
         batches = min(_TOGETHER, _TOGETHER_BYTES // (width * max(1, size))) if together else 1
-        return Ranges(self, addresses - low, width, size=size, together=max(1, batches), span=(low, high))
+        cell = cell or (np.dtype(np.uint8), (width,))
+        return Ranges(self, addresses - low, width, cell, size=size, together=max(1, batches), span=(low, high))
 
     def gather(self, addresses: Ints, width: int) -> NDArray[np.uint8]:
         """Copy `width` bytes from each address into fresh memory: [n, width]."""
@@ -133,14 +140,15 @@ class Ranges:
     """Byte ranges of one width, checked and ready: what remains for a batch is to copy them."""
 
     def __init__(
-        self, memory: Memory, offsets: Ints, width: int, *, size: int, together: int, span: tuple[int, int]
+        self, memory: Memory, offsets: Ints, width: int, cell: Cell, *, size: int, together: int, span: tuple[int, int]
     ) -> None:
         self._memory = memory  # keeps the pieces alive
         self._offsets = offsets
         self._width = width
+        self._dtype, self._shape = cell
         self._size = size
         self._together = together
-        self._copied: tuple[int, NDArray[np.uint8]] | None = None  # batches of which some were not asked for yet
+        self._copied: tuple[int, NDArray[Any]] | None = None  # batches of which some were not asked for yet
         low, high = span
         self._low = low
         self._whole = _bytes_at(low, high - low)
@@ -157,7 +165,7 @@ class Ranges:
         """[n] where each begins."""
         return self._offsets + self._low
 
-    def copy(self, number: int, *, out: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
+    def copy(self, number: int, *, out: NDArray[np.uint8] | None = None) -> NDArray[Any]:
         """Copy the ranges of a batch.
 
         Args:
@@ -165,23 +173,26 @@ class Ranges:
             out: [size, width] to write to, not with `together`; fresh memory otherwise.
 
         Returns:
-            [size, width] bytes.
+            [size, ...] cells.
         """
         group, place = divmod(number, self._together)
         if self._copied is None or self._copied[0] != group:
             if self._torch is None or self._memory.busy():
-                return self._copy_alone(number, out)
+                return self._cells(self._copy_alone(number, out))
             alone = self._pace.alone()
             began = perf_counter()
             fresh = self._copy_alone(number, out) if alone else self._copy_together(group, out)
             self._pace.took((perf_counter() - began) / max(1, fresh.nbytes))
             if alone or out is not None:
-                return fresh
-            self._copied = group, fresh
-        fresh = self._copied[1]
+                return self._cells(fresh)
+            self._copied = group, self._cells(fresh)
+        cells = self._copied[1]
         if place == self._together - 1:
             self._copied = None
-        return fresh[place * self._size : (place + 1) * self._size] if self._together > 1 else fresh
+        return cells[place * self._size : (place + 1) * self._size] if self._together > 1 else cells
+
+    def _cells(self, data: NDArray[np.uint8]) -> NDArray[Any]:
+        return np.ndarray((len(data), *self._shape), self._dtype, data)
 
     def _copy_alone(self, number: int, out: NDArray[np.uint8] | None) -> NDArray[np.uint8]:
         """A batch, on this thread."""

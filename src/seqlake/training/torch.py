@@ -11,6 +11,7 @@ import numpy as np
 
 from seqlake.plugins import require
 from seqlake.training.bad_data.damage import LEDGER
+from seqlake.training.gather import torch as imported
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -24,7 +25,7 @@ _DONE = "worker_steps"
 
 def tensors(batch: Batch, /) -> Batch:
     """A batch with tensors in place of arrays of numbers; they share memory. Strings and times stay as they are."""
-    torch = require("torch", extra="torch")
+    torch = imported() or require("torch", extra="torch")
     return {
         name: torch.from_numpy(values) if isinstance(values, np.ndarray) and values.dtype.kind in "biufc" else values
         for name, values in batch.items()

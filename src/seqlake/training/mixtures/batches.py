@@ -161,11 +161,13 @@ class MixAssembler(Assembler):
             addresses[which] = readable if each.runs is None else each.runs.addresses
         alone = np.concatenate([which if each.runs is None else which[each.apart] for which, each in found])
         order = np.argsort(alone, kind="stable")
-        layout = self.opened.cells[track.column].layouts[0]
+        cells = self.opened.cells[track.column]
+        layout = cells.layouts[0]
+        cell = layout.stored, (track.width, *(cells.shape or ()))
         return Found(
             mask=mask,
             missing=missing,
-            runs=memory.ranges(addresses, track.width * layout.stride, size=size, together=True),
+            runs=memory.ranges(addresses, track.width * layout.stride, size=size, cell=cell, together=True),
             apart=alone[order],
             numbers=np.concatenate([each.numbers for _, each in found])[order],
         )

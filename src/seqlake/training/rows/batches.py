@@ -82,7 +82,10 @@ class RowAssembler:
         for form in opened.forms:
             if len(rows) and not self._tolerant and opened.is_flat(form.name, rows):
                 address = opened.placed[form.name].address[rows]
-                ranges[form.name] = opened.memory.ranges(address, form.width, size=size)
+                assert form.dtype is not None
+                assert form.shape is not None
+                cell = form.dtype, form.shape
+                ranges[form.name] = opened.memory.ranges(address, form.width, size=size, cell=cell)
                 decoded_bytes -= form.width
             else:
                 decoded.append(form)
@@ -149,13 +152,12 @@ class RowAssembler:
         }
 
     def _copied(self, form: Form, ranges: Ranges, number: int, count: int) -> Any:
-        assert form.shape is not None
         out = None
         if self._buffers is not None:
             out = self._buffers.get(form.name)
             if out is None or len(out) != count:
                 out = self._buffers[form.name] = np.empty((count, form.width), dtype=np.uint8)
-        return np.ndarray((count, *form.shape), form.dtype, ranges.copy(number, out=out))
+        return ranges.copy(number, out=out)
 
     def _decode(self, forms: Sequence[Form], rows: Ints) -> Batch:
         """[n] rows of some columns, in the order asked for."""
