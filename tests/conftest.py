@@ -13,6 +13,7 @@ import urllib.request
 import uuid
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import obstore
 import pytest
 
 if TYPE_CHECKING:
@@ -86,6 +87,28 @@ def s3_bucket(s3_server: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Buc
     request = urllib.request.Request(f"{s3_server['endpoint']}/{name}", method="PUT")
     urllib.request.urlopen(request, timeout=10).close()
     return Bucket(f"s3://{name}", s3_server)
+
+
+class Asked(NamedTuple):
+    """A request to an object store."""
+
+    verb: str
+    path: str
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Asked]:
+    """What is asked of object stores from now on, in order: for bytes, about an object, which objects there are."""
+    found: list[Asked] = []
+    for verb in ("get", "head", "list"):
+        real = getattr(obstore, verb)
+
+        def call(store: Any, *args: Any, _verb: str = verb, _call: Any = real, **options: Any) -> Any:
+            found.append(Asked(_verb, str(args[0]) if args else ""))
+            return _call(store, *args, **options)
+
+        monkeypatch.setattr(obstore, verb, call)
+    return found
 
 
 @pytest.fixture

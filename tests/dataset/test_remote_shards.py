@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import obstore
 import pytest
 
 import seqlake as sl
@@ -23,21 +22,6 @@ def arm(s3_bucket) -> tuple[str, dict[str, str]]:
     for first in (0, 4, 8):
         dataset.append(rows(first, 4))
     return uri, storage
-
-
-@pytest.fixture
-def asked(monkeypatch) -> list[tuple[str, str]]:
-    """Every request about an object and for its bytes."""
-    found = []
-    for verb in ("head", "get"):
-        real = getattr(obstore, verb)
-
-        def call(store, path, *args, _verb=verb, _call=real, **options):
-            found.append((_verb, path))
-            return _call(store, path, *args, **options)
-
-        monkeypatch.setattr(obstore, verb, call)
-    return found
 
 
 def test_an_epoch_asks_for_each_shard_once(arm, asked, tmp_path) -> None:

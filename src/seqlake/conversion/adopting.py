@@ -6,7 +6,6 @@ that no vacuum or expiry of one table can take it from the other.
 
 from __future__ import annotations
 
-import os
 import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from seqlake.dataset.copying import digest, on_this_machine, put_file
+from seqlake.dataset.copying import digest, linked, on_this_machine, put_file
 from seqlake.dataset.partitioning import partition_of
 from seqlake.dataset.references import Carrier, refers
 from seqlake.dataset.streaming import one_shard
@@ -203,23 +202,14 @@ def _taken(
     location = parquet.blob.location
     with on_this_machine(location, getattr(source, "storage", None)) as here:
         # A file that lies elsewhere, or that a link leads to out of the source, is not shared but copied.
-        _bring(here, place, link=not is_local(location) or inside(source.root, location))
+        may_link = not is_local(location) or inside(source.root, location)
+        if not (may_link and linked(here, place)):
+            shutil.copyfile(here, place)
     written = _described(parquet, shard, target.schema, str(place))
     (values,) = _partitions(shard, table, target.schema)
     partition = dict(zip(partition_of(table), values, strict=True))
     staged: Written = table.stage(transaction, replace(written, partition=partition))
     return staged
-
-
-def _bring(here: Path, place: Path, *, link: bool) -> None:
-    if link:
-        try:
-            os.link(os.path.realpath(here), place)
-        except OSError:
-            pass  # another file system, or one without links: copied instead
-        else:
-            return
-    shutil.copyfile(here, place)
 
 
 def _described(parquet: ParquetShard, shard: Shard, schema: Schema, place: str) -> Written:

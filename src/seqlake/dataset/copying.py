@@ -60,16 +60,21 @@ def digest(path: Path) -> tuple[int, str]:
     return size, found.hexdigest()
 
 
+def linked(source: Path, target: Path) -> bool:
+    """Whether a file could be given a second name; of a link it is its file: what the link points at may move."""
+    try:
+        os.link(os.path.realpath(source), target)
+    except OSError:
+        return False  # another file system, or one without links
+    return True
+
+
 def put_file(store: Store, path: str, source: Path, /, *, link: bool) -> None:
     """Bring a file of this machine to a path below a store's root; `link`: as a hard link where that can be."""
     target = store.local(path) if link else None
     if target is not None:
         target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(os.path.realpath(source), target)  # of a link its file: what it points at may move
-        except OSError:
-            pass  # another file system, or one without links: copied instead
-        else:
+        if linked(source, target):
             source = target
     store.put(path, source)
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from seqlake.errors import DamagedTableError, SchemaMismatchError
+from seqlake.errors import DamagedTableError
 from seqlake.files.memory import MemoryBlob
 from seqlake.protocols import Flat
-from seqlake.shards.asked import count_only
+from seqlake.shards.asked import count_only, refuse_unknown, rows_asked
 from seqlake.shards.cells import cast, flat_batches, is_shown, numpy_type
 
 if TYPE_CHECKING:
@@ -118,8 +118,7 @@ class ColumnsReader:
 
     def _source(self, name: str) -> tuple[ShardReader, str] | Constant:
         """The reader and physical name behind a column, or its constant."""
-        if name not in self._shown.schema:
-            raise SchemaMismatchError(f"Expected columns among {list(self._shown.schema)}, found {name!r}.")
+        refuse_unknown([name], self._shown.schema.names)
         source = self._shown.mapping.get(name, Stored(name))
         if isinstance(source, Constant):
             return source
@@ -152,9 +151,7 @@ class ColumnsReader:
             SchemaMismatchError: No such column, or cells that do not fit the schema.
             IndexError: A row that the shard does not have.
         """
-        unknown = [name for name in columns if name not in self._shown.schema]
-        if unknown:
-            raise SchemaMismatchError(f"Expected columns among {list(self._shown.schema)}, found {unknown[0]!r}.")
+        refuse_unknown(columns, self._shown.schema.names)
         fields = [self.schema.field(name) for name in columns]
         flats = self._all_flat(fields)
         if flats:
@@ -196,11 +193,10 @@ class ColumnsReader:
 
     def _counted(self, rows: Ints | None) -> Ints:
         total = self._shown.rows
-        if rows is None:
-            return np.arange(total, dtype=np.int64)
-        if len(rows) and (rows.min() < 0 or rows.max() >= total):
-            raise IndexError(f"Expected rows of 0 to {total - 1}, found {rows.min()} to {rows.max()}.")
-        return np.asarray(rows, np.int64)
+        counted = rows_asked(rows, total)
+        if len(counted) and (counted.min() < 0 or counted.max() >= total):
+            raise IndexError(f"Expected rows of 0 to {total - 1}, found {counted.min()} to {counted.max()}.")
+        return counted
 
     def _shown_cells(self, cells: pa.Array, field: pa.Field) -> pa.Array:
         """Cells of the file as the schema shows them."""

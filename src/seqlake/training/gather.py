@@ -67,9 +67,10 @@ class Memory:
         self._high = 0
 
     @classmethod
-    def joined(cls, memories: Sequence[Memory], /) -> Memory:
-        """The pieces of several, as they are now."""
+    def joined(cls, memories: Sequence[Memory], /, *, paces: dict[int, Pace]) -> Memory:
+        """The pieces of several, as they are now; `paces` is kept from one to the next."""
         made = cls(busy=lambda: any(memory.busy() for memory in memories))
+        made.paces = paces
         for memory in memories:
             for piece in memory.pieces:
                 made._keep(piece)

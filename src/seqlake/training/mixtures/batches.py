@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from seqlake.training.bad_data.damage import Harm
     from seqlake.training.batches import Batch, Samples
     from seqlake.training.cells import Cells
+    from seqlake.training.gather import Pace
     from seqlake.training.mixtures.sources import PreparedMix
     from seqlake.windows.tracks import Track
 
@@ -60,6 +61,7 @@ class MixAssembler(Assembler):
         self._assemblers = [member.assembler(sharers=sharers) for member in prepared.members]
         self._names = np.array([*prepared.mix.sources, None], dtype=object)[:-1]
         self._sequences = isinstance(prepared.settings.window, Whole)
+        self._paces: dict[int, Pace] = {}
         self._reads = any(isinstance(assembler, RangeAssembler) for assembler in self._assemblers)
 
     def reuse_buffers(self) -> None:
@@ -126,7 +128,7 @@ class MixAssembler(Assembler):
         opened = {member: self._prepared.members[member].opened for member in parts}
         if not all(_alike([opened[m].cells[track.column] for m in parts]) for track in self._survey.tracks):
             return None
-        memory = Memory.joined([each.memory for each in opened.values()])
+        memory = Memory.joined([each.memory for each in opened.values()], paces=self._paces)
         self.opened.cells = next(iter(opened.values())).cells
         count = len(samples.rows)
         values = {
