@@ -18,7 +18,8 @@ as samples, which is the most that can be done for them. *Mixture* says how many
 of what windows drawn from all have; what has less than half is not compared with. CPU time and memory are those of the
 process and its workers; memory is what came to it since the measurement began, without pages of files.
 
-*Cameras*: as `benchmarks/video.py` measures, the loader's frames beside PyAV by hand and LeRobot on the same files. Of
+*Cameras*: as `benchmarks/video.py` measures, the loader's frames beside PyAV by hand and LeRobot on the same files;
+LeRobot's function that decodes one window has neither order nor batches, so the peer is its dataset in a DataLoader. Of
 the libraries that know no video a sample holds both files of an episode, and torchcodec decodes a window a visit.
 
 *A bucket*: a server on loopback that counts. Everybody writes the same windows in shards of 14 MiB, and reads two
