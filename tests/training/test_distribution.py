@@ -205,9 +205,11 @@ def test_stateful_dataloader_resumes_by_itself(workers, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")  # theirs
-def test_accelerate_says_the_rank_and_keeps_the_position(environment, tmp_path):
+def test_accelerate_says_the_rank_and_keeps_the_position(environment, tmp_path, request):
     accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed")
     accelerator = accelerate.Accelerator(cpu=True)
+    # It is set up for the process: tests that come after this one would find it.
+    request.addfinalizer(lambda: accelerate.state.AcceleratorState._reset_state(reset_partial_state=True))
     assert sl.ranks("accelerate") == {"rank": 0, "world_size": 1}
     dataset = write(tmp_path / "arm")
     loaders = [

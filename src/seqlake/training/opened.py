@@ -17,6 +17,7 @@ from seqlake.training.cache import Cache
 from seqlake.training.cells import Cells, Values
 from seqlake.training.decoded import flatten
 from seqlake.training.fetching.ahead import Fetcher
+from seqlake.training.fetching.in_memory import fetched
 from seqlake.training.fetching.ranged import Ranged
 from seqlake.training.fetching.transfers import Transfers
 from seqlake.training.gather import Memory, torch
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from seqlake.protocols import Blob, Ints, ShardReader
     from seqlake.spec.schema import Schema
     from seqlake.training.bad_data.damage import Harm
+    from seqlake.training.fetching.in_memory import Coming
     from seqlake.training.survey import Survey
     from seqlake.training.visits import Visits
 
@@ -67,8 +69,7 @@ class Opened:
         self.seconds = 0.0
         self._survey = survey
         self._lock = Lock()
-        in_memory = cache is None or cache.path is None
-        self._limit = (cache if cache is not None and in_memory else Cache()).nbytes
+        self._limit = (cache if cache is not None and cache.path is None else Cache()).nbytes
         self._residents: Residents | None = None
         self.transfers = Transfers()
         images = [track.column for track in survey.framed if schema[track.column].category == "frames"]
@@ -83,8 +84,7 @@ class Opened:
         self._pinned: list[set[int]] = [set(), set()]  # of the chunk before, and of this one
         rows, shards = survey.rows, len(survey.shards)
         names = [track.column for track in survey.tracks] + list(survey.cells)
-        stepped = (*survey.tracks, *survey.framed)
-        names += sorted({track.timestamps for track in stepped if track.timestamps} - {*names})
+        names += sorted({track.timestamps for track in (*survey.tracks, *survey.framed) if track.timestamps} - {*names})
         self.cells = {
             name: Cells(name, rows=rows, shards=shards, dtype=step_dtype(schema[name]), shape=schema[name].shape)
             for name in names
@@ -92,16 +92,13 @@ class Opened:
         self._id = schema.id
         singles = [*survey.singles, *([schema.id] if schema.id is not None else [])]
         self.values = {name: Values(name, rows=rows) for name in singles}
-        videos = (track.column for track in survey.framed if schema[track.column].category == "file")
+        videos = [track.column for track in survey.framed if schema[track.column].category == "file"]
         self.files = {name: Values(name, rows=rows) for name in videos}
         self._vectors = {name for name in singles if schema[name].category == "vector"}
+        self._copied = schema.select(dict.fromkeys([*self.cells, *self.values, *self.files, *images]))
         if cache is not None and cache.path is not None:
-            copied = schema.select(dict.fromkeys([*self.cells, *self.values, *self.files, *images]))
-            self._residents = Residents(
-                Fetcher(
-                    survey.shards, copied, cache=ShardCache(cache.path, limit=cache.nbytes), transfers=self.transfers
-                )
-            )
+            folder = ShardCache(cache.path, limit=cache.nbytes)
+            self._residents = Residents(Fetcher(survey.shards, self._copied, cache=folder, transfers=self.transfers))
 
     def shard_of(self, rows: Ints) -> Ints:
         """[n] rows -> the shard of each."""
@@ -192,10 +189,12 @@ class Opened:
         touched = counts > 0
         unready = np.flatnonzero(touched & ~self._ready).tolist()
         self.ranged.look_ahead(unready, self)
-        for shard in unready:
-            with self._lock:  # loaders made from each other share what is open
-                if not self._ready[shard]:
-                    self._open(shard)
+        shards = {s: self._survey.shards[s] for s in unready if self._residents is None and not self.ranged.wanted[s]}
+        with fetched(shards, self._copied, self.transfers, room=self._limit - self.decoded) as coming:
+            for shard in unready:
+                with self._lock:  # loaders made from each other share what is open
+                    if not self._ready[shard]:
+                        self._open(shard, coming.get(shard))
         if self.harms:
             self.learn()
         now = monotonic()
@@ -221,16 +220,19 @@ class Opened:
         cell: NDArray[Any] = data.reshape(-1).view(layout.stored).reshape(steps, *(cells.shape or ()))
         return cell
 
-    def _open(self, shard: int) -> None:
+    def _open(self, shard: int, coming: Coming | None = None) -> None:
         before = self.decoded
         torch()  # a second to import: here it counts as opening
         try:
             if not self.ranged.read(shard, self):
-                reader = self._read(shard)
+                reader = self._read(shard) if coming is None else coming.shard.result().open()
                 try:
                     self.take(reader, shard, [*self.cells, *self.singles])
                 finally:
                     reader.close()
+                if coming is not None and self._blobs[shard]:  # they stay in use
+                    self.decoded += coming.nbytes
+                    self.origins[shard] = ORIGINS.index("memory")
         except Exception as error:
             if not self._tolerant or not is_damage(error):
                 raise

@@ -147,7 +147,8 @@ def first_times(fault: str, times: int = 1):
 @pytest.mark.parametrize("layout", ["training", "archive"])
 @pytest.mark.parametrize("fault", ["503", "reset", "truncate", "flip", "slow"])
 def test_faults_that_pass_harm_nobody(fault, layout, remote, fetching, monkeypatch) -> None:
-    monkeypatch.setattr(sources, "LARGEST", 64 << 10)  # several requests a shard
+    for module in (sources, moving):
+        monkeypatch.setattr(module, "LARGEST", 64 << 10)  # several requests a shard
     data = remote(2, layout=layout)
     fetcher = fetching(data)
     data.proxy.rule = first_times(fault)
@@ -200,7 +201,8 @@ def test_a_server_that_hangs_ends_the_waiting_and_is_named(remote, fetching) -> 
 
 
 def test_closing_in_the_middle_leaves_nothing(remote, fetching, monkeypatch) -> None:
-    monkeypatch.setattr(sources, "LARGEST", 16 << 10)
+    for module in (sources, moving):
+        monkeypatch.setattr(module, "LARGEST", 16 << 10)
     data = remote(4)
     data.proxy.rule = lambda *_: "slow"
     fetcher = fetching(data, threads=2)
@@ -438,7 +440,8 @@ def test_pauses_are_random_bounded_and_end_with_closing() -> None:
 
 
 def test_a_web_server_is_as_good_as_a_bucket(remote, fetching, s3_bucket, monkeypatch) -> None:
-    monkeypatch.setattr(sources, "LARGEST", 64 << 10)
+    for module in (sources, moving):
+        monkeypatch.setattr(module, "LARGEST", 64 << 10)
     data = remote(1)
     blob = open_blob(f"{data.proxy.url}/{s3_bucket.uri.removeprefix('s3://')}/training-0.parquet")
     data.shards = [Columns(parquet_shard(blob), SCHEMA, {})]

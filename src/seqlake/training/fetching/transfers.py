@@ -51,6 +51,15 @@ class Piece(NamedTuple):
         return f"bytes {self.start} to {self.stop} of {self.blob.location}"
 
 
+def pieces_of(blob: Blob, ranges: Sequence[Sequence[int]], /) -> list[Piece]:
+    """Ranges of a blob, [first byte, end], cut into requests."""
+    return [
+        Piece(blob, first, min(first + LARGEST, stop))
+        for start, stop in ranges
+        for first in range(start, stop, LARGEST)
+    ]
+
+
 @dataclass(slots=True)
 class Traffic:
     """What was asked of stores so far.
@@ -177,7 +186,15 @@ class Transfers:
         view = blob.view()
         if view is not None:
             return view
-        pieces = [Piece(blob, first, min(first + LARGEST, blob.size)) for first in range(0, blob.size, LARGEST)]
+        return self.parts(blob, [[0, blob.size]])
+
+    def parts(self, blob: Blob, ranges: Sequence[Sequence[int]], /) -> memoryview:
+        """As many bytes as a blob has, of which some ranges are fetched; the others are never touched."""
+        pieces = pieces_of(blob, ranges)
+        if len(pieces) == 1 and pieces[0].stop - pieces[0].start == blob.size:
+            found: list[memoryview] = []
+            self.each(pieces, lambda _, part: found.append(part))
+            return found[0]  # as it came
         data = np.empty(blob.size, np.uint8)
 
         def put(number: int, part: memoryview) -> None:

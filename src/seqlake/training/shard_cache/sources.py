@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +26,7 @@ from seqlake.shards.columns import Columns
 from seqlake.shards.files import ParquetShard, parquet_shard
 from seqlake.shards.parquet.footer import read_footer
 from seqlake.spec.schema import is_list
-from seqlake.training.fetching.transfers import MeteredBlob, Piece, passes
+from seqlake.training.fetching.transfers import MeteredBlob, passes, pieces_of
 from seqlake.training.shard_cache.folder import allocated
 from seqlake.training.shard_cache.layers import Known, beneath, beneath_names, copyable, innermost, is_remote, over
 from seqlake.training.shard_cache.proof import check_pages
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1  # of what lies in the cache; another number, and nothing older is found
 
+_Found = TypeVar("_Found")
 _ATTEMPTS = 3  # at a whole shard whose bytes arrived wrong, or that has no transfers of ours to repeat
 _BLOCK = 4096  # bytes that a file system gives at least
 _FRAME = 16 << 10  # bytes of a file of ours, and of each column in it, beside its values
@@ -147,10 +148,10 @@ class Source:
         """
         files, base = copyable(self.shard), beneath(self.shard)
         if files is not None:
-            return self._patiently(part, files.packed(), lambda: self._copy(files, part))
+            return self.patiently(files.packed(), lambda: self._copy(files, part), forget=part.remove)
         if base is None or not is_remote(self.shard):
             return self._rewrite_patiently(part)
-        record = self._patiently(part, base.blob, lambda: self._mirror(base, part))
+        record = self.patiently(base.blob, lambda: self._mirror(base, part), forget=part.remove)
         mirror = LocalBlob(part.path)
         try:
             if self._readable_in_place(self._over(mirror)):
@@ -174,8 +175,8 @@ class Source:
 
     # ---- as it is
 
-    def _patiently(self, part: Part, blob: Blob, fetch: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """Fetch a file again where its bytes arrived wrong."""
+    def patiently(self, blob: Blob, fetch: Callable[[], _Found], /, *, forget: Callable[[], object]) -> _Found:
+        """Fetch a file again where its bytes arrived wrong; `forget` what came before."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 return fetch()
@@ -183,7 +184,7 @@ class Source:
                 if attempt == _ATTEMPTS:
                     hint = f"It arrived so {attempt} times: the file is damaged. `seqlake validate` says more."
                     raise CorruptFileError(f"{self.name}: {error.message}", path=blob.location, hint=hint) from None
-                part.remove()
+                forget()
                 self._transfers.pause(attempt)
         raise AssertionError("unreachable")  # pragma: no cover
 
@@ -207,15 +208,13 @@ class Source:
 
     def _mirror(self, base: ParquetShard, part: Part) -> dict[str, Any]:
         """Fetch what is wanted of a file to the places it has there."""
-        if self._planned is None:
-            self._planned = self._plan(base)
-        ranges, chunks = self._planned
+        ranges, chunks = self.plan(base)
         part.reserve(sum(stop - start + 2 * _BLOCK for start, stop in ranges))
         self._fetch(base.blob, ranges, part.path)
         local = LocalBlob(part.path)
         try:
             footer = read_footer(local)
-            chunks = self._wanted(footer) if chunks is None else chunks
+            chunks = self.wanted(footer) if chunks is None else chunks
             check_pages(footer, chunks)
             self._footer = footer
         finally:
@@ -223,13 +222,18 @@ class Source:
         # Other writers' pages need not have checksums.
         return {"form": "mirror", "ranges": ranges, "chunks": chunks if footer.has_index else []}
 
+    def plan(self, base: ParquetShard, /) -> tuple[list[list[int]], list[tuple[int, int]] | None]:
+        """The ranges to fetch of the file, and the chunks wanted; None where it is fetched whole before it is asked."""
+        if self._planned is None:
+            self._planned = self._plan(base)
+        return self._planned
+
     def _plan(self, base: ParquetShard) -> tuple[list[list[int]], list[tuple[int, int]] | None]:
-        """The ranges to fetch, and the chunks wanted; None where the file is fetched whole before it is asked."""
         size = base.blob.size
         if size <= LARGEST or self._all_wanted():
             return [[0, size]], None
         footer = replace(base, blob=MeteredBlob(base.blob, self._transfers)).open().footer
-        chunks = self._wanted(footer)
+        chunks = self.wanted(footer)
         ranges = _merged([*_places(footer, chunks), _end(footer)])
         most = os.name == "nt" or sum(stop - start for start, stop in ranges) > _MOST * size
         return ([[0, size]] if most else ranges), chunks  # files have no holes on Windows
@@ -242,11 +246,7 @@ class Source:
         return bool(large) and large <= set(self.schema)
 
     def _fetch(self, blob: Blob, ranges: Sequence[Sequence[int]], path: Path) -> None:
-        pieces = [
-            Piece(blob, first, min(first + LARGEST, stop))
-            for start, stop in ranges
-            for first in range(start, stop, LARGEST)
-        ]
+        pieces = pieces_of(blob, ranges)
         with path.open("wb", buffering=0) as file:
             file.truncate(blob.size)
 
@@ -259,7 +259,7 @@ class Source:
 
             self._transfers.each(pieces, put)
 
-    def _wanted(self, footer: Footer) -> list[tuple[int, int]]:
+    def wanted(self, footer: Footer, /) -> list[tuple[int, int]]:
         """(row group, Parquet column) of every chunk that holds rows and columns wanted."""
         names, rows, _ = beneath_names(self.shard, list(self.schema))
         groups = np.arange(len(footer.group_rows))
