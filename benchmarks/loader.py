@@ -24,8 +24,8 @@ the libraries that know no video a sample holds both files of an episode, and to
 
 *A bucket*: a server on loopback that counts. Everybody writes the same windows in shards of 14 MiB, and reads two
 epochs, the first with nothing copied, opening included. Seconds are compared with plain parallel GETs of the same
-objects before and after, whose bytes are forgotten, and of GETs that keep them in files; and once more from a server
-that answers as slowly as a store that is far away.
+objects before and after, whose bytes are forgotten, where seqlake keeps shards in memory, and of GETs that keep them in
+files, where it keeps them in a folder; and once more from a server that answers as slowly as a store that is far away.
 
 *Growth*: a process a size; the first batch, opening included. `torch.randperm` is what shuffling by a table takes.
 """

@@ -147,13 +147,13 @@ def remote(part: dict[str, Any]) -> list[str]:
         megabytes = part["object_bytes"] / 1e6
         lines += [
             f"{part['objects']} objects of {megabytes:,.0f} MB in all. Plain parallel GETs of them take",
-            f"{part['plain_gets_s']:.2f} s, {part['of_plain_gets']:.2f} of seqlake's first epoch;",
-            f"into files {part['plain_gets_to_files_s']:.2f} s.",
+            f"{part['plain_gets_s']:.2f} s, {part['of_plain_gets']:.2f} of seqlake's first epoch in memory;",
+            f"into files {part['plain_gets_to_files_s']:.2f} s, {part['of_gets_to_files']:.2f} of the one in a folder.",
             "",
         ]
     head = ("first epoch s", "first batch s", "MB", "requests", "second epoch s", "MB", "requests")
     lines += ["| | " + " | ".join([*head, "CPU s per million", "memory MB", "missing"]) + " |", "|---" * 11 + "|"]
-    for one in [part["seqlake"], *part.get("peers", [])]:
+    for one in [*part["seqlake"], *part.get("peers", [])]:
         name = f"{one['peer']}: {one.get('settings', '')}"
         if "failed" in one:
             lines.append(f"| {name} | failed: {' '.join(one['failed'].split())[-120:]} |" + " |" * 9)
@@ -166,7 +166,7 @@ def remote(part: dict[str, Any]) -> list[str]:
         )
     far = part.get("far", {})
     if "plain_gets_s" in far:
-        first = far["seqlake"]["epochs"][0]["seconds"]
+        first = far["seqlake"][0]["epochs"][0]["seconds"]
         lines += [
             "",
             "From a store that is far away (20 ms to the first byte, then 85 MB/s a request) plain parallel GETs take",

@@ -61,25 +61,27 @@ def of_peer(
 
 
 def ours(args: argparse.Namespace, arrays: Path, folder: Path, store: Store) -> dict[str, Any]:
-    rounds = [of_peer("seqlake", args, arrays, folder, store, workers=[0])[0]]  # the server reads its objects
-    if "failed" in rounds[0]:
-        return {"seqlake": rounds[0]}
+    rounds = [of_peer("seqlake", args, arrays, folder, store, workers=[0])]  # the server reads its objects
+    if failed := [one for one in rounds[0] if "failed" in one]:
+        return {"seqlake": failed}
     data = (folder / "seqlake" / f"windows-{WIDTH}").resolve() / "data"
     sizes = {f"seqlake/data/{path.name}": path.stat().st_size for path in sorted(data.glob("*.parquet"))}
     rounds.clear()
     gets, files, ratios, of_files = [], [], [], []
     for _ in range(args.remote_rounds):
         before = plain(store, sizes)
-        rounds.append(of_peer("seqlake", args, arrays, folder, store, workers=[0])[0])
+        rounds.append(of_peer("seqlake", args, arrays, folder, store, workers=[0]))
         gets.append((before + plain(store, sizes)) / 2)
         with tempfile.TemporaryDirectory(dir=folder) as target:
             files.append(plain(store, sizes, target=Path(target)))
-        if "failed" in rounds[-1]:
-            return {"seqlake": rounds[-1]}
-        ratios.append(gets[-1] / rounds[-1]["epochs"][0]["seconds"])
-        of_files.append(files[-1] / rounds[-1]["epochs"][0]["seconds"])
+        if failed := [one for one in rounds[-1] if "failed" in one]:
+            return {"seqlake": failed}
+        # What is forgotten is compared with what stays in memory, what is kept in files with copies in a folder.
+        in_memory, in_folder = (one["epochs"][0] for one in rounds[-1])
+        ratios.append(gets[-1] / in_memory["seconds"])
+        of_files.append(files[-1] / in_folder["seconds"])
     middle = sorted(range(len(ratios)), key=ratios.__getitem__)[len(ratios) // 2]
-    first = rounds[middle]["epochs"][0]
+    both = [one["epochs"][0] for one in rounds[middle]]
     return {
         "objects": len(sizes),
         "object_bytes": sum(sizes.values()),
@@ -88,9 +90,9 @@ def ours(args: argparse.Namespace, arrays: Path, folder: Path, store: Store) -> 
         "of_plain_gets": statistics.median(ratios),
         "of_gets_to_files": statistics.median(of_files),
         "all_of_plain_gets": ratios,
-        "of_least_bytes": first["bytes"] / sum(sizes.values()),
-        "of_least_requests": first["requests"] / len(sizes),
-        "seqlake": rounds[middle],
+        "of_least_bytes": max(one["bytes"] for one in both) / sum(sizes.values()),
+        "of_least_requests": max(one["requests"] for one in both) / len(sizes),
+        "seqlake": rounds[middle],  # in memory, in a folder
     }
 
 

@@ -40,12 +40,12 @@ class Seqlake:
     def ways(self, source: Source) -> dict[str, Callable[[], Epoch]]:
         columns = list(COLUMNS)
 
-        def open_it() -> Epoch:
+        def open_it(cache: sl.Cache | None = None) -> Epoch:
             if source.local is not None:
-                dataset, cache, stride = sl.open(source.local), None, 1
+                dataset, stride = sl.open(source.local), 1
             else:
                 storage = {"endpoint": os.environ["AWS_ENDPOINT_URL"], "allow_http": "true"}
-                dataset, cache, stride = sl.open(source.uri, storage=storage), sl.Cache(source.cache), source.width
+                dataset, stride = sl.open(source.uri, storage=storage), source.width
             window = sl.Whole(columns)
             if source.width:
                 window = sl.Window(dict.fromkeys(columns, range(source.width)), edges="drop", stride=stride)
@@ -55,7 +55,12 @@ class Seqlake:
                 return lambda: batches
             return lambda: ({**batch, "length": batch["action_length"]} for batch in batches)
 
-        return {"as it comes": open_it}
+        if source.local is not None:
+            return {"as it comes": open_it}
+        return {
+            "as it comes, kept in memory": open_it,
+            "sl.Cache(folder)": lambda: open_it(sl.Cache(source.cache)),
+        }
 
 
 main(Seqlake())

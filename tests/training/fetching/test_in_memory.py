@@ -140,3 +140,23 @@ def test_bytes_that_arrive_wrong_are_fetched_again_and_told_if_they_stay_so(arms
     stays = True
     with pytest.raises(CorruptFileError, match="arrived so 3 times"):
         batches(there, BOTH)
+
+
+def test_an_error_does_not_wait_for_what_hangs(arms, monkeypatch) -> None:
+    there, _ = arms
+    shards, over, ended = there.shards(), threading.Event(), []
+
+    def fetch(source, *_others):
+        if source.shard.key == shards[0].key:
+            raise OSError(5, "the line is broken", "s3://somewhere")
+        over.wait(timeout=30)
+        ended.append(source)
+        raise OSError(5, "too late", "s3://somewhere")
+
+    monkeypatch.setattr(in_memory, "_fetch", fetch)
+    try:
+        with pytest.raises(OSError, match="the line is broken"):
+            batches(there, shuffle=False)
+        assert not ended
+    finally:
+        over.set()

@@ -43,8 +43,7 @@ def fetched(
         room: Bytes that may be fetched; shards that do not fit are left out.
 
     Yields:
-        By number, the same shards, held in memory and compared with their checksums. What nobody waits for any more is
-        given up at the end.
+        By number, the same shards, held in memory and compared with their checksums.
     """
     bases = {number: base for number, shard in shards.items() if (base := _remote(shard)) is not None}
     coming: dict[int, Coming] = {}
@@ -63,8 +62,10 @@ def fetched(
                 room -= nbytes
                 coming[number] = Coming(pool.submit(_fetch, sources[number], base, transfers), nbytes)
         yield coming
-    finally:
-        pool.shutdown(cancel_futures=True)
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)  # what is under way ends by itself: its server may hang
+        raise
+    pool.shutdown()
 
 
 def _remote(shard: Shard) -> ParquetShard | None:
