@@ -23,7 +23,7 @@ class Cache:
 
     Args:
         path: A folder for local copies of such shards, shared by all processes of the machine and kept for the next
-            run. None keeps what was decoded in memory.
+            run. None keeps them in memory.
         limit: Bytes, as a number or as in `"20 GB"`; by default half of the folder's disk, or a tenth of the machine's
             memory.
         fetch: What is read of remote shards: `"whole"` all steps of the columns wanted, once; `"range"` the bytes of

@@ -49,7 +49,7 @@ class Opened:
         cells: Temporal columns, time stamps among them.
         values: Columns with one value a row, the id among them.
         files: The cells of videos that windows take frames of: what they point to.
-        decoded: Bytes held for shards that are not flat.
+        decoded: Bytes held for shards that are not read in place from files.
         origins: [shards] where each one's steps are copied from: which of `telemetry.ORIGINS`.
         harms: Row -> what is wrong with it; only rows of shards that were salvaged.
         ranged: The shards whose windows are read by range.
