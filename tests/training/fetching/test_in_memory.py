@@ -53,8 +53,8 @@ def test_batches_are_those_of_a_disk_and_each_shard_comes_once(arms, asked) -> N
     loader = sl.Loader(there, window=WINDOW, batch_size=8, seed=3).tail("pad")
     asked.clear()
     assert same(list(loader), batches(here))
-    of_shards = [path for verb, path in asked if path.endswith(".parquet") and "data/" in path]
-    assert len(set(of_shards)) == 5
+    of_shards = [path for _, path in asked if path.endswith(".parquet")]
+    assert len(of_shards) == len(set(of_shards)) == 5
     asked.clear()
     assert len(list(loader)) > 0
     assert not [path for _, path in asked if path.endswith(".parquet")]
@@ -103,7 +103,7 @@ def test_what_has_no_room_is_not_fetched(arms, monkeypatch) -> None:
     assert len(fetched) == 5
 
 
-def test_a_shard_that_fails_is_named_and_what_others_want_goes_on(arms, monkeypatch) -> None:
+def test_after_a_failure_the_next_loader_reads_all(arms, monkeypatch) -> None:
     there, here = arms
     bad = there.shards()[2]
     real = in_memory._fetch
