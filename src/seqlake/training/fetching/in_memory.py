@@ -8,10 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from seqlake.files.memory import MemoryBlob
-from seqlake.shards.parquet.footer import read_footer
 from seqlake.training.shard_cache import Source
 from seqlake.training.shard_cache.layers import Known, beneath, is_remote, over
-from seqlake.training.shard_cache.proof import check_pages
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -78,10 +76,9 @@ def _remote(shard: Shard) -> ParquetShard | None:
 def _fetch(source: Source, base: ParquetShard, transfers: Transfers) -> Shard:
     ranges, chunks = source.plan(base)
 
-    def checked() -> Shard:
+    def fetch() -> Shard:
         blob = MemoryBlob(transfers.parts(base.blob, ranges), location=base.blob.location)
-        footer = read_footer(blob)
-        check_pages(footer, source.wanted(footer) if chunks is None else chunks)
+        footer, _ = source.checked(blob, chunks)
         return over(source.shard, blob, kind=partial(Known, footer=footer))
 
-    return source.patiently(base.blob, checked, forget=lambda: None)
+    return source.patiently(base.blob, fetch, forget=lambda: None)

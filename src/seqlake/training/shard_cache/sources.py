@@ -213,14 +213,18 @@ class Source:
         self._fetch(base.blob, ranges, part.path)
         local = LocalBlob(part.path)
         try:
-            footer = read_footer(local)
-            chunks = self.wanted(footer) if chunks is None else chunks
-            check_pages(footer, chunks)
-            self._footer = footer
+            self._footer, chunks = self.checked(local, chunks)
         finally:
             local.let_go()
         # Other writers' pages need not have checksums.
-        return {"form": "mirror", "ranges": ranges, "chunks": chunks if footer.has_index else []}
+        return {"form": "mirror", "ranges": ranges, "chunks": chunks if self._footer.has_index else []}
+
+    def checked(self, copy: Blob, chunks: list[tuple[int, int]] | None, /) -> tuple[Footer, list[tuple[int, int]]]:
+        """Footer and wanted chunks of a copy of the file, whose pages are what was written."""
+        footer = read_footer(copy)
+        chunks = self._wanted(footer) if chunks is None else chunks
+        check_pages(footer, chunks)
+        return footer, chunks
 
     def plan(self, base: ParquetShard, /) -> tuple[list[list[int]], list[tuple[int, int]] | None]:
         """The ranges to fetch of the file, and the chunks wanted; None where it is fetched whole before it is asked."""
@@ -233,7 +237,7 @@ class Source:
         if size <= LARGEST or self._all_wanted():
             return [[0, size]], None
         footer = replace(base, blob=MeteredBlob(base.blob, self._transfers)).open().footer
-        chunks = self.wanted(footer)
+        chunks = self._wanted(footer)
         ranges = _merged([*_places(footer, chunks), _end(footer)])
         most = os.name == "nt" or sum(stop - start for start, stop in ranges) > _MOST * size
         return ([[0, size]] if most else ranges), chunks  # files have no holes on Windows
@@ -259,7 +263,7 @@ class Source:
 
             self._transfers.each(pieces, put)
 
-    def wanted(self, footer: Footer, /) -> list[tuple[int, int]]:
+    def _wanted(self, footer: Footer) -> list[tuple[int, int]]:
         """(row group, Parquet column) of every chunk that holds rows and columns wanted."""
         names, rows, _ = beneath_names(self.shard, list(self.schema))
         groups = np.arange(len(footer.group_rows))
