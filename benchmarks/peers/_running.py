@@ -213,9 +213,9 @@ def epochs(open_it: Callable[[], Epoch], samples: Samples, plan: dict[str, Any])
     found, epoch, grown = [], None, 0
     for _ in range(2):
         ready_memory(3 * sum(values.nbytes for values in samples.arrays.values()))
-        asked, cpu, begin = asked_of(plan["counts"]), tree_cpu(), time.perf_counter()
         count, firsts, first = 0, [], None
         with Memory() as memory:
+            asked, cpu, begin = asked_of(plan["counts"]), tree_cpu(), time.perf_counter()
             if epoch is None:
                 epoch = open_it()
             for batch in epoch():
