@@ -8,7 +8,6 @@ as asked, at the right times, and where copies begin and end they must be the sa
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import islice
@@ -18,6 +17,7 @@ import numpy as np
 
 from seqlake.errors import CorruptFrameError, DecodeError, SeqlakeError
 from seqlake.files.blobs import LocalBlob
+from seqlake.files.checksums import crc32
 from seqlake.media._bytes import BlobBytes, blob_of
 from seqlake.media._clip import Clip
 from seqlake.media.video import indexing, parameter_sets
@@ -257,7 +257,7 @@ def _copied(packets: PacketIndex, blob: Blob, plan: _Plan) -> Iterator[tuple[byt
     else:
         found = islice(indexing.packet_reader(packets, file, blob.location), plan.begin, plan.end)
     for number, data in enumerate(found, plan.begin):
-        if zlib.crc32(data) != packets.crc[number]:
+        if crc32(data) != packets.crc[number]:
             raise CorruptFrameError(
                 f"{blob.location}: the bytes of packet {number} are not those that were indexed. The file is damaged; "
                 "copy it from where it came from.",

@@ -7,13 +7,13 @@ from a key packet, and after damage nothing until the next one.
 
 from __future__ import annotations
 
-import zlib
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from seqlake.errors import CorruptFileError, CorruptFrameError
+from seqlake.files.checksums import crc32
 from seqlake.media.video.codec import bare_codec, packet_of
 from seqlake.media.video.packets import DAMAGED, OPEN
 
@@ -227,7 +227,7 @@ class FrameReader:
         if number not in self._data:
             self._fetch(number)
         data = self._data.pop(number)
-        if number not in self._proven and zlib.crc32(data) != self._index.crc[number]:
+        if number not in self._proven and crc32(data) != self._index.crc[number]:
             raise CorruptFrameError(
                 f"{self._location}: frame {self._shown(number)} is damaged: the bytes of packet {number} are not those "
                 "that were indexed. Copy the file from where it came from.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -10,6 +9,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import numpy as np
 
 from seqlake.errors import CorruptFileError, DecodeError
+from seqlake.files.checksums import crc32
 from seqlake.media._bytes import BlobBytes
 from seqlake.media.video.codec import codec_name, in_sequence, refreshes
 from seqlake.media.video.packets import DAMAGED, HIDDEN, KEY, OPEN, PacketIndex, Stream
@@ -97,7 +97,7 @@ class _Packets:
         if packet.is_keyframe and not cut:
             codec = self.stream.codec_context
             flags |= KEY if refreshes(data, codec.name, bytes(codec.extradata or b"")) else KEY | OPEN
-        self.rows.append((max(offset, 0), len(data), time or 0, flags, zlib.crc32(data)))
+        self.rows.append((max(offset, 0), len(data), time or 0, flags, crc32(data)))
 
 
 def index(blob: Blob, /) -> dict[int, PacketIndex]:

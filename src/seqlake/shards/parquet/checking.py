@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import zlib
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from seqlake.errors import CorruptFileError, SchemaMismatchError
+from seqlake.files.checksums import crc32
 from seqlake.shards.lengths import count_lengths
 from seqlake.shards.parquet import index
 from seqlake.shards.parquet.building import column_steps
@@ -86,7 +86,7 @@ def check_chunk(
             yield _finding(blob, "P602", message, column=column)
             return
     for page in pages:
-        found_crc = zlib.crc32(data[page.body : page.stop])
+        found_crc = crc32(data[page.body : page.stop])
         if page.crc is not None and page.crc != found_crc:
             message = (
                 f"{place}: expected checksum {page.crc:08x} of the page at byte {chunk.start + page.offset}, "

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import CorruptFileError
 from seqlake.files.blobs import LocalBlob
+from seqlake.files.checksums import crc32
 from seqlake.shards.parquet.checking import check_chunk
 from seqlake.shards.parquet.footer import read_footer
 
@@ -107,6 +107,6 @@ def _sum(path: Path, ranges: Sequence[Sequence[int]]) -> int:
                 piece = file.read(min(left, _PIECE))
                 if not piece:
                     raise OSError(5, "the file ends early", str(path))
-                found = zlib.crc32(piece, found)
+                found = crc32(piece, found)
                 left -= len(piece)
     return found
