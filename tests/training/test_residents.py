@@ -9,7 +9,7 @@ from seqlake.errors import CacheTooSmallError
 from seqlake.training.fetching.ahead import Fetcher
 from seqlake.training.order import Order, Shuffle
 from seqlake.training.residents import Residents
-from seqlake.training.shard_cache import ShardCache
+from seqlake.training.shard_cache import InFolder, ShardCache
 from seqlake.training.visits import visits
 
 from . import sharing
@@ -39,7 +39,7 @@ def order_of(epoch: int) -> Order:
 
 def room_of_one(tmp_path) -> int:
     cache = ShardCache(tmp_path / "one", limit=1 << 30)
-    with Fetcher([Small(0)], sharing.SCHEMA, cache=cache) as fetcher:
+    with Fetcher([Small(0)], sharing.SCHEMA, copies=InFolder(cache)) as fetcher:
         fetcher.take(0).release()
     size = cache.nbytes()
     cache.close()
@@ -51,7 +51,7 @@ def test_every_shard_comes_once_an_epoch_through_a_cache_of_a_part(tmp_path) -> 
     most = visits(order_of(0)).most()
     assert most < SHARDS - 6
     cache = ShardCache(tmp_path / "cache", limit=(most + 3) * room_of_one(tmp_path) + 100_000, patience=10)
-    with Fetcher(shards, sharing.SCHEMA, cache=cache, ahead=2) as fetcher:
+    with Fetcher(shards, sharing.SCHEMA, copies=InFolder(cache), ahead=2) as fetcher:
         residents = Residents(fetcher)
         straddling = 0
         for epoch in range(2):
@@ -75,7 +75,7 @@ def test_every_shard_comes_once_an_epoch_through_a_cache_of_a_part(tmp_path) -> 
 def test_a_cache_of_too_few_shards_says_so(tmp_path) -> None:
     shards = [Small(number) for number in range(SHARDS)]
     cache = ShardCache(tmp_path / "cache", limit=int(3.5 * room_of_one(tmp_path)), patience=1)
-    with Fetcher(shards, sharing.SCHEMA, cache=cache) as fetcher:
+    with Fetcher(shards, sharing.SCHEMA, copies=InFolder(cache)) as fetcher:
         residents = Residents(fetcher)
         residents.begin(visits(order_of(0)))
         with pytest.raises(CacheTooSmallError, match="least that works"):
@@ -88,7 +88,7 @@ def test_an_epoch_that_begins_in_the_middle_reads_nothing_of_what_lies_before(tm
     shards = [Small(number) for number in range(SHARDS)]
     cache = ShardCache(tmp_path / "cache", limit=1 << 30, patience=10)
     order, sample = order_of(0), 500
-    with Fetcher(shards, sharing.SCHEMA, cache=cache, ahead=SHARDS) as fetcher:
+    with Fetcher(shards, sharing.SCHEMA, copies=InFolder(cache), ahead=SHARDS) as fetcher:
         residents = Residents(fetcher)
         residents.begin(visits(order), sample=sample)
         for first in range(sample, len(order), STEP):

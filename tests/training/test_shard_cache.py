@@ -403,7 +403,7 @@ def test_a_forked_child_is_a_user_of_its_own(cache, transfers) -> None:
             os._exit(code)
     assert os.waitpid(child, 0)[1] == 0
     with cache._locked() as user:  # what the parent holds is still held
-        assert user.inventory().held == {local._held.key}
+        assert user.inventory().held == {Source(sharing.shard(1), sharing.SCHEMA, transfers).key}
     local.release()
 
 
@@ -516,7 +516,7 @@ def test_a_program_that_ends_does_not_wait_for_what_is_fetched_ahead(tmp_path) -
         f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
         "import sharing\n"
         "from seqlake.training.fetching.ahead import Fetcher\n"
-        "from seqlake.training.shard_cache import ShardCache\n"
+        "from seqlake.training.shard_cache import InFolder, ShardCache\n"
         "class Slow:\n"
         "    def __init__(self, n):\n"
         "        self.table, self.key, self.rows, self.nbytes = sharing.shard(n).table, f'slow#{n}', 20, 1\n"
@@ -530,7 +530,7 @@ def test_a_program_that_ends_does_not_wait_for_what_is_fetched_ahead(tmp_path) -
         "            yield self.table.select(columns).slice(0, 1).combine_chunks().to_batches()[0]\n"
         "began = threading.Event()\n"
         f"cache = ShardCache({str(tmp_path / 'cache')!r}, limit={LIMIT})\n"
-        "fetcher = Fetcher([Slow(n) for n in range(8)], sharing.SCHEMA, cache=cache)\n"
+        "fetcher = Fetcher([Slow(n) for n in range(8)], sharing.SCHEMA, copies=InFolder(cache))\n"
         "fetcher.schedule(range(8))\n"
         "assert began.wait(30)\n"
     )

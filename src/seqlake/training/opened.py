@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from math import inf
 from threading import Lock
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Any
@@ -13,17 +14,14 @@ import pyarrow as pa
 from seqlake.errors import CacheTooSmallError, DamagedTableError
 from seqlake.training.bad_data.damage import is_damage
 from seqlake.training.bad_data.salvage import salvage
-from seqlake.training.cache import Cache
 from seqlake.training.cells import Cells, Values
 from seqlake.training.decoded import flatten
-from seqlake.training.fetching.ahead import Fetcher
-from seqlake.training.fetching.in_memory import fetched
 from seqlake.training.fetching.ranged import Ranged
 from seqlake.training.fetching.transfers import Transfers
 from seqlake.training.gather import Memory, torch
-from seqlake.training.residents import Residents
-from seqlake.training.shard_cache import ShardCache, is_remote
-from seqlake.training.telemetry import ORIGINS, Fetched
+from seqlake.training.residents import Copied
+from seqlake.training.shard_cache import is_remote
+from seqlake.training.telemetry import ORIGINS
 from seqlake.windows.assemble import step_dtype
 
 if TYPE_CHECKING:
@@ -34,8 +32,9 @@ if TYPE_CHECKING:
     from seqlake.protocols import Blob, Ints, ShardReader
     from seqlake.spec.schema import Schema
     from seqlake.training.bad_data.damage import Harm
-    from seqlake.training.fetching.in_memory import Coming
+    from seqlake.training.cache import Cache
     from seqlake.training.survey import Survey
+    from seqlake.training.telemetry import Fetched
     from seqlake.training.visits import Visits
 
 _FRESH = 0.5  # seconds for which a shard that was looked at counts as still the same file
@@ -49,7 +48,6 @@ class Opened:
         cells: Temporal columns, time stamps among them.
         values: Columns with one value a row, the id among them.
         files: The cells of videos that windows take frames of: what they point to.
-        decoded: Bytes held for shards that are not read in place from files.
         origins: [shards] where each one's steps are copied from: which of `telemetry.ORIGINS`.
         harms: Row -> what is wrong with it; only rows of shards that were salvaged.
         ranged: The shards whose windows are read by range.
@@ -59,7 +57,7 @@ class Opened:
     Args:
         schema: Of the dataset.
         survey: The dataset through the window.
-        cache: Room for what must be decoded.
+        cache: Room for what must be copied or decoded.
         tolerant: Bad cells count as null and stand in `harms`, instead of raising.
     """
 
@@ -69,17 +67,15 @@ class Opened:
         self.seconds = 0.0
         self._survey = survey
         self._lock = Lock()
-        self._limit = (cache if cache is not None and cache.path is None else Cache()).nbytes
-        self._residents: Residents | None = None
         self.transfers = Transfers()
         images = [track.column for track in survey.framed if schema[track.column].category == "frames"]
-        self.ranged = Ranged(survey, cache, self.transfers, images=bool(images))
+        self._has_images = bool(images)
+        self.ranged = Ranged(survey, cache, self.transfers, images=self._has_images)
         self._ready = np.zeros(len(survey.shards), dtype=np.bool_)
         self._seen = np.full(len(survey.shards), -np.inf)
         self._blobs: dict[int, list[Blob]] = {}
         self._shard_of = np.repeat(np.arange(len(survey.shards)), np.diff(survey.first_rows))
         self.memory = Memory(busy=self.transfers.is_busy)
-        self.decoded = 0
         self.origins = np.zeros(len(survey.shards), dtype=np.int64)
         self._pinned: list[set[int]] = [set(), set()]  # of the chunk before, and of this one
         rows, shards = survey.rows, len(survey.shards)
@@ -95,10 +91,16 @@ class Opened:
         videos = [track.column for track in survey.framed if schema[track.column].category == "file"]
         self.files = {name: Values(name, rows=rows) for name in videos}
         self._vectors = {name for name in singles if schema[name].category == "vector"}
-        self._copied = schema.select(dict.fromkeys([*self.cells, *self.values, *self.files, *images]))
-        if cache is not None and cache.path is not None:
-            folder = ShardCache(cache.path, limit=cache.nbytes)
-            self._residents = Residents(Fetcher(survey.shards, self._copied, cache=folder, transfers=self.transfers))
+        self._copied = Copied(
+            survey.shards,
+            schema.select(dict.fromkeys([*self.cells, *self.values, *self.files, *images])),
+            cache,
+            self.transfers,
+            whole=~self.ranged.wanted,
+            needs=is_remote,
+            decoded=sum(_decoded_bytes(survey, each, slice(None), unknown=inf) for each in self.cells.values()),
+        )
+        self._residents = self._copied.residents
 
     def shard_of(self, rows: Ints) -> Ints:
         """[n] rows -> the shard of each."""
@@ -113,28 +115,22 @@ class Opened:
     def take_room(self, nbytes: int) -> bool:
         """Count these bytes among those held in memory, if the cache allows that many."""
         with self._lock:
-            if self.decoded + nbytes > self._limit:
-                return False
-            self.decoded += nbytes
-            return True
+            return self._copied.take_room(nbytes)
 
     def expect(self, visits: Visits, sample: int, *, then: Visits | None) -> None:
-        """Say when which shards will be needed: fetch the next ones ahead. For caches in a folder; see `Residents`."""
-        if self._residents is not None:
-            whole = ~self.ranged.wanted
-            self._residents.begin(visits.of(whole), sample=sample, then=None if then is None else then.of(whole))
+        """Say when which shards will be needed: fetch the next ones ahead; see `Residents`."""
+        whole = ~self.ranged.wanted
+        self._residents.begin(visits.of(whole), sample=sample, then=None if then is None else then.of(whole))
 
     def leave(self, sample: int) -> None:
         """Release local copies that no sample from this one on needs soon; windows found in them are void."""
-        if self._residents is None:
-            return
         before, now = self._pinned
         self._pinned = [now, set()]
         for shard in self._residents.leave(sample, keep=before | now):
             self._ready[shard] = False
             for cells in self.cells.values():
                 self.memory.drop(int(cells.low[shard]))
-                self.decoded -= int(cells.held[shard])
+                self._copied.room.decoded -= int(cells.held[shard])
                 cells.low[shard] = cells.high[shard] = cells.held[shard] = 0
             self._blobs.pop(shard, None)
 
@@ -160,19 +156,27 @@ class Opened:
     @property
     def fetched(self) -> Fetched:
         """What came from stores."""
-        if self._residents is not None:
-            return self._residents.fetched()
-        return Fetched.of(self.transfers.traffic)
+        return self._residents.fetched()
+
+    @property
+    def decoded(self) -> int:
+        """Bytes of memory held for shards that are not read in place from files."""
+        return self._copied.nbytes
 
     @property
     def portion(self) -> int | None:
-        """Samples whose windows are read by range together; None where none are."""
-        return self.ranged.portion
+        """Samples that may be prepared together; None where that does not matter."""
+        return self._copied.portion(len(self._survey.axis)) if self.ranged.portion is None else self.ranged.portion
+
+    @property
+    def is_ranged(self) -> bool:
+        """Whether windows of some shard are read by range."""
+        return self.ranged.portion is not None
 
     @property
     def is_fetched(self) -> bool:
-        """Whether shards are copied to a folder as they are needed."""
-        return self._residents is not None
+        """Whether shards are copied as they are needed, to a folder or into memory."""
+        return self._copied.is_fetched
 
     def visit(self, rows: Ints) -> Ints:
         """Open the shards of these rows, and see that those open already are still the same files.
@@ -189,12 +193,12 @@ class Opened:
         touched = counts > 0
         unready = np.flatnonzero(touched & ~self._ready).tolist()
         self.ranged.look_ahead(unready, self)
-        shards = {s: self._survey.shards[s] for s in unready if self._residents is None and not self.ranged.wanted[s]}
-        with fetched(shards, self._copied, self.transfers, room=self._limit - self.decoded) as coming:
-            for shard in unready:
-                with self._lock:  # loaders made from each other share what is open
-                    if not self._ready[shard]:
-                        self._open(shard, coming.get(shard))
+        if self.is_fetched:
+            self._residents.announce([shard for shard in unready if not self.ranged.wanted[shard]])
+        for shard in unready:
+            with self._lock:  # loaders made from each other share what is open
+                if not self._ready[shard]:
+                    self._open(shard)
         if self.harms:
             self.learn()
         now = monotonic()
@@ -220,35 +224,32 @@ class Opened:
         cell: NDArray[Any] = data.reshape(-1).view(layout.stored).reshape(steps, *(cells.shape or ()))
         return cell
 
-    def _open(self, shard: int, coming: Coming | None = None) -> None:
-        before = self.decoded
+    def _open(self, shard: int) -> None:
+        before = self._copied.room.decoded
         torch()  # a second to import: here it counts as opening
         try:
             if not self.ranged.read(shard, self):
-                reader = self._read(shard) if coming is None else coming.shard.result().open()
+                reader = self._read(shard)
                 try:
                     self.take(reader, shard, [*self.cells, *self.singles])
                 finally:
                     reader.close()
-                if coming is not None and self._blobs[shard]:  # they stay in use
-                    self.decoded += coming.nbytes
-                    self.origins[shard] = ORIGINS.index("memory")
+                if shard in self._residents.open and not self._blobs[shard] and not self._has_images:
+                    self._residents.open[shard].release()  # all of it was decoded
         except Exception as error:
             if not self._tolerant or not is_damage(error):
                 raise
-            self.decoded = before
+            self._copied.room.decoded = before
             salvage(self, shard, self._survey.shards[shard])
         self._ready[shard] = True
 
     def _read(self, shard: int) -> ShardReader:
-        """The shard, or its local copy where it cannot be read in place and there is a folder for copies."""
+        """The shard, or its copy where it cannot be read in place: a folder takes any, memory those in stores."""
         own = self._survey.shards[shard]
-        if self._residents is None:
-            return own.open()
         if not is_remote(own):
             reader = own.open()
             flats = (reader.flat(name) for name in self.cells)
-            if all(flat is not None and flat.blob.view() is not None for flat in flats):
+            if not self._copied.in_folder or all(flat is not None and flat.blob.view() is not None for flat in flats):
                 return reader
             reader.close()
         self._residents.come_to(np.array([shard]))
@@ -256,7 +257,7 @@ class Opened:
 
     def reader(self, shard: int) -> ShardReader:
         """An open shard once more, for any thread: its local copy where there is one."""
-        copy = None if self._residents is None else self._residents.open.get(shard)
+        copy = self._residents.open.get(shard)
         return (self._survey.shards[shard] if copy is None else copy.shard).open()
 
     @property
@@ -280,13 +281,19 @@ class Opened:
                 self.cells[name].place(shard, self.rows(shard), flat, self.memory)
                 blobs[id(flat.blob)] = flat.blob
         if decode:
-            self._check_room(self.rows(shard), [name for name in decode if name in self.cells])
-            found = pa.Table.from_batches(reader.batches(decode))
-            for name in decode:
-                self.keep(shard, name, found.column(name))
+            cells = [self.cells[name] for name in decode if name in self.cells]
+            room = _take_room(self._copied, self._survey, cells, self.rows(shard))
+            try:
+                found = pa.Table.from_batches(reader.batches(decode))
+                for name in decode:
+                    self.keep(shard, name, found.column(name))
+            finally:
+                self._copied.room.decoded -= room  # what was kept has been counted
         self._blobs.setdefault(shard, []).extend(blobs.values())
-        copied = self._residents is not None and shard in self._residents.open
-        origin = "memory" if any(name in self.cells for name in decode) else "cache" if copied else "mapped"
+        copies = "cache" if self._copied.in_folder else "memory"
+        origin = copies if shard in self._residents.open else "mapped"
+        if any(name in self.cells for name in decode):
+            origin = "memory"
         self.origins[shard] = ORIGINS.index(origin)
 
     def keep(self, shard: int, name: str, column: pa.ChunkedArray) -> None:
@@ -301,7 +308,7 @@ class Opened:
     def keep_steps(self, shard: int, name: str, values: NDArray[Any], steps: Ints) -> None:
         """Take in a shard's steps of one column: [all steps, ...], and [rows] how many are each row's."""
         self.cells[name].keep(shard, self.rows(shard), values, steps, self.memory)
-        self.decoded += values.nbytes
+        self._copied.room.decoded += values.nbytes
 
     def learn(self) -> None:
         """Open further shards, in source order, until the shape of every column is known.
@@ -328,33 +335,35 @@ class Opened:
         singles = (*self.values.values(), *self.files.values())
         return all(one.layouts for one in self.cells.values()) and all(one.values is not None for one in singles)
 
-    def _check_room(self, rows: slice, names: list[str]) -> None:
-        """Refuse before decoding what is known not to fit."""
-        cells = [self.cells[name] for name in names]
-        need = self.decoded + sum(_decoded_bytes(self._survey, each, rows) for each in cells)
-        if need <= self._limit:
-            return
-        everything = _size(max(need, sum(_decoded_bytes(self._survey, each, slice(None)) for each in cells)))
-        raise CacheTooSmallError(
-            f"Some shards cannot be read in place ({', '.join(names)}: compressed, encoded or remote); decoded they "
-            f"need up to {everything} of memory where {_size(self._limit)} are allowed.",
-            hint="Write the dataset anew with `seqlake repack`, so that it can be read in place, or allow more: "
-            f"Loader(..., cache=Cache(limit={everything!r})).",
-        )
+
+def _take_room(copied: Copied, survey: Survey, cells: Sequence[Cells], rows: slice) -> int:
+    """Set bytes aside for what is about to be decoded, as far as that is known; how many. Refuses what does not fit."""
+    more = int(sum(_decoded_bytes(survey, each, rows) for each in cells))
+    if copied.take_room(more, wait=True):
+        return more
+    everything = sum(_decoded_bytes(survey, each, slice(None)) for each in cells)
+    least = _size(max(copied.nbytes + more, everything))
+    names = ", ".join(each.name for each in cells)
+    raise CacheTooSmallError(
+        f"Some shards cannot be read in place ({names}: compressed, encoded or remote); decoded they need up to "
+        f"{least} of memory where {_size(copied.room.limit)} are allowed.",
+        hint="Write the dataset anew with `seqlake repack`, so that it can be read in place, or allow more: "
+        f"Loader(..., cache=Cache(limit={least!r})).",
+    )
 
 
-def _decoded_bytes(survey: Survey, cells: Cells, rows: slice) -> int:
-    """Of some rows of a column; 0 where nothing says it."""
+def _decoded_bytes(survey: Survey, cells: Cells, rows: slice, *, unknown: float = 0) -> float:
+    """Of some rows of a column; `unknown` where nothing says it."""
     counts = survey.counts.get(cells.name)
     if counts is None or cells.shape is None:
-        return 0
+        return unknown
     steps = int(np.maximum(counts[rows], 0).sum())
     return steps * int(np.prod(cells.shape)) * cells.dtype.itemsize
 
 
-def _size(nbytes: int) -> str:
+def _size(nbytes: float) -> str:
     """Bytes as `Cache` reads them, rounded up."""
     for unit, scale in (("GB", 10**9), ("MB", 10**6)):
         if nbytes >= scale:
             return f"{-(-nbytes * 10 // scale) / 10:g} {unit}"
-    return f"{-(-nbytes // 1000)} kB"
+    return f"{-(-nbytes // 1000):g} kB"

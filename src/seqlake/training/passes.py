@@ -145,12 +145,13 @@ class Pass:
             then = planner.visits(epoch + 1, 0)
             assembler.opened.expect(planner.visits(epoch, sample), sample, then=then)
         chunks = self._chunks(position, steps)
-        self._coming = self._begun_ahead(chunks if assembler.opened.portion is None else _one_ahead(chunks))
+        self._coming = self._begun_ahead(_one_ahead(chunks) if assembler.opened.is_ranged else chunks)
 
     def _chunks(self, position: tuple[int, int], steps: range) -> Iterator[Chunk]:
         """Chunks in order; when one is begun, the one before it may still be in use, but no earlier one."""
         before, opened, spent = position[1], self._assembler.opened, self._meter.seconds
-        for part in parts(steps, self._local, most=opened.portion or _AHEAD):
+        most = min(_AHEAD, opened.portion or _AHEAD)
+        for part in parts(steps, self._local, most=most):
             began, opening = perf_counter(), opened.seconds
             samples = self._planner.samples(*position, part)
             ordered = perf_counter()

@@ -189,7 +189,7 @@ class Prepared:
             rows = cast("RowShards", self.opened)
             pictures = Pictures(self.settings.frames, sharers=sharers)
             return cast("Assembler", RowAssembler(rows, pictures, tolerant=self.settings.on_error.tolerant))
-        if self.opened.portion is not None:
+        if self.opened.is_ranged:
             return RangeAssembler(self.survey, self.opened)
         return Assembler(self.survey, self.opened)
 

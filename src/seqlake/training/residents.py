@@ -6,15 +6,94 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from seqlake.errors import SeqlakeError
+from seqlake.training.cache import Cache
+from seqlake.training.fetching.ahead import Fetcher
+from seqlake.training.shard_cache import InFolder, InMemory, Room, ShardCache
 from seqlake.training.telemetry import Fetched
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection, Sequence
+    from os import PathLike
 
-    from seqlake.protocols import Ints
-    from seqlake.training.fetching.ahead import Fetcher
-    from seqlake.training.shard_cache import LocalShard
+    from numpy.typing import NDArray
+
+    from seqlake.protocols import Ints, Shard
+    from seqlake.spec.schema import Schema
+    from seqlake.training.fetching.transfers import Transfers
+    from seqlake.training.shard_cache import Copies, LocalShard
     from seqlake.training.visits import Visits
+
+_PART = 8  # of the memory allowed that the shards of one portion of samples may take, about: an order needs others too
+
+
+class Copied:
+    """What a loader holds of shards that cannot be read in place, and where; belongs to one process.
+
+    Args:
+        shards: Of the dataset.
+        schema: The columns wanted, with the types that the shards show.
+        cache: Room for copies and for what is decoded.
+        transfers: What reads stores.
+        whole: [shards] False for those that are never copied: their windows are read by range.
+        needs: Whether a shard is read from a copy in memory.
+        decoded: Bytes that all can take in memory beside their copies, decoded; infinite where nobody knows.
+
+    Attributes:
+        residents: The copies in use.
+        in_folder: Whether they lie in a folder, and not in memory.
+        is_fetched: Whether there are any, as far as the first and the last shard tell: to look at all takes long.
+        room: The memory that there is for them and for what is decoded.
+    """
+
+    def __init__(
+        self,
+        shards: Sequence[Shard],
+        schema: Schema,
+        cache: Cache | None,
+        transfers: Transfers,
+        /,
+        *,
+        whole: NDArray[np.bool_],
+        needs: Callable[[Shard], bool],
+        decoded: float = 0,
+    ) -> None:
+        folder: str | PathLike[str] | None = None if cache is None else cache.path
+        self.in_folder = folder is not None
+        self.room = Room((cache if cache is not None and folder is None else Cache()).nbytes)
+        self._in_memory = InMemory(self.room)
+        copies: Copies = self._in_memory
+        if cache is not None and folder is not None:
+            copies = InFolder(ShardCache(folder, limit=cache.nbytes))
+        own = [shard for shard, copied in zip(shards, whole.tolist(), strict=True) if copied]
+        self.is_fetched = self.in_folder or any(_is_copied(shard, needs) for shard in (*own[:1], *own[-1:]))
+        self._nbytes = sum(shard.nbytes for shard in own) if self.is_fetched else 0
+        largest = max((shard.nbytes for shard in own), default=0) if self.is_fetched else 0
+        # One more than there are, since a compressed one comes beside its bytes as they are read.
+        keep = not self.in_folder and self._nbytes + largest + decoded <= self.room.limit
+        self.residents = Residents(Fetcher(shards, schema, copies=copies, transfers=transfers), keep=keep)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that are in use."""
+        return self.room.decoded + self._in_memory.nbytes
+
+    def take_room(self, nbytes: int, /, *, wait: bool = False) -> bool:
+        """Count bytes of memory as decoded, if there is room, if need be instead of copies that nobody uses."""
+        return self._in_memory.take_room(nbytes, wait=wait)
+
+    def portion(self, samples: int, /) -> int | None:
+        """Of so many samples, how many may be prepared together; None where that does not matter."""
+        if not self._nbytes:
+            return None
+        return max(1, int(self.room.limit / _PART / self._nbytes * samples))
+
+
+def _is_copied(shard: Shard, needs: Callable[[Shard], bool]) -> bool:
+    try:
+        return needs(shard)
+    except (SeqlakeError, OSError):
+        return False  # whoever opens it meets the error
 
 
 class Residents:
@@ -22,6 +101,7 @@ class Residents:
 
     Args:
         fetcher: Where they come from.
+        keep: All shards fit at the same time: those that came stay.
 
     Attributes:
         open: Shard number -> the local shard.
@@ -36,9 +116,10 @@ class Residents:
         ```
     """
 
-    def __init__(self, fetcher: Fetcher, /) -> None:
+    def __init__(self, fetcher: Fetcher, /, *, keep: bool = False) -> None:
         self.open: dict[int, LocalShard] = {}
         self._fetcher = fetcher
+        self._keep = keep
         self._visits: Visits | None = None
         self._coming: list[int] | None = None  # what to schedule as soon as one shard is needed
         self._came = False
@@ -66,6 +147,11 @@ class Residents:
             self._fetcher.schedule(self._coming)
             self._coming = None
 
+    def announce(self, shards: Sequence[int], /) -> None:
+        """Say which shards will be come to at once, where no epoch was begun that says so: they come side by side."""
+        if self._visits is None and len(shards) > 1:
+            self._fetcher.schedule(shards)
+
     def come_to(self, shards: Ints, /) -> dict[int, LocalShard]:
         """Take shards that are needed now; those that were not open yet, by number.
 
@@ -90,7 +176,7 @@ class Residents:
 
         Whoever looks into their memory must have let go of it: it may be gone at any time.
         """
-        if self._visits is None:
+        if self._visits is None or self._keep:
             return []
         self._visits = self._visits.after(sample)
         begun = self._visits.begins <= sample

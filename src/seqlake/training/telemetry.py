@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 STAGES = ("order", "open", "locate", "gather", "decode", "transform")
 ORIGINS = ("memory", "mapped", "cache", "range")
-"""Where steps come from: shards decoded into memory, files read in place, copies in the cache's folder, ranges read
-from a store for each window."""
+"""Where steps come from: shards copied or decoded into memory, files read in place, copies in the cache's folder,
+ranges read from a store for each window."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched:
-    """What came from stores: shards for a cache in a folder, windows by range, parts of videos.
+    """What came from stores: shards, windows by range, parts of videos.
 
     Attributes:
         nbytes: Bytes that arrived.
@@ -128,10 +128,10 @@ class Telemetry:
         stages: `order` (which windows), `open` (shards opened and looked at), `locate` (where windows lie), `gather`
             (copying them), `decode` (waiting for frames), `transform` (the user's functions) -> seconds of the
             consumer's thread. What is left of `waited` is the loop itself.
-        nbytes: Bytes of delivered windows by origin: `mapped` files read in place, `memory` that shards were decoded
-            into, `cache` in a folder, `range` read from a store.
-        held: Bytes of decoded shards in memory.
-        fetched: Bytes and requests of stores, hits and misses of a cache in a folder.
+        nbytes: Bytes of delivered windows by origin: `mapped` files read in place, `memory` that shards were copied or
+            decoded into, `cache` in a folder, `range` read from a store.
+        held: Bytes of memory that shards take, copied or decoded.
+        fetched: Bytes and requests of stores, hits and misses of the cache.
         files: Bytes and requests of stores for videos and images that are files, of which only parts are read.
         frames_decoded: Frames decoded; those that windows of a batch share count once.
         frames_delivered: Frames in batches.
@@ -190,7 +190,7 @@ class Telemetry:
             "bytes      " + (", ".join(f"{name} {_size(count)}" for name, count in self.nbytes.items()) or "none"),
         ]
         if self.held:
-            lines.append(f"in memory  {_size(self.held)} of decoded shards")
+            lines.append(f"in memory  {_size(self.held)} of shards")
         fetched = self.fetched
         shards = fetched.hits + fetched.misses
         if shards or fetched.requests:

@@ -27,7 +27,7 @@ from seqlake.training.fetching import transfers as moving
 from seqlake.training.fetching.ahead import Fetcher
 from seqlake.training.fetching.by_range import Steps, asked_bytes, look, read_steps
 from seqlake.training.fetching.transfers import Piece, Transfers
-from seqlake.training.shard_cache import ShardCache, sources
+from seqlake.training.shard_cache import InFolder, ShardCache, sources
 
 from ..faulty import Proxy, always_well  # noqa: TID252 - tests are no package that could be named
 from ..sharing import on_disk  # noqa: TID252 - the same
@@ -105,7 +105,7 @@ def fetching(tmp_path):
         patience = options.pop("patience", 20)
         cache = ShardCache(tmp_path / "cache", limit=limit, patience=patience)
         transfers = Transfers(patience=patience, **{k: options.pop(k) for k in ("threads", "budget") if k in options})
-        fetcher = Fetcher(remote.shards, SCHEMA.select(columns), cache=cache, transfers=transfers, **options)
+        fetcher = Fetcher(remote.shards, SCHEMA.select(columns), copies=InFolder(cache), transfers=transfers, **options)
         made.append((fetcher, cache))
         return fetcher
 
@@ -257,7 +257,7 @@ def test_what_comes_ahead_takes_the_place_of_nothing_needed_sooner(remote, fetch
     for number in range(5):
         with fetcher.take(number) as shard:
             check(shard, data.rows[number])
-            assert on_disk(fetcher._cache) <= fetcher._cache.limit
+            assert on_disk(fetcher._copies.cache) <= fetcher._copies.cache.limit
     assert fetcher.transfers.traffic.nbytes == sum(data.sizes)  # nothing was fetched twice
 
 
@@ -328,7 +328,7 @@ def test_columns_of_a_large_file_come_alone(remote, fetching, monkeypatch) -> No
     fetcher = fetching(data, columns=("sequence_id", "action"))
     with fetcher.take(0) as shard:
         check(shard, data.rows[0], ["action"])
-        assert on_disk(fetcher._cache) < data.sizes[0] // 2
+        assert on_disk(fetcher._copies.cache) < data.sizes[0] // 2
     wanted = sum(12 * len(row["action"]) for row in data.rows[0] if row["action"] is not None)
     assert wanted < data.proxy.nbytes < wanted + 130_000  # the end of the file comes with it
     assert data.sizes[0] > 400_000
@@ -471,7 +471,7 @@ def test_a_forked_child_is_refused_at_once(remote, fetching) -> None:
         code = 1
         try:
             refused = 0
-            for again in (fetcher, Fetcher(data.shards, SCHEMA, cache=fetcher._cache)):
+            for again in (fetcher, Fetcher(data.shards, SCHEMA, copies=fetcher._copies)):
                 try:
                     again.take(1)
                 except ForkedProcessError:
@@ -486,4 +486,4 @@ def test_a_forked_child_is_refused_at_once(remote, fetching) -> None:
         os.kill(child, 9)
         os.waitpid(child, 0)
     assert done == (child, 0)
-    assert fetcher._cache.nbytes() > 0  # and what the child was is gone
+    assert fetcher._copies.cache.nbytes() > 0  # and what the child was is gone

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from seqlake.protocols import Shard
     from seqlake.spec.schema import Schema
-    from seqlake.training.shard_cache import LocalShard, ShardCache
+    from seqlake.training.shard_cache import Copies, LocalShard
 
 _LOOK = 0.5  # seconds between two looks at whether a shard gets on
 _WRITERS = 4  # shards written anew at a time: each has a batch of rows in memory
@@ -49,7 +49,7 @@ class Fetcher:
     Args:
         shards: The dataset's shards.
         schema: The columns wanted, with the types that the shards show.
-        cache: Where local copies lie.
+        copies: Where local copies lie.
         transfers: What reads remote files; it is closed with the fetcher.
         ahead: Shards that are made before they are asked for, at most.
 
@@ -59,8 +59,8 @@ class Fetcher:
 
     Example:
         ```python
-        cache = ShardCache("/nvme/cache", limit=200 * 10**9)
-        with Fetcher(shards, schema.select(columns), cache=cache) as fetcher:
+        copies = InFolder(ShardCache("/nvme/cache", limit=200 * 10**9))
+        with Fetcher(shards, schema.select(columns), copies=copies) as fetcher:
             fetcher.schedule([3, 0, 2, 1])       # in order of first use, again for each later visit
             with fetcher.take(3) as shard:       # a local shard with the same rows
                 flat = shard.open().flat("action")
@@ -73,14 +73,14 @@ class Fetcher:
         schema: Schema,
         /,
         *,
-        cache: ShardCache,
+        copies: Copies,
         transfers: Transfers | None = None,
         ahead: int = 32,
     ) -> None:
         self.fetched = Fetched()
         self._shards = shards
         self._schema = schema
-        self._cache = cache
+        self._copies = copies
         self.transfers = Transfers() if transfers is None else transfers
         self._ahead = ahead
         self._lock = threading.Lock()
@@ -121,14 +121,14 @@ class Fetcher:
             if number in self._upcoming:
                 self._upcoming.remove(number)
         try:
-            held = self._cache.find(source.key)
-            while held is None and self._await(number):
-                held = self._cache.find(source.key)
-            self.fetched.hits += held is not None
-            if held is None:
+            local = self._copies.find(source)
+            while local is None and self._await(number):
+                local = self._copies.find(source)
+            self.fetched.hits += local is not None
+            if local is None:
                 self.fetched.misses += 1
-                held = self._cache.make(source.key, source.fill, name=source)
-                assert held is not None
+                local = self._copies.make(source)
+                assert local is not None
         except Exception as error:
             if passes(error) and not isinstance(error, TimeoutError):
                 raise OSError(errno.EIO, f"{source.name} could not be fetched: {error}") from error
@@ -141,10 +141,10 @@ class Fetcher:
         try:
             self._tell()
             self._begin()
-            return source.local(held)
         except BaseException:
-            held.release()
+            local.release()
             raise
+        return local
 
     def close(self) -> None:
         """End all threads and whatever they were making; shards that were made stay in the cache."""
@@ -180,7 +180,7 @@ class Fetcher:
         """Tell the cache what is needed next, the soonest first."""
         with self._lock:
             soon = list(dict.fromkeys(self._upcoming))[:MOST_NEXT]
-        self._cache.expect([self._key(number) for number in soon])
+        self._copies.expect([self._key(number) for number in soon])
 
     def _begin(self) -> None:
         """Begin to make the next shards that are not there."""
@@ -201,7 +201,7 @@ class Fetcher:
         try:
             self.transfers.check()
             if not self._full:
-                self._cache.make(source.key, source.fill, name=source, ahead=True)
+                self._copies.make(source, ahead=True)
         except NoRoomError:
             self._full = True
         if self._full:

@@ -181,27 +181,29 @@ class Transfers:
         with self._state:
             self._state.notify_all()
 
-    def whole(self, blob: Blob, /) -> memoryview:
-        """All bytes of a blob: mapped, or fetched side by side."""
-        view = blob.view()
-        if view is not None:
-            return view
-        return self.parts(blob, [[0, blob.size]])
+    def parts(self, blob: Blob, ranges: Sequence[Sequence[int]], /, *, came: Callable[[], object] = bool) -> memoryview:
+        """As many bytes as a blob has, of which some ranges are fetched; the others are never touched.
 
-    def parts(self, blob: Blob, ranges: Sequence[Sequence[int]], /) -> memoryview:
-        """As many bytes as a blob has, of which some ranges are fetched; the others are never touched."""
+        Args:
+            blob: What to read.
+            ranges: Pairs of (first byte, end).
+            came: Called whenever some of them have arrived.
+        """
         pieces = pieces_of(blob, ranges)
-        if len(pieces) == 1 and pieces[0].stop - pieces[0].start == blob.size:
-            found: list[memoryview] = []
-            self.each(pieces, lambda _, part: found.append(part))
-            return found[0]  # as it came
-        data = np.empty(blob.size, np.uint8)
+        found: list[memoryview] = []
+        data = np.empty(0, np.uint8)
 
         def put(number: int, part: memoryview) -> None:
-            data[pieces[number].start : pieces[number].stop] = np.frombuffer(part, np.uint8)
+            if len(part) == blob.size:
+                found.append(part)  # as it came
+            else:
+                data[pieces[number].start : pieces[number].stop] = np.frombuffer(part, np.uint8)
+            came()
 
+        if not any(piece.stop - piece.start == blob.size for piece in pieces):
+            data = np.empty(blob.size, np.uint8)
         self.each(pieces, put)
-        return data.data
+        return found[0] if found else data.data
 
     def pause(self, attempt: int, /) -> None:
         """Wait before another attempt: any time up to a bound that doubles, so that many clients do not come at once.

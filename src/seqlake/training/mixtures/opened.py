@@ -55,12 +55,17 @@ class MixOpened:
 
     @property
     def portion(self) -> int | None:
-        """Samples whose windows are read at a time, where some are read by range."""
+        """Samples that may be prepared together; None where that does not matter."""
         return min((member.portion for member in self._members if member.portion is not None), default=None)
 
     @property
+    def is_ranged(self) -> bool:
+        """Whether windows of some shard are read by range."""
+        return any(member.is_ranged for member in self._members)
+
+    @property
     def is_fetched(self) -> bool:
-        """Whether shards are copied to a folder as they are needed."""
+        """Whether shards are copied as they are needed, to a folder or into memory."""
         return any(member.is_fetched for member in self._members)
 
     def expect(self, visits: Visits, sample: int, *, then: Visits | None) -> None:

@@ -91,7 +91,7 @@ class RowAssembler:
                 decoded.append(form)
         step = max(1, int(_PORTION / (max(_LEAST, decoded_bytes) * size)))
         pieces = opened.memory.pieces if ranges else ()
-        origins = {"cache" if opened.is_fetched else "mapped": opened.row_bytes * size}
+        origins = {opened.origin: opened.row_bytes * size}
         return RowChunk(
             samples=samples, size=size, ranges=ranges, decoded=decoded, step=step, origins=origins, pieces=pieces
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from functools import cached_property
 from threading import Lock
 from time import monotonic, perf_counter
@@ -12,16 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.errors import CacheTooSmallError
-from seqlake.files.memory import MemoryBlob
-from seqlake.training.cache import Cache
-from seqlake.training.fetching.ahead import Fetcher
 from seqlake.training.fetching.transfers import Transfers
 from seqlake.training.gather import Memory, torch
-from seqlake.training.residents import Residents
+from seqlake.training.residents import Copied
 from seqlake.training.rows.values import Form
-from seqlake.training.shard_cache import ShardCache
-from seqlake.training.shard_cache.layers import copyable, needs_copy, over
-from seqlake.training.telemetry import Fetched
+from seqlake.training.shard_cache.layers import fits_in_memory, needs_copy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,7 +25,9 @@ if TYPE_CHECKING:
     from seqlake.protocols import Blob, Ints, ShardReader
     from seqlake.spec.schema import Schema
     from seqlake.training.bad_data.damage import Harm
+    from seqlake.training.cache import Cache
     from seqlake.training.survey import Survey
+    from seqlake.training.telemetry import Fetched
     from seqlake.training.visits import Visits
 
 _FRESH = 0.05  # seconds for which a shard that was looked at counts as still the same file
@@ -59,13 +55,12 @@ class RowShards:
         forms: The columns wanted, in the order of batches.
         placed: Those of them whose cells have one shape, and where they lie.
         harms: Row -> what is wrong with it; only with `on_error`.
-        decoded: Bytes of memory that open shards hold.
         seconds: Spent on opening and looking at shards.
 
     Args:
         schema: Of the dataset.
         survey: The dataset, row by row.
-        cache: Room for what must be decompressed, or a folder for copies.
+        cache: Room for copies, in memory or in a folder.
         in_use: Shards that an order needs at any time, about.
     """
 
@@ -74,28 +69,26 @@ class RowShards:
         rows, shards = survey.rows, len(survey.shards)
         self.placed = {form.name: Placed(rows=rows, shards=shards) for form in self.forms if form.shape}
         self.harms: dict[int, list[Harm]] = {}
-        self.decoded = 0
         self.seconds = 0.0
         self._survey = survey
         self._in_use = in_use
         self._lock = Lock()
-        self._readers: OrderedDict[int, ShardReader] = OrderedDict()
-        self._held: dict[int, int] = {}  # open shard -> bytes of memory
+        self._readers: dict[int, ShardReader] = {}
         self._transfers = Transfers()
         self.memory = Memory(busy=self._transfers.is_busy)
         self._blobs: dict[int, list[tuple[Blob, int]]] = {}
         self._seen = np.full(shards, -np.inf)
         self._pinned: list[set[int]] = [set(), set()]  # of the chunk before, and of this one
-        self._residents: Residents | None = None
-        in_memory = cache is None or cache.path is None
-        self._limit = (cache if cache is not None and in_memory else Cache()).nbytes
-        if cache is not None and cache.path is not None:
-            copied = schema.select(survey.singles)
-            self._residents = Residents(
-                Fetcher(
-                    survey.shards, copied, cache=ShardCache(cache.path, limit=cache.nbytes), transfers=self._transfers
-                )
-            )
+        self._needs = needs_copy if cache is not None and cache.path is not None else fits_in_memory
+        self._copied = Copied(
+            survey.shards,
+            schema.select(survey.singles),
+            cache,
+            self._transfers,
+            whole=np.ones(shards, dtype=np.bool_),
+            needs=self._needs,
+        )
+        self._residents = self._copied.residents
         self._checked = False
 
     # ---- which shard, which row
@@ -151,15 +144,11 @@ class RowShards:
         with self._lock:
             found = self._readers.get(shard)
             if found is not None:
-                self._readers.move_to_end(shard)
                 return found
             self._check_room()
             torch()  # a second to import: here it counts as opening
             found = self._readers[shard] = self._read(shard)
             self._place(shard, found)
-            self.decoded += self._held.get(shard, 0)
-            while self.decoded > self._limit and len(self._readers) > 1:
-                self._forget(next(iter(self._readers)))
             return found
 
     def is_flat(self, name: str, rows: Ints) -> bool:
@@ -180,16 +169,10 @@ class RowShards:
 
     def _read(self, shard: int) -> ShardReader:
         own = self._survey.shards[shard]
-        if self._residents is not None and needs_copy(own):
-            self._residents.come_to(np.array([shard]))
-            return self._residents.open[shard].shard.open()
-        files = copyable(own)
-        if files is None:
+        if not self._needs(own):
             return own.open()
-        self._held[shard] = files.nbytes
-        blob = files.packed()
-        data = files.unpacked(self._transfers.whole(blob))
-        return over(own, MemoryBlob(data, location=blob.location)).open()
+        self._residents.come_to(np.array([shard]))
+        return self._residents.open[shard].shard.open()
 
     def _place(self, shard: int, reader: ShardReader) -> None:
         start, stop = self._survey.first_rows[shard : shard + 2].tolist()
@@ -210,7 +193,6 @@ class RowShards:
 
     def _forget(self, shard: int) -> None:
         reader = self._readers.pop(shard)
-        self.decoded -= self._held.pop(shard, 0)
         for placed in self.placed.values():
             placed.how[shard] = _UNKNOWN
         for _, low in self._blobs.pop(shard, ()):
@@ -222,13 +204,14 @@ class RowShards:
         if self._checked:
             return
         self._checked = True
-        files = [copyable(shard) for shard in self._survey.shards] if self._residents is None else []
-        held = [0 if file is None else file.nbytes for file in files]
-        need = sum(sorted(held, reverse=True)[: self._in_use])
-        if need > self._limit:
+        if self._copied.in_folder or not self.is_fetched:
+            return
+        held = [shard.nbytes for shard in self._survey.shards]
+        need, limit = sum(sorted(held, reverse=True)[: self._in_use]), self._copied.room.limit
+        if need > limit:
             raise CacheTooSmallError(
                 f"Shards are compressed or remote, and this order needs about {self._in_use} of {len(held)} at a time: "
-                f"{need / 1e6:,.1f} MB, where {self._limit / 1e6:,.1f} MB of memory are allowed.",
+                f"{need / 1e6:,.1f} MB, where {limit / 1e6:,.1f} MB of memory are allowed.",
                 hint='Give a folder for decompressed copies, Loader(..., cache=Cache("/nvme/cache")), or more memory, '
                 "Cache(limit=...), or let fewer shards be in use: shuffle=Shuffle(lanes=, block=).",
             )
@@ -236,31 +219,43 @@ class RowShards:
     # ---- what passes ask of it
 
     @property
-    def portion(self) -> None:
-        """Samples that are prepared at a time, where that matters: here it does not."""
+    def portion(self) -> int | None:
+        """Samples that may be prepared together; None where that does not matter."""
+        return self._copied.portion(self._survey.rows)
+
+    @property
+    def is_ranged(self) -> bool:
+        """False: rows are not read by range."""
+        return False
 
     @property
     def is_fetched(self) -> bool:
-        """Whether shards are copied to a folder as they are needed."""
-        return self._residents is not None
+        """Whether shards are copied as they are needed, to a folder or into memory."""
+        return self._copied.is_fetched
+
+    @property
+    def origin(self) -> str:
+        """Where samples are copied from; see `telemetry.ORIGINS`."""
+        if not self.is_fetched:
+            return "mapped"
+        return "cache" if self._copied.in_folder else "memory"
+
+    @property
+    def decoded(self) -> int:
+        """Bytes of memory that open shards hold."""
+        return self._copied.nbytes
 
     @property
     def fetched(self) -> Fetched:
         """What came from stores."""
-        if self._residents is not None:
-            return self._residents.fetched()
-        traffic = self._transfers.traffic
-        return Fetched(nbytes=traffic.nbytes, requests=traffic.requests, retries=traffic.retries)
+        return self._residents.fetched()
 
     def expect(self, visits: Visits, sample: int, *, then: Visits | None) -> None:
-        """Say when which shards will be needed: fetch the next ones ahead. For caches in a folder; see `Residents`."""
-        if self._residents is not None:
-            self._residents.begin(visits, sample=sample, then=then)
+        """Say when which shards will be needed: fetch the next ones ahead; see `Residents`."""
+        self._residents.begin(visits, sample=sample, then=then)
 
     def leave(self, sample: int) -> None:
         """Release local copies that no sample from this one on needs soon."""
-        if self._residents is None:
-            return
         before, now = self._pinned
         self._pinned = [now, set()]
         for shard in self._residents.leave(sample, keep=before | now):

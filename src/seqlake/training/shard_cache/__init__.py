@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
-from seqlake.training.shard_cache.cache import NoRoomError, Part, ShardCache
-from seqlake.training.shard_cache.layers import is_remote
-from seqlake.training.shard_cache.sources import LocalShard, Source
+from seqlake.training.shard_cache.cache import Part, ShardCache
+from seqlake.training.shard_cache.layers import copyable, is_remote
+from seqlake.training.shard_cache.local import Copies, InFolder, LocalShard, NoRoomError
+from seqlake.training.shard_cache.memory import InMemory, Room
+from seqlake.training.shard_cache.sources import Source
 
-__all__ = ["LocalShard", "NoRoomError", "Part", "ShardCache", "Source", "is_remote"]
+__all__ = [
+    "Copies",
+    "InFolder",
+    "InMemory",
+    "LocalShard",
+    "NoRoomError",
+    "Part",
+    "Room",
+    "ShardCache",
+    "Source",
+    "copyable",
+    "is_remote",
+]

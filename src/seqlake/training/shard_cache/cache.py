@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import CacheTooSmallError
 from seqlake.training.shard_cache.folder import Folder, allocated
+from seqlake.training.shard_cache.local import NoRoomError
 from seqlake.training.shard_cache.proof import proved, seal
 from seqlake.training.shard_cache.user import FULL, MOST_NEXT, User
 
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _RECORD = 8192  # bytes on disk of what is said about a shard
-
-
-class NoRoomError(Exception):
-    """Nothing that is needed later could make room for a shard that was to be fetched ahead."""
 
 
 class Held:

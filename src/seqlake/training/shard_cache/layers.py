@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 import numpy as np
 
+from seqlake.files.blobs import LocalBlob
 from seqlake.shards.columns import Beside, Columns, Stored
 from seqlake.shards.files import ParquetShard
 from seqlake.shards.parquet.reader import ParquetReader
@@ -75,8 +76,13 @@ def copyable(shard: Shard, /) -> Copyable | None:
     return None if found.in_place else found
 
 
+def fits_in_memory(shard: Shard, /) -> bool:
+    """Whether it is read better from a copy in memory: it is one file that is remote or compressed."""
+    return is_remote(shard) or copyable(shard) is not None
+
+
 def needs_copy(shard: Shard, /) -> bool:
-    """Whether single rows are read better from a local copy: it is remote or compressed."""
+    """Whether single rows are read better from a copy on disk: the same, and those that must be written anew."""
     return is_remote(shard) or not getattr(innermost(shard), "in_place", True)
 
 
@@ -109,7 +115,7 @@ def over(shard: Shard, blob: Blob, /, *, kind: Callable[..., ParquetShard] = Par
 
 
 def _by_range(blob: Blob) -> bool:
-    return blob.view() is None
+    return not isinstance(blob, LocalBlob) and blob.view() is None
 
 
 def beneath_names(shard: Shard, names: list[str], /) -> tuple[list[str], Ints | None, bool]:

@@ -20,15 +20,17 @@ import pyarrow as pa
 
 from seqlake.errors import CacheTooSmallError, CorruptFileError, ShardChangedError
 from seqlake.files.blobs import LocalBlob
-from seqlake.files.ranges import GAP, LARGEST
+from seqlake.files.memory import MemoryBlob
+from seqlake.files.ranges import LARGEST
 from seqlake.shards import parquet
 from seqlake.shards.columns import Columns
 from seqlake.shards.files import ParquetShard, parquet_shard
 from seqlake.shards.parquet.footer import read_footer
-from seqlake.spec.schema import is_list
 from seqlake.training.fetching.transfers import MeteredBlob, passes, pieces_of
+from seqlake.training.shard_cache.extents import FRAME, at_most, of_chunks
 from seqlake.training.shard_cache.folder import allocated
 from seqlake.training.shard_cache.layers import Known, beneath, beneath_names, copyable, innermost, is_remote, over
+from seqlake.training.shard_cache.local import LocalShard
 from seqlake.training.shard_cache.proof import check_pages
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from seqlake.protocols import Blob, Shard
-    from seqlake.shards.parquet.footer import Chunk, Footer
+    from seqlake.shards.parquet.footer import Footer
     from seqlake.spec.schema import Schema
     from seqlake.training.fetching.transfers import Transfers
     from seqlake.training.shard_cache.cache import Held, Part
@@ -48,34 +50,7 @@ FORMAT = 1  # of what lies in the cache; another number, and nothing older is fo
 _Found = TypeVar("_Found")
 _ATTEMPTS = 3  # at a whole shard whose bytes arrived wrong, or that has no transfers of ours to repeat
 _BLOCK = 4096  # bytes that a file system gives at least
-_FRAME = 16 << 10  # bytes of a file of ours, and of each column in it, beside its values
 _MOST = 0.75  # of a file: where as much is wanted, all of it is fetched
-
-
-class LocalShard:
-    """A shard of this machine that stays until it is released; as a context manager, at its end.
-
-    Attributes:
-        shard: The shard: same rows, same order.
-        nbytes: Bytes on disk.
-    """
-
-    def __init__(self, held: Held, shard: Shard, blob: LocalBlob) -> None:
-        self.shard = shard
-        self.nbytes = allocated(held.path.stat())
-        self._held = held
-        self._blob = blob
-
-    def release(self) -> None:
-        """It may be removed from now on; again does nothing."""
-        if self._held.release():
-            self._blob.let_go()
-
-    def __enter__(self) -> Shard:
-        return self.shard
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
 
 
 class Source:
@@ -105,7 +80,6 @@ class Source:
         self.progress = 0
         self._transfers = transfers
         self._writing = nullcontext() if writing is None else writing
-        self._planned: tuple[list[list[int]], list[tuple[int, int]] | None] | None = None
         self._footer: Footer | None = None  # of the copy that was made last, until it is opened
 
     @property
@@ -131,11 +105,60 @@ class Source:
         if held.record["form"] in {"mirror", "copy"}:
             shard = self._over(blob)
             self._footer = None
-            return LocalShard(held, shard, blob)
-        return LocalShard(held, Columns(parquet_shard(blob), self.schema, {}), blob)
+        else:
+            shard = Columns(parquet_shard(blob), self.schema, {})
+
+        def let_go() -> None:
+            if held.release():
+                blob.let_go()
+
+        return LocalShard(shard, nbytes=allocated(held.path.stat()), release=let_go)
+
+    def fetched(self, reserve: Callable[[int], object], /) -> tuple[Shard, int]:
+        """The shard with its bytes in memory, and how many they are; the shard as it is where it is no remote file.
+
+        Args:
+            reserve: Sets so many bytes aside before they are fetched.
+
+        Raises:
+            OSError: It cannot be fetched; names the file and the cause.
+            CorruptFileError: What arrives does not match its checksums, several times over.
+        """
+        files, base = copyable(self.shard), beneath(self.shard)
+        if files is not None:
+            return self._unpacked(files, reserve)
+        if base is None or not is_remote(self.shard):
+            return self.shard, 0
+        ranges, chunks = self._plan(base)
+        nbytes = sum(stop - start for start, stop in ranges)
+        reserve(nbytes)
+
+        def fetch() -> Shard:
+            blob = MemoryBlob(self._bytes(base.blob, ranges), location=base.blob.location)
+            footer, _ = self._checked(blob, chunks)
+            return over(self.shard, blob, kind=partial(Known, footer=footer))
+
+        return self._patiently(base.blob, fetch), nbytes
+
+    def _unpacked(self, files: Copyable, reserve: Callable[[int], object]) -> tuple[Shard, int]:
+        blob = files.packed()
+        apart = blob.view() is None and blob.size != files.nbytes  # what came stays until it is unpacked
+        reserve(files.nbytes + (blob.size if apart else 0))
+
+        def fetch() -> Shard:
+            data = files.unpacked(blob.view() or self._bytes(blob, [[0, blob.size]]))
+            return over(self.shard, MemoryBlob(data, location=blob.location))
+
+        return self._patiently(blob, fetch), files.nbytes
+
+    def _bytes(self, blob: Blob, ranges: Sequence[Sequence[int]]) -> memoryview:
+        return self._transfers.parts(blob, ranges, came=self._get_on)
+
+    def _get_on(self) -> None:
+        self.progress += 1
 
     def fill(self, part: Part, /) -> dict[str, Any]:
-        """Make the local copy.
+        """Make the local copy in a file.
 
         Returns:
             What `local` must know of it.
@@ -148,10 +171,10 @@ class Source:
         """
         files, base = copyable(self.shard), beneath(self.shard)
         if files is not None:
-            return self.patiently(files.packed(), lambda: self._copy(files, part), forget=part.remove)
+            return self._patiently(files.packed(), lambda: self._copy(files, part), forget=part.remove)
         if base is None or not is_remote(self.shard):
             return self._rewrite_patiently(part)
-        record = self.patiently(base.blob, lambda: self._mirror(base, part), forget=part.remove)
+        record = self._patiently(base.blob, lambda: self._mirror(base, part), forget=part.remove)
         mirror = LocalBlob(part.path)
         try:
             if self._readable_in_place(self._over(mirror)):
@@ -175,7 +198,7 @@ class Source:
 
     # ---- as it is
 
-    def patiently(self, blob: Blob, fetch: Callable[[], _Found], /, *, forget: Callable[[], object]) -> _Found:
+    def _patiently(self, blob: Blob, fetch: Callable[[], _Found], /, *, forget: Callable[[], object] = bool) -> _Found:
         """Fetch a file again where its bytes arrived wrong; `forget` what came before."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
@@ -208,46 +231,34 @@ class Source:
 
     def _mirror(self, base: ParquetShard, part: Part) -> dict[str, Any]:
         """Fetch what is wanted of a file to the places it has there."""
-        ranges, chunks = self.plan(base)
+        ranges, chunks = self._plan(base)
         part.reserve(sum(stop - start + 2 * _BLOCK for start, stop in ranges))
         self._fetch(base.blob, ranges, part.path)
         local = LocalBlob(part.path)
         try:
-            self._footer, chunks = self.checked(local, chunks)
+            self._footer, chunks = self._checked(local, chunks)
         finally:
             local.let_go()
         # Other writers' pages need not have checksums.
         return {"form": "mirror", "ranges": ranges, "chunks": chunks if self._footer.has_index else []}
 
-    def checked(self, copy: Blob, chunks: list[tuple[int, int]] | None, /) -> tuple[Footer, list[tuple[int, int]]]:
+    def _checked(self, copy: Blob, chunks: list[tuple[int, int]] | None) -> tuple[Footer, list[tuple[int, int]]]:
         """Footer and wanted chunks of a copy of the file, whose pages are what was written."""
         footer = read_footer(copy)
         chunks = self._wanted(footer) if chunks is None else chunks
         check_pages(footer, chunks)
         return footer, chunks
 
-    def plan(self, base: ParquetShard, /) -> tuple[list[list[int]], list[tuple[int, int]] | None]:
-        """The ranges to fetch of the file, and the chunks wanted; None where it is fetched whole before it is asked."""
-        if self._planned is None:
-            self._planned = self._plan(base)
-        return self._planned
-
     def _plan(self, base: ParquetShard) -> tuple[list[list[int]], list[tuple[int, int]] | None]:
+        """The ranges to fetch of the file, and the chunks wanted; None where it is fetched whole before it is asked."""
         size = base.blob.size
-        if size <= LARGEST or self._all_wanted():
+        if size <= LARGEST or _all_wanted(self.shard, self.schema):
             return [[0, size]], None
         footer = replace(base, blob=MeteredBlob(base.blob, self._transfers)).open().footer
         chunks = self._wanted(footer)
-        ranges = _merged([*_places(footer, chunks), _end(footer)])
+        ranges = of_chunks(footer, chunks)
         most = os.name == "nt" or sum(stop - start for start, stop in ranges) > _MOST * size
         return ([[0, size]] if most else ranges), chunks  # files have no holes on Windows
-
-    def _all_wanted(self) -> bool:
-        """Whether every column that fills a file is wanted, as far as the table's schema says."""
-        if not isinstance(self.shard, Columns):
-            return False
-        large = {name for name, column in self.shard.schema.items() if column.category not in {"scalar", "file"}}
-        return bool(large) and large <= set(self.schema)
 
     def _fetch(self, blob: Blob, ranges: Sequence[Sequence[int]], path: Path) -> None:
         pieces = pieces_of(blob, ranges)
@@ -259,7 +270,7 @@ class Source:
                 left = data
                 while left:
                     left = left[file.write(left) :]
-                self.progress += 1
+                self._get_on()
 
             self._transfers.each(pieces, put)
 
@@ -312,13 +323,13 @@ class Source:
         writer = parquet.create(part.path, self.schema, layout="training")
         names = list(self.schema)
         reader = shard.open()
-        room, rows = beside + _FRAME * (1 + len(names)), 0
+        room, rows = beside + FRAME * (1 + len(names)), 0
         batches = reader.batches(names)
         try:
             for batch in batches:
                 self._transfers.check()
                 rows += batch.num_rows
-                room += _at_most(batch)
+                room += at_most(batch)
                 part.reserve(room)
                 writer.write(batch)
                 self.progress += 1
@@ -326,7 +337,7 @@ class Source:
             writer.close()
         except CacheTooSmallError:
             writer.abort()
-            part.reserve(room + sum(_at_most(batch) for batch in batches))  # fails again, with all that is needed
+            part.reserve(room + sum(at_most(batch) for batch in batches))  # fails again, with all that is needed
             raise
         except BaseException:
             writer.abort()
@@ -342,6 +353,14 @@ class Source:
             )
 
 
+def _all_wanted(shard: Shard, schema: Schema) -> bool:
+    """Whether every column that fills a file is wanted, as far as the table's schema says."""
+    if not isinstance(shard, Columns):
+        return False
+    large = {name for name, column in shard.schema.items() if column.category not in {"scalar", "file"}}
+    return bool(large) and large <= set(schema)
+
+
 def _rewritten(path: Path) -> dict[str, Any]:
     """What is known of a file of our own, after a look at whether the disk gives back what was written."""
     blob = LocalBlob(path)
@@ -352,45 +371,3 @@ def _rewritten(path: Path) -> dict[str, Any]:
     finally:
         blob.let_go()
     return {"form": "training", "chunks": chunks}
-
-
-def _places(footer: Footer, chunks: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    found: list[Chunk] = [footer.chunks[group][leaf] for group, leaf in chunks]
-    return [(chunk.start, chunk.stop) for chunk in found if chunk.stop > chunk.start]
-
-
-def _end(footer: Footer) -> tuple[int, int]:
-    """Everything after the last column chunk: indexes and footer."""
-    ends = [chunk.stop for group in footer.chunks for chunk in group]
-    return max(ends, default=0), footer.blob.size
-
-
-def _merged(ranges: Sequence[tuple[int, int]]) -> list[list[int]]:
-    """Ranges in order, those near each other as one."""
-    merged: list[list[int]] = []
-    for start, stop in sorted(ranges):
-        if merged and start - merged[-1][1] <= GAP:
-            merged[-1][1] = max(merged[-1][1], stop)
-        else:
-            merged.append([start, stop])
-    return merged
-
-
-def _at_most(batch: pa.RecordBatch) -> int:
-    """Bytes that rows can take in a file of ours, with their part of indexes and filters."""
-    rows = int(batch.num_rows)
-    return sum(_column_at_most(column) for column in batch.columns) + rows * (32 + 16 * len(batch.columns))
-
-
-def _column_at_most(column: pa.Array) -> int:
-    lists = 0
-    while is_list(column.type):
-        lists += len(column)
-        column = column.flatten()
-    values: int
-    if pa.types.is_primitive(column.type):
-        values = len(column) * max(4, int(column.type.bit_width) // 8)
-    else:
-        values = 2 * int(column.nbytes) + 8 * len(column)
-    levels = (len(column) + lists) * 3 // 4  # at most 6 bits an entry, for two levels of lists
-    return int((values + levels) * 1.02) + 1024

@@ -1,0 +1,164 @@
+"""Local copies of shards in the memory of one process: bounded, farthest next use goes first."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from seqlake.errors import CacheTooSmallError
+from seqlake.training.shard_cache.local import LocalShard, NoRoomError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from seqlake.protocols import Shard
+    from seqlake.training.shard_cache.sources import Source
+
+_LOOK = 0.5  # seconds between two looks at whether waiting still makes sense
+
+
+@dataclass(slots=True)
+class Room:
+    """Memory that a loader may use for shards that cannot be read in place.
+
+    Attributes:
+        limit: Bytes.
+        decoded: Bytes of it that hold decoded columns.
+    """
+
+    limit: int
+    decoded: int = 0
+
+
+class _Entry(NamedTuple):
+    shard: Shard
+    nbytes: int
+
+
+class InMemory:
+    """Copies in memory; see `Copies`. For threads of one process.
+
+    Args:
+        room: How much there is, and what else takes of it.
+    """
+
+    def __init__(self, room: Room, /) -> None:
+        self._room = room
+        self._changed = threading.Condition()
+        self._entries: dict[str, _Entry] = {}  # the one that was taken longest ago first
+        self._making: dict[str, int] = {}  # key -> bytes set aside
+        self._holders: Counter[str] = Counter()
+        self._next: dict[str, int] = {}  # key -> shards that are needed sooner
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that copies take, those on their way among them."""
+        with self._changed:
+            return self._taken()
+
+    def find(self, source: Source, /) -> LocalShard | None:
+        """One that is there, held; None where it is not."""
+        with self._changed:
+            return self._hold(source.key) if source.key in self._entries else None
+
+    def make(self, source: Source, /, *, ahead: bool = False) -> LocalShard | None:
+        """One, fetched if it is not there; see `Copies.make`."""
+        key = source.key
+        with self._changed:
+            while not ahead and key in self._making:  # by another thread, which gives up by itself
+                self._changed.wait(_LOOK)
+            if key in self._entries or key in self._making:
+                return None if ahead else self._hold(key)
+            self._making[key] = 0
+        try:
+            made = _Entry(*source.fetched(partial(self._reserve, source, ahead=ahead)))
+        except BaseException:
+            with self._changed:
+                del self._making[key]
+                self._changed.notify_all()
+            raise
+        with self._changed:
+            del self._making[key]
+            self._entries[key] = made
+            self._changed.notify_all()
+            return None if ahead else self._hold(key)
+
+    def expect(self, keys: Sequence[str], /) -> None:
+        """Say which are needed next, the soonest first."""
+        with self._changed:
+            self._next = {key: place for place, key in enumerate(keys)}
+
+    def take_room(self, nbytes: int, /, *, wait: bool) -> bool:
+        """Count so many bytes as decoded, and let go of copies that nobody holds for them; whether there was room.
+
+        Args:
+            nbytes: How many.
+            wait: For copies on their way, which can go as soon as they are there.
+        """
+        with self._changed:
+            while not self._free(nbytes - self._left()):
+                if not wait or not self._making:
+                    return False
+                self._changed.wait(_LOOK)
+            self._room.decoded += nbytes
+            return True
+
+    def _hold(self, key: str) -> LocalShard:
+        entry = self._entries[key] = self._entries.pop(key)
+        self._holders[key] += 1
+        return LocalShard(entry.shard, nbytes=entry.nbytes, release=partial(self._let_go, key))
+
+    def _let_go(self, key: str) -> None:
+        with self._changed:
+            self._holders[key] -= 1
+            self._changed.notify_all()
+
+    def _taken(self) -> int:
+        return sum(entry.nbytes for entry in self._entries.values()) + sum(self._making.values())
+
+    def _left(self) -> int:
+        return self._room.limit - self._room.decoded - self._taken()
+
+    def _reserve(self, source: Source, nbytes: int, *, ahead: bool) -> None:
+        key = source.key
+        with self._changed:
+            while not self._free(nbytes - self._left() - self._making[key], than=key if ahead else None):
+                if ahead:
+                    raise NoRoomError
+                held = self._room.decoded + sum(
+                    entry.nbytes for own, entry in self._entries.items() if self._holders[own]
+                )
+                if held + nbytes > self._room.limit or not any(own != key for own in self._making):
+                    raise self._too_small(source, nbytes, held)
+                self._changed.wait(_LOOK)  # what is on its way can go as soon as it is there
+            self._making[key] = nbytes
+
+    def _free(self, nbytes: int, *, than: str | None = None) -> bool:
+        """Let go of so many bytes, or of nothing; only of what is needed later than a key, if one is given."""
+        far = len(self._next)
+        bound = -1 if than is None else self._next.get(than, far)
+        candidates = [(self._next.get(key, far), key) for key in self._entries if not self._holders[key]]
+        candidates.sort(key=lambda one: -one[0])
+        gone: list[str] = []
+        for at, key in candidates:
+            if nbytes <= 0 or (than is not None and at <= bound):
+                break
+            gone.append(key)
+            nbytes -= self._entries[key].nbytes
+        if nbytes > 0:
+            return False
+        for key in gone:
+            del self._entries[key]
+        return True
+
+    def _too_small(self, source: Source, nbytes: int, held: int) -> CacheTooSmallError:
+        least = held + nbytes
+        return CacheTooSmallError(
+            f"{source}: copies of shards may take {self._room.limit} bytes of memory; {held} are in use and this one "
+            f"needs {nbytes} more, so {least} is the least that works.",
+            hint=f'Allow more, Loader(..., cache=Cache(limit={least})), or give a folder, Cache("/nvme/cache"), '
+            "or let fewer shards be in use: shuffle=Shuffle(lanes=, block=).",
+        )
