@@ -13,7 +13,7 @@ from seqlake.training.shard_cache import InFolder, InMemory, Room, ShardCache
 from seqlake.training.telemetry import Fetched
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
     from os import PathLike
 
     from numpy.typing import NDArray
@@ -166,6 +166,14 @@ class Residents:
             if shard not in self.open:
                 come[shard] = self.open[shard] = self._fetcher.take(shard)
         return come
+
+    def give_up(self, shards: Iterable[int], /) -> int | None:
+        """Release the first of these that is open, where no epoch was begun that needs it again; its number."""
+        for shard in () if self._visits is not None else shards:
+            if shard in self.open:
+                self.open.pop(shard).release()
+                return shard
+        return None
 
     def leave(self, sample: int, /, *, keep: Collection[int] = ()) -> list[int]:
         """Release the shards that no sample from this one on needs before they would come again; their numbers.

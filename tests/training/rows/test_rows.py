@@ -241,6 +241,15 @@ def test_compressed_shards_that_do_not_fit_are_refused_with_the_way_out(tmp_path
         check(batch)
 
 
+def test_samples_by_number_need_room_for_one_shard_at_a_time(tmp_path):
+    packed = write(tmp_path / "zstd", compression="zstd")
+    dataset = Loader(packed, window=None, batch_size=4, shuffle=False, cache=Cache(limit=4000)).dataset()
+    assert sum(shard.nbytes for shard in packed.shards()) > 4000
+    for numbers in (range(0, COUNT, 7), range(COUNT - 1, 0, -5)):
+        for number in numbers:
+            check(dataset.batch([number]), [number])
+
+
 @pytest.mark.parametrize("compression", [None, "zstd"])
 @pytest.mark.parametrize("folder", [True, False])
 def test_remote_shards_are_fetched_whole_once(s3_bucket, tmp_path, compression, folder):

@@ -151,6 +151,19 @@ class RowShards:
             self._place(shard, found)
             return found
 
+    def _come_to(self, shard: int) -> None:
+        """Have a copy of a shard, if need be instead of the one that was opened longest ago."""
+        while True:
+            try:
+                self._residents.come_to(np.array([shard]))
+            except CacheTooSmallError:
+                given_up = self._residents.give_up(self._readers)
+                if given_up is None:
+                    raise
+                self._forget(given_up)
+            else:
+                return
+
     def is_flat(self, name: str, rows: Ints) -> bool:
         """Whether the cells of all these rows, which were visited, are copied as they lie."""
         placed = self.placed.get(name)
@@ -171,7 +184,7 @@ class RowShards:
         own = self._survey.shards[shard]
         if not self._needs(own):
             return own.open()
-        self._residents.come_to(np.array([shard]))
+        self._come_to(shard)
         return self._residents.open[shard].shard.open()
 
     def _place(self, shard: int, reader: ShardReader) -> None:
