@@ -275,26 +275,7 @@ def test_what_an_index_names_is_not_discarded(ds, tmp_path: Path, monkeypatch) -
     same(sl.scan(tmp_path / "out"), ds)
 
 
-def test_an_interrupted_export_shows_nothing_and_goes_on(ds, tmp_path: Path, monkeypatch) -> None:
-    real, left = task.run, [2]
-
-    def run(*arguments):
-        left[0] -= 1
-        if left[0] < 0:
-            raise ValidationError("stop")
-        return real(*arguments)
-
-    options = {"to": "mds", "workers": 1, "bytes_per_part": 2000, "work": tmp_path / "work"}
-    with monkeypatch.context() as patch:
-        patch.setattr(task, "run", run)
-        with pytest.raises(ValidationError, match="stop"):
-            sl.convert(ds, tmp_path / "out", **options)
-    assert not (tmp_path / "out" / "index.json").exists()
-    sl.convert(ds, tmp_path / "out", **options)
-    same(sl.scan(tmp_path / "out"), ds)
-
-
-def test_a_failed_export_leaves_nothing(ds, tmp_path: Path, monkeypatch) -> None:
+def stop_after_two_parts(monkeypatch) -> None:
     real, left = task.run, [2]
 
     def run(*arguments):
@@ -304,6 +285,21 @@ def test_a_failed_export_leaves_nothing(ds, tmp_path: Path, monkeypatch) -> None
         return real(*arguments)
 
     monkeypatch.setattr(task, "run", run)
+
+
+def test_an_interrupted_export_shows_nothing_and_goes_on(ds, tmp_path: Path, monkeypatch) -> None:
+    options = {"to": "mds", "workers": 1, "bytes_per_part": 2000, "work": tmp_path / "work"}
+    with monkeypatch.context() as patch:
+        stop_after_two_parts(patch)
+        with pytest.raises(ValidationError, match="stop"):
+            sl.convert(ds, tmp_path / "out", **options)
+    assert not (tmp_path / "out" / "index.json").exists()
+    sl.convert(ds, tmp_path / "out", **options)
+    same(sl.scan(tmp_path / "out"), ds)
+
+
+def test_a_failed_export_leaves_nothing(ds, tmp_path: Path, monkeypatch) -> None:
+    stop_after_two_parts(monkeypatch)
     with pytest.raises(ValidationError, match="stop"):
         sl.convert(ds, tmp_path / "out", to="mds", workers=1, bytes_per_part=2000)
     assert [path for path in (tmp_path / "out").rglob("*") if path.is_file()] == []
