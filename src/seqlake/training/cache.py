@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
@@ -65,6 +65,19 @@ class Cache:
         if match is None or match[2] not in _UNITS:
             raise ValueError(f"Cache limit: expected bytes or a size such as '20 GB', found {self.limit!r}.")
         return int(float(match[1]) * _UNITS[match[2]])
+
+
+def shared(cache: Cache | None, /, *, by: int) -> Cache:
+    """A cache for one of several users of a machine's memory: the default limit is divided, a given one is each's.
+
+    Args:
+        cache: What was asked for; None for the default.
+        by: How many there are.
+    """
+    cache = Cache() if cache is None else cache
+    if cache.path is not None or cache.limit is not None:
+        return cache
+    return replace(cache, limit=cache.nbytes // by)
 
 
 def _counts_pages() -> bool:

@@ -155,9 +155,10 @@ class Loader(Verbs):
 
         Args:
             steps: Step numbers, as in `range(worker, len(loader), workers)`.
-            sharers: Processes of this machine that decode frames at the same time.
+            sharers: Processes of this machine that do so at the same time, each for itself.
         """
         prepared, settings = self._prepared, self._settings
+        prepared.share(sharers)
         assembler = prepared.assembler(sharers=sharers)
         if settings.reuse:
             assembler.reuse_buffers()

@@ -10,6 +10,7 @@ import numpy as np
 
 from seqlake.training.bad_data.damage import Ledger
 from seqlake.training.batches import Assembler
+from seqlake.training.cache import shared
 from seqlake.training.fetching.range_batches import RangeAssembler
 from seqlake.training.frames.ahead import FrameColumns, FrameStream
 from seqlake.training.mixtures.samples import MixPlanner, Mixture, resolved
@@ -47,10 +48,16 @@ class Prepared:
         self.settings = settings
         self._opened: tuple[int, Opened] | None = None
         self._frame_columns: tuple[int, FrameColumns] | None = None
+        self._sharers = 1
+
+    def share(self, users: int, /) -> None:
+        """Say how many, each for itself, open shards on this machine: the memory that none was given is divided."""
+        self._sharers = users
 
     def changed(self, settings: Settings) -> Prepared:
         """The same source with other settings; what does not depend on them is shared."""
         other = Prepared(self.source, settings)
+        other.share(self._sharers)
         if settings.on_error.tolerant == self.settings.on_error.tolerant:
             other._opened = self._opened
             if settings.frames == self.settings.frames and settings.on_error == self.settings.on_error:
@@ -119,11 +126,12 @@ class Prepared:
 
     def _open(self) -> Opened:
         settings = self.settings
+        cache = shared(settings.cache, by=self._sharers)
         if self.survey.by_row:
             shuffle = resolved(settings.shuffle, self.survey.axis.shard_windows)
             in_use = resident(self.survey.axis, shuffle)
-            return cast("Opened", RowShards(self.source.schema, self.survey, settings.cache, in_use=in_use))
-        return Opened(self.source.schema, self.survey, settings.cache, tolerant=settings.on_error.tolerant)
+            return cast("Opened", RowShards(self.source.schema, self.survey, cache, in_use=in_use))
+        return Opened(self.source.schema, self.survey, cache, tolerant=settings.on_error.tolerant)
 
     @cached_property
     def ledger(self) -> Ledger:
@@ -214,4 +222,5 @@ class Prepared:
         return found
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"source": self.source, "settings": self.settings, "_opened": None, "_frame_columns": None}
+        kept = {"source": self.source, "settings": self.settings, "_sharers": self._sharers}
+        return {**kept, "_opened": None, "_frame_columns": None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 import time
 from contextlib import suppress
@@ -230,6 +231,19 @@ def test_an_error_does_not_wait_for_what_hangs(arms, monkeypatch) -> None:
         assert not ended
     finally:
         over.set()
+
+
+def test_worker_processes_and_datasets_divide_the_memory_that_none_was_given(arm, readable) -> None:
+    source = readable(*arm([50] * 4))
+    whole = sl.Cache().nbytes
+    limits = []
+    both = sl.Mix({"a": (source, 1), "b": (source, 1)})
+    for data, cache in ((source, None), (source, sl.Cache(limit=777)), (both, None)):
+        loader = pickle.loads(pickle.dumps(sl.Loader(data, window={"action": range(4)}, batch_size=4, cache=cache)))
+        next(loader.batches(range(1), sharers=3))
+        opened = loader._prepared.opened
+        limits.append([member._copied.room.limit for member in getattr(opened, "_members", [opened])])
+    assert limits == [[whole // 3], [777], [whole // 6] * 2]
 
 
 # ---- the copies themselves

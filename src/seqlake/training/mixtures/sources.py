@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from seqlake.errors import SchemaMismatchError
-from seqlake.training.cache import Cache
 from seqlake.training.mixtures.batches import NAME, NUMBER, MixAssembler
 from seqlake.training.mixtures.opened import MixOpened
 from seqlake.training.mixtures.parts import together
@@ -78,10 +77,15 @@ class PreparedMix(Prepared):
         pinned = copy(mix)
         pinned.sources = sources
         made = cls(cast("Readable", pinned), settings)
-        if settings.cache is None:  # datasets share what is given to a loader that was not told
-            settings = replace(settings, cache=Cache(limit=Cache().nbytes // len(sources)))
         made.members = [Prepared(source, settings) for source in sources.values()]
+        made.share(1)
         return made
+
+    def share(self, users: int, /) -> None:
+        """As for one dataset: here each dataset is a user."""
+        super().share(users)
+        for member in self.members:
+            member.share(users * len(self.members))
 
     @property
     def mix(self) -> Mix:
@@ -93,7 +97,7 @@ class PreparedMix(Prepared):
         if settings.groups is not None:
             raise ValueError("weights: groups are those of one dataset. Give the sources of a Mix their weights there.")
         other = PreparedMix(self.source, settings)
-        other.members = [member.changed(replace(settings, cache=member.settings.cache)) for member in self.members]
+        other.members = [member.changed(settings) for member in self.members]
         if settings.shuffle == self.settings.shuffle and settings.seed == self.settings.seed:
             other.__dict__.update({"mixture": self.mixture} if "mixture" in self.__dict__ else {})
         return other
