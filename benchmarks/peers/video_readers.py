@@ -11,6 +11,7 @@ memory of its own.
 from __future__ import annotations
 
 import json
+import math
 import sys
 import threading
 import time
@@ -241,11 +242,7 @@ class LeRobotDataLoader:
         batches = iter(loader)  # anew each time: workers that wait would go on reading while others are measured
         for _ in range(4 * self.threads):
             next(batches)  # what they read ahead, and their opening of files, is not counted
-        count, begin = 0, time.perf_counter()
-        while (spent := time.perf_counter() - begin) < task["seconds"]:
-            batch = next(batches)
-            count += batch.shape[0] * batch.shape[1] * batch.shape[2]
-        return count / spent, 0.0  # its workers' time is their own
+        return frames_per_second(batches, task["seconds"]), 0.0  # its workers' time is their own
 
     def check(self, expected: np.ndarray, first: int) -> float:
         return Threads(LeRobot, self.plan, self.files, 1).check(expected, first)
@@ -289,15 +286,19 @@ class InSamples:
         batches = (batch for _ in iter(int, 1) for batch in loader)  # epoch after epoch
         for _ in range(4 * self.threads):
             next(batches)  # what workers read ahead, and their opening of files, is not counted
-        count, begin = 0, time.perf_counter()
-        while (spent := time.perf_counter() - begin) < task["seconds"]:
-            batch = next(batches)
-            count += batch.shape[0] * batch.shape[1] * batch.shape[2]
-        return count / spent, 0.0  # its workers' time is their own
+        return frames_per_second(batches, task["seconds"]), 0.0  # its workers' time is their own
 
     def check(self, expected: np.ndarray, first: int) -> float:
         found = decoded([Path(path).read_bytes() for path in self.files["videos"][0]], first, len(expected))
         return float(np.abs(found[0].astype(int) - expected.astype(int)).max())
+
+
+def frames_per_second(batches: Any, seconds: float) -> float:
+    """Of batches [samples, files, frames, ...]."""
+    count, begin = 0, time.perf_counter()
+    while (spent := time.perf_counter() - begin) < seconds:
+        count += math.prod(next(batches).shape[:3])
+    return count / spent
 
 
 def window_of(frames: int, width: int) -> Any:

@@ -17,7 +17,7 @@ from seqlake.formats.l5kit.slices import get_agents_slice_from_frames
 from seqlake.formats.l5kit.store import FRAME_INTERVAL, Store, open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -26,6 +26,26 @@ MAX_MODES = 3
 
 def _coordinates(steps: int, mode: int = 0) -> list[str]:
     return [f"coord_{axis}{mode}{step}" for step in range(steps) for axis in "xy"]
+
+
+def _gt_header(steps: int) -> list[str]:
+    return ["timestamp", "track_id", *(f"avail_{step}" for step in range(steps)), *_coordinates(steps)]
+
+
+def _pred_header(steps: int) -> list[str]:
+    coordinates = [name for mode in range(MAX_MODES) for name in _coordinates(steps, mode)]
+    return ["timestamp", "track_id", *(f"conf_{mode}" for mode in range(MAX_MODES)), *coordinates]
+
+
+def _rows(csv_path: str, header: Callable[[int], list[str]], *, what: str) -> Iterator[tuple[int, list[str]]]:
+    """Each row of a file with such a header, after the number of steps that it has."""
+    with Path(csv_path).open(newline="", encoding="utf-8") as file:
+        reader = csv.reader(file)
+        found = next(reader, [])
+        fixed = len(header(0))
+        steps = (len(found) - fixed) // (len(header(1)) - fixed)
+        _check(found == header(steps), f"the header of {what} of {steps} steps in {csv_path}")
+        yield from ((steps, row) for row in reader)
 
 
 def write_gt_csv(
@@ -46,9 +66,9 @@ def write_gt_csv(
     count, steps = coords.shape[0], coords.shape[1]
     _check(coords.shape == (count, steps, 2) and avails.shape == (count, steps), "coords [n, T, 2] and avails [n, T]")
     _check(timestamps.shape == track_ids.shape == (count,), "n timestamps and n track ids")
-    header = ["timestamp", "track_id", *(f"avail_{step}" for step in range(steps)), *_coordinates(steps)]
-    rows = zip(timestamps, track_ids, avails, coords.reshape(count, -1), strict=True)
-    _write(csv_path, header, ([time, track, *map(str, seen), *_rounded(xy)] for time, track, seen, xy in rows))
+    cells = zip(timestamps, track_ids, avails, coords.reshape(count, -1), strict=True)
+    rows = ([time, track, *map(str, seen), *_rounded(xy)] for time, track, seen, xy in cells)
+    _write(csv_path, _gt_header(steps), rows)
 
 
 def read_gt_csv(csv_path: str) -> Iterator[dict[str, Any]]:
@@ -57,15 +77,9 @@ def read_gt_csv(csv_path: str) -> Iterator[dict[str, Any]]:
     Raises:
         SchemaMismatchError: Not such a file.
     """
-    with Path(csv_path).open(newline="", encoding="utf-8") as file:
-        reader = csv.reader(file)
-        header = next(reader, [])
-        steps = (len(header) - 2) // 3
-        expected = ["timestamp", "track_id", *(f"avail_{step}" for step in range(steps)), *_coordinates(steps)]
-        _check(header == expected, f"the header of a ground truth of {steps} steps in {csv_path}")
-        for row in reader:
-            avail, coord = np.array(row[2 : 2 + steps], np.float64), np.array(row[2 + steps :], np.float64)
-            yield {"track_id": row[1], "timestamp": row[0], "coord": coord.reshape(steps, 2), "avail": avail}
+    for steps, row in _rows(csv_path, _gt_header, what="a ground truth"):
+        avail, coord = np.array(row[2 : 2 + steps], np.float64), np.array(row[2 + steps :], np.float64)
+        yield {"track_id": row[1], "timestamp": row[0], "coord": coord.reshape(steps, 2), "avail": avail}
 
 
 def write_pred_csv(
@@ -97,10 +111,9 @@ def write_pred_csv(
     _check(confs.shape == (count, modes) and np.allclose(confs.sum(axis=-1), 1.0), "confidences that sum to 1")
     wide, sure = np.zeros((count, MAX_MODES, steps, 2), coords.dtype), np.zeros((count, MAX_MODES), confs.dtype)
     wide[:, :modes], sure[:, :modes] = coords, confs
-    header = ["timestamp", "track_id", *(f"conf_{mode}" for mode in range(MAX_MODES))]
-    header += [name for mode in range(MAX_MODES) for name in _coordinates(steps, mode)]
-    rows = zip(timestamps, track_ids, sure, wide.reshape(count, -1), strict=True)
-    _write(csv_path, header, ([time, track, *map(str, conf), *_rounded(xy)] for time, track, conf, xy in rows))
+    cells = zip(timestamps, track_ids, sure, wide.reshape(count, -1), strict=True)
+    rows = ([time, track, *map(str, conf), *_rounded(xy)] for time, track, conf, xy in cells)
+    _write(csv_path, _pred_header(steps), rows)
 
 
 def read_pred_csv(csv_path: str) -> Iterator[dict[str, Any]]:
@@ -109,17 +122,10 @@ def read_pred_csv(csv_path: str) -> Iterator[dict[str, Any]]:
     Raises:
         SchemaMismatchError: Not such a file.
     """
-    with Path(csv_path).open(newline="", encoding="utf-8") as file:
-        reader = csv.reader(file)
-        header = next(reader, [])
-        steps = (len(header) - 2 - MAX_MODES) // (2 * MAX_MODES)
-        expected = ["timestamp", "track_id", *(f"conf_{mode}" for mode in range(MAX_MODES))]
-        expected += [name for mode in range(MAX_MODES) for name in _coordinates(steps, mode)]
-        _check(header == expected, f"the header of predictions of {steps} steps in {csv_path}")
-        for row in reader:
-            conf = np.array(row[2 : 2 + MAX_MODES], np.float64)
-            coords = np.array(row[2 + MAX_MODES :], np.float64).reshape(MAX_MODES, steps, 2)
-            yield {"track_id": row[1], "timestamp": row[0], "coords": coords, "conf": conf}
+    for steps, row in _rows(csv_path, _pred_header, what="predictions"):
+        conf = np.array(row[2 : 2 + MAX_MODES], np.float64)
+        coords = np.array(row[2 + MAX_MODES :], np.float64).reshape(MAX_MODES, steps, 2)
+        yield {"track_id": row[1], "timestamp": row[0], "coords": coords, "conf": conf}
 
 
 def export_zarr_to_csv(
