@@ -1,4 +1,4 @@
-"""The local shards that a pass has open: taken when it comes to them, released when no later sample needs them."""
+"""Copies of shards that a loader has open: taken when it comes to them, released when no later sample needs them."""
 
 from __future__ import annotations
 

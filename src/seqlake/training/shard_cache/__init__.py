@@ -1,4 +1,4 @@
-"""Local copies of shards that cannot be read in place: bounded, shared by processes, farthest next use goes first."""
+"""Copies of shards that cannot be read in place: in a folder that processes share, or in memory; bounded."""
 
 from __future__ import annotations
 

@@ -83,7 +83,6 @@ class InFolder:
 
     def __init__(self, cache: ShardCache, /) -> None:
         self.cache = cache
-        self.expect = cache.expect
 
     def find(self, source: Source, /) -> LocalShard | None:
         """One that is there, held; None where it is not, or is damaged."""
@@ -92,6 +91,10 @@ class InFolder:
     def make(self, source: Source, /, *, ahead: bool = False) -> LocalShard | None:
         """One, made if it is not there; see `ShardCache.make`."""
         return _local(source, self.cache.make(source.key, source.fill, name=source, ahead=ahead))
+
+    def expect(self, keys: Sequence[str], /) -> None:
+        """Say which are needed next, the soonest first."""
+        self.cache.expect(keys)
 
 
 def _local(source: Source, held: Held | None) -> LocalShard | None:

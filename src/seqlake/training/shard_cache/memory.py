@@ -100,7 +100,7 @@ class InMemory:
         """
         with self._changed:
             while not self._free(nbytes - self._left()):
-                if not wait or not self._making:
+                if not wait or not any(self._making.values()):
                     return False
                 self._changed.wait(_LOOK)
             self._room.decoded += nbytes
@@ -131,7 +131,7 @@ class InMemory:
                 held = self._room.decoded + sum(
                     entry.nbytes for own, entry in self._entries.items() if self._holders[own]
                 )
-                if held + nbytes > self._room.limit or not any(own != key for own in self._making):
+                if held + nbytes > self._room.limit or not any(self._making.values()):
                     raise self._too_small(source, nbytes, held)
                 self._changed.wait(_LOOK)  # what is on its way can go as soon as it is there
             self._making[key] = nbytes
