@@ -78,8 +78,11 @@ def test_a_cache_of_too_few_shards_says_so(tmp_path) -> None:
     with Fetcher(shards, sharing.SCHEMA, copies=InFolder(cache)) as fetcher:
         residents = Residents(fetcher)
         residents.begin(visits(order_of(0)))
-        with pytest.raises(CacheTooSmallError, match="least that works"):
+        with pytest.raises(CacheTooSmallError, match="least that works") as refused:
             residents.come_to(np.arange(8))
+        most = visits(order_of(0)).most()
+        (note,) = [note for note in refused.value.__notes__ if "at a time" in note]
+        assert f"up to {most} shards are in use at a time, whose files have {most * shards[0].nbytes} bytes" in note
         residents.close()
     cache.close()
 
@@ -99,3 +102,17 @@ def test_an_epoch_that_begins_in_the_middle_reads_nothing_of_what_lies_before(tm
     assert {number for number, shard in enumerate(shards) if shard.opened} <= later
     assert len(later) < SHARDS
     cache.close()
+
+
+def test_shards_that_come_next_are_not_released_before(tmp_path) -> None:
+    shards = [Small(number) for number in range(SHARDS)]
+    found = visits(order_of(0))
+    late = int(np.argmax(found.begins > STEP))
+    shard, begin = int(found.shards[late]), int(found.begins[late])
+    with Fetcher(shards, sharing.SCHEMA, copies=InFolder(ShardCache(tmp_path / "cache", limit=1 << 30))) as fetcher:
+        residents = Residents(fetcher)
+        residents.begin(found)
+        residents.come_to(np.array([shard]))
+        assert residents.leave(0, until=begin) == []
+        assert residents.leave(0, until=begin - 1) == [shard]
+        residents.close()

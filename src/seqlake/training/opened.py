@@ -98,6 +98,7 @@ class Opened:
             self.transfers,
             whole=~self.ranged.wanted,
             needs=is_remote,
+            samples=len(survey.axis),
             decoded=sum(_decoded_bytes(survey, each, slice(None), unknown=inf) for each in self.cells.values()),
         )
         self._residents = self._copied.residents
@@ -122,11 +123,11 @@ class Opened:
         whole = ~self.ranged.wanted
         self._residents.begin(visits.of(whole), sample=sample, then=None if then is None else then.of(whole))
 
-    def leave(self, sample: int) -> None:
+    def leave(self, sample: int, until: int) -> None:
         """Release local copies that no sample from this one on needs soon; windows found in them are void."""
         before, now = self._pinned
         self._pinned = [now, set()]
-        for shard in self._residents.leave(sample, keep=before | now):
+        for shard in self._residents.leave(sample, until=until, keep=before | now):
             self._ready[shard] = False
             for cells in self.cells.values():
                 self.memory.drop(int(cells.low[shard]))
@@ -166,7 +167,7 @@ class Opened:
     @property
     def portion(self) -> int | None:
         """Samples that may be prepared together; None where that does not matter."""
-        return self._copied.portion(len(self._survey.axis)) if self.ranged.portion is None else self.ranged.portion
+        return self._copied.portion if self.ranged.portion is None else self.ranged.portion
 
     @property
     def is_ranged(self) -> bool:

@@ -60,6 +60,11 @@ class Planner:
         """Samples of a step on this rank."""
         return self._steps.local_batch
 
+    @property
+    def global_batch(self) -> int:
+        """Samples of a step on all ranks."""
+        return self._steps.global_batch
+
     def samples(self, epoch: int, position: int, steps: Ints) -> Samples:
         """The samples of some steps of the pass that begins at a sample of an epoch."""
         further, numbers, valid = self._steps.take(position, steps)
@@ -150,13 +155,16 @@ class Pass:
     def _chunks(self, position: tuple[int, int], steps: range) -> Iterator[Chunk]:
         """Chunks in order; when one is begun, the one before it may still be in use, but no earlier one."""
         before, opened, spent = position[1], self._assembler.opened, self._meter.seconds
-        most = min(_AHEAD, opened.portion or _AHEAD)
+        most = opened.portion or _AHEAD
+        if opened.is_fetched and not opened.is_ranged:  # the samples of other ranks and processes lie between these
+            most = max(1, most * self._local // (self._planner.global_batch * steps.step))
+        most = min(_AHEAD, most)
         for part in parts(steps, self._local, most=most):
             began, opening = perf_counter(), opened.seconds
             samples = self._planner.samples(*position, part)
             ordered = perf_counter()
             if len(samples.numbers) and not (samples.epochs > position[0]).any():
-                opened.leave(before)
+                opened.leave(before, int(samples.numbers.max()))
                 before = int(samples.numbers.min())
             if self._repair is not None:
                 samples = self._repair.signals(samples)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from seqlake.errors import SeqlakeError
+from seqlake.errors import CacheTooSmallError, SeqlakeError
 from seqlake.training.cache import Cache
 from seqlake.training.fetching.ahead import Fetcher
 from seqlake.training.shard_cache import InFolder, InMemory, Room, ShardCache
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from seqlake.training.shard_cache import Copies, LocalShard
     from seqlake.training.visits import Visits
 
-_PART = 8  # of the memory allowed that the shards of one portion of samples may take, about: an order needs others too
+_PART = 32  # of the memory allowed that the shards of one portion of samples may take, about: an order needs others too
 
 
 class Copied:
@@ -37,6 +37,7 @@ class Copied:
         transfers: What reads stores.
         whole: [shards] False for those that are never copied: their windows are read by range.
         needs: Whether a shard is read from a copy in memory.
+        samples: How many all shards have.
         decoded: Bytes that all can take in memory beside their copies, decoded; infinite where nobody knows.
 
     Attributes:
@@ -44,6 +45,7 @@ class Copied:
         in_folder: Whether they lie in a folder, and not in memory.
         is_fetched: Whether there are any, as far as the first and the last shard tell: to look at all takes long.
         room: The memory that there is for them and for what is decoded.
+        portion: Samples that may be prepared together; None where that does not matter.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Copied:
         *,
         whole: NDArray[np.bool_],
         needs: Callable[[Shard], bool],
+        samples: int,
         decoded: float = 0,
     ) -> None:
         folder: str | PathLike[str] | None = None if cache is None else cache.path
@@ -67,11 +70,13 @@ class Copied:
             copies = InFolder(ShardCache(folder, limit=cache.nbytes))
         own = [shard for shard, copied in zip(shards, whole.tolist(), strict=True) if copied]
         self.is_fetched = self.in_folder or any(_is_copied(shard, needs) for shard in (*own[:1], *own[-1:]))
-        self._nbytes = sum(shard.nbytes for shard in own) if self.is_fetched else 0
+        nbytes = sum(shard.nbytes for shard in own) if self.is_fetched else 0
         largest = max((shard.nbytes for shard in own), default=0) if self.is_fetched else 0
         # One more than there are, since a compressed one comes beside its bytes as they are read.
-        keep = not self.in_folder and self._nbytes + largest + decoded <= self.room.limit
-        self.residents = Residents(Fetcher(shards, schema, copies=copies, transfers=transfers), keep=keep)
+        keep = not self.in_folder and nbytes + largest + decoded <= self.room.limit
+        self.portion = max(1, int(self.room.limit / _PART / nbytes * samples)) if nbytes else None
+        fetcher = Fetcher(shards, schema, copies=copies, transfers=transfers)
+        self.residents = Residents(fetcher, keep=keep, slack=2 * (self.portion or 0))
 
     @property
     def nbytes(self) -> int:
@@ -81,12 +86,6 @@ class Copied:
     def take_room(self, nbytes: int, /, *, wait: bool = False) -> bool:
         """Count bytes of memory as decoded, if there is room, if need be instead of copies that nobody uses."""
         return self._in_memory.take_room(nbytes, wait=wait)
-
-    def portion(self, samples: int, /) -> int | None:
-        """Of so many samples, how many may be prepared together; None where that does not matter."""
-        if not self._nbytes:
-            return None
-        return max(1, int(self.room.limit / _PART / self._nbytes * samples))
 
 
 def _is_copied(shard: Shard, needs: Callable[[Shard], bool]) -> bool:
@@ -102,6 +101,7 @@ class Residents:
     Args:
         fetcher: Where they come from.
         keep: All shards fit at the same time: those that came stay.
+        slack: Samples for which a shard stays, about, after it was needed.
 
     Attributes:
         open: Shard number -> the local shard.
@@ -116,10 +116,11 @@ class Residents:
         ```
     """
 
-    def __init__(self, fetcher: Fetcher, /, *, keep: bool = False) -> None:
+    def __init__(self, fetcher: Fetcher, /, *, keep: bool = False, slack: int = 0) -> None:
         self.open: dict[int, LocalShard] = {}
         self._fetcher = fetcher
         self._keep = keep
+        self._slack = slack
         self._visits: Visits | None = None
         self._coming: list[int] | None = None  # what to schedule as soon as one shard is needed
         self._came = False
@@ -162,9 +163,19 @@ class Residents:
         come: dict[int, LocalShard] = {}
         self._came = True
         self._schedule()
-        for shard in np.unique(shards).tolist():
-            if shard not in self.open:
-                come[shard] = self.open[shard] = self._fetcher.take(shard)
+        try:
+            for shard in np.unique(shards).tolist():
+                if shard not in self.open:
+                    come[shard] = self.open[shard] = self._fetcher.take(shard)
+        except CacheTooSmallError as error:
+            if self._visits is not None:
+                sizes = np.array([self._fetcher.nbytes(shard) for shard in self._visits.shards.tolist()], np.int64)
+                held = self._visits.longer(self._slack)
+                error.add_note(
+                    f"From here on up to {held.most()} shards are in use at a time, whose files have "
+                    f"{held.most(sizes)} bytes. loader.plan() says before anything is read how many an order needs."
+                )
+            raise
         return come
 
     def give_up(self, shards: Iterable[int], /) -> int | None:
@@ -175,11 +186,12 @@ class Residents:
                 return shard
         return None
 
-    def leave(self, sample: int, /, *, keep: Collection[int] = ()) -> list[int]:
+    def leave(self, sample: int, /, *, until: int = 0, keep: Collection[int] = ()) -> list[int]:
         """Release the shards that no sample from this one on needs before they would come again; their numbers.
 
         Args:
             sample: Where the epoch is.
+            until: The last sample that is come to next: shards that it needs stay.
             keep: Shards that stay.
 
         Whoever looks into their memory must have let go of it: it may be gone at any time.
@@ -187,7 +199,7 @@ class Residents:
         if self._visits is None or self._keep:
             return []
         self._visits = self._visits.after(sample)
-        begun = self._visits.begins <= sample
+        begun = self._visits.begins <= max(sample, until)
         needed = set(self._visits.shards[begun].tolist())
         left = [shard for shard in self.open if shard not in needed and shard not in keep]
         for shard in left:

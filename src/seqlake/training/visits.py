@@ -42,15 +42,20 @@ class Visits:
         own = shards[self.shards]
         return Visits(shards=self.shards[own], begins=self.begins[own], ends=self.ends[own])
 
+    def longer(self, samples: int, /) -> Visits:
+        """The same, each so many samples longer."""
+        return Visits(shards=self.shards, begins=self.begins, ends=self.ends + samples)
+
     def needed(self, first: int, stop: int, /) -> Ints:
         """Shards that some of the samples may need."""
         found: Ints = np.unique(self.shards[(self.begins < stop) & (self.ends > first)])
         return found
 
-    def most(self) -> int:
-        """Shards that are needed at the same time, at most."""
+    def most(self, sizes: Ints | None = None, /) -> int:
+        """Shards that are needed at the same time, at most; or their bytes, with those of each visit's shard."""
         moments = np.concatenate([self.begins, self.ends])
-        change = np.concatenate([np.ones(len(self.begins), np.int64), np.full(len(self.ends), -1)])
+        sizes = np.ones(len(self.shards), np.int64) if sizes is None else sizes
+        change = np.concatenate([sizes, -sizes])
         order = np.lexsort((change, moments))  # one that ends makes room for one that begins
         return int(np.cumsum(change[order]).max(initial=0))
 

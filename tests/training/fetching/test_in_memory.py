@@ -116,7 +116,7 @@ def test_what_has_no_room_is_not_fetched(arms, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("layout", ["training", "archive"])
-def test_memory_for_a_part_is_enough_where_few_shards_are_in_use(layout, s3_bucket, tmp_path) -> None:
+def test_memory_for_a_part_is_enough_where_few_shards_are_in_use(layout, s3_bucket, tmp_path, asked) -> None:
     there, here = arms_of(1, layout, s3_bucket, tmp_path)
     sizes = [shard.nbytes for shard in here.shards()]
     options = {"window": BOTH, "shuffle": sl.Shuffle(lanes=1, block=20), "batch_size": 8, "seed": 1}
@@ -124,10 +124,14 @@ def test_memory_for_a_part_is_enough_where_few_shards_are_in_use(layout, s3_buck
     assert limit < sum(sizes)
     loader = sl.Loader(there, **options, cache=sl.Cache(limit=limit)).tail("pad")
     local = sl.Loader(here, **options).tail("pad")
+    len(loader)
+    asked.clear()
     for _ in range(2):
         for one, other in zip(local, loader, strict=True):
             assert same([one], [other])
             assert 0 < loader.report().held <= limit
+    # Each shard once an epoch, and of a third epoch what there was room for.
+    assert len([path for _, path in asked if path.endswith(".parquet")]) <= 2 * len(sizes) + limit // min(sizes)
     assert loader.report().nbytes.keys() == {"memory"}
 
 

@@ -93,6 +93,10 @@ class Fetcher:
         self._full = False  # nothing ahead fits until the next shard is taken
         self._makers: ThreadPoolExecutor | None = None
 
+    def nbytes(self, number: int, /) -> int:
+        """Of a shard, as it lies in its store."""
+        return self._shards[number].nbytes
+
     def schedule(self, order: Iterable[int], /) -> None:
         """Say in which order shards will be taken from now on.
 

@@ -74,10 +74,10 @@ class MixOpened:
             later = None if then is None else self._own(number, then)
             member.expect(self._own(number, visits), sample, then=later)
 
-    def leave(self, sample: int) -> None:
+    def leave(self, sample: int, until: int) -> None:
         """Release local copies that no sample from this one on needs soon."""
         for member in self._members:
-            member.leave(sample)
+            member.leave(sample, until)
 
     def pin(self, rows: Ints) -> None:
         """Keep the shards of these rows as long as the chunk under way; see `Opened.pin`."""

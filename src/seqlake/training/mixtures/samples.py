@@ -194,6 +194,11 @@ class MixPlanner:
         """Samples of a step on this rank."""
         return self._steps.local_batch
 
+    @property
+    def global_batch(self) -> int:
+        """Samples of a step on all ranks."""
+        return self._steps.global_batch
+
     def samples(self, epoch: int, position: int, steps: Ints) -> Samples:
         """The samples of some steps of the pass that begins at a sample of an epoch."""
         further, numbers, valid = self._steps.take(position, steps)

@@ -87,6 +87,7 @@ class RowShards:
             self._transfers,
             whole=np.ones(shards, dtype=np.bool_),
             needs=self._needs,
+            samples=rows,
         )
         self._residents = self._copied.residents
         self._checked = False
@@ -234,7 +235,7 @@ class RowShards:
     @property
     def portion(self) -> int | None:
         """Samples that may be prepared together; None where that does not matter."""
-        return self._copied.portion(self._survey.rows)
+        return self._copied.portion
 
     @property
     def is_ranged(self) -> bool:
@@ -267,11 +268,11 @@ class RowShards:
         """Say when which shards will be needed: fetch the next ones ahead; see `Residents`."""
         self._residents.begin(visits, sample=sample, then=then)
 
-    def leave(self, sample: int) -> None:
+    def leave(self, sample: int, until: int) -> None:
         """Release local copies that no sample from this one on needs soon."""
         before, now = self._pinned
         self._pinned = [now, set()]
-        for shard in self._residents.leave(sample, keep=before | now):
+        for shard in self._residents.leave(sample, until=until, keep=before | now):
             if shard in self._readers:
                 self._forget(shard)
 
