@@ -19,6 +19,7 @@ from seqlake.training import passes
 from seqlake.training.cache import Cache
 from seqlake.training.loader import Loader
 from seqlake.training.order import Shuffle
+from seqlake.training.passes import Planner
 from seqlake.training.shard_cache import ShardCache
 from seqlake.training.steps import Steps
 from seqlake.windows.spec import Whole
@@ -147,6 +148,12 @@ def test_a_rank_knows_its_lanes(lanes, batch, world, samples, position) -> None:
         if count:
             _, numbers, _ = steps.take(position, np.arange(count))
             assert set((numbers % lanes).tolist()) <= set(steps.lanes_of(position).tolist())
+
+
+@pytest.mark.parametrize(("lanes", "spread"), [(8, 1), (2, 2), (1, 4)])
+def test_a_portion_counts_other_ranks_where_they_share_lanes(lanes, spread) -> None:
+    steps = Steps(samples=4000, lanes=lanes, global_batch=64, rank=1, world_size=4, tail="drop")
+    assert Planner(None, steps, shuffle=None, seed=0).spread(0) == spread
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

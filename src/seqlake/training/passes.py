@@ -60,10 +60,10 @@ class Planner:
         """Samples of a step on this rank."""
         return self._steps.local_batch
 
-    @property
-    def global_batch(self) -> int:
-        """Samples of a step on all ranks."""
-        return self._steps.global_batch
+    def spread(self, position: int) -> float:
+        """For each sample of this rank, how many there are in the lanes that it takes samples of."""
+        steps = self._steps
+        return steps.global_batch / steps.local_batch * len(steps.lanes_of(position)) / steps.lanes
 
     def samples(self, epoch: int, position: int, steps: Ints) -> Samples:
         """The samples of some steps of the pass that begins at a sample of an epoch."""
@@ -156,8 +156,8 @@ class Pass:
         """Chunks in order; when one is begun, the one before it may still be in use, but no earlier one."""
         before, opened, spent = position[1], self._assembler.opened, self._meter.seconds
         most = opened.portion or _AHEAD
-        if opened.is_fetched and not opened.is_ranged:  # the samples of other ranks and processes lie between these
-            most = max(1, most * self._local // (self._planner.global_batch * steps.step))
+        if opened.is_fetched and not opened.is_ranged:  # samples of other ranks and processes may lie between these
+            most = max(1, int(most / steps.step / self._planner.spread(position[1])))
         most = min(_AHEAD, most)
         for part in parts(steps, self._local, most=most):
             began, opening = perf_counter(), opened.seconds
