@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from seqlake.protocols import Shard
     from seqlake.training.shard_cache.cache import Held, ShardCache
@@ -14,6 +14,23 @@ if TYPE_CHECKING:
 
 class NoRoomError(Exception):
     """Nothing that is needed later could make room for a shard that was to be fetched ahead."""
+
+
+def enough(farthest: Iterable[tuple[int, str, int]], nbytes: int, /, *, beyond: int) -> list[str] | None:
+    """Which copies go to make so many bytes free; None where all that may go are too few, and then none goes.
+
+    Args:
+        farthest: How many shards are needed sooner than each that may go, its key and its bytes; the farthest first.
+        nbytes: What is wanted.
+        beyond: Only those go before which more shards are needed than this.
+    """
+    gone: list[str] = []
+    for at, key, size in farthest:
+        if nbytes <= 0 or at <= beyond:
+            break
+        gone.append(key)
+        nbytes -= size
+    return gone if nbytes <= 0 else None
 
 
 class LocalShard:

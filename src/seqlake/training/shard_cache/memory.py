@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from seqlake.errors import CacheTooSmallError
-from seqlake.training.shard_cache.local import LocalShard, NoRoomError
+from seqlake.training.shard_cache.local import LocalShard, NoRoomError, enough
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -140,19 +140,15 @@ class InMemory:
         """Let go of so many bytes, or of nothing; only of what is needed later than a key, if one is given."""
         far = len(self._next)
         bound = -1 if than is None else self._next.get(than, far)
-        candidates = [(self._next.get(key, far), key) for key in self._entries if not self._holders[key]]
-        candidates.sort(key=lambda one: -one[0])
-        gone: list[str] = []
-        for at, key in candidates:
-            if nbytes <= 0 or (than is not None and at <= bound):
-                break
-            gone.append(key)
-            nbytes -= self._entries[key].nbytes
-        if nbytes > 0:
-            return False
-        for key in gone:
+        candidates = [
+            (self._next.get(key, far), key, entry.nbytes)
+            for key, entry in self._entries.items()
+            if not self._holders[key]
+        ]
+        gone = enough(sorted(candidates, key=lambda one: -one[0]), nbytes, beyond=bound)
+        for key in gone or ():
             del self._entries[key]
-        return True
+        return gone is not None
 
     def _too_small(self, source: Source, nbytes: int, held: int) -> CacheTooSmallError:
         least = held + nbytes

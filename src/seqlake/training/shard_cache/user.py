@@ -8,6 +8,7 @@ import secrets
 from typing import TYPE_CHECKING
 
 from seqlake.training.shard_cache.folder import Claims, Folder, Inventory, write_claims
+from seqlake.training.shard_cache.local import enough
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -103,14 +104,7 @@ class User:
             ),
             reverse=True,
         )
-        gone: list[str] = []
-        for at, _, key in order:
-            if nbytes <= 0 or (than is not None and at <= bound):
-                break
-            gone.append(key)
-            nbytes -= found.entries[key]
-        if nbytes > 0:
-            return False
-        for key in gone:
+        gone = enough(((at, key, found.entries[key]) for at, _, key in order), nbytes, beyond=bound)
+        for key in gone or ():
             self.folder.remove(key)
-        return True
+        return gone is not None
