@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import threading
 import time
+from collections import Counter
 from contextlib import suppress
 
 import numpy as np
@@ -111,7 +113,7 @@ def test_what_has_no_room_is_not_fetched(arms, monkeypatch) -> None:
         batches(there, cache=sl.Cache(limit=1000))
     assert not fetched
     needs = sum(shard.nbytes for shard in there.shards())
-    assert same(batches(there, cache=sl.Cache(limit=3 * needs)), batches(here))
+    assert same(batches(there, cache=sl.Cache(limit=2 * needs)), batches(here))
     assert len(fetched) == 5
 
 
@@ -133,6 +135,25 @@ def test_memory_for_a_part_is_enough_where_few_shards_are_in_use(layout, s3_buck
     # Each shard once an epoch, and of a third epoch what there was room for.
     assert len([path for _, path in asked if path.endswith(".parquet")]) <= 2 * len(sizes) + limit // min(sizes)
     assert loader.report().nbytes.keys() == {"memory"}
+
+
+def test_where_there_is_no_room_a_shard_is_not_looked_at_again(s3_bucket, tmp_path, asked, monkeypatch) -> None:
+    there, here = arms_of(1, "training", s3_bucket, tmp_path)
+    for module in (sources, moving):
+        monkeypatch.setattr(module, "LARGEST", 512)  # every file is asked for its footer first
+    monkeypatch.setattr(extents, "GAP", 64)
+    looks, real = Counter(), Source._wanted
+
+    def wanted(self, footer):
+        looks[self.shard.key] += 1
+        return real(self, footer)
+
+    monkeypatch.setattr(Source, "_wanted", wanted)
+    options = {"window": WINDOW, "shuffle": sl.Shuffle(lanes=1, block=20), "batch_size": 8, "seed": 1}
+    loader = sl.Loader(there, **options, cache=sl.Cache(limit=20_000, fetch="whole")).tail("pad")
+    for one, other in zip(sl.Loader(here, **options).tail("pad"), loader, strict=True):
+        assert same([one], [other])
+    assert set(looks.values()) == {1}
 
 
 def test_shards_come_while_others_are_in_use(arms, asked, monkeypatch) -> None:
@@ -194,6 +215,11 @@ def test_after_a_failure_the_next_loader_reads_all(arms, monkeypatch) -> None:
         batches(there)
     monkeypatch.setattr(Source, "fetched", real)
     assert same(batches(there), batches(here))
+    deadline = time.monotonic() + 10
+    while [one for one in threading.enumerate() if one.name.startswith("seqlake")] and time.monotonic() < deadline:
+        gc.collect()
+        time.sleep(0.01)
+    assert not [one for one in threading.enumerate() if one.name.startswith("seqlake")]
 
 
 def test_bytes_that_arrive_wrong_are_fetched_again_and_told_if_they_stay_so(arms, monkeypatch) -> None:

@@ -80,6 +80,7 @@ class Source:
         self.progress = 0
         self._transfers = transfers
         self._writing = nullcontext() if writing is None else writing
+        self._planned: tuple[list[list[int]], list[tuple[int, int]] | None] | None = None
         self._footer: Footer | None = None  # of the copy that was made last, until it is opened
 
     @property
@@ -254,11 +255,14 @@ class Source:
         size = base.blob.size
         if size <= LARGEST or _all_wanted(self.shard, self.schema):
             return [[0, size]], None
+        if self._planned is not None:  # there was no room for it when it was planned, and each look is a request
+            return self._planned
         footer = replace(base, blob=MeteredBlob(base.blob, self._transfers)).open().footer
         chunks = self._wanted(footer)
         ranges = of_chunks(footer, chunks)
         most = os.name == "nt" or sum(stop - start for start, stop in ranges) > _MOST * size
-        return ([[0, size]] if most else ranges), chunks  # files have no holes on Windows
+        self._planned = ([[0, size]] if most else ranges), chunks  # files have no holes on Windows
+        return self._planned
 
     def _fetch(self, blob: Blob, ranges: Sequence[Sequence[int]], path: Path) -> None:
         pieces = pieces_of(blob, ranges)
@@ -333,7 +337,7 @@ class Source:
                 part.reserve(room)
                 writer.write(batch)
                 self.progress += 1
-            self._check_rows(rows)
+            _check_rows(self, rows)
             writer.close()
         except CacheTooSmallError:
             writer.abort()
@@ -346,11 +350,12 @@ class Source:
             reader.close()
         return _rewritten(part.path)
 
-    def _check_rows(self, rows: int) -> None:
-        if rows != self.shard.rows:
-            raise ShardChangedError(
-                f"{self.name}: expected {self.shard.rows} rows, found {rows}; open the dataset again."
-            )
+
+def _check_rows(source: Source, rows: int) -> None:
+    if rows != source.shard.rows:
+        raise ShardChangedError(
+            f"{source.name}: expected {source.shard.rows} rows, found {rows}; open the dataset again."
+        )
 
 
 def _all_wanted(shard: Shard, schema: Schema) -> bool:
