@@ -15,7 +15,7 @@ from seqlake.training.fetching.transfers import Transfers
 from seqlake.training.gather import Memory, torch
 from seqlake.training.residents import Copied
 from seqlake.training.rows.values import Form
-from seqlake.training.shard_cache.layers import fits_in_memory, needs_copy
+from seqlake.training.shard_cache.layers import copyable, fits_in_memory, needs_copy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -218,9 +218,9 @@ class RowShards:
         if self._checked:
             return
         self._checked = True
-        if self._copied.in_folder or not self.is_fetched:
-            return
-        held = [shard.nbytes for shard in self._survey.shards]
+        # Of other remote files only some columns are fetched, so what they take is known when they are come to.
+        files = [] if self._copied.in_folder else [copyable(shard) for shard in self._survey.shards]
+        held = [0 if file is None else file.nbytes for file in files]
         need, limit = sum(sorted(held, reverse=True)[: self._in_use]), self._copied.room.limit
         if need > limit:
             raise CacheTooSmallError(
