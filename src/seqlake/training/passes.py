@@ -63,7 +63,7 @@ class Planner:
     def spread(self, position: int) -> float:
         """For each sample of this rank, how many there are in the lanes that it takes samples of."""
         steps = self._steps
-        return steps.global_batch / steps.local_batch * len(steps.lanes_of(position)) / steps.lanes
+        return steps.global_batch / max(1, steps.local_batch) * len(steps.lanes_of(position)) / steps.lanes
 
     def samples(self, epoch: int, position: int, steps: Ints) -> Samples:
         """The samples of some steps of the pass that begins at a sample of an epoch."""

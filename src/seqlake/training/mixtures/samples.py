@@ -196,7 +196,7 @@ class MixPlanner:
 
     def spread(self, position: int) -> float:  # noqa: ARG002 - as `Planner.spread`
         """For each sample of this rank, how many there are in all: ranks share the lanes of each part."""
-        return self._steps.global_batch / self._steps.local_batch
+        return self._steps.global_batch / max(1, self._steps.local_batch)
 
     def samples(self, epoch: int, position: int, steps: Ints) -> Samples:
         """The samples of some steps of the pass that begins at a sample of an epoch."""

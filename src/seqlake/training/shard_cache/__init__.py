@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from seqlake.training.shard_cache.cache import Part, ShardCache
-from seqlake.training.shard_cache.layers import copyable, is_remote
+from seqlake.training.shard_cache.layers import is_remote
 from seqlake.training.shard_cache.local import Copies, InFolder, LocalShard, NoRoomError
 from seqlake.training.shard_cache.memory import InMemory, Room
 from seqlake.training.shard_cache.sources import Source
@@ -18,6 +18,5 @@ __all__ = [
     "Room",
     "ShardCache",
     "Source",
-    "copyable",
     "is_remote",
 ]
