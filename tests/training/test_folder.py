@@ -154,6 +154,9 @@ def test_a_rank_knows_its_lanes(lanes, batch, world, samples, position) -> None:
 def test_a_portion_counts_other_ranks_where_they_share_lanes(lanes, spread) -> None:
     steps = Steps(samples=4000, lanes=lanes, global_batch=64, rank=1, world_size=4, tail="drop")
     assert Planner(None, steps, shuffle=None, seed=0).spread(0) == spread
+    without = Steps(samples=4000, lanes=lanes, global_batch=2, rank=0, world_size=4, tail="drop")
+    assert not without.local_batch
+    assert Planner(None, without, shuffle=None, seed=0).spread(0) <= 2
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

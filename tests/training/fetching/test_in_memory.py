@@ -200,6 +200,22 @@ def test_samples_of_a_bucket_come_side_by_side_and_once(s3_bucket, tmp_path, ask
     assert loader.report().held > 0
 
 
+def test_samples_need_room_for_the_columns_that_are_wanted(s3_bucket, tmp_path, monkeypatch) -> None:
+    for module in (sources, moving):
+        monkeypatch.setattr(module, "LARGEST", 512)
+    monkeypatch.setattr(extents, "GAP", 64)
+    put = open_store(s3_bucket.uri, storage=s3_bucket.storage)
+    for number in range(5):
+        path = tmp_path / f"{number}.parquet"
+        noise = [bytes(one) for one in np.random.default_rng(number).integers(0, 256, (10, 5000), np.uint8)]
+        pq.write_table(pa.table({"n": range(number * 10, number * 10 + 10), "noise": noise}), path)
+        put.put(f"wide/{path.name}", path)
+    there = sl.scan(f"{s3_bucket.uri}/wide", storage=s3_bucket.storage)
+    assert sum(shard.nbytes for shard in there.shards()) > 200_000
+    loader = sl.Loader(there, window=["n"], batch_size=5, cache=sl.Cache(limit=40_000))
+    assert sorted(n for batch in loader for n in batch["n"].tolist()) == list(range(50))
+
+
 def test_after_a_failure_the_next_loader_reads_all(arms, monkeypatch) -> None:
     there, here = arms
     bad = there.shards()[2]
