@@ -31,6 +31,7 @@ def _modules(group: str) -> dict[str, str]:
     }
 
 
+@cache  # reading what every installed package says of itself takes milliseconds
 def _installed(group: str) -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=f"seqlake.{group}")}
 

@@ -196,7 +196,7 @@ class Opened:
         self.ranged.look_ahead(unready, self)
         if self.is_fetched:
             self._residents.announce([shard for shard in unready if not self.ranged.wanted[shard]])
-        for shard in unready:
+        for shard in self._residents.soonest(unready):
             with self._lock:  # loaders made from each other share what is open
                 if not self._ready[shard]:
                     self._open(shard)

@@ -13,7 +13,7 @@ from seqlake.training.shard_cache import InFolder, InMemory, Room, ShardCache
 from seqlake.training.telemetry import Fetched
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from os import PathLike
 
     from numpy.typing import NDArray
@@ -177,6 +177,14 @@ class Residents:
                 )
             raise
         return come
+
+    def soonest(self, shards: Sequence[int], /) -> Iterator[int]:
+        """Shards that are come to one by one, in the order in which they come: the next ones come meanwhile."""
+        left = dict.fromkeys(shards)
+        while left:
+            found = self._fetcher.soonest(left)
+            del left[found]
+            yield found
 
     def give_up(self, shards: Iterable[int], /) -> int | None:
         """Release the first of these that is open, where no epoch was begun that needs it again; its number."""

@@ -166,8 +166,10 @@ def test_ours(tmp_path_factory, columns, steps, seed, layout_name, fixed, group,
             expected = [-1 if not cell.is_valid else len(cell.values) for cell in truth[name]]
             assert reader.lengths(name).tolist() == expected
             assert index.decode(written.index).lengths(name).tolist() == expected
+            assert index.lengths(written.index, name).tolist() == expected
         if lists and shape.regular and layout_name == "training":
             assert reader.flat(name) is not None, name
+    assert index.lengths(written.index, "not a column") is None
     assert list(check(open_blob(path))) == []
 
 

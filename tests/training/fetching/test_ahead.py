@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import threading
 import time
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -243,6 +245,43 @@ def test_shards_come_ahead_in_order_and_whole(remote, fetching) -> None:
             check(shard, data.rows[number])
     assert fetcher.fetched.hits >= 3
     assert fetcher.transfers.traffic.nbytes == sum(data.sizes[number] for number in (4, 2, 0, 5))
+
+
+def test_the_soonest_is_what_is_there_then_what_comes_first(remote, fetching, monkeypatch) -> None:
+    data = remote(3)
+    fetcher, part = fetching(data), ObjectBlob.part
+    may_come = [threading.Event() for _ in range(3)]
+
+    def in_turn(blob, *args):
+        assert may_come[int(re.search(r"-(\d)\.parquet", blob.location)[1])].wait(timeout=20)
+        return part(blob, *args)
+
+    monkeypatch.setattr(ObjectBlob, "part", in_turn)
+    assert fetcher.soonest([1, 0]) == 1  # none is on its way
+    fetcher.schedule(range(3))
+    may_come[2].set()
+    assert fetcher.soonest(range(3)) == fetcher.soonest(range(3)) == 2
+    threading.Timer(0.05, may_come[0].set).start()
+    assert fetcher.soonest([1, 0]) == 0
+    assert fetcher.fetched.waited > 0
+    may_come[1].set()
+    for number in (2, 0, 1):
+        with fetcher.take(number) as shard:
+            check(shard, data.rows[number])
+
+
+def test_what_fails_is_told_when_it_is_taken(remote, fetching, monkeypatch) -> None:
+    data = remote(2)
+    fetcher = fetching(data)
+
+    def refused(blob, *_):
+        raise PermissionError(errno.EACCES, "the store refused", blob.location)
+
+    monkeypatch.setattr(ObjectBlob, "part", refused)
+    fetcher.schedule([1])
+    assert fetcher.soonest([1]) == 1
+    with pytest.raises(PermissionError):
+        fetcher.take(1)
 
 
 def test_as_many_shards_come_at_a_time_as_requests_may_be_under_way(remote, fetching, monkeypatch) -> None:
@@ -484,12 +523,17 @@ def test_a_forked_child_is_refused_at_once(remote, fetching) -> None:
         code = 1
         try:
             refused = 0
+            fetcher._making[1] = Future()  # as if it had been on its way when the process was forked
+            try:
+                fetcher.soonest([1])
+            except ForkedProcessError:
+                refused += 1
             for again in (fetcher, Fetcher(data.shards, SCHEMA, copies=fetcher._copies)):
                 try:
                     again.take(1)
                 except ForkedProcessError:
                     refused += 1
-            code = 0 if refused == 2 else 3
+            code = 0 if refused == 3 else 3
         finally:
             os._exit(code)
     deadline = time.monotonic() + 5

@@ -21,6 +21,7 @@ from seqlake.errors import CacheTooSmallError, CorruptFileError
 from seqlake.files.stores import open_store
 from seqlake.training import passes
 from seqlake.training.fetching import transfers as moving
+from seqlake.training.opened import Opened
 from seqlake.training.shard_cache import InMemory, NoRoomError, Room, Source, extents, sources
 
 WINDOW = {"action": range(4)}
@@ -98,6 +99,28 @@ def test_shards_come_side_by_side(arms, monkeypatch) -> None:
     monkeypatch.setattr(moving.Transfers, "parts", parts)
     assert same(batches(there), batches(here))
     assert sorted(met) == [0, 1, 2, 3, 4]
+
+
+def test_what_came_is_looked_into_while_the_rest_comes(arms, monkeypatch) -> None:
+    there, here = arms
+    looked_into, others_are, real, take = [], threading.Event(), moving.Transfers.parts, Opened.take
+
+    def parts(self, blob, ranges, **options):
+        if blob.location.endswith("-1.parquet"):
+            assert others_are.wait(timeout=20)
+        return real(self, blob, ranges, **options)
+
+    def counted(self, reader, shard, names):
+        take(self, reader, shard, names)
+        looked_into.append(shard)
+        if len(looked_into) == 4:
+            others_are.set()
+
+    monkeypatch.setattr(moving.Transfers, "parts", parts)
+    expected = batches(here)
+    monkeypatch.setattr(Opened, "take", counted)
+    assert same(batches(there), expected)
+    assert looked_into[-1] == 1
 
 
 def test_what_has_no_room_is_not_fetched(arms, monkeypatch) -> None:

@@ -40,6 +40,7 @@ _COLUMNS = pa.schema(
         ("steps", pa.list_(pa.int32())),
     ]
 )
+_LENGTHS = ("column", "steps")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -169,6 +170,22 @@ def decode(data: bytes | memoryview, /) -> OffsetIndex:
         headers=_digests(told.get(_HEADERS, b"")),
         levels=dict(zip(columns, levels, strict=True)) if len(levels) == len(columns) else {},
     )
+
+
+def lengths(data: bytes | memoryview, column: str, /) -> Ints | None:
+    """[rows] T of a column, -1 null; None where the index does not know it. Nothing else of it is decoded.
+
+    Raises:
+        CorruptFileError: The bytes are not an index.
+    """
+    options = pa.ipc.IpcReadOptions(use_threads=False, included_fields=list(map(_COLUMNS.names.index, _LENGTHS)))
+    try:
+        (batch,) = pa.ipc.open_stream(pa.py_buffer(data), options=options)
+        names, steps = map(batch.column, _LENGTHS)
+        found = np.asarray(steps[names.to_pylist().index(column)].values, np.int64)
+    except (pa.ArrowException, OSError, ValueError, TypeError, LookupError, AttributeError):
+        return decode(data).lengths(column)  # which says what is wrong
+    return found if found.min(initial=0) >= -1 else decode(data).lengths(column)
 
 
 def _digests(joined: bytes) -> list[bytes]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import threading
 from collections import deque
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
 from concurrent.futures import TimeoutError as WaitTimeoutError
 from dataclasses import dataclass
 from time import monotonic
@@ -16,7 +16,7 @@ from seqlake.training.shard_cache import NoRoomError, Source
 from seqlake.training.shard_cache.user import MOST_NEXT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from seqlake.protocols import Shard
     from seqlake.spec.schema import Schema
@@ -86,7 +86,6 @@ class Fetcher:
         self._lock = threading.Lock()
         self._writing = threading.BoundedSemaphore(_WRITERS)
         self._sources: dict[int, Source] = {}
-        self._keys: dict[int, str] = {}
         self._upcoming: deque[int] = deque()
         self._making: dict[int, Future[None]] = {}
         self._there: set[int] = set()  # made ahead and not taken yet
@@ -150,6 +149,26 @@ class Fetcher:
             raise
         return local
 
+    def soonest(self, numbers: Collection[int], /) -> int:
+        """The shard, of some, to take first: one that is there, else the first to come; waits for it.
+
+        Args:
+            numbers: At least one. Where none of them is on its way, it is the first.
+
+        Raises:
+            ForkedProcessError: In a forked child.
+        """
+        with self._lock:
+            there = [number for number in self._there if number in numbers]
+            coming = {future: number for number, future in self._making.items() if number in numbers}
+        if there or not coming:
+            return next(iter(there or numbers))
+        self.transfers.check()
+        began = monotonic()
+        done, _ = wait(coming, timeout=self.transfers.patience, return_when=FIRST_COMPLETED)
+        self.fetched.waited += monotonic() - began
+        return coming[done.pop()] if done else next(iter(numbers))
+
     def close(self) -> None:
         """End all threads and whatever they were making; shards that were made stay in the cache."""
         makers, self._makers = self._makers, None
@@ -175,16 +194,11 @@ class Fetcher:
                 )
             return self._sources[number]
 
-    def _key(self, number: int) -> str:
-        if number not in self._keys:
-            self._keys[number] = self._source(number).key
-        return self._keys[number]
-
     def _tell(self) -> None:
         """Tell the cache what is needed next, the soonest first."""
         with self._lock:
             soon = list(dict.fromkeys(self._upcoming))[:MOST_NEXT]
-        self._copies.expect([self._key(number) for number in soon])
+        self._copies.expect([self._source(number).key for number in soon])
 
     def _begin(self) -> None:
         """Begin to make the next shards that are not there."""
@@ -197,7 +211,7 @@ class Fetcher:
                     continue
                 if self._makers is None:
                     # While some write and check what came, the others' requests are under way.
-                    self._makers = ThreadPoolExecutor(2 * self.transfers.threads, thread_name_prefix="seqlake-ahead")
+                    self._makers = ThreadPoolExecutor(self.transfers.threads + 4, thread_name_prefix="seqlake-ahead")
                     end_with_program(self.transfers)
                 self._making[number] = self._makers.submit(self._make, number, source)
 

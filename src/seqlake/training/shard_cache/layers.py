@@ -51,13 +51,15 @@ class Copyable(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known(ParquetShard):
-    """A file whose footer was read already."""
+    """A copy of a file whose footer was read already, and the page headers with it where it has digests of them."""
 
     footer: Footer
 
     def open(self) -> ParquetReader:
         """See `ParquetShard.open`."""
-        return ParquetReader(self.blob, index=self.index, footer=self.footer)
+        own = self.footer.index()
+        checked = own is not None and bool(own.headers)
+        return ParquetReader(self.blob, index=self.index, footer=self.footer, headers=not checked)
 
 
 def innermost(shard: Shard, /) -> Shard:

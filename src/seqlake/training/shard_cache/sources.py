@@ -11,7 +11,7 @@ import json
 import os
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -92,7 +92,7 @@ class Source:
     def __str__(self) -> str:
         return self.name
 
-    @property
+    @cached_property
     def key(self) -> str:
         """32 hex digits that change with the shard's bytes, its rows, the columns wanted and their types."""
         if copyable(self.shard) is not None:  # of all columns, for whoever wants some
