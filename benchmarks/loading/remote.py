@@ -5,11 +5,10 @@ from __future__ import annotations
 import statistics
 import sys
 import tempfile
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from loading.gets import plain_gets
 from loading.runs import run_peer
 from loading.store import BUCKET, COUNTS, Store, serving
 from signals import make_arrays, save_arrays
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 WIDTH = 16
-PARALLEL = 12
 LATENCY, RATE = 0.02, 85e6  # seconds to the first byte, bytes a second of a request: what S3 tells to reckon with
 
 
@@ -42,11 +40,18 @@ def remote(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def of_peer(
-    name: str, args: argparse.Namespace, arrays: Path, folder: Path, store: Store, *, workers: list[int]
+    name: str,
+    args: argparse.Namespace,
+    arrays: Path,
+    folder: Path,
+    store: Store,
+    *,
+    workers: list[int],
+    **only: str,
 ) -> list[dict[str, Any]]:
-    """A peer's epochs; its files are put into the bucket first."""
+    """A peer's epochs, `only` with some settings; its files are put into the bucket first."""
     own = folder / name
-    plan: dict[str, Any] = {"arrays": str(arrays), "folder": str(own), "workers": workers}
+    plan: dict[str, Any] = {"arrays": str(arrays), "folder": str(own), "workers": workers, **only}
     written = own / f"windows-{WIDTH}"
     if not written.exists():
         failed = run_peer(name, {**plan, "tasks": [{"work": "write", "width": WIDTH}]}, args)
@@ -61,24 +66,26 @@ def of_peer(
 
 
 def ours(args: argparse.Namespace, arrays: Path, folder: Path, store: Store) -> dict[str, Any]:
-    rounds = [of_peer("seqlake", args, arrays, folder, store, workers=[0])]  # the server reads its objects
-    if failed := [one for one in rounds[0] if "failed" in one]:
+    first = of_peer("seqlake", args, arrays, folder, store, workers=[0])
+    if failed := [one for one in first if "failed" in one]:
         return {"seqlake": failed}
+    ways = [one["settings"] for one in first]  # each in a process of its own from here on, like the GETs
     data = (folder / "seqlake" / f"windows-{WIDTH}").resolve() / "data"
     sizes = {f"seqlake/data/{path.name}": path.stat().st_size for path in sorted(data.glob("*.parquet"))}
-    rounds.clear()
-    gets, files, ratios, of_files = [], [], [], []
+    rounds, gets, files, ratios, in_lanes, of_files = [], [], [], [], [], []
     for _ in range(args.remote_rounds):
         before = plain(store, sizes)
-        rounds.append(of_peer("seqlake", args, arrays, folder, store, workers=[0]))
+        runs = (of_peer("seqlake", args, arrays, folder, store, workers=[0], settings=way) for way in ways)
+        rounds.append([one for run in runs for one in run])
         gets.append((before + plain(store, sizes)) / 2)
         with tempfile.TemporaryDirectory(dir=folder) as target:
             files.append(plain(store, sizes, target=Path(target)))
         if failed := [one for one in rounds[-1] if "failed" in one]:
             return {"seqlake": failed}
         # What is forgotten is compared with what stays in memory, what is kept in files with copies in a folder.
-        in_memory, in_folder = (one["epochs"][0] for one in rounds[-1])
+        in_memory, in_folder, soon = (one["epochs"][0] for one in rounds[-1])
         ratios.append(gets[-1] / in_memory["seconds"])
+        in_lanes.append(gets[-1] / soon["seconds"])
         of_files.append(files[-1] / in_folder["seconds"])
     middle = sorted(range(len(ratios)), key=ratios.__getitem__)[len(ratios) // 2]
     both = [one["epochs"][0] for one in rounds[middle]]
@@ -88,29 +95,18 @@ def ours(args: argparse.Namespace, arrays: Path, folder: Path, store: Store) -> 
         "plain_gets_s": statistics.median(gets),
         "plain_gets_to_files_s": statistics.median(files),
         "of_plain_gets": statistics.median(ratios),
+        "of_plain_gets_in_lanes": statistics.median(in_lanes),
         "of_gets_to_files": statistics.median(of_files),
         "all_of_plain_gets": ratios,
         "of_least_bytes": max(one["bytes"] for one in both) / sum(sizes.values()),
         "of_least_requests": max(one["requests"] for one in both) / len(sizes),
-        "seqlake": rounds[middle],  # in memory, in a folder
+        "seqlake": rounds[middle],  # in memory, in a folder, in memory in another order
     }
 
 
 def plain(store: Store, sizes: Mapping[str, int], *, target: Path | None = None) -> float:
-    """Seconds of asking for all objects, so many at a time; forgotten, or each kept in a file."""
-    import obstore
+    """Seconds of asking for all objects; forgotten, or each kept in a file."""
     from _running import ready_memory
 
-    bucket = obstore.store.S3Store(BUCKET, **store.storage)
-
-    def get(name: str) -> int:
-        data = obstore.get(bucket, name).bytes()
-        if target is not None:
-            (target / name.rpartition("/")[2]).write_bytes(data)
-        return len(data)
-
     ready_memory(3 * sum(sizes.values()))
-    began = time.perf_counter()
-    with ThreadPoolExecutor(PARALLEL) as pool:
-        assert sum(pool.map(get, sizes)) == sum(sizes.values())
-    return time.perf_counter() - began
+    return plain_gets(BUCKET, store.storage, list(sizes), target=target)

@@ -15,7 +15,7 @@ import threading
 import time
 import urllib.request
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class Store:
     """A bucket of such a server."""
 
     endpoint: str
+    prefixes: set[str] = field(default_factory=set)
 
     @property
     def storage(self) -> dict[str, str]:
@@ -49,16 +50,18 @@ class Store:
     def uri(self, prefix: str) -> str:
         return f"s3://{BUCKET}/{prefix}"
 
-    def put(self, folder: Path, prefix: str) -> list[str]:
-        """Every file of a folder below a prefix; their names in the bucket."""
+    def put(self, folder: Path, prefix: str) -> None:
+        """Every file of a folder below a prefix, once; the server has them in memory then."""
         import obstore
 
+        if prefix in self.prefixes:
+            return
+        self.prefixes.add(prefix)
         store = obstore.store.S3Store(BUCKET, **self.storage)
-        names = []
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-            names.append(f"{prefix}/{path.relative_to(folder).as_posix()}")
-            obstore.put(store, names[-1], path)
-        return names
+            name = f"{prefix}/{path.relative_to(folder).as_posix()}"
+            obstore.put(store, name, path)
+            obstore.get(store, name).bytes()
 
 
 def counts(endpoint: str) -> dict[str, int]:

@@ -3,23 +3,24 @@
     python benchmarks/peers/<peer>_loader.py PLAN.json
 
 A plan has `arrays` (folder of `action.npy`, `obs_state.npy` and `lengths.npy`), `folder` (where the peer keeps its
-files), `workers` (numbers of worker processes to try) and
-`tasks`: `{"work": "windows", "width": 16, "batch": 256, "seconds": 2}`, `{"work": "sequences", ...}`, and `{"work":
-"remote", ...}`, two whole epochs of what lies below `uri` and `web` in a bucket. A peer says how it writes samples and
-how it reads them; what it gives is compared with the arrays. A batch maps names to tensors.
+files), `workers` (numbers of worker processes to try), perhaps `settings` (the one way to read a bucket that is tried),
+and `tasks`: `{"work": "windows", "width": 16, "batch": 256, "seconds": 2}`, `{"work": "sequences", ...}`, and
+`{"work": "remote", ...}`, two whole epochs of what lies below `uri` and `web` in a bucket. A peer says how it writes
+samples and how it reads them; what it gives is compared with the arrays. A batch maps names to tensors.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import urllib.request
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -159,6 +160,8 @@ def main(peer: Peer) -> None:
                 workers=plan["workers"],
             )
             for settings, open_it in peer.ways(source).items():
+                if task["work"] == "remote" and settings != plan.get("settings", settings):
+                    continue
                 head = {
                     "peer": peer.name,
                     "settings": settings,
@@ -223,7 +226,7 @@ def epochs(open_it: Callable[[], Epoch], samples: Samples, plan: dict[str, Any])
                 keep = batch["valid"] if "valid" in batch else slice(None)
                 firsts.append(batch["action"][keep, 0, 0].numpy().copy())
                 count += len(firsts[-1])
-            spent = time.perf_counter() - begin
+            spent, cpu = time.perf_counter() - begin, tree_cpu() - cpu
         grown = max(grown, memory.grown)
         now = asked_of(plan["counts"])
         distinct = np.unique(np.concatenate(firsts))
@@ -234,7 +237,7 @@ def epochs(open_it: Callable[[], Epoch], samples: Samples, plan: dict[str, Any])
                 "first_batch_s": first,
                 "samples": count,
                 "missing": len(samples) - len(distinct),
-                "cpu_s": tree_cpu() - cpu,
+                "cpu_s": cpu,
                 **{name: now[name] - asked[name] for name in now},
             }
         )
@@ -268,8 +271,8 @@ def check(batch: Batch, samples: Samples) -> None:
 
 
 # ---- this process and its children
-def tree() -> list[int]:
-    """Process ids of this one and all its descendants."""
+def tree(pid: int) -> list[int]:
+    """Process ids of one and all its descendants."""
     parents: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):  # noqa: PTH208 - names are what is wanted
         if name.isdigit():
@@ -277,7 +280,7 @@ def tree() -> list[int]:
                 parents.setdefault(int(_stat(name)[1]), []).append(int(name))
             except (OSError, IndexError):
                 continue
-    found, at = [os.getpid()], 0
+    found, at = [pid], 0
     while at < len(found):
         found += parents.get(found[at], [])
         at += 1
@@ -287,7 +290,9 @@ def tree() -> list[int]:
 def tree_cpu() -> float:
     """Seconds of CPU of all of them, and of their children that have ended."""
     ticks = 0
-    for pid in tree():
+    for pid in tree(os.getpid()):
+        if pid in _watchers:
+            continue
         try:
             ticks += sum(map(int, _stat(pid)[11:15]))
         except (OSError, IndexError):
@@ -310,39 +315,50 @@ def memory_of(pid: int) -> int:
     return 0
 
 
-class Memory(threading.Thread):
-    """The most memory that this process and its children have at a time, and what it had before."""
+_watchers: set[int] = set()
 
-    def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self.peak = self.before = 0
-        self.over = threading.Event()
 
-    def run(self) -> None:
-        while not self.over.wait(TICK):
-            self.look()
+class Memory:
+    """The most memory that this process and its children have at a time, and what it had before.
+
+    Another process looks: here it would take time from what is measured.
+    """
 
     @property
     def grown(self) -> int:
         """Bytes that came to it, at most."""
         return self.peak - self.before
 
-    def look(self) -> None:
-        total = 0
-        for pid in tree():
-            try:
-                total += memory_of(pid)
-            except OSError:
-                continue
-        self.peak = max(self.peak, total)
-
     def __enter__(self) -> Self:
-        self.look()
-        self.before = self.peak
-        self.start()
+        command = [sys.executable, __file__, str(os.getpid())]
+        self._watcher = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        _watchers.add(self._watcher.pid)
+        assert self._watcher.stdout
+        self.peak = self.before = int(self._watcher.stdout.readline())
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.look()
-        self.over.set()
-        self.join()
+        told, _ = self._watcher.communicate(timeout=10)  # it ends when its input does
+        self.peak = int(told)
+
+
+def watch(pid: int) -> None:
+    """Print how much memory a process and its children have now, and at the end of the input the most they had."""
+    peak = memory_of_all(pid)
+    print(peak, flush=True)
+    while not select.select([sys.stdin], [], [], TICK)[0]:
+        peak = max(peak, memory_of_all(pid))
+    print(max(peak, memory_of_all(pid)))
+
+
+def memory_of_all(pid: int) -> int:
+    total = 0
+    for one in tree(pid):
+        if one != os.getpid():
+            with suppress(OSError):
+                total += memory_of(one)
+    return total
+
+
+if __name__ == "__main__":
+    watch(int(sys.argv[1]))

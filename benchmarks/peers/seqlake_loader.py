@@ -6,6 +6,8 @@ import os
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+import numpy as np
+import obstore.store  # noqa: F401 - what is imported at the first use is not timed
 import pyarrow as pa
 from _running import COLUMNS, SHARD_BYTES, Epoch, Samples, Source, main
 
@@ -39,8 +41,9 @@ class Seqlake:
 
     def ways(self, source: Source) -> dict[str, Callable[[], Epoch]]:
         columns = list(COLUMNS)
+        windows = int((np.load(source.arrays / "lengths.npy") // max(1, source.width)).sum())
 
-        def open_it(cache: sl.Cache | None = None) -> Epoch:
+        def open_it(cache: sl.Cache | None = None, *, lanes: int = 0) -> Epoch:
             if source.local is not None:
                 dataset, stride = sl.open(source.local), 1
             else:
@@ -49,7 +52,12 @@ class Seqlake:
             window = sl.Whole(columns)
             if source.width:
                 window = sl.Window(dict.fromkeys(columns, range(source.width)), edges="drop", stride=stride)
-            loader = sl.Loader(dataset, window=window, batch_size=source.batch, cache=cache).tail("pad")
+            shuffle: bool | sl.Shuffle = True
+            if lanes:  # as the page on object stores says: blocks of the windows of two shards
+                shuffle = sl.Shuffle(lanes=lanes, block=2 * windows // len(dataset.shards()))
+            loader = sl.Loader(dataset, window=window, batch_size=source.batch, shuffle=shuffle, cache=cache).tail(
+                "pad"
+            )
             batches = loader.torch()
             if source.width:
                 return lambda: batches
@@ -60,6 +68,7 @@ class Seqlake:
         return {
             "as it comes, kept in memory": open_it,
             "sl.Cache(folder)": lambda: open_it(sl.Cache(source.cache)),
+            "sl.Shuffle(lanes=2, block=two shards), kept in memory": lambda: open_it(lanes=2),
         }
 
 
