@@ -218,6 +218,14 @@ def test_checkpoints_give_the_same_versions(table, monkeypatch):
     again = standalone.open(table.root)
     assert {version.id: tables.rows_of(again.snapshot(version)) for version in again.versions()} == rows
     assert list(table.snapshot().check("rows")) == []
+    # A hint is read once: at opening, and the log from there on.
+    opened = standalone.open(table.root)
+    (folder / "last").write_text("3")
+    assert tables.rows_of(opened.snapshot()) == rows[table.snapshot().version.id]
+    for number in range(9, 13):
+        tables.append(table, [f"n{number}"])
+    rows = {version.id: tables.rows_of(table.snapshot(version)) for version in table.versions()}
+    assert tables.rows_of(opened.snapshot()) == rows[table.snapshot().version.id]
     # Without them, with a hint that leads nowhere, and with a torn one, all is as before.
     (folder / "last").write_text("777")
     newest = max(folder.glob("*.arrow"))

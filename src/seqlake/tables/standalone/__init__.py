@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from seqlake.files.locations import is_local
 from seqlake.files.stores import open_store
+from seqlake.tables.standalone.log import Log
 from seqlake.tables.standalone.snapshot import Snapshot
-from seqlake.tables.standalone.table import StandaloneTable, is_there, opened
+from seqlake.tables.standalone.table import StandaloneTable, opened
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,7 +32,7 @@ def matches(location: object, /) -> bool:
     text = os.fspath(location)
     if not isinstance(text, str):
         return False
-    return is_there(open_store(text)) if is_local(text) else True
+    return Log(open_store(text)).is_there() if is_local(text) else True
 
 
 def open(  # noqa: A001 - the name that every table offers

@@ -86,9 +86,17 @@ class Log:
     def __init__(self, store: Store) -> None:
         self.store = store
         self._newest = EMPTY
+        self._hint: bytes | None = None  # as it was when somebody asked whether a dataset is there
         self._records: dict[int, Record] = {}
         self._lock = RLock()  # threads may share a table
         self.in_doubt: set[str] = set()
+
+    def is_there(self) -> bool:
+        """Whether a dataset lies here: versions of ours, or `mixtrain.json`."""
+        # Most who ask read the log next: its hint, which may be old, comes in the time of the other.
+        metadata, hint = read_many(self.store, [names.METADATA, names.LAST])
+        self._hint = hint or b""
+        return any(data is not None for data in (metadata, hint)) or read(self.store, names.version(0)) is not None
 
     def newest(self) -> State:
         """The state of the newest version; its `version` is -1 where there is no log.
@@ -234,7 +242,8 @@ class Log:
         return EMPTY
 
     def _hinted(self) -> State | None:
-        text = (read(self.store, names.LAST) or b"").strip()
+        seen, self._hint = self._hint, None
+        text = (read(self.store, names.LAST) or b"" if seen is None else seen).strip()
         return self._load(int(text)) if text.isdigit() and len(text) <= 20 else None
 
     def _load(self, number: int) -> State | None:

@@ -16,7 +16,7 @@ from seqlake.tables.standalone.collecting import Need, collect, copied_files, wo
 from seqlake.tables.standalone.committing import all_or_nothing, commit_version, discard_undecided
 from seqlake.tables.standalone.conflicts import check_fence
 from seqlake.tables.standalone.identity import Identity
-from seqlake.tables.standalone.log import Log, can_list, read, root_of
+from seqlake.tables.standalone.log import Log, can_list, root_of
 from seqlake.tables.standalone.lookup import ShardIndex
 from seqlake.tables.standalone.plain import plain_state
 from seqlake.tables.standalone.publishing import metadata_is_edited, publish_or_warn, recover
@@ -305,25 +305,21 @@ class StandaloneTable:
                 Path(scratch).rmdir()
 
 
-def is_there(store: Store, /) -> bool:
-    """Whether a dataset lies here: versions of ours, or `mixtrain.json`."""
-    return any(read(store, path) is not None for path in (names.METADATA, names.version(0), names.LAST))
-
-
 def opened(store: Store, /) -> StandaloneTable:
     """The table here.
 
     Raises:
         DatasetNotFoundError: There is none.
     """
-    if not is_there(store):
+    table = StandaloneTable(store)
+    if not table._log.is_there():  # noqa: SLF001 - it is made here
         root = root_of(store)
         raise DatasetNotFoundError(
             f"Expected a dataset at {root}, found no {names.METADATA} and no {names.OURS}/.",
             path=root,
             hint=f"`seqlake init {root}` makes a folder of Parquet files one; sl.scan reads it as it is.",
         )
-    return StandaloneTable(store)
+    return table
 
 
 def _version(record: Record) -> Version:
