@@ -338,12 +338,14 @@ class Memory:
         return self
 
     def __exit__(self, *_: object) -> None:
-        told, _ = self._watcher.communicate(timeout=10)  # it ends when its input does
+        told, _ = self._watcher.communicate(
+            "enough\n", timeout=10
+        )  # workers were forked with its input, and keep it open
         self.peak = int(told)
 
 
 def watch(pid: int) -> None:
-    """Print how much memory a process and its children have now, and at the end of the input the most they had."""
+    """Print how much memory a process and its children have now, and when something is said the most they had."""
     peak = memory_of_all(pid)
     print(peak, flush=True)
     while not select.select([sys.stdin], [], [], TICK)[0]:
