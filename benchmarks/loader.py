@@ -26,6 +26,8 @@ the libraries that know no video a sample holds both files of an episode, and to
 epochs, the first with nothing copied, opening included. Seconds are compared with plain parallel GETs of the same
 objects before and after, whose bytes are forgotten, where seqlake keeps shards in memory, and of GETs that keep them in
 files, where it keeps them in a folder; and once more from a server that answers as slowly as a store that is far away.
+The server has all objects in its memory before. GETs and each way of ours run in fresh processes, ours after an epoch's
+beginning from a local disk. *Two lanes* is the order that the page on object stores recommends for few shards.
 
 *Growth*: a process a size; the first batch, opening included. `torch.randperm` is what shuffling by a table takes.
 """

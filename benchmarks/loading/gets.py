@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
 
 PARALLEL = 12
 
 
-def plain_gets(bucket: str, storage: dict[str, str], names: Sequence[str], *, target: Path | None = None) -> float:
-    """What they take, so many at a time."""
-    plan = {"bucket": bucket, "storage": storage, "names": names, "target": None if target is None else str(target)}
+def plain_gets(bucket: str, storage: dict[str, str], sizes: Mapping[str, int], *, target: Path | None = None) -> float:
+    """What they take, so many at a time; `sizes` says how many bytes each must give."""
+    plan = {"bucket": bucket, "storage": storage, "sizes": sizes, "target": None if target is None else str(target)}
     done = subprocess.run(
         [sys.executable, __file__], input=json.dumps(plan), capture_output=True, text=True, check=True, timeout=300
     )
@@ -33,14 +33,15 @@ def main(plan: dict[str, Any]) -> None:
 
     bucket = obstore.store.S3Store(plan["bucket"], **plan["storage"])
 
-    def get(name: str) -> None:
+    def get(name: str) -> int:
         data = obstore.get(bucket, name).bytes()
         if plan["target"] is not None:
             Path(plan["target"], name.rpartition("/")[2]).write_bytes(data)
+        return len(data)
 
     began = time.perf_counter()
     with ThreadPoolExecutor(PARALLEL) as pool:
-        list(pool.map(get, plan["names"]))
+        assert sum(pool.map(get, plan["sizes"])) == sum(plan["sizes"].values())
     print(time.perf_counter() - began)
 
 

@@ -75,8 +75,9 @@ def ours(args: argparse.Namespace, arrays: Path, folder: Path, store: Store) -> 
     rounds, gets, files, ratios, in_lanes, of_files = [], [], [], [], [], []
     for _ in range(args.remote_rounds):
         before = plain(store, sizes)
-        runs = (of_peer("seqlake", args, arrays, folder, store, workers=[0], settings=way) for way in ways)
-        rounds.append([one for run in runs for one in run])
+        rounds.append([])
+        for way in ways:
+            rounds[-1] += of_peer("seqlake", args, arrays, folder, store, workers=[0], settings=way)
         gets.append((before + plain(store, sizes)) / 2)
         with tempfile.TemporaryDirectory(dir=folder) as target:
             files.append(plain(store, sizes, target=Path(target)))
@@ -109,4 +110,4 @@ def plain(store: Store, sizes: Mapping[str, int], *, target: Path | None = None)
     from _running import ready_memory
 
     ready_memory(3 * sum(sizes.values()))
-    return plain_gets(BUCKET, store.storage, list(sizes), target=target)
+    return plain_gets(BUCKET, store.storage, sizes, target=target)
