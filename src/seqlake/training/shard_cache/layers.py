@@ -51,15 +51,13 @@ class Copyable(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known(ParquetShard):
-    """A copy of a file whose footer was read already, and the page headers with it where it has digests of them."""
+    """A file whose footer was read already."""
 
     footer: Footer
 
     def open(self) -> ParquetReader:
         """See `ParquetShard.open`."""
-        own = self.footer.index()
-        checked = own is not None and bool(own.headers)
-        return ParquetReader(self.blob, index=self.index, footer=self.footer, headers=not checked)
+        return ParquetReader(self.blob, index=self.index, footer=self.footer)
 
 
 def innermost(shard: Shard, /) -> Shard:
