@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from seqlake.files.stores import MemoryBlob, open_blob
@@ -208,6 +208,17 @@ def encoding_of(random, leaf):
     page=st.sampled_from([60, 700, 1 << 20]),
     group=st.sampled_from([1, 3, 1000]),
     page_index=st.booleans(),
+)
+@example(  # D is known from the type alone
+    columns=[Shape("fixed", pa.int8(), 3, "cell")],
+    steps=[0, 0],
+    seed=0,
+    codec="none",
+    dictionary=False,
+    version="1.0",
+    page=1 << 20,
+    group=1000,
+    page_index=False,
 )
 def test_files_by_pyarrow(columns, steps, seed, codec, dictionary, version, page, group, page_index):
     random = np.random.default_rng(seed)

@@ -85,7 +85,7 @@ class _Growing:
     def __init__(self, footer: Footer, name: str, leaf: Leaf, raw_dim: int) -> None:
         self.footer = footer
         self.leaf = leaf
-        self.dim: int | None = raw_dim if leaf.raw else (None if leaf.levels == 2 else 1)
+        self.dim: int | None = raw_dim if leaf.raw else (leaf.fixed if leaf.levels == 2 else 1)
         parquet = footer.metadata.schema.column(footer.leaves[name][0])
         self.deepest = (parquet.max_repetition_level, parquet.max_definition_level)
         self.present = int(footer.schema.field(name).nullable)  # definition level of a cell that is an empty list
