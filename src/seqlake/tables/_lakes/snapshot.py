@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from seqlake.spec.schema import Schema
     from seqlake.tables._lakes.engine import LakeFile, LakeState
     from seqlake.tables._lakes.shelf import Shelf
+    from seqlake.tables.standalone.indexes import IndexFile
 
 
 class LakeSnapshot:
@@ -86,7 +87,11 @@ class LakeSnapshot:
         """[all rows] T of a temporal column in shard order, -1 where null; a shard that no sidecar knows is asked."""
         if column not in self.schema:
             raise KeyError(f"No column is called {column!r}; known are {', '.join(self.schema.names)}.")
-        parts = [self._lengths(shard, file, column) for shard, file in zip(self._shards, self.state.files, strict=True)]
+        known = self.shelf.sidecar.find(self.state.files)
+        parts = [
+            self._lengths(shard, file, column, known.get(file.path))
+            for shard, file in zip(self._shards, self.state.files, strict=True)
+        ]
         return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
     def find_ids(self, ids: Sequence[str], /) -> Ints:
@@ -155,17 +160,10 @@ class LakeSnapshot:
     def _starts(self) -> Ints:
         return np.cumsum([0, *(file.live for file in self.state.files)], dtype=np.int64)
 
-    @cached_property
-    def _offsets(self) -> dict[str, offsets.OffsetIndex]:
-        return {
-            path: offsets.decode(data)
-            for path, known in self.shelf.sidecar.find(self.state.files).items()
-            if (data := known.offsets(path))
-        }
-
-    def _lengths(self, shard: Shard, file: LakeFile, column: str) -> Ints:
-        for stored in file.stored_names(column) if file.path in self._offsets else ():
-            found = self._offsets[file.path].lengths(stored)
+    def _lengths(self, shard: Shard, file: LakeFile, column: str, known: IndexFile | None) -> Ints:
+        data = b"" if known is None else known.offsets(file.path)
+        for stored in file.stored_names(column) if data else ():
+            found = offsets.lengths(data, stored)
             if found is not None and len(found) == file.rows:
                 keep = kept_rows(file)
                 return found if keep is None else found[keep]
