@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import threading
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -284,3 +285,23 @@ def test_buckets_are_opened_scanned_and_said_like_folders(tmp_path: Path, s3_buc
     assert file.read() == b"0123456789"
     with pytest.raises(DatasetNotFoundError):
         sl.scan(f"{uri}/nothing", storage=storage)
+
+
+def test_a_log_without_checkpoints_in_a_bucket_is_listed_in_the_time_of_looking_for_them(
+    s3_bucket, asked, monkeypatch
+) -> None:
+    from seqlake.tables.standalone import log
+
+    uri, storage = s3_bucket
+    ds = sl.create(f"{uri}/arm", SCHEMA, storage=storage)
+    ds.append([{"sequence_id": "ep_0", "task": "pick", "action": [[1, 2], [3, 4]]}])
+    both, listed = threading.Barrier(2, timeout=60), log.names_in
+
+    def meeting(store, folder, /, **options):
+        both.wait()  # for ever, were one asked for after the other
+        return listed(store, folder, **options)
+
+    monkeypatch.setattr(log, "names_in", meeting)
+    asked.clear()
+    assert len(sl.open(f"{uri}/arm", storage=storage)) == 1
+    assert sorted(verb for verb, _ in asked) == ["get"] * 4 + ["list"] * 2  # metadata, hint, two versions

@@ -105,10 +105,10 @@ class Log:
             DamagedTableError: A record that cannot be used.
         """
         with self._lock:
-            state = self._newest
+            state, listed = self._newest, None
             if state.version < 0:
-                state = self._checkpoint(None)
-            self._newest = fold(state, self._after(state.version))
+                state, listed = self._begin()
+            self._newest = fold(state, self._after(state.version, listed))
             return self._newest
 
     def at(self, version: int, /) -> State:
@@ -209,10 +209,11 @@ class Log:
         self._records[number] = record
         return record
 
-    def _after(self, version: int) -> Iterator[Record]:
+    def _after(self, version: int, listed: Sequence[str] | None = None) -> Iterator[Record]:
         """The records that came after a version: probed one by one locally, listed once elsewhere."""
-        if not on_disk(self.store) and can_list(self.store):
-            listed = names_in(self.store, names.VERSIONS, after=f"{version:020d}.json" if version >= 0 else "")
+        if self._is_listed:
+            if listed is None:
+                listed = names_in(self.store, names.VERSIONS, after=f"{version:020d}.json" if version >= 0 else "")
             numbers = [n for name in listed if (n := names.version_number(name)) is not None and n > version]
             if numbers:
                 yield from self.records(version + 1, max(numbers))
@@ -228,10 +229,22 @@ class Log:
             yield known
             number += 1
 
+    @property
+    def _is_listed(self) -> bool:
+        """Whether one request that lists the log is cheaper here than probing for the next version."""
+        return not on_disk(self.store) and can_list(self.store)
+
+    def _begin(self) -> tuple[State, Sequence[str] | None]:
+        """The newest usable checkpoint, and the names of all versions where they came in the time of looking for it."""
+        hint = self._hinted()
+        if hint is not None or not self._is_listed:
+            return self._checkpoint(None) if hint is None else hint, None
+        with ThreadPoolExecutor(1) as pool:
+            versions = pool.submit(names_in, self.store, names.VERSIONS)
+            return self._checkpoint(None), versions.result()
+
     def _checkpoint(self, limit: int | None) -> State:
         """The largest usable checkpoint up to a version; the empty state where there is none."""
-        if limit is None and (hint := self._hinted()) is not None:
-            return hint
         numbers = self.checkpoint_numbers() if can_list(self.store) else []
         for number in reversed(numbers):
             if limit is not None and number > limit:
