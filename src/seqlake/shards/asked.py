@@ -25,8 +25,17 @@ def refuse_unknown(columns: Sequence[str], known: Sequence[str], /, *, path: str
 
 
 def rows_asked(rows: Ints | None, count: int, /) -> Ints:
-    """[n] the row numbers that are meant; None is all of them."""
-    return np.arange(count, dtype=np.int64) if rows is None else np.asarray(rows, np.int64)
+    """[n] the row numbers that are meant; None is all of them.
+
+    Raises:
+        IndexError: One that is not there; none counts from the end.
+    """
+    if rows is None:
+        return np.arange(count, dtype=np.int64)
+    wanted = np.asarray(rows, np.int64)
+    if wanted.size and not (wanted.min() >= 0 and wanted.max() < count):
+        raise IndexError(f"Expected rows of 0 to {count - 1}, found {wanted.min()} to {wanted.max()}.")
+    return wanted
 
 
 def count_only(rows: int, /) -> Iterator[pa.RecordBatch]:

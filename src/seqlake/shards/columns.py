@@ -155,7 +155,7 @@ class ColumnsReader:
         fields = [self.schema.field(name) for name in columns]
         flats = self._all_flat(fields)
         if flats:
-            yield from flat_batches(flats, pa.schema(fields), self._counted(rows))
+            yield from flat_batches(flats, pa.schema(fields), rows_asked(rows, self._shown.rows))
             return
         sources = {name: self._source(name) for name in columns}
         wanted: dict[int, tuple[ShardReader, dict[str, None]]] = {id(self.inner): (self.inner, {})}
@@ -165,7 +165,7 @@ class ColumnsReader:
         streams = {
             key: _Stream(reader.batches(list(names), rows=rows)) for key, (reader, names) in wanted.items() if names
         }
-        total = self._shown.rows if rows is None else len(rows)
+        total = self._shown.rows if rows is None else len(rows_asked(rows, self._shown.rows))
         lead = next(iter(streams.values()), None)  # the shard's own batches, where any are read
         counts = (batch.num_rows for batch in count_only(total)) if lead is None else lead.counts()
         for count in counts:
@@ -190,13 +190,6 @@ class ColumnsReader:
                 return []
             flats.append(flat)
         return flats
-
-    def _counted(self, rows: Ints | None) -> Ints:
-        total = self._shown.rows
-        counted = rows_asked(rows, total)
-        if len(counted) and (counted.min() < 0 or counted.max() >= total):
-            raise IndexError(f"Expected rows of 0 to {total - 1}, found {counted.min()} to {counted.max()}.")
-        return counted
 
     def _shown_cells(self, cells: pa.Array, field: pa.Field) -> pa.Array:
         """Cells of the file as the schema shows them."""

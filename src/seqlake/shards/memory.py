@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.errors import SchemaMismatchError
-from seqlake.shards.asked import count_only
+from seqlake.shards.asked import count_only, rows_asked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -87,9 +87,7 @@ class ArrowReader:
         unknown = [name for name in columns if name not in self._table.schema.names]
         if unknown:
             raise SchemaMismatchError(f"Expected columns among {self._table.schema.names}, found {unknown}.")
-        total = self._table.num_rows if rows is None else len(rows)
-        if rows is not None and total and (rows.min() < 0 or rows.max() >= self._table.num_rows):
-            raise IndexError(f"Expected rows of 0 to {self._table.num_rows - 1}, found {rows.min()} to {rows.max()}.")
+        total = self._table.num_rows if rows is None else len(rows_asked(rows, self._table.num_rows))
         if not columns:
             yield from count_only(total)
             return

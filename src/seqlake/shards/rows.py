@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from seqlake.shards.asked import rows_asked
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -77,9 +79,8 @@ class RowsReader:
         Raises:
             IndexError: A row that is not there.
         """
-        if rows is not None and len(rows) and rows.min() < 0:
-            raise IndexError(f"Expected rows of 0 to {len(self._keep) - 1}, found {rows.min()}.")
-        return self.inner.batches(columns, rows=self._keep if rows is None else self._keep[rows])
+        kept = self._keep if rows is None else self._keep[rows_asked(rows, len(self._keep))]
+        return self.inner.batches(columns, rows=kept)
 
     def flat(self, column: str, /) -> Flat | None:
         """The column without decoding, of the kept rows."""

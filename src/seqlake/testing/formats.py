@@ -137,6 +137,14 @@ class FormatTests:
         with pytest.raises(SchemaMismatchError, match="no such column here"):
             list(reader.batches(["no such column here"]))
 
+    def test_rows_that_are_not_there_are_refused(self, source: Readable) -> None:
+        """Numbers below 0 do not count from the end; one behind the last row is an error too."""
+        shard = source.shards()[0]
+        for missing in (-1, shard.rows):
+            for columns in (source.schema.names[:1], source.schema.names, []):
+                with pytest.raises(IndexError, match="row"):
+                    read(shard, columns, rows=np.array([0, missing], np.int64))
+
 
 def read(shard: Shard, columns: Sequence[str], /, *, rows: Ints | None = None) -> pa.Table:
     """Columns of a shard as one table."""

@@ -144,8 +144,6 @@ class SampleReader:
         """
         refuse_unknown(columns, self._shard.types.names, path=self._shard.place.root)
         wanted = rows_asked(rows, self._shard.rows)
-        if len(wanted) and not (wanted.min() >= 0 and wanted.max() < self._shard.rows):
-            raise IndexError(f"Rows are 0 to {self._shard.rows - 1}, found {wanted.min()} to {wanted.max()}.")
         if not columns:
             yield from count_only(len(wanted))
             return

@@ -80,6 +80,7 @@ class SceneReader:
 
         Raises:
             SchemaMismatchError: A column that is not there.
+            IndexError: A row that is not there.
             CorruptFileError: A chunk that cannot be decoded.
         """
         refuse_unknown(columns, self._shard.types.names, path=self._shard.store.location)

@@ -270,6 +270,7 @@ class TrackReader:
 
         Raises:
             SchemaMismatchError: A column that is not there.
+            IndexError: A row that is not there.
         """
         refuse_unknown(columns, self._shard.types.names, path=self._shard.store.location)
         wanted = rows_asked(rows, self._shard.rows)

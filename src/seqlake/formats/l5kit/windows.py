@@ -243,6 +243,7 @@ class WindowReader:
 
         Raises:
             SchemaMismatchError: A column that is not there.
+            IndexError: A row that is not there.
         """
         refuse_unknown(columns, self._shard.types.names)
         wanted = rows_asked(rows, self._shard.rows)

@@ -77,6 +77,7 @@ class RldsReader:
 
         Raises:
             SchemaMismatchError: A column that is not there.
+            IndexError: A row that is not there.
             CorruptFileError: A record that fails its checksum or is not what `features.json` says.
         """
         refuse_unknown(columns, self._shard.types.names, path=self._blob.location)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from seqlake.errors import CorruptFileError, SchemaMismatchError, SeqlakeError
-from seqlake.shards.asked import count_only
+from seqlake.shards.asked import count_only, rows_asked
 from seqlake.shards.cells import from_flat, takeable
 from seqlake.shards.parquet import index as offsets
 from seqlake.shards.parquet.flatness import flat_of
@@ -122,7 +122,7 @@ class ParquetReader:
             for group in range(len(self.footer.group_rows)):
                 yield from self._group(group, names)
         else:
-            yield from self._picked(names, np.asarray(rows, np.int64))
+            yield from self._picked(names, rows_asked(rows, self.rows))
 
     def close(self) -> None:
         """Forget what was read; the reader may be asked again."""
@@ -238,8 +238,6 @@ class ParquetReader:
 
     def _picked(self, names: list[str], rows: Ints) -> Iterator[pa.RecordBatch]:
         """These rows in bounded batches; row groups without any of them are not touched."""
-        if rows.size and (rows.min() < 0 or rows.max() >= self.rows):
-            raise IndexError(f"Expected rows of 0 to {self.rows - 1}, found {rows.min()} to {rows.max()}.")
         flats = {name: flat for name in names if (flat := self.flat(name)) is not None}
         decode = [name for name in dict.fromkeys(names) if name not in flats]
         ends = np.cumsum(self.footer.group_rows)
