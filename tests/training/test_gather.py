@@ -199,10 +199,16 @@ def test_batches_are_the_same_however_they_are_copied(monkeypatch):
     addresses = random.integers(low, high - 100, 64)
     expected = piece[(addresses - low)[:, None] + np.arange(100)]
     monkeypatch.setattr(gather.Pace, "alone", lambda _: alone[0])
-    ranges = memory.ranges(addresses, 100, size=4, together=True)
+    ranges = memory.ranges(addresses, 100, size=4, together=3)
     for number in range(16):
         busy[0], alone[0] = random.random() < 0.3, random.random() < 0.5
         np.testing.assert_array_equal(ranges.copy(number), expected[4 * number : 4 * number + 4])
+
+
+def test_some_batches_are_copied_at_a_time_but_none_that_are_large():
+    assert gather.batches_together(0) == gather.batches_together(1 << 10) == 16
+    assert gather.batches_together(3 << 20) == 5
+    assert gather.batches_together(16 << 20) == gather.batches_together(1 << 40) == 1
 
 
 @pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="this kernel has no large pages")

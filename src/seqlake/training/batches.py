@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqlake.training.gather import clear
+from seqlake.training.gather import batches_together, clear
 from seqlake.training.telemetry import ORIGINS
 from seqlake.windows.edges import nearest
 from seqlake.windows.spec import Whole, Window
@@ -119,9 +119,7 @@ class Assembler:
     def _origins(self, rows: Ints, shards: Ints, size: int) -> dict[str, float]:
         """Of `size` windows of these rows, of which `shards` says how many are in each."""
         opened = self.opened
-        nbytes = 0.0
-        for track in self._survey.tracks:
-            nbytes += sum(layout.width for layout in opened.cells[track.column].layouts[:1]) * track.width * size
+        nbytes = float(self._window_bytes * size)
         for name in self._survey.cells:
             width = sum(layout.width for layout in opened.cells[name].layouts[:1])
             nbytes += float(opened.cells[name].steps[rows].mean()) * width * size
@@ -129,6 +127,12 @@ class Assembler:
             return {}
         shares = np.bincount(opened.origins, weights=shards, minlength=len(ORIGINS)) / len(rows)
         return {name: nbytes * share for name, share in zip(ORIGINS, shares.tolist(), strict=True) if share}
+
+    @property
+    def _window_bytes(self) -> int:
+        """Bytes of a sample's windows."""
+        kinds = ((track.width, self.opened.cells[track.column].layouts[:1]) for track in self._survey.tracks)
+        return sum(width * layout.width for width, layouts in kinds for layout in layouts)
 
     def reuse_buffers(self) -> None:
         """From now on windows of consecutive steps are written where the batch before was."""
@@ -243,9 +247,8 @@ class Assembler:
                 inside[apart] = False
                 address[apart] = address[np.argmax(inside)]  # any readable one
             cell = cells.layouts[0].stored, (width, *(cells.shape or ()))
-            runs = self.opened.memory.ranges(
-                address, width * stride, size=size, cell=cell, together=self._buffers is None
-            )
+            together = batches_together(self._window_bytes * size) if self._buffers is None else 1
+            runs = self.opened.memory.ranges(address, width * stride, size=size, cell=cell, together=together)
         alone = slice(None) if runs is None else apart
         return Found(
             mask=mask,
@@ -285,8 +288,9 @@ class Assembler:
         stop = min(start + chunk.size, len(rows))
         if found.runs is None:
             return self.picks(cells, rows[start:stop], found.numbers[start:stop])
-        width = track.width * cells.layouts[0].stride
-        out = None if self._buffers is None else self._buffer(track.column, stop - start, width)
+        out = None
+        if self._buffers is not None:
+            out = self._buffer(track.column, stop - start, track.width * cells.layouts[0].stride)
         values = found.runs.copy(number, out=out)
         if len(found.apart):
             low, high = found.apart.searchsorted(start), found.apart.searchsorted(stop)

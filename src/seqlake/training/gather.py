@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 _KEPT = 24 << 20  # bytes of freed memory that stay with the process
 _BLOCK = 1 << 20  # bytes gathered at a time without torch: what is read is still in the cache when it is written
 
-# A call of torch costs more than copying a small batch does, so a few of them are copied by one. They share memory, and
-# who keeps one batch keeps its neighbours: hence few, and none that are large.
-_TOGETHER = 8
-_TOGETHER_BYTES = 4 << 20
+# A call of torch costs more than copying a small batch does, and its threads lose time whenever they begin, so several
+# batches are copied by one. They share memory, and who keeps one batch keeps its neighbours: hence not many, and none
+# that are large. `_KEPT` has room for two portions, as many as are in use at a time.
+_TOGETHER = 16
+_TOGETHER_BYTES = 16 << 20
 
 _TRIES = 3
 _TRIAL = 128  # copies from one trial of the slower way to the next, if it is as fast
@@ -44,6 +45,11 @@ _CLEARLY = 1.1  # times faster, before the way is changed
 def torch() -> Any | None:
     """The torch module where it is installed: it copies on several threads without the interpreter's lock."""
     return import_module("torch") if find_spec("torch") else None
+
+
+def batches_together(nbytes: int, /) -> int:
+    """How many batches, of so many bytes in all columns, are copied at a time."""
+    return max(1, min(_TOGETHER, _TOGETHER_BYTES // max(1, nbytes)))
 
 
 Cell: TypeAlias = "tuple[np.dtype[Any], tuple[int, ...]]"
@@ -100,9 +106,7 @@ class Memory:
         """Everything held: as long as somebody has this, no address in it dangles."""
         return tuple(self._held.values())
 
-    def ranges(
-        self, addresses: Ints, width: int, *, size: int, cell: Cell | None = None, together: bool = False
-    ) -> Ranges:
+    def ranges(self, addresses: Ints, width: int, *, size: int, cell: Cell | None = None, together: int = 1) -> Ranges:
         """Byte ranges that can be copied batch by batch, now or later.
 
         The caller has checked each address against the piece it belongs to; what is checked again here is that
@@ -113,7 +117,7 @@ class Memory:
             width: Bytes of each range, above 0.
             size: Ranges of a batch.
             cell: Type and shape of what a range holds; `width` bytes otherwise.
-            together: Copy some batches ahead when one is asked for, where they are small.
+            together: Batches that are copied when the first of them is asked for.
 
         Raises:
             IndexError: An address outside everything held.
@@ -121,9 +125,8 @@ class Memory:
         low, high = self._low, self._high  # another thread may open a shard meanwhile: the span only grows
         if len(addresses) and (addresses.min() < low or addresses.max() + width > high):
             raise IndexError("A window's bytes lie outside the shards that are open; nothing was read.")
-        batches = min(_TOGETHER, _TOGETHER_BYTES // (width * max(1, size))) if together else 1
         cell = cell or (np.dtype(np.uint8), (width,))
-        return Ranges(self, addresses - low, width, cell, size=size, together=max(1, batches), span=(low, high))
+        return Ranges(self, addresses - low, width, cell, size=size, together=together, span=(low, high))
 
     def gather(self, addresses: Ints, width: int) -> NDArray[np.uint8]:
         """Copy `width` bytes from each address into fresh memory: [n, width]."""
@@ -171,7 +174,7 @@ class Ranges:
 
         Args:
             number: Which batch, from 0; the last may have fewer ranges than the others.
-            out: [size, width] to write to, not with `together`; fresh memory otherwise.
+            out: [size, width] to write to, where one batch is copied at a time; fresh memory otherwise.
 
         Returns:
             [size, ...] cells.
