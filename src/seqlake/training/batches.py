@@ -105,6 +105,21 @@ class Chunk:
     pieces: tuple[memoryview, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Cut:
+    """A chunk cut into its batches: done once, so that little is left to do for each.
+
+    Attributes:
+        chunk: The chunk.
+        ready: Name -> what gives a batch by its number; of columns that are made, only their place among the names.
+        made: The columns of which more is to be done than copying.
+    """
+
+    chunk: Chunk
+    ready: dict[str, Any]
+    made: list[Track]
+
+
 class Assembler:
     """Turns samples into batches of arrays.
 
@@ -115,11 +130,12 @@ class Assembler:
         self._survey = survey
         self.opened = opened
         self._buffers: dict[str, NDArray[np.uint8]] | None = None
+        self._cut: _Cut | None = None
 
     def _origins(self, rows: Ints, shards: Ints, size: int) -> dict[str, float]:
         """Of `size` windows of these rows, of which `shards` says how many are in each."""
         opened = self.opened
-        nbytes = float(self._window_bytes * size)
+        nbytes = float(self._window_bytes(size))
         for name in self._survey.cells:
             width = sum(layout.width for layout in opened.cells[name].layouts[:1])
             nbytes += float(opened.cells[name].steps[rows].mean()) * width * size
@@ -128,11 +144,14 @@ class Assembler:
         shares = np.bincount(opened.origins, weights=shards, minlength=len(ORIGINS)) / len(rows)
         return {name: nbytes * share for name, share in zip(ORIGINS, shares.tolist(), strict=True) if share}
 
-    @property
-    def _window_bytes(self) -> int:
-        """Bytes of a sample's windows."""
+    def _window_bytes(self, size: int) -> int:
+        """Bytes of so many samples' windows."""
         kinds = ((track.width, self.opened.cells[track.column].layouts[:1]) for track in self._survey.tracks)
-        return sum(width * layout.width for width, layouts in kinds for layout in layouts)
+        return size * sum(width * layout.width for width, layouts in kinds for layout in layouts)
+
+    def _copied_together(self, size: int) -> int:
+        """How many batches of `size` samples are copied at a time."""
+        return batches_together(self._window_bytes(size)) if self._buffers is None else 1
 
     def reuse_buffers(self) -> None:
         """From now on windows of consecutive steps are written where the batch before was."""
@@ -164,25 +183,44 @@ class Assembler:
 
     def batch(self, chunk: Chunk, number: int) -> Batch:
         """One batch of a chunk, as arrays whose first axis is the sample."""
-        start, stop = number * chunk.size, (number + 1) * chunk.size
-        batch: Batch = {}
-        for track in self._survey.tracks:
+        if self._cut is None or self._cut.chunk is not chunk:
+            self._cut = self._cut_up(chunk)
+        batch: Batch = {name: batches[number] for name, batches in self._cut.ready.items()}
+        for track in self._cut.made:
             found = chunk.columns[track.column]
             values = self._windows(track, found, chunk, number)
             if found.missing and len(missing := found.missing[number]):
                 clear(values, missing)
-            dtype = self.opened.cells[track.column].dtype
-            batch[track.column] = values if values.dtype == dtype else values.astype(dtype)
-            batch[f"{track.column}_mask"] = found.mask[start:stop]
+            batch[track.column] = values.astype(self.opened.cells[track.column].dtype, copy=False)
         if isinstance(self._survey.window, Whole):
+            rows = chunk.samples.rows[number * chunk.size : (number + 1) * chunk.size]
             for name in self._survey.cells:
-                batch.update(self._whole(name, chunk.samples.rows[start:stop], packed=self._survey.window.packed))
-        for name, column in chunk.values.items():
-            batch[name] = column[start:stop]
+                batch.update(self._whole(name, rows, packed=self._survey.window.packed))
         return batch
+
+    def _cut_up(self, chunk: Chunk) -> _Cut:
+        count = max(1, len(chunk.samples.rows) // max(1, chunk.size))
+        ready: dict[str, Any] = {}
+        made: list[Track] = []
+        for track in self._survey.tracks:
+            found, cells = chunk.columns[track.column], self.opened.cells[track.column]
+            ready[track.column] = found.runs
+            whole = found.runs is not None and not found.missing and not len(found.apart)
+            if not whole or self._buffers is not None or cells.layouts[0].stored != cells.dtype:
+                ready[track.column] = range(count)
+                made.append(track)
+            ready[f"{track.column}_mask"] = found.mask.reshape(count, chunk.size, track.width)
+        if isinstance(self._survey.window, Whole):
+            packed = self._survey.window.packed
+            for name in self._survey.cells:
+                ready[name] = ready[f"{name}_offsets" if packed else f"{name}_length"] = range(count)
+        for name, values in chunk.values.items():
+            ready[name] = values.reshape(count, chunk.size, *values.shape[1:])
+        return _Cut(chunk=chunk, ready=ready, made=made)
 
     def close(self) -> None:
         """End what is done ahead of batches, if anything is."""
+        self._cut = None
 
     def harmed(self, samples: Samples) -> Mapping[int, Sequence[Harm]]:  # noqa: ARG002 - a batch of samples, as it is made
         """Place in a batch -> what only making it showed to be bad: nothing, cells are looked at before."""
@@ -225,7 +263,7 @@ class Assembler:
         assert first is not None
         stride = cells.layouts[0].stride
         limit = self._limits(cells, samples.rows)
-        begin = samples.anchors + first
+        begin = samples.anchors + first if first else samples.anchors
         address = begin * stride
         address += cells.address[samples.rows]
         beyond = begin > limit - width
@@ -247,8 +285,8 @@ class Assembler:
                 inside[apart] = False
                 address[apart] = address[np.argmax(inside)]  # any readable one
             cell = cells.layouts[0].stored, (width, *(cells.shape or ()))
-            together = batches_together(self._window_bytes * size) if self._buffers is None else 1
-            runs = self.opened.memory.ranges(address, width * stride, size=size, cell=cell, together=together)
+            at_once = self._copied_together(size)
+            runs = self.opened.memory.ranges(address, width * stride, size=size, cell=cell, together=at_once)
         alone = slice(None) if runs is None else apart
         return Found(
             mask=mask,

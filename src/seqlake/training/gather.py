@@ -169,6 +169,9 @@ class Ranges:
         """[n] where each begins."""
         return self._offsets + self._low
 
+    def __getitem__(self, number: int, /) -> NDArray[Any]:
+        return self.copy(number)
+
     def copy(self, number: int, *, out: NDArray[np.uint8] | None = None) -> NDArray[Any]:
         """Copy the ranges of a batch.
 

@@ -234,9 +234,8 @@ class Order:
         lane, place = self._lane(samples)
         for shifted in self._passes():
             place = self._mix(place, lane, shifted=shifted, backwards=False)
-        position = place + self._lane_spans[1][lane]
-        position += self._moved[self._finder(position)]
-        return position
+        position = place if self._lanes == 1 else place + self._lane_spans[1][lane]
+        return position + self._moved[self._finder(position)]
 
     def _sample(self, windows: Ints) -> Ints:
         by_source = np.argsort(self._sources)

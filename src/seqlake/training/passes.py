@@ -79,12 +79,16 @@ class Planner:
 
     def _located(self, epoch: int, further: Ints, numbers: Ints, valid: NDArray[np.bool_]) -> Samples:
         windows = self._windows(epoch, further, numbers)
-        rows, index = self._survey.axis.locate(windows)
+        rows, anchors = self._survey.axis.locate(windows)
+        if self._survey.stride != 1:
+            anchors *= self._survey.stride
+        if self._survey.first:
+            anchors += self._survey.first
         return Samples(
             epochs=epoch + further,
             numbers=numbers,
             rows=rows,
-            anchors=self._survey.first + index * self._survey.stride,
+            anchors=anchors,
             valid=valid,
         )
 

@@ -25,9 +25,9 @@ _DONE = "worker_steps"
 
 def tensors(batch: Batch, /) -> Batch:
     """A batch with tensors in place of arrays of numbers; they share memory. Strings and times stay as they are."""
-    torch = imported() or require("torch", extra="torch")
+    as_tensor = (imported() or require("torch", extra="torch")).from_numpy
     return {
-        name: torch.from_numpy(values) if isinstance(values, np.ndarray) and values.dtype.kind in "biufc" else values
+        name: as_tensor(values) if isinstance(values, np.ndarray) and values.dtype.kind in "biufc" else values
         for name, values in batch.items()
     }
 

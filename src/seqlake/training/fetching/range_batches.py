@@ -68,6 +68,7 @@ class RangeAssembler(Assembler):
 
     def close(self) -> None:
         """Forget what was to be read; what is being read ends by itself."""
+        super().close()
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None

@@ -103,6 +103,7 @@ class MixAssembler(Assembler):
 
     def close(self) -> None:
         """End what is done ahead of batches."""
+        super().close()
         for assembler in self._assemblers:
             assembler.close()
 
@@ -166,10 +167,11 @@ class MixAssembler(Assembler):
         cells = self.opened.cells[track.column]
         layout = cells.layouts[0]
         cell = layout.stored, (track.width, *(cells.shape or ()))
+        at_once = self._copied_together(size)
         return Found(
             mask=mask,
             missing=missing,
-            runs=memory.ranges(addresses, track.width * layout.stride, size=size, cell=cell, together=True),
+            runs=memory.ranges(addresses, track.width * layout.stride, size=size, cell=cell, together=at_once),
             apart=alone[order],
             numbers=np.concatenate([each.numbers for _, each in found])[order],
         )
