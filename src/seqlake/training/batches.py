@@ -204,10 +204,10 @@ class Assembler:
         made: list[Track] = []
         for track in self._survey.tracks:
             found, cells = chunk.columns[track.column], self.opened.cells[track.column]
-            ready[track.column] = found.runs
             whole = found.runs is not None and not found.missing and not len(found.apart)
-            if not whole or self._buffers is not None or cells.layouts[0].stored != cells.dtype:
-                ready[track.column] = range(count)
+            copied = whole and self._buffers is None and cells.layouts[0].stored == cells.dtype
+            ready[track.column] = found.runs if copied else range(count)
+            if not copied:
                 made.append(track)
             ready[f"{track.column}_mask"] = found.mask.reshape(count, chunk.size, track.width)
         if isinstance(self._survey.window, Whole):

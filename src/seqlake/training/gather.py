@@ -31,7 +31,8 @@ _BLOCK = 1 << 20  # bytes gathered at a time without torch: what is read is stil
 
 # A call of torch costs more than copying a small batch does, and its threads lose time whenever they begin, so several
 # batches are copied by one. They share memory, and who keeps one batch keeps its neighbours: hence not many, and none
-# that are large. `_KEPT` has room for two portions, as many as are in use at a time.
+# that are large. `_KEPT` has room for two portions, as many as are in use at a time. The next is not copied ahead on a
+# thread of its own: torch would have a second team, and the two keep each other from the cores.
 _TOGETHER = 16
 _TOGETHER_BYTES = 16 << 20
 
