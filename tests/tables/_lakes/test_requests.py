@@ -107,3 +107,14 @@ def test_a_shard_that_was_overwritten_is_noticed_by_its_size(place):
     ds.table.store.put(path, b"PAR1 something else")
     with pytest.raises(ShardChangedError):
         ds.sequence("ep_7")["action"]
+
+
+def test_an_index_that_is_not_there_is_looked_for_once_a_version(place, asked):
+    location, storage = place
+    store = sl.open(location, storage=storage).table.store
+    store.delete([path for path, _ in store.list("_seqlake/index")])
+    source = sl.open(location, storage=storage).table.snapshot()
+    asked.clear()
+    assert source.lengths("action").tolist() == source.lengths("obs_state").tolist() == [5] * 50
+    index = [path for _, path in asked if path.startswith("_seqlake/index/")]
+    assert len(index) == 3  # by the version, and by the two readers of the shard itself

@@ -87,11 +87,7 @@ class LakeSnapshot:
         """[all rows] T of a temporal column in shard order, -1 where null; a shard that no sidecar knows is asked."""
         if column not in self.schema:
             raise KeyError(f"No column is called {column!r}; known are {', '.join(self.schema.names)}.")
-        known = self.shelf.sidecar.find(self.state.files)
-        parts = [
-            self._lengths(shard, file, column, known.get(file.path))
-            for shard, file in zip(self._shards, self.state.files, strict=True)
-        ]
+        parts = [self._lengths(shard, file, column) for shard, file in zip(self._shards, self.state.files, strict=True)]
         return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
     def find_ids(self, ids: Sequence[str], /) -> Ints:
@@ -160,7 +156,12 @@ class LakeSnapshot:
     def _starts(self) -> Ints:
         return np.cumsum([0, *(file.live for file in self.state.files)], dtype=np.int64)
 
-    def _lengths(self, shard: Shard, file: LakeFile, column: str, known: IndexFile | None) -> Ints:
+    @cached_property
+    def _known(self) -> dict[str, IndexFile]:
+        return self.shelf.sidecar.find(self.state.files)  # which asks again, each time, for what is not there
+
+    def _lengths(self, shard: Shard, file: LakeFile, column: str) -> Ints:
+        known = self._known.get(file.path)
         data = b"" if known is None else known.offsets(file.path)
         for stored in file.stored_names(column) if data else ():
             found = offsets.lengths(data, stored)
