@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.errors import SchemaMismatchError, ValidationError
+from seqlake.shards.asked import rows_asked
 from seqlake.spec.column_types import Image
 from seqlake.spec.metadata import Metadata
 from seqlake.spec.schema import ID, Column, Schema, is_binary, is_text
@@ -210,7 +211,7 @@ class NamedReader:
         key = self._shard.source_key
         stored = [name for name in columns if name != ID]
         asked = [*stored, *([key] if ID in columns and key is not None else [])]
-        numbers = np.arange(self._shard.rows) if rows is None else np.asarray(rows, np.int64)
+        numbers = rows_asked(rows, self._shard.rows)
         done = 0
         for batch in self._reader.batches(asked, rows=rows):
             arrays = {name: self._array(name, batch.column(name)) for name in stored}

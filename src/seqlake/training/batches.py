@@ -322,13 +322,12 @@ class Assembler:
     def _windows(self, track: Track, found: Found, chunk: Chunk, number: int) -> NDArray[Any]:
         """[B, W, ...] in the type they are stored in; what missing steps hold is not yet decided."""
         cells, rows = self.opened.cells[track.column], chunk.samples.rows
-        start = number * chunk.size
-        stop = min(start + chunk.size, len(rows))
+        start, stop = number * chunk.size, (number + 1) * chunk.size
         if found.runs is None:
             return self.picks(cells, rows[start:stop], found.numbers[start:stop])
         out = None
         if self._buffers is not None:
-            out = self._buffer(track.column, stop - start, track.width * cells.layouts[0].stride)
+            out = self._buffer(track.column, chunk.size, track.width * cells.layouts[0].stride)
         values = found.runs.copy(number, out=out)
         if len(found.apart):
             low, high = found.apart.searchsorted(start), found.apart.searchsorted(stop)
