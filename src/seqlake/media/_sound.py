@@ -15,8 +15,8 @@ from seqlake.errors import DecodeError, SeqlakeError
 from seqlake.files.blobs import LocalBlob
 from seqlake.media._bytes import BlobBytes, blob_of
 from seqlake.media._clip import Clip
+from seqlake.media._containers import open_container
 from seqlake.media.audio import AudioDecoder
-from seqlake.media.video.indexing import open_container
 from seqlake.protocols import Source
 from seqlake.spec.column_types import ColumnType
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from seqlake.errors import CorruptFileError, CorruptFrameError, DecodeError
 from seqlake.media._bytes import BlobBytes, blob_of
-from seqlake.media.video.indexing import open_container
+from seqlake.media._containers import open_container
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -22,8 +22,9 @@ import numpy as np
 from seqlake import plugins
 from seqlake.errors import CorruptFrameError, DecodeError, MissingDependencyError
 from seqlake.media._bytes import BlobBytes, blob_of
+from seqlake.media._containers import open_container
 from seqlake.media.image import scaled
-from seqlake.media.video.indexing import open_container, picture_streams
+from seqlake.media.video.indexing import picture_streams
 from seqlake.media.video.opening import open_video
 from seqlake.media.video.packets import DAMAGED, HIDDEN
 
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from seqlake.protocols import Blob, Ints, Source
 
 DEVICES = ("cuda",)  # for which it is taken without being chosen
+_BOXES = frozenset({b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide"})  # what an MP4 or MOV may begin with
+_MATROSKA = b"\x1a\x45\xdf\xa3"
 
 
 def types() -> tuple[str, ...]:
@@ -69,7 +72,7 @@ def open(source: Source, /, *, threads: int = 1, device: str = "cpu") -> TorchDe
             raise DecodeError(f"Expected device='cpu', or a CUDA device on a machine with a GPU; found {device!r}.")
     blob = blob_of(source)
     frames = open_video(source)
-    why = _refusal(frames.packets)
+    why = _refusal(frames.packets) or _unsure(blob)
     if why:
         raise DecodeError(f"{blob.location} {why}: torchcodec cannot be held to its frames. Open it with PyAV.")
     data: Any = bytes(source.blob) if isinstance(source.blob, (bytes, bytearray, memoryview)) else BlobBytes(blob)
@@ -202,6 +205,16 @@ def _refusal(packets: PacketIndex) -> str:
     if stream.changes or not stream.placed:
         return "changes its parameters, or lies in pieces"
     return ""
+
+
+def _unsure(blob: Blob) -> str:
+    """Why nobody knows as what its FFmpeg would open the file; empty where the first bytes leave no choice.
+
+    It takes every kind that FFmpeg knows, lists of other files among them, and is of another version than PyAV's.
+    """
+    head = BlobBytes(blob).between(0, 12)
+    sure = head[4:8] in _BOXES or head.startswith(_MATROSKA) or (head[:4], head[8:]) == (b"RIFF", b"AVI ")
+    return "" if sure else "is neither MP4, MOV, MKV, WebM nor AVI"
 
 
 def _container_index(blob: Blob, packets: PacketIndex) -> int:

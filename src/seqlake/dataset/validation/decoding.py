@@ -200,7 +200,7 @@ def decode_sound(source: Source, stop: Event, /) -> tuple[dict[str, Any], float 
     import av
 
     from seqlake.media._bytes import BlobBytes, blob_of
-    from seqlake.media.video.indexing import open_container
+    from seqlake.media._containers import open_container
 
     blob = blob_of(source)
     total, silent = 0, True

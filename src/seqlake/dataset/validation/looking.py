@@ -171,7 +171,7 @@ def _unopened(facts: FileFacts, source: Source, error: DecodeError) -> FileFacts
 
 def _sound(blob: Blob, column: ColumnType) -> dict[str, Any]:
     """What the head of a sound file says."""
-    from seqlake.media.video.indexing import open_container
+    from seqlake.media._containers import open_container
 
     try:
         with open_container(BlobBytes(blob), blob.location) as container:
@@ -193,7 +193,7 @@ def _sound(blob: Blob, column: ColumnType) -> dict[str, Any]:
                 "seconds": lasts,
                 "cut": _is_cut(blob),
             }
-    except CorruptFileError as error:
+    except DecodeError as error:
         return {"trouble": "unreadable", "why": said(error, blob.location)}
 
 

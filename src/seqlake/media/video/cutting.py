@@ -20,6 +20,7 @@ from seqlake.files.blobs import LocalBlob
 from seqlake.files.checksums import crc32
 from seqlake.media._bytes import BlobBytes, blob_of
 from seqlake.media._clip import Clip
+from seqlake.media._containers import open_container
 from seqlake.media.video import indexing, parameter_sets
 from seqlake.media.video.opening import VideoDecoder, open_video
 from seqlake.media.video.packets import DAMAGED, HIDDEN, KEY, OPEN
@@ -214,7 +215,7 @@ def _mux(
     index, kind = packets.stream, _container_of(packets.stream.codec)
     options = {} if kind == "matroska" else {"movflags": "+faststart"}
     with (
-        indexing.open_container(BlobBytes(blob), blob.location) as container,
+        open_container(BlobBytes(blob), blob.location) as container,
         av.open(str(path), "w", format=kind, options=options) as out,
     ):
         stream: Any = out.add_stream_from_template(indexing.picture_streams(container)[index.number], opaque=True)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from seqlake.errors import CorruptFileError, DecodeError
 from seqlake.files.checksums import crc32
 from seqlake.media._bytes import BlobBytes
+from seqlake.media._containers import open_container
 from seqlake.media.video.codec import codec_name, in_sequence, refreshes
 from seqlake.media.video.packets import DAMAGED, HIDDEN, KEY, OPEN, PacketIndex, Stream
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from contextlib import AbstractContextManager
 
     import av
     from av.container import InputContainer
@@ -27,47 +27,6 @@ if TYPE_CHECKING:
 _NEAR = 32  # in Matroska a payload starts a few bytes after the place that is named
 _DECODED_ONCE = frozenset({"vp8", "mpeg1video", "mpeg2video", "vc1", "wmv3"})  # hidden frames, fields
 _NO_TIMES = frozenset({"avi", "h264", "hevc", "m4v", "mpegvideo", "mjpeg", "obu"})  # containers that do not tell them
-
-
-def open_container(file: BlobBytes, location: str, /) -> AbstractContextManager[InputContainer]:
-    """FFmpeg's view of a file.
-
-    Raises:
-        CorruptFileError: It is of no kind that FFmpeg knows, or its head is gone (an MP4 cut before its `moov`).
-    """
-    import av
-
-    def opened() -> InputContainer:
-        file.seek(0)
-        # Titles and comments may be in any encoding; nothing here reads them.
-        return av.open(cast("IO[bytes]", file), "r", buffer_size=1 << 16, metadata_errors="replace")
-
-    try:
-        try:
-            return opened()
-        except av.EOFError:
-            file.end = _whole_boxes(file)  # cut inside the head of a fragment: those before it are whole
-            return opened()
-    except av.FFmpegError as error:
-        raise CorruptFileError(
-            f"{location} cannot be opened as media: {error.strerror}. An MP4 whose end is missing is lost unless its "
-            "head (moov) came first; record or copy it again.",
-            path=location,
-        ) from error
-
-
-def _whole_boxes(file: BlobBytes) -> int:
-    """Where the last whole top-level box of an MP4 ends; the end of the file where nothing is cut."""
-    place = 0
-    while place < file.end:
-        head = file.between(place, place + 16)
-        size = int.from_bytes(head[:4], "big")
-        if size == 1:
-            size = int.from_bytes(head[8:16], "big")
-        if len(head) < 8 or size < 8 or place + size > file.end:
-            break
-        place += size
-    return place or file.end
 
 
 @dataclass(slots=True)
