@@ -26,6 +26,7 @@ _SOUND = (
     "aac ac3 aiff amr amrnb amrwb ape au caf dsf dts dtshd eac3 flac latm loas mlp mp3 mpc mpc8 nistsphere oma rso sox "
     "tak truehd tta voc w64 wav wv"
 )
+_ANIMATED = 2  # a bit of what a WebP says of itself
 _OPTIONS = {
     "format_whitelist": ",".join(f"{_MOVING} {_STILL} {_SOUND}".split()),
     "protocol_whitelist": "",  # nothing beside the bytes that are handed in
@@ -40,6 +41,13 @@ def open_container(file: BlobBytes, location: str, /) -> AbstractContextManager[
         DecodeError: It is of a kind that is never opened: a list of other files, or a rare one.
     """
     import av
+
+    head = file.between(0, 24)
+    if head[:4] == b"RIFF" and head[8:16] == b"WEBPVP8X" and head[20:21] and head[20] & _ANIMATED:
+        raise DecodeError(
+            f"{location} is an animated WebP, which FFmpeg does not decode. Convert it to a video or a GIF.",
+            path=location,
+        )
 
     def opened() -> InputContainer:
         file.seek(0)

@@ -7,6 +7,7 @@ cut as the file says; samples are counted by decoding, never by timestamps.
 from __future__ import annotations
 
 import tempfile
+from contextlib import contextmanager
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +18,11 @@ from seqlake.media._bytes import BlobBytes, blob_of
 from seqlake.media._containers import open_container
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from av.audio.frame import AudioFrame
+    from av.audio.stream import AudioStream
+    from av.container import InputContainer
     from numpy.typing import NDArray
 
     from seqlake.protocols import Ints, Source
@@ -119,34 +122,55 @@ class AudioDecoder:
         return self._held
 
 
+@contextmanager
+def sound(source: Source, /) -> Iterator[tuple[AudioStream, Iterator[AudioFrame]]]:
+    """One stream of sound, and what it decodes to from its start.
+
+    Raises:
+        CorruptFileError: The container is damaged.
+        DecodeError: There is no such stream, no decoder for it, or it is encrypted.
+    """
+    blob = blob_of(source)
+    with open_container(BlobBytes(blob), blob.location) as container:
+        streams, number = container.streams.audio, source.column.get("stream", 0)
+        if not isinstance(number, int) or not 0 <= number < len(streams):
+            raise DecodeError(f"{blob.location} has {len(streams)} audio streams, found stream={number!r}.")
+        stream = streams[number]
+        codec: object = stream.codec_context  # None for a codec that is not known
+        if codec is None or not stream.rate:
+            raise DecodeError(f"{blob.location}: this FFmpeg has no decoder for its sound. Encode it anew.")
+        stream.codec_context.thread_type = "NONE"
+        yield stream, _frames(container, stream, blob.location)
+
+
+def _frames(container: InputContainer, stream: AudioStream, location: str) -> Iterator[AudioFrame]:
+    for packet in container.demux(stream):
+        if packet.has_sidedata("encryption_info"):
+            raise DecodeError(f"{location} is encrypted. Decrypt it first, by whoever has its key.")
+        yield from packet.decode()
+
+
 def _decoded(source: Source) -> tuple[NDArray[np.float32], int]:
     import av
 
-    blob = blob_of(source)
-    with open_container(BlobBytes(blob), blob.location) as container, tempfile.TemporaryFile() as kept:
-        number = int(source.column.get("stream", 0))
-        if number >= len(container.streams.audio):
-            raise DecodeError(
-                f"{blob.location} has {len(container.streams.audio)} audio streams, found stream={number}."
-            )
-        stream = container.streams.audio[number]
+    location = blob_of(source).location
+    with sound(source) as (stream, frames), tempfile.TemporaryFile() as kept:
         rate, channels, total = stream.rate, stream.channels, 0
-        stream.codec_context.thread_type = "NONE"
         try:
-            for frame in container.decode(stream):
+            for frame in frames:
                 if (frame.sample_rate, len(frame.layout.channels)) != (rate, channels):
                     raise CorruptFileError(
-                        f"{blob.location} changes in the middle: expected {channels} channels at {rate} Hz, found "
+                        f"{location} changes in the middle: expected {channels} channels at {rate} Hz, found "
                         f"{len(frame.layout.channels)} at {frame.sample_rate} Hz. Encode it anew.",
-                        path=blob.location,
+                        path=location,
                     )
                 block = _floats(frame, channels)
                 kept.write(block.tobytes())
                 total += len(block)
         except av.FFmpegError as error:
             raise CorruptFrameError(
-                f"{blob.location} is damaged after sample {total}: {error.strerror}. Copy it from where it came from.",
-                path=blob.location,
+                f"{location} is damaged after sample {total}: {error.strerror}. Copy it from where it came from.",
+                path=location,
             ) from error
         kept.flush()
         shape = (total, channels)

@@ -16,7 +16,7 @@ import numpy as np
 from seqlake import plugins
 from seqlake.errors import CorruptFrameError, DecodeError
 from seqlake.media._bytes import all_of
-from seqlake.media.video.pixels import rows_of
+from seqlake.media.video.pixels import convertible, rows_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -157,7 +157,11 @@ def decode(
     """
     codec = next((codec for magic, codec in _MAGIC.items() if bytes(data[: len(magic)]) == magic), None)
     if codec is None:
-        raise DecodeError(f"{name}: expected JPEG or PNG, found bytes that begin with {bytes(data[:8])!r}.")
+        head = bytes(data[:12])
+        known = head[:4] + head[8:] == b"RIFFWEBP"
+        raise DecodeError(
+            f"{name}: expected JPEG or PNG, found {'WebP' if known else f'bytes that begin with {head!r}'}."
+        )
     if codec == "mjpeg" and has_simplejpeg():
         made = _by_simplejpeg(data, name)
         return made if size is None or size == made.shape[1::-1] else scaled(made, size)
@@ -247,14 +251,15 @@ def _converted(frame: VideoFrame, kind: str, size: tuple[int, int] | None) -> Vi
     if (frame.format.name, frame.width, frame.height) == (kind, width, height):
         return frame
     smaller = width * height < frame.width * frame.height
-    return VideoReformatter().reformat(
-        frame,
-        width=width,
-        height=height,
-        format=kind,
-        interpolation=Interpolation.AREA if smaller else Interpolation.BICUBIC,
-        threads=1,
-    )
+    with convertible(frame):
+        return VideoReformatter().reformat(
+            frame,
+            width=width,
+            height=height,
+            format=kind,
+            interpolation=Interpolation.AREA if smaller else Interpolation.BICUBIC,
+            threads=1,
+        )
 
 
 def scaled(picture: NDArray[Any], size: tuple[int, int], /) -> NDArray[Any]:

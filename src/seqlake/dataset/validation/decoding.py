@@ -53,15 +53,18 @@ class Looks:
             return  # nothing left to find out
         from av.video.reformatter import Interpolation, VideoReformatter
 
+        from seqlake.media.video.pixels import convertible
+
         self._reformatter = self._reformatter or VideoReformatter()
-        small = self._reformatter.reformat(
-            frame,
-            width=max(1, min(frame.width // 8, _THUMBNAIL)),
-            height=max(1, min(frame.height // 8, _THUMBNAIL)),
-            format="gray",
-            interpolation=Interpolation.AREA,
-            threads=1,
-        )
+        with convertible(frame):
+            small = self._reformatter.reformat(
+                frame,
+                width=max(1, min(frame.width // 8, _THUMBNAIL)),
+                height=max(1, min(frame.height // 8, _THUMBNAIL)),
+                format="gray",
+                interpolation=Interpolation.AREA,
+                threads=1,
+            )
         self._compare(small.to_ndarray().astype(np.int16), black=_BLACK, still=_STILL)
 
     def see_array(self, pixels: NDArray[Any], /) -> None:
@@ -199,19 +202,15 @@ def decode_sound(source: Source, stop: Event, /) -> tuple[dict[str, Any], float 
     """
     import av
 
-    from seqlake.media._bytes import BlobBytes, blob_of
-    from seqlake.media._containers import open_container
+    from seqlake.media.audio import sound
 
-    blob = blob_of(source)
     total, silent = 0, True
-    with open_container(BlobBytes(blob), blob.location) as container:
-        stream = container.streams.audio[int(source.column.get("stream", 0))]
+    with sound(source) as (stream, frames):
         context: Any = stream.codec_context
-        context.thread_type = "NONE"
         if context.name in _CHECKED:
             context.options = {"err_detect": _CHECKED[context.name]}
         try:
-            for frame in container.decode(stream):
+            for frame in frames:
                 if stop.is_set():
                     break
                 if frame.is_corrupt:
@@ -221,7 +220,7 @@ def decode_sound(source: Source, stop: Event, /) -> tuple[dict[str, Any], float 
         except av.FFmpegError as error:
             damage = Damage(first=total, last=total, why=f"what follows cannot be decoded: {error.strerror}")
             return {"damage": (damage,)}, None
-    return {"looked": total > 0, "silent": total > 0 and silent}, total / stream.rate
+        return {"looked": total > 0, "silent": total > 0 and silent}, total / stream.rate
 
 
 def decode_other(source: Source, stop: Event, /) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from seqlake.errors import DecodeError
+from seqlake.errors import CorruptFileError, DecodeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from seqlake.media.video.packets import Stream
 
+_LENIENT = frozenset({"tiff"})  # decoders that take a tag they do not know for damage when they are strict
 _SOFTWARE = {"av1": "libdav1d"}  # the decoder that carries the codec's own name needs hardware
 
 
@@ -32,7 +33,8 @@ def bare_codec(stream: Stream, /, *, packet: int = 0, strict: bool = True) -> Vi
         strict: Damage raises instead of being concealed.
 
     Raises:
-        DecodeError: This FFmpeg has no decoder for the codec.
+        DecodeError: This FFmpeg has no decoder for the codec, or the one it has does not take this variant.
+        CorruptFileError: What the decoder must know first is damaged.
     """
     import av
     from av.codec.codec import UnknownCodecError
@@ -45,11 +47,24 @@ def bare_codec(stream: Stream, /, *, packet: int = 0, strict: bool = True) -> Vi
     held = [data for first, data in stream.changes if first <= packet]
     codec.extradata = (held[-1] if held else stream.extradata) or None
     codec.width, codec.height = stream.width, stream.height
+    if stream.fourcc:
+        codec.codec_tag = stream.fourcc.ljust(4, "\0")
+    codec.bits_per_coded_sample = stream.depth
     if stream.pix_fmt:
         codec.pix_fmt = stream.pix_fmt
     codec.color_range, codec.colorspace, codec.color_primaries, codec.color_trc = stream.tags
     codec.thread_type, codec.thread_count = "NONE", 1
-    codec.options = {"has_b_frames": str(stream.reorder)} | ({"err_detect": "crccheck+explode"} if strict else {})
+    careful = {"err_detect": "crccheck+explode"} if strict and stream.codec not in _LENIENT else {}
+    codec.options = {"has_b_frames": str(stream.reorder)} | careful
+    try:
+        codec.open()
+    except av.InvalidDataError as error:
+        raise CorruptFileError(
+            f"FFmpeg's decoder of {stream.codec} cannot begin: what its container says of it is damaged."
+        ) from error
+    except av.FFmpegError as error:
+        kind = f"{stream.codec} {stream.fourcc!r}, {stream.pix_fmt or 'unknown pixels'}"
+        raise DecodeError(f"FFmpeg's decoder does not take this variant ({kind}): {error.strerror}.") from error
     return codec
 
 

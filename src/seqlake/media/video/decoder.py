@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from seqlake.errors import CorruptFileError, CorruptFrameError
+from seqlake.errors import CorruptFileError, CorruptFrameError, DecodeError
 from seqlake.files.checksums import crc32
 from seqlake.media.video.codec import bare_codec, packet_of
 from seqlake.media.video.packets import DAMAGED, OPEN
@@ -165,7 +165,10 @@ class FrameReader:
     def _codec_for(self, packet: int, *, strict: bool) -> VideoCodecContext:
         key = (bisect_right(self._changes, packet), strict)
         if key not in self._codecs:
-            self._codecs[key] = bare_codec(self._index.stream, packet=packet, strict=strict)
+            try:
+                self._codecs[key] = bare_codec(self._index.stream, packet=packet, strict=strict)
+            except DecodeError as error:
+                raise type(error)(f"{self._location}: {error.message}", path=self._location) from error
         return self._codecs[key]
 
     def _take(self, missing: set[int]) -> Iterator[tuple[int, VideoFrame]]:

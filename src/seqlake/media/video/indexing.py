@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 
     import av
     from av.container import InputContainer
+    from av.video.codeccontext import VideoCodecContext
     from av.video.stream import VideoStream
 
     from seqlake.protocols import Blob, Ints
 
+_EXIF = b"Exif\0\0"
 _NEAR = 32  # in Matroska a payload starts a few bytes after the place that is named
 _DECODED_ONCE = frozenset({"vp8", "mpeg1video", "mpeg2video", "vc1", "wmv3"})  # hidden frames, fields
 _NO_TIMES = frozenset({"avi", "h264", "hevc", "m4v", "mpegvideo", "mjpeg", "obu"})  # containers that do not tell them
@@ -77,6 +79,8 @@ def index(blob: Blob, /) -> dict[int, PacketIndex]:
         found = {stream.index: _Packets(stream) for stream in known.values()}
         container_name = container.format.name
         for packet in _demuxed(container, list(known.values()), blob.location):
+            if packet.has_sidedata("encryption_info"):
+                raise DecodeError(f"{blob.location} is encrypted. Decrypt it first, by whoever has its key.")
             if packet.size:
                 _turned(found[packet.stream_index], packet)
                 found[packet.stream_index].add(packet, file, blob.size)
@@ -121,13 +125,17 @@ def _turned(packets: _Packets, packet: av.Packet[Any]) -> None:
     if packets.turn is not None or not packet.is_keyframe:
         return
     packets.turn = (1, 0, 0, 1)
+    codec = packets.stream.codec_context
+    data = bytes(packet)
+    if _EXIF in data:  # a still's own orientation is not applied, and PyAV does not know what FFmpeg makes of it
+        packet = av.Packet(data.replace(_EXIF, b"Exi_\0\0"))
     try:
-        frames = [*packet.decode(), *packets.stream.codec_context.decode(None)]
-    except av.FFmpegError:
+        frames = [*codec.decode(packet), *codec.decode(None)]
+        matrix = frames[0].side_data.get("DISPLAYMATRIX") if frames else None
+    except (av.FFmpegError, ValueError):  # ValueError: such notes of a TIFF, a PNG or a WebP
         return
     finally:
-        packets.stream.codec_context.flush_buffers()
-    matrix = frames[0].side_data.get("DISPLAYMATRIX") if frames else None
+        codec.flush_buffers()
     if matrix is not None:
         a, b, _, c, d, *_ = np.frombuffer(bytes(cast("memoryview", matrix)), "=i4").tolist()
         signs = tuple(int(np.sign(round(one / 65536))) for one in (a, b, c, d))
@@ -154,6 +162,8 @@ def _made(number: int, packets: _Packets, size: int) -> PacketIndex:
             size=size,
             placed=packets.placed,
             changes=tuple(packets.changes),
+            fourcc=_fourcc(codec),
+            depth=codec.bits_per_coded_sample,
         ),
         offset=offset,
         length=length,
@@ -161,6 +171,13 @@ def _made(number: int, packets: _Packets, size: int) -> PacketIndex:
         flags=flags.astype(np.uint8),
         crc=crc.astype(np.uint32),
     )
+
+
+def _fourcc(codec: VideoCodecContext) -> str:
+    try:
+        return str(codec.codec_tag).rstrip("\0")
+    except UnicodeDecodeError:  # no codec's name
+        return ""
 
 
 def _proven(one: PacketIndex, packets: _Packets, container: str) -> bool:

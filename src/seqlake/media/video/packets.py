@@ -29,6 +29,7 @@ OPEN = 4  # a key packet of H.264 whose followers may let go of pictures from be
 DAMAGED = 8  # did not decode in sequence when the index was made
 _VERSION = 1
 _NAME = b"seqlake.packets"
+_PLAIN = frozenset({"av1", "h264", "hevc", "mjpeg", "vp8", "vp9"})  # decoded without being told `fourcc` and `depth`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,8 @@ class Stream:
         size: Bytes of the whole file.
         placed: Whether packets lie in the file as they are; if not they are demuxed again when it is opened.
         changes: Where other parameter sets begin: (packet, extradata), ascending; not those inside packets.
+        fourcc: The container's name of the codec, by which some decoders tell variants apart.
+        depth: Bits of a coded sample as the container says; 0 where it does not.
     """
 
     number: int
@@ -66,6 +69,8 @@ class Stream:
     size: int
     placed: bool
     changes: tuple[tuple[int, bytes], ...] = ()
+    fourcc: str = ""
+    depth: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -157,6 +162,8 @@ class PacketIndex:
                 "tags": tuple(header["tags"]),
                 "turn": tuple(header["turn"]),
             }
+            if header["codec"] not in _PLAIN:
+                _ = header["fourcc"]  # older indexes lack what its decoder must know
             stream = Stream(**header)
             gap, length, step, flags, crc = (
                 table[name].to_numpy() for name in ("gap", "length", "step", "flags", "crc")

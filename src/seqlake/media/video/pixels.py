@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from seqlake.errors import DecodeError
 from seqlake.media.video.swscale import Direct
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from av.video.frame import VideoFrame
     from numpy.typing import NDArray
@@ -51,8 +53,27 @@ class Converter:
             self._reformat = VideoReformatter().reformat
         height, width = out.shape[:2] if self._turn[0] else out.shape[1::-1]
         how = "AREA" if width * height < frame.width * frame.height else "BICUBIC"
-        picture = self._reformat(frame, width=width, height=height, format="rgb24", interpolation=how, threads=1)
+        with convertible(frame):
+            picture = self._reformat(frame, width=width, height=height, format="rgb24", interpolation=how, threads=1)
         out[:] = turned(rows_of(picture), self._turn)
+
+
+@contextmanager
+def convertible(frame: VideoFrame, /) -> Iterator[None]:
+    """Names what FFmpeg's converter refuses.
+
+    Raises:
+        DecodeError: Pixels or a colour space that it does not know, as YCgCo.
+    """
+    import av
+
+    try:
+        yield
+    except (av.FFmpegError, OSError, ValueError) as error:
+        raise DecodeError(
+            f"{frame.format.name} pixels in colour space {int(frame.colorspace)} (as H.273 numbers them) cannot be "
+            f"converted by FFmpeg: {error}. Encode the file anew, as in: ffmpeg -i FILE -pix_fmt yuv420p OUT.mp4"
+        ) from error
 
 
 def rows_of(picture: VideoFrame, /) -> NDArray[np.uint8]:
