@@ -153,7 +153,7 @@ class ShardChangedError(SeqlakeError, OSError):
 
 
 class UnsafeReferenceError(SeqlakeError, PermissionError):
-    """A reference leaves the dataset's root and was not allowed to."""
+    """A reference leaves the dataset's root, or names a host or a bucket, and was not allowed to."""
 
 
 class ForkedProcessError(SeqlakeError, RuntimeError):

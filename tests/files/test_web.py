@@ -8,9 +8,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
-from seqlake.errors import ReadOnlyError, ShardChangedError, UnsafeReferenceError
+from seqlake.errors import CorruptFileError, ReadOnlyError, ShardChangedError, UnsafeReferenceError
 from seqlake.files import locations, web
-from seqlake.files.stores import open_blob, open_store
+from seqlake.files.stores import open_blob, open_store, read_all
 
 DATA = np.random.default_rng(0).bytes(2_000_000)
 
@@ -191,3 +191,82 @@ def test_a_forked_child_may_read_the_web(server) -> None:
     if not child:
         os._exit(0 if part(blob, 7, 9) == DATA[7:9] else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+class Liar(BaseHTTPRequestHandler):
+    """Declares what is not there, or sends what was not asked for."""
+
+    def log_message(self, *_) -> None:
+        return
+
+    def do_GET(self) -> None:
+        name = self.path.rpartition("/")[2]
+        first, last = (int(n) for n in self.headers.get("Range", "bytes=0-0").removeprefix("bytes=").split("-"))
+        size, part = {"huge": 99 << 40, "endless": 10**15}.get(name, 1000), f"{first}-{last}"
+        if name == "other" and last:
+            part = f"{first + 1}-{last + 1}"
+        total = {"letters": "1_000", "negative": "-5", "long": "9" * 5000, "beyond": str(1 << 64)}.get(name, str(size))
+        self.send_response(200 if name in {"whole", "letters", "negative", "long", "beyond"} else 206)
+        if name in {"whole", "letters", "negative", "long", "beyond"}:
+            self.send_header("Content-Length", str(99 << 40) if name == "whole" else total)
+        else:
+            self.send_header("Content-Range", f"bytes {part}/{total}")
+        self.send_header("Last-Modified", "Wed, 21 Oct 2015 07:28:00 GMT")
+        self.end_headers()
+        for _ in range(4 if name == "endless" else 1):
+            try:
+                self.wfile.write(bytes(max(1000, last - first + 1)))
+            except OSError:
+                return
+
+
+@pytest.fixture
+def liar(monkeypatch):
+    monkeypatch.setattr(web.time, "sleep", lambda _: None)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Liar)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize("name", ["huge", "endless", "whole"])
+def test_a_size_that_no_machine_holds_is_compared_before_memory_is_taken(liar, name) -> None:
+    blob = open_blob(f"{liar}/{name}")
+    assert blob.size > 1 << 46
+    for read in (read_all, lambda blob: part(blob, 0, blob.size), lambda blob: part(blob, 5, blob.size)):
+        with pytest.raises(CorruptFileError, match="memory"):
+            read(blob)
+    if name != "whole":
+        assert part(blob, blob.size - 10, blob.size) == bytes(10)  # a part of it can be had
+
+
+@pytest.mark.parametrize("name", ["letters", "negative", "long", "beyond"])
+def test_a_size_that_is_none_is_an_error(liar, name) -> None:
+    with pytest.raises(OSError, match=r"the server (says|does not)"):
+        open_blob(f"{liar}/{name}")
+
+
+def test_other_bytes_than_were_asked_for_are_no_answer(liar) -> None:
+    assert part(open_blob(f"{liar}/right"), 3, 9) == bytes(6)
+    with pytest.raises(OSError, match="asked for bytes 3-8"):
+        part(open_blob(f"{liar}/other"), 3, 9)
+
+
+def test_a_whole_file_is_compared_with_its_limit(tmp_path) -> None:
+    path = tmp_path / "sparse"
+    with path.open("wb") as file:
+        file.truncate(1 << 43)
+    with pytest.raises(CorruptFileError, match="at most 100 bytes"):
+        read_all(open_blob(path), most=100)
+    with pytest.raises(CorruptFileError, match="memory"):
+        read_all(open_blob(path))
+
+
+def test_an_object_that_no_machine_holds_is_not_read_whole(liar) -> None:
+    """obstore takes memory for what the answer declares, and ends the process where there is not that much."""
+    storage = {"endpoint": liar, "access_key_id": "testing", "secret_access_key": "testing", "region": "us-east-1"}
+    with pytest.raises(CorruptFileError, match="memory"):
+        open_store("s3://bucket/set", storage=storage).read("whole")

@@ -15,9 +15,33 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+_NAMING = {
+    "host": "A web server on this machine or in a private network that DATASET may name. Repeatable.",
+    "bucket": "A bucket that DATASET may name; with this option, no others but its own. Repeatable.",
+}
+
+
+def _naming(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The option `--allow-host` or `--allow-bucket`: what the dataset may name, for whatever opens it."""
+
+    def remember(context: click.Context, _parameter: click.Parameter, given: tuple[str, ...]) -> None:
+        if given:
+            context.meta[f"seqlake.allow_{what}s"] = given
+
+    unseen: Any = {"multiple": True, "expose_value": False, "callback": remember}
+    return click.option(f"--allow-{what}", metavar=what.upper(), help=_NAMING[what], **unseen)
+
+
+def allowed() -> dict[str, Any]:
+    """What the dataset of this command may name, as options of `open` and `scan`."""
+    context = click.get_current_context(silent=True)
+    names = ("allow_hosts", "allow_buckets")
+    return {} if context is None else {n: context.meta[f"seqlake.{n}"] for n in names if f"seqlake.{n}" in context.meta}
+
+
 def source(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the argument DATASET and what may be read of it."""
-    return click.argument("source", metavar="DATASET")(_remote.option(command))
+    """Add the argument DATASET, what may be read of it, and what it may name."""
+    return click.argument("source", metavar="DATASET")(_remote.option(_naming("host")(_naming("bucket")(command))))
 
 
 out = click.argument("out", metavar="OUT")
@@ -87,6 +111,7 @@ def opened(location: str, *, asks: bool = True, **options: Any) -> Any:
     from seqlake.dataset.opening import scan
     from seqlake.errors import DatasetNotFoundError
 
+    options = {**allowed(), **options}
     version = options.pop("version", None)
     try:
         return open_dataset(location, version=version, **options)
@@ -99,6 +124,18 @@ def opened(location: str, *, asks: bool = True, **options: Any) -> Any:
             return scan(location, **options)
         except DatasetNotFoundError:
             raise missing from None
+
+
+def opened_dataset(location: str, **options: Any) -> Any:
+    """The dataset at a location, for commands that take nothing else.
+
+    Args:
+        location: As given on the command line.
+        **options: Of `open`.
+    """
+    from seqlake.dataset.opening import open as open_dataset
+
+    return open_dataset(location, **allowed(), **options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,9 +19,7 @@ def command(source: str, *, dry_run: bool, output: Output) -> None:
 
     A plain folder with a mixtrain.json becomes a versioned dataset; nothing in it moves.
     """
-    from seqlake.dataset.opening import open as open_dataset
-
-    dataset = open_dataset(source)
+    dataset = _options.opened_dataset(source)
     table: Any = dataset.table
     strangers = list(table.strangers())
     edited = table.metadata_edited()

@@ -25,9 +25,7 @@ from seqlake.cli._output import Output, output_options
 @output_options
 def command(source: str, *, days: float, dry_run: bool, output: Output) -> None:
     """Remove old versions' shards and files, and what dead writers left, from DATASET."""
-    from seqlake.dataset.opening import open as open_dataset
-
-    removed = list(open_dataset(source).collect(older_than=timedelta(days=days), dry_run=dry_run))
+    removed = list(_options.opened_dataset(source).collect(older_than=timedelta(days=days), dry_run=dry_run))
     verb = "Would remove" if dry_run else "Removed"
     names = "".join(f"\n  {name}" for name in removed[:20])
     more = f"\n  … and {len(removed) - 20} more" if len(removed) > 20 else ""

@@ -17,9 +17,8 @@ from seqlake.dataset.staging import SHARD_BYTES
 def command(source: str, *, rows_per_shard: int | None, dry_run: bool, output: Output) -> None:
     """Write small shards of DATASET anew, and those of other engines or with deleted rows; as one commit."""
     from seqlake.dataset.compacting import compact, wasteful
-    from seqlake.dataset.opening import open as open_dataset
 
-    dataset = open_dataset(source)
+    dataset = _options.opened_dataset(source)
     shards = dataset.source.shards()
     chosen = wasteful(shards, nbytes=SHARD_BYTES, rows=rows_per_shard)
     before = len(shards)

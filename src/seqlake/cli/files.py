@@ -50,10 +50,9 @@ def command(source: str, *, elsewhere: bool, dangling: bool, orphans: bool, outp
 def _chosen(
     source: str, *, version: int | str | None, where: str | None, columns: str | None, allow_outside: bool
 ) -> Any:
-    from seqlake.dataset.opening import open as open_dataset
 
     if allow_outside:
-        selection: Any = open_dataset(source, version=version, allow_outside=True)
+        selection: Any = _options.opened_dataset(source, version=version, allow_outside=True)
     else:
         selection = _options.opened(source, version=version)
     if where:

@@ -21,10 +21,8 @@ def command(source: str, *, dry_run: bool, output: Output) -> None:
     beside them, and the folder becomes a versioned dataset. Only columns written PLAIN and uncompressed can be
     indexed, which few writers do by default; for the rest `seqlake repack` rewrites them.
     """
-    from seqlake.dataset.opening import open as open_dataset
-
     if not dry_run:
-        open_dataset(source).open_for_changes()
+        _options.opened_dataset(source).open_for_changes()
     rows = _indexed(source, build=dry_run)
     mend = [row["column"] for row in rows if row["indexed"] < row["shards"]]
     text = table(
@@ -37,10 +35,9 @@ def command(source: str, *, dry_run: bool, output: Output) -> None:
 
 def _indexed(source: str, *, build: bool) -> list[dict[str, Any]]:
     """How many shards of each signal are read without decoding, or with `build` could be."""
-    from seqlake.dataset.opening import open as open_dataset
     from seqlake.shards.parquet.building import flat_columns
 
-    dataset = open_dataset(source)
+    dataset = _options.opened_dataset(source)
     wanted = [name for name in dataset.schema if dataset.schema[name].category == "temporal"]
     counts = dict.fromkeys(wanted, 0)
     for shard in dataset.shards():

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 import click
 
 from seqlake.cli import _options
 from seqlake.cli._output import Output, output_options, size
+
+_NAMED = 8  # of other places; the JSON has all of them
 
 
 @click.command()
@@ -16,7 +19,10 @@ from seqlake.cli._output import Output, output_options, size
 @output_options
 def command(source: str, *, version: int | str | None, output: Output) -> None:
     """Say what DATASET holds: sequences, columns, bytes, shards, and whether windows read it without decoding."""
+    from seqlake.dataset.elsewhere import elsewhere
+
     selection = _options.opened(source, version=version)
+    places = elsewhere(selection)
     shards = selection.shards()
     facts: dict[str, Any] = {
         "location": source,
@@ -28,6 +34,7 @@ def command(source: str, *, version: int | str | None, output: Output) -> None:
         "fingerprint": selection.fingerprint,
         **(_of_table(selection) or _of_format(selection)),
         **_flatness(selection),
+        "elsewhere": places,
     }
     unit = "samples" if selection.schema.id is None else "sequences"
     lines = [repr(selection), "", f"{facts['rows']} {unit} in {facts['shards']} shards, {size(facts['nbytes'])}"]
@@ -36,6 +43,10 @@ def command(source: str, *, version: int | str | None, output: Output) -> None:
             f"{facts['shards_not_flat']} shards are decoded before training ({', '.join(facts['not_flat'])}): "
             f"`seqlake repack {source} OUT` makes them direct"
         )
+    if places:
+        named = [f"{count} in {place}" for place, count in islice(places.items(), _NAMED)]
+        more = f" and {len(places) - _NAMED} places more" if len(places) > _NAMED else ""
+        lines.append(f"references to other places: {', '.join(named)}{more}")
     lines += [f"note: {note}" for note in facts.get("notes", ())]
     output.document(facts, text="\n".join(lines))
 

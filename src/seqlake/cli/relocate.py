@@ -39,12 +39,11 @@ def command(
     Without --copy or --move the files must be at the new place already. With one of them and without --to they are
     taken into the dataset. A folder without a scheme is taken from the dataset's root.
     """
-    from seqlake.dataset.opening import open as open_dataset
     from seqlake.dataset.relocating import carry_out, plan
 
     if new is None and files is None:
         raise click.UsageError("Say where references lead from now on (--to), or take the files in (--copy, --move).")
-    dataset = open_dataset(source, allow_outside=allow_outside)
+    dataset = _options.opened_dataset(source, allow_outside=allow_outside)
     if not dry_run:
         dataset.open_for_changes()
     found = plan(dataset, old, new, files=files or "leave")

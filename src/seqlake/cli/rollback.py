@@ -15,11 +15,9 @@ from seqlake.cli._output import Output, output_options
 @output_options
 def command(source: str, version: int | str, *, dry_run: bool, output: Output) -> None:
     """Commit a new version of DATASET with the rows, schema and metadata of VERSION."""
-    from seqlake.dataset.opening import open as open_dataset
-
-    dataset = open_dataset(source)
+    dataset = _options.opened_dataset(source)
     if dry_run:
-        old = open_dataset(source, version=version)
+        old = _options.opened_dataset(source, version=version)
         output.document(
             {"rows": len(old), "rows_now": len(dataset), "dry_run": True},
             text=f"Would go from {len(dataset)} sequences back to {len(old)}, those of version {version}.",

@@ -44,12 +44,11 @@ def command(source: str, out: str | None, *, by: str, dry_run: bool, output: Out
 
     With OUT: write OUT/<value> for each value of the column --by.
     """
-    from seqlake.dataset.opening import open as open_dataset
     from seqlake.dataset.reshaping import split
     from seqlake.dataset.splits import assign_splits, plan_splits
 
     shares = _shares(how.pop("shares"))
-    dataset = open_dataset(source)
+    dataset = _options.opened_dataset(source)
     if out is not None:
         if dry_run:
             counts = dict(dataset.sql(f'SELECT "{by}", count(*) FROM dataset GROUP BY 1 ORDER BY 1').fetchall())

@@ -13,10 +13,8 @@ from seqlake.cli._output import Output, output_options
 @output_options
 def command(source: str, *, output: Output) -> None:
     """List the versions of DATASET, oldest first."""
-    from seqlake.dataset.opening import open as open_dataset
-
     rows = [
         {"id": v.id, "time": v.time.isoformat(timespec="seconds"), "operation": v.operation, "rows": v.rows}
-        for v in open_dataset(source).versions()
+        for v in _options.opened_dataset(source).versions()
     ]
     output.rows(rows, key="id", columns=["id", "time", "operation", "rows"])

@@ -135,8 +135,15 @@ def references(selection: Selection, /) -> dict[str, Use]:
     return named
 
 
-def sizes(locations: Sequence[str], /, *, storage: Mapping[str, str] | None = None) -> Iterator[tuple[str, int | None]]:
+def sizes(
+    locations: Sequence[str], /, *, storage: Mapping[str, str] | None = None, named_by: str | None = None
+) -> Iterator[tuple[str, int | None]]:
     """(location, bytes) of files anywhere; None where nothing is there.
+
+    Args:
+        locations: Where they are.
+        storage: Options of the store.
+        named_by: The root of the dataset that names them; None: somebody who may name any.
 
     Raises:
         OSError, SeqlakeError: A store or server does not answer, or refuses.
@@ -147,7 +154,7 @@ def sizes(locations: Sequence[str], /, *, storage: Mapping[str, str] | None = No
             if is_local(location):
                 path = local_path(location)
                 return location, path.stat().st_size if path.is_file() else None
-            return location, open_blob(location, storage=storage).size
+            return location, open_blob(location, storage=storage, named_by=named_by).size
         except (FileNotFoundError, NotADirectoryError):
             return location, None
 
@@ -188,7 +195,7 @@ def _looked_for(
     top = f"{root.rstrip('/')}/"
     listed = [one for one in locations if one.startswith(top) and scheme(root) not in {"file", "http", "https"}]
     if len(listed) < _MANY:
-        yield from sizes(locations, storage=storage)
+        yield from sizes(locations, storage=storage, named_by=root)
         return
     store = open_store(root, storage=storage)
     there: dict[str, int] = {}
@@ -197,7 +204,7 @@ def _looked_for(
     for one in listed:
         yield one, there.get(one.removeprefix(top))
     rest = set(listed)
-    yield from sizes([one for one in locations if one not in rest], storage=storage)
+    yield from sizes([one for one in locations if one not in rest], storage=storage, named_by=root)
 
 
 def _unnamed(selection: Selection, named: Mapping[str, object]) -> Iterator[FileEntry]:

@@ -12,9 +12,10 @@ from seqlake.dataset import conforming, inference, plain
 from seqlake.dataset.selection import Selection
 from seqlake.errors import DatasetExistsError, DatasetNotFoundError, SchemaMismatchError, SeqlakeError
 from seqlake.files import locations, stores
+from seqlake.files.allowed import with_rules
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
     from seqlake.dataset.dataset import Dataset
@@ -34,6 +35,8 @@ def open(  # noqa: A001 - the public name, as in tarfile.open
     version: Version | int | str | datetime | None = None,
     storage: Mapping[str, str] | None = None,
     allow_outside: bool = False,
+    allow_hosts: Iterable[str] = (),
+    allow_buckets: Iterable[str] | None = None,
 ) -> Dataset:
     """Open a Mixtrain dataset, at its newest version or at an older one.
 
@@ -43,6 +46,9 @@ def open(  # noqa: A001 - the public name, as in tarfile.open
         version: A `Version` of `ds.versions()`, its id, or a datetime: the last version that is not later.
         storage: Options of the object store, by obstore's names; by default the usual environment.
         allow_outside: File references may leave the dataset's root; say so only of data that you trust.
+        allow_hosts: Web servers that the dataset may name although they are on this machine or in a private network;
+            the host of its root is one already.
+        allow_buckets: The only buckets that it may name besides its own, as `"films"` or `"s3://films"`; None: any.
 
     Raises:
         DatasetNotFoundError: Nothing is there, or it is no Mixtrain dataset; says what it is and what to do.
@@ -59,6 +65,7 @@ def open(  # noqa: A001 - the public name, as in tarfile.open
 
     # Table objects of other packages pass as they are.
     place = place_of(location) if isinstance(location, (str, os.PathLike)) else location
+    storage = with_rules(storage, hosts=allow_hosts, buckets=allow_buckets)
     table = _table(place, storage)
     if table is None:
         raise _not_a_dataset(place, storage)
@@ -184,6 +191,8 @@ def scan(
     *,
     format: str | None = None,  # noqa: A002 - the word of the field
     storage: Mapping[str, str] | None = None,
+    allow_hosts: Iterable[str] = (),
+    allow_buckets: Iterable[str] | None = None,
     **options: Any,
 ) -> Selection:
     """Look at, query or train on data that is no Mixtrain dataset, as it is and without converting.
@@ -193,6 +202,8 @@ def scan(
             as an Arrow, pandas or Polars table or a dict of columns; or any `Readable`.
         format: A format's name, as in `"rlds"`; found out by default. `"parquet"` for plain Parquet.
         storage: Options of the object store.
+        allow_hosts: As for `open`.
+        allow_buckets: As for `open`.
         **options: The format's own. Plain Parquet takes `column_types={name: ColumnType}`.
 
     Raises:
@@ -206,10 +217,11 @@ def scan(
         sl.scan("downloads/bridge_data_v2")
         ```
     """
+    storage = with_rules(storage, hosts=allow_hosts, buckets=allow_buckets)
     if not isinstance(source, (str, os.PathLike)):
         if all(hasattr(source, name) for name in ("shards", "lengths", "fingerprint", "schema")):
             return Selection(source, storage=storage)  # type: ignore[arg-type]  # it offers what Readable asks
-        return Selection(plain.scan_table(source, **options))
+        return Selection(plain.scan_table(source, **options), storage=storage)
     place = place_of(source)
     given = {**options, **({} if storage is None else {"storage": storage})}
     if format not in {None, "parquet"}:

@@ -148,6 +148,18 @@ def parent(location: str, /) -> tuple[str, str]:
     return f"{kind}://{place}", path.lstrip("/")
 
 
+def has_bucket(uri: str, /) -> bool:
+    """Whether a URI names a bucket in letters that a bucket can have.
+
+    Some stores make the bucket a part of the host that is asked, so nothing that ends a host's name may be in it.
+
+    Example:
+        >>> has_bucket("s3://films/a"), has_bucket("az://films@lab.dfs.core.windows.net"), has_bucket("s3://evil.org:80#/a")
+        (True, True, False)
+    """
+    return re.fullmatch(r"[\w$][\w$.-]*(@[\w.-]+)?", _parts(uri)[1], re.ASCII) is not None
+
+
 def web_url(location: str, /) -> str:
     """A web address that can be sent: spaces and letters outside ASCII quoted, what is quoted already left alone."""
     parts = urlsplit(location)

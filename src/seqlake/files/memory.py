@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from contextlib import suppress
 from hashlib import blake2b
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from seqlake.errors import ShardChangedError
+from seqlake.errors import CorruptFileError, ShardChangedError
 
 if TYPE_CHECKING:
     from seqlake.protocols import Ints
@@ -31,6 +35,43 @@ def bounded(starts: Ints, stops: Ints, size: int, location: str, /) -> tuple[lis
             path=location,
         )
     return firsts.tolist(), ends.tolist()
+
+
+_SMALL = 256 << 20  # nobody is asked about
+_CGROUP = Path("/sys/fs/cgroup/memory.max")
+
+
+def refuse_more_than_memory(nbytes: int, location: str, /) -> None:
+    """Refuse to hold at once what somebody declared and this machine could not hold.
+
+    Args:
+        nbytes: How much.
+        location: Of what, for the message.
+
+    Raises:
+        CorruptFileError: It is more than half of the memory there is, and more than 256 MiB.
+    """
+    if nbytes > _SMALL and nbytes > (room := machine_memory() // 2):
+        raise CorruptFileError(
+            f"{location}: {nbytes:,} bytes of it would have to be held at once, more than half of this machine's "
+            f"memory ({room:,} bytes).",
+            path=location,
+            hint="If it is really that large, read it in parts, or on a larger machine.",
+        )
+
+
+def machine_memory() -> int:
+    """Bytes of memory that this process may have: the machine's, or what a container or `ulimit -v` leaves of it."""
+    found = [1 << 40]
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    if sys.platform != "win32":
+        import resource
+
+        found.append(resource.getrlimit(resource.RLIMIT_AS)[0])
+    with suppress(OSError, ValueError):  # no container, or one without a limit ("max")
+        found.append(int(_CGROUP.read_text(encoding="ascii")))
+    return min(one for one in found if one > 0)
 
 
 class MemoryBlob:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from seqlake.files.memory import bounded
+from seqlake.files.memory import bounded, refuse_more_than_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,6 +40,7 @@ def plan(starts: Ints, stops: Ints, size: int, location: str, /) -> Requests:
 
     Raises:
         ShardChangedError: A range lies outside the object.
+        CorruptFileError: They are more than this machine could hold.
     """
     firsts, ends = bounded(starts, stops, size, location)
     spans: list[list[int]] = []
@@ -53,6 +54,7 @@ def plan(starts: Ints, stops: Ints, size: int, location: str, /) -> Requests:
         else:
             spans.append([first, end])
         cuts[row] = (len(spans) - 1, first, end)
+    refuse_more_than_memory(sum(end - first for first, end in spans), location)
     pieces: list[tuple[int, int]] = []
     runs = []
     for first, end in spans:

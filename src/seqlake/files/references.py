@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from seqlake.errors import UnsafeReferenceError
+from seqlake.errors import SeqlakeError, UnsafeReferenceError
 from seqlake.files import locations, stores
 
 if TYPE_CHECKING:
@@ -25,7 +25,8 @@ def open_reference(
         allow_outside: It may lead out of the root.
 
     Raises:
-        UnsafeReferenceError: It leaves the root, and `allow_outside` was not given.
+        UnsafeReferenceError: It leaves the root, and `allow_outside` was not given; or it names a host or a bucket
+            that it may not (`files.allowed`).
         FileNotFoundError: Nothing is there.
 
     Example:
@@ -33,7 +34,10 @@ def open_reference(
         Traceback (most recent call last):
         seqlake.errors.UnsafeReferenceError: The reference '../secret' leads out of the dataset, to /data/secret...
     """
-    location = locations.join(root, reference)
+    try:
+        location = locations.join(root, reference)
+    except ValueError as error:
+        raise _names_nothing(reference, error) from None
     own_scheme = locations.scheme(reference) != "file"
     if not allow_outside and not own_scheme and not locations.inside(root, location):
         raise UnsafeReferenceError(
@@ -41,4 +45,15 @@ def open_reference(
             path=location,
             hint="If you trust the dataset, open it with allow_outside=True.",
         )
-    return stores.open_blob(location, storage=storage)
+    try:
+        return stores.open_blob(location, storage=storage, named_by=root)
+    except SeqlakeError:
+        raise
+    except ValueError as error:
+        raise _names_nothing(reference, error) from None
+
+
+def _names_nothing(reference: str, error: ValueError) -> UnsafeReferenceError:
+    """Whoever gives a location may have misspelled an argument; a cell names nothing that can be opened."""
+    told = locations.shown(reference)
+    return UnsafeReferenceError(f"The reference {told!r} names no file that can be opened: {error}", path=told)

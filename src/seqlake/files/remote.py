@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import ForkedProcessError, ReadOnlyError, ShardChangedError, UnsafeReferenceError
 from seqlake.files import credentials, locations
+from seqlake.files.memory import refuse_more_than_memory
 from seqlake.files.names import checked, folder
 from seqlake.files.ranges import fetched, plan
 
@@ -49,7 +50,7 @@ class ObjectBlob:
     def __init__(self, store: ObjectStore, path: str, size: int, token: str, /) -> None:
         self._store = store
         self._path = path
-        self.size = size
+        self.size = min(size, 1 << 62)  # what an index can name, whatever a server says
         self.token = token
 
     @property
@@ -135,7 +136,7 @@ class ObjectStore:
         kind = locations.scheme(root)
         if kind not in SCHEMES:
             raise ValueError(f"{root}: expected one of {', '.join(SCHEMES)}, http or https, found {kind!r}.")
-        if not root.partition("://")[2].partition("/")[0]:
+        if not locations.has_bucket(root):
             raise ValueError(f"{root}: expected a bucket, as in {kind}://bucket/folder.")
         self.root = root.rstrip("/")
         self._storage = credentials.Storage(storage)
@@ -226,11 +227,13 @@ class ObjectStore:
             return None
 
     def read(self, path: str, /) -> bytes:
-        """A small object, whole, in one request; `blob` takes two."""
+        """A small object, whole, in one request; `blob` takes two. `CorruptFileError` where memory cannot hold it."""
         import obstore
 
         with self.translated(path):
-            return bytes(obstore.get(self.handle(), checked(path)).bytes())
+            answer = obstore.get(self.handle(), checked(path))
+            refuse_more_than_memory(int(answer.meta["size"]), f"{self.root}/{path}")
+            return bytes(answer.bytes())
 
     def list(self, prefix: str = "", /, *, after: str = "") -> Iterator[tuple[str, int]]:
         """(path, size) of the objects below a folder, in the order of their names, those up to `after` left out."""

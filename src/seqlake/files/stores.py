@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from seqlake.errors import CorruptFileError
 from seqlake.files import locations
+from seqlake.files.allowed import refuse_bucket, trusting
 from seqlake.files.blobs import LocalBlob
 from seqlake.files.local import LocalStore
-from seqlake.files.memory import MemoryBlob
+from seqlake.files.memory import MemoryBlob, refuse_more_than_memory
 
 if TYPE_CHECKING:
     import os
@@ -27,17 +29,21 @@ __all__ = ["LocalBlob", "LocalStore", "MemoryBlob", "exists", "open_blob", "open
 _WEB = {"http", "https"}
 
 
-def open_store(root: str | os.PathLike[str], /, *, storage: Mapping[str, str] | None = None) -> AnyStore:
+def open_store(
+    root: str | os.PathLike[str], /, *, storage: Mapping[str, str] | None = None, named_by: str | None = None
+) -> AnyStore:
     """The store whose root is this location; nothing is read yet.
 
     Args:
         root: A path, or a URI with the scheme `s3`, `gs`, `az`, `http` or `https`.
         storage: Options of obstore, as in `{"region": "eu-west-1"}`; the usual environment counts as well. Never
             stored in a dataset and never printed. Ours: `mmap="false"` reads local files instead of mapping them,
-            `allow_redirects="true"` lets a web server send us to another host.
+            `allow_redirects="true"` lets a web server send us to another host; see also `files.allowed`.
+        named_by: The root of the dataset whose own bytes name this one; None: somebody who may name any.
 
     Raises:
         ValueError: A scheme or an option that is not known.
+        UnsafeReferenceError: A dataset names it that may not.
 
     Example:
         >>> open_store("/data/arm")
@@ -50,21 +56,27 @@ def open_store(root: str | os.PathLike[str], /, *, storage: Mapping[str, str] | 
     if kind in _WEB:
         from seqlake.files.web import WebStore
 
-        return WebStore(place, storage=storage)
+        return WebStore(place, storage=trusting(storage, place if named_by is None else named_by))
+    if named_by is not None:
+        refuse_bucket(place, storage, named_by=named_by)
     from seqlake.files.remote import ObjectStore
 
     return ObjectStore(place, storage=storage)
 
 
-def open_blob(location: str | os.PathLike[str], /, *, storage: Mapping[str, str] | None = None) -> AnyBlob:
+def open_blob(
+    location: str | os.PathLike[str], /, *, storage: Mapping[str, str] | None = None, named_by: str | None = None
+) -> AnyBlob:
     """The bytes at this location.
 
     Args:
         location: A path or a URI.
         storage: As for `open_store`.
+        named_by: The same.
 
     Raises:
         FileNotFoundError: Nothing is there.
+        UnsafeReferenceError: A dataset names it that may not.
 
     Example:
         >>> open_blob("/data/arm/mixtrain.json")  # doctest: +SKIP
@@ -77,7 +89,9 @@ def open_blob(location: str | os.PathLike[str], /, *, storage: Mapping[str, str]
     if kind in _WEB:
         from seqlake.files.web import WebBlob
 
-        return WebBlob(place, storage=storage)
+        return WebBlob(place, storage=trusting(storage, place if named_by is None else named_by))
+    if named_by is not None:
+        refuse_bucket(place, storage, named_by=named_by)
     from seqlake.files.remote import ObjectStore
 
     root, name = locations.parent(place)
@@ -97,13 +111,25 @@ def exists(store: Store, path: str, /) -> bool:
     return True
 
 
-def read_all(blob: Blob, /) -> bytes:
+def read_all(blob: Blob, /, *, most: int | None = None) -> bytes:
     """All bytes of a blob.
+
+    Args:
+        blob: The blob.
+        most: How many bytes it can have to be what it should be; None: what this machine can hold.
+
+    Raises:
+        CorruptFileError: It is larger; nothing was read.
 
     Example:
         >>> read_all(MemoryBlob(b"abc"))
         b'abc'
     """
+    if most is not None and blob.size > most:
+        raise CorruptFileError(
+            f"{blob.location}: expected at most {most:,} bytes, found {blob.size:,}.", path=blob.location
+        )
+    refuse_more_than_memory(blob.size, blob.location)
     view = blob.view()
     if view is None:
         [view] = blob.ranges(np.array([0], np.int64), np.array([blob.size], np.int64))

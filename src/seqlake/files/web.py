@@ -1,7 +1,7 @@
 """Files on a web server: read by range, by our own client, which goes to no host that was not named.
 
-Not through obstore, which follows a redirect to anywhere: a dataset that somebody sent could reach into your network
-with it. Nothing here has threads of its own, so forked workers may read the web.
+Not through obstore, which follows a redirect to anywhere and does not show whom it talks to: a dataset that somebody
+sent could reach into your network with it. Nothing here has threads of its own, so forked workers may read the web.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from seqlake.errors import ReadOnlyError, ShardChangedError, UnsafeReferenceError
+from seqlake.errors import ReadOnlyError, SeqlakeError, ShardChangedError, UnsafeReferenceError
+from seqlake.files.connections import misspelled, opener_of
 from seqlake.files.credentials import Storage
 from seqlake.files.locations import shown, web_url
 from seqlake.files.names import checked
@@ -30,12 +31,24 @@ _TIMEOUT = 30.0
 _ATTEMPTS = 4
 _AGAIN = {408, 425, 429, 500, 502, 503, 504}
 _MOST_WHOLE = 256 << 20  # of a server that cannot serve ranges
+_PATIENCE = 300.0  # seconds for one answer, of 16 MiB at most or of a whole file: a server that trickles is none
+_CHUNK = 1 << 20
 
 
-class _SameHost(urllib.request.HTTPRedirectHandler):
+class _AnyHost(urllib.request.HTTPRedirectHandler):
+    """Follows a redirect to any web server that may be asked."""
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        if why := misspelled(newurl):
+            raise UnsafeReferenceError(f"{shown(req.full_url)} sends its readers to no address: {why}.")
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+class _SameHost(_AnyHost):
     """Follows a redirect within its host, and from http to https."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        followed = super().redirect_request(req, fp, code, msg, headers, newurl)
         old, new = urlsplit(req.full_url), urlsplit(newurl)
         upgraded = (old.scheme, new.scheme) == ("http", "https") and not (old.port or new.port)
         if old.hostname != new.hostname or not ((old.scheme, old.port) == (new.scheme, new.port) or upgraded):
@@ -44,7 +57,7 @@ class _SameHost(urllib.request.HTTPRedirectHandler):
                 'pass storage={"allow_redirects": "true"}, or name the other address itself.',
                 path=shown(req.full_url),
             )
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
+        return followed
 
 
 class WebBlob:
@@ -52,19 +65,20 @@ class WebBlob:
 
     Args:
         location: Its address; what is quoted in it stays so.
-        storage: `allow_redirects="true"` follows redirects to other hosts.
+        storage: `allow_redirects="true"` follows redirects to other hosts; `allow_hosts` names hosts, by commas, that
+            may be on this machine or in a private network.
 
     Raises:
         FileNotFoundError: Nothing is there.
         PermissionError: The server refuses.
-        UnsafeReferenceError: It sends us to another host.
+        UnsafeReferenceError: It sends us to another host, or is at an address that is not public.
     """
 
     __slots__ = ("_storage", "_tag", "_whole", "location", "size")
 
     def __init__(self, location: str, /, *, storage: Mapping[str, str] | None = None) -> None:
-        if "@" in urlsplit(location).netloc:
-            raise ValueError(f"{shown(location)}: leave user and password out of an address.")
+        if why := misspelled(location):
+            raise ValueError(f"{shown(location)}: {why}.")
         self.location = location
         self._storage = storage if isinstance(storage, Storage) else Storage(storage)
         self._whole: memoryview | None = None
@@ -100,7 +114,8 @@ class WebBlob:
                     if _tag(answer) != self._tag or _total(answer) != self.size:
                         raise self._changed()
                     if answer.status == 206:
-                        data = memoryview(answer.read(stop - start))
+                        self._refuse_another_part(answer, start, stop)
+                        data = memoryview(_body(answer, stop - start))
                     else:
                         data = self._all_of(answer)[start:stop]
             except (HTTPException, TimeoutError, ConnectionError) as error:
@@ -114,13 +129,15 @@ class WebBlob:
         """The whole file, of a server that knows no ranges; kept, or every range would fetch it again."""
         if self.size > _MOST_WHOLE:
             raise OSError(5, "the server cannot serve parts of a large file; copy it first", shown(self.location))
-        self._whole = memoryview(answer.read(self.size))
-        return self._whole
+        data = memoryview(_body(answer, self.size))
+        if len(data) == self.size:
+            self._whole = data
+        return data
 
     def _answer(self, headers: Mapping[str, str]) -> Any:
         """An open answer; waits and asks again where the server says that it is busy."""
-        handlers = [] if self._storage.allows("allow_redirects") else [_SameHost()]
-        opener = urllib.request.build_opener(*handlers)
+        redirects = _AnyHost if self._storage.allows("allow_redirects") else _SameHost
+        opener = opener_of(self._storage, redirects())
         request = urllib.request.Request(  # noqa: S310 - stores.open_blob dispatches http and https alone
             web_url(self.location), headers={**headers, "Accept-Encoding": "identity", "User-Agent": "seqlake"}
         )
@@ -137,9 +154,19 @@ class WebBlob:
                     if error.code not in _AGAIN or last:
                         raise _refusal(error.code, place) from None
             except (urllib.error.URLError, HTTPException, TimeoutError, ConnectionError) as error:
+                reason = getattr(error, "reason", error)
+                if isinstance(reason, SeqlakeError):
+                    raise reason from None
                 if last:
-                    raise OSError(5, f"the server does not answer ({getattr(error, 'reason', error)})", place) from None
+                    raise OSError(5, f"the server does not answer ({reason})", place) from None
         raise AssertionError("unreachable")  # pragma: no cover
+
+    def _refuse_another_part(self, answer: Any, start: int, stop: int) -> None:
+        """Other bytes than were asked for are no answer, however many they are."""
+        said = re.match(r"bytes (\d{1,18})-(\d{1,18})/", answer.headers.get("Content-Range", ""))
+        if said is None or (int(said[1]), int(said[2])) != (start, stop - 1):
+            found = answer.headers.get("Content-Range", "no Content-Range")[:80]
+            raise OSError(5, f"asked for bytes {start}-{stop - 1}, the server sends {found!r}", shown(self.location))
 
     def _changed(self) -> ShardChangedError:
         place = shown(self.location)
@@ -234,7 +261,23 @@ def _total(answer: Any) -> int:
     length = found.group(1) if found else answer.headers.get("Content-Length")
     if length is None:
         raise OSError(5, "the server does not say how large the file is", shown(answer.url))
+    if not re.fullmatch(r"[0-9]{1,18}", length):  # what a file can be, and an int64 hold
+        raise OSError(5, f"the server says that the file has {length[:40]!r} bytes", shown(answer.url))
     return int(length)
+
+
+def _body(answer: Any, size: int) -> bytes:
+    """So many bytes of an answer, or those there are; memory is taken for what has come, not for what was said."""
+    parts, missing, until = [], size, time.monotonic() + _PATIENCE
+    while missing:
+        part = answer.read1(min(missing, _CHUNK))
+        if not part:
+            break
+        parts.append(part)
+        missing -= len(part)
+        if time.monotonic() > until:
+            raise TimeoutError(f"{size - missing} of {size} bytes came in {_PATIENCE:.0f} s")
+    return b"".join(parts)
 
 
 def _refusal(status: int, place: str) -> OSError:

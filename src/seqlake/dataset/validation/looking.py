@@ -61,11 +61,11 @@ def blob_at(reference: str, place: Place, /) -> Blob | FileFacts | None:
                 return None  # not opened, and said from the reference alone
             why = f"a link leads to {location} outside the root; it is opened only with allow_outside=True"
             return FileFacts(name=repr(reference), trouble="outside", why=why)
-        blob: Blob = stores.open_blob(location, storage=place.storage)
+        blob: Blob = stores.open_blob(location, storage=place.storage, named_by=place.root)
     except (FileNotFoundError, NotADirectoryError):
         return FileFacts(name=repr(reference), trouble="missing", why="no file is there")
     except UnsafeReferenceError as error:
-        return FileFacts(name=repr(reference), trouble="unreadable", why=error.message)
+        return FileFacts(name=repr(locations.shown(reference)), trouble="unreadable", why=str(error))
     except (SeqlakeError, OSError, ValueError) as error:
         why = f"it could not be looked at: {error}"
         return FileFacts(name=repr(locations.shown(reference)), trouble="unreachable", why=why)

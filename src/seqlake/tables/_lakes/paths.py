@@ -42,8 +42,11 @@ def blob_at(store: Store, path: str, /, *, storage: Mapping[str, str] | None) ->
 
     Raises:
         FileNotFoundError: It is gone.
+        UnsafeReferenceError: The lake names a host or a bucket that it may not.
     """
-    return open_blob(path, storage=storage) if is_outside(path) else store.blob(path)
+    if not is_outside(path):
+        return store.blob(path)
+    return open_blob(path, storage=storage, named_by=str(getattr(store, "root", "")))
 
 
 def below(root: str, location: str, /) -> str:

@@ -70,7 +70,9 @@ class DeltaEngine:
     def of(cls, table: Any, /, *, storage: Mapping[str, str] | None = None) -> DeltaEngine:
         """Of a `DeltaTable`; with its own options, which may be more than `storage` says."""
         options = dict(getattr(table, "_storage_options", None) or {})
-        return cls(absolute(str(table.table_uri)), storage=storage or options or None, options=options or None)
+        return cls(
+            absolute(str(table.table_uri)), storage={**options, **(storage or {})} or None, options=options or None
+        )
 
     @classmethod
     def of_unity(cls, address: str, /, *, storage: Mapping[str, str] | None = None) -> DeltaEngine:

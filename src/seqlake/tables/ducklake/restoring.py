@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from seqlake.files.stores import open_blob, read_all
-from seqlake.tables._lakes.paths import is_outside
+from seqlake.files.stores import read_all
+from seqlake.tables._lakes.paths import blob_at, is_outside
 from seqlake.tables.ducklake import reading, types, writing
 from seqlake.tables.standalone import names
 
@@ -100,7 +100,7 @@ def copy_files(store: Store, folder: str, plan_: Plan, transaction: str, /, *, s
     for number, (row, file) in enumerate(plan_.back):
         path = f"{folder}{names.part(transaction, str(number))}"
         if is_outside(row.path):
-            store.put(path, read_all(open_blob(row.path, storage=storage)))
+            store.put(path, read_all(blob_at(store, row.path, storage=storage)))
         else:
             store.copy(row.path, path)
         if file.deleted is None:

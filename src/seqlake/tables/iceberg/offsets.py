@@ -111,7 +111,8 @@ class PuffinSidecar(Sidecar):
         place = below(self._engine.metadata().location, path)
         try:
             if paths.is_outside(place):
-                data: bytes | None = read_all(open_blob(place, storage=self._engine.storage))
+                engine = self._engine
+                data: bytes | None = read_all(open_blob(place, storage=engine.storage, named_by=engine.root))
             else:
                 data = read(self._store, place)
             return [] if data is None else puffin.decode(data, path=path)

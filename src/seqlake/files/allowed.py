@@ -1,0 +1,159 @@
+"""Which hosts and buckets a dataset may name: what somebody sends you must not reach into your own network.
+
+Who names a location counts. What you give yourself is asked for wherever it is. What a cell, a manifest or a log says
+is asked for on public addresses, on the host of the dataset's root and on hosts in `allow_hosts`; and in any bucket,
+unless `allow_buckets` names those that may be read. Both travel as options of `storage=`, and so to every worker.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from seqlake.errors import UnsafeReferenceError
+from seqlake.files import locations
+from seqlake.files.credentials import Storage, kind_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+HOSTS, BUCKETS = "allow_hosts", "allow_buckets"
+_WEB = {"http", "https"}
+_LOCAL = (
+    ipaddress.IPv6Network("64:ff9b:1::/48"),
+    ipaddress.IPv6Network("fec0::/10"),
+)  # which older Pythons call public
+_TRANSLATED = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("::/96"))  # IPv4 in the last four bytes
+
+
+def with_rules(
+    storage: Mapping[str, str] | None, /, *, hosts: Iterable[str] = (), buckets: Iterable[str] | None = None
+) -> Mapping[str, str] | None:
+    """Options of stores that also say what a dataset may name.
+
+    Args:
+        storage: Options, as given.
+        hosts: Names or addresses of web servers that a dataset may name although they are on this machine or in a
+            private network.
+        buckets: The only buckets that a dataset may name, besides its root's; None: any.
+
+    Raises:
+        ValueError: A name that is none, as an address with a path.
+
+    Example:
+        >>> dict(with_rules(None, hosts=["NAS.local"], buckets=["s3://films/"]))
+        {'allow_hosts': 'nas.local', 'allow_buckets': 's3://films'}
+    """
+    names = [_host(one) for one in _listed(hosts)]
+    places = None if buckets is None else [_bucket(one) for one in _listed(buckets)]
+    if not names and places is None:
+        return storage
+    given = {HOSTS: ",".join(names)} if names else {}
+    return {**(storage or {}), **given, **({} if places is None else {BUCKETS: ",".join(places)})}
+
+
+def trusting(storage: Mapping[str, str] | None, location: str | None, /) -> Storage:
+    """Options that let the host of a location be asked, wherever it is; None trusts nobody more."""
+    options = Storage(storage)
+    if location is None or locations.scheme(location) not in _WEB:
+        return options
+    host = _plain(urlsplit(location).hostname or "")
+    return Storage({**options, HOSTS: ",".join(dict.fromkeys([*sorted(hosts_of(options)), host]))})
+
+
+def hosts_of(storage: Storage, /) -> frozenset[str]:
+    """The hosts that may be asked wherever they are."""
+    return frozenset(filter(None, storage.get(HOSTS, "").split(",")))
+
+
+def refuse_bucket(location: str, storage: Mapping[str, str] | None, /, *, named_by: str) -> None:
+    """Refuse an object of a bucket that `allow_buckets` does not name.
+
+    Args:
+        location: Of the object.
+        storage: Options, with the rules.
+        named_by: The root of the dataset that names it, whose own bucket may be read.
+
+    Raises:
+        UnsafeReferenceError: It is in another bucket.
+    """
+    said = Storage(storage).get(BUCKETS)
+    kind, place = _place(location)
+    if said is None or kind in {"file", *_WEB} or (kind, place) == _place(named_by):
+        return
+    if {place, f"{kind}://{place}"}.isdisjoint(said.split(",")):
+        raise UnsafeReferenceError(
+            f"{locations.shown(location)} is in another bucket than the dataset that names it, and allow_buckets names "
+            f"{said.replace(',', ', ') or 'none'}.",
+            path=locations.shown(location),
+            hint=f"If you trust the dataset, open it with allow_buckets=[..., {place!r}] (--allow-bucket {place}).",
+        )
+
+
+def refuse_private(address: str, host: str, storage: Storage, /) -> None:
+    """Refuse to talk to an address of this machine or of a private network, unless its host may be asked.
+
+    Args:
+        address: Of the peer, as digits.
+        host: What was asked for.
+        storage: Options, with the rules.
+
+    Raises:
+        UnsafeReferenceError: The address is not public, and nobody named the host.
+    """
+    if _plain(host) not in hosts_of(storage) and not is_public(address):
+        raise UnsafeReferenceError(
+            f"{host} is at {address}, on this machine or in a private network, and a dataset that lies elsewhere names "
+            "it: what it answers could be meant for you alone.",
+            path=host,
+            hint=f"If you trust the dataset, open it with allow_hosts=[{host!r}] (--allow-host {host}).",
+        )
+
+
+def is_public(address: str, /) -> bool:
+    """Whether an IP address is one of the public internet.
+
+    Example:
+        >>> is_public("93.184.215.14"), is_public("::ffff:127.0.0.1"), is_public("fe80::1%eth0")
+        (True, False, False)
+    """
+    found = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(found, ipaddress.IPv6Address):
+        if any(found in one for one in _LOCAL):
+            return False
+        inner = [found.ipv4_mapped, found.sixtofour, *(found.teredo or ())]
+        inner += [ipaddress.IPv4Address(int(found) & 0xFFFFFFFF) for one in _TRANSLATED if found in one]
+        if any(one is not None and not is_public(str(one)) for one in inner):
+            return False
+        if any(one is not None for one in inner):
+            return True
+    return found.is_global and not found.is_multicast
+
+
+def _listed(names: Iterable[str]) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)
+
+
+def _host(name: str) -> str:
+    host = _plain(name)
+    if not host or any(letter in host for letter in "/,@ ") or (host.count(":") == 1):
+        raise ValueError(f"allow_hosts takes names or addresses, as 'nas.local' or '10.0.0.7', found {name!r}.")
+    return host
+
+
+def _plain(host: str) -> str:
+    return host.strip("[]").rstrip(".").lower()
+
+
+def _bucket(name: str) -> str:
+    kind, place = kind_of(locations.scheme(name)) if "://" in name else "", name.rpartition("://")[2].rstrip("/")
+    if not place or "/" in place or "," in place or kind in _WEB:
+        raise ValueError(f"allow_buckets takes buckets, as 'films' or 's3://films', found {name!r}.")
+    return f"{kind}://{place}" if kind else place
+
+
+def _place(location: str) -> tuple[str, str]:
+    """Scheme and bucket; the names that one cloud has for itself are one."""
+    kind = locations.scheme(location)
+    return ("file", "") if kind == "file" else (kind_of(kind), location.partition("://")[2].partition("/")[0])
