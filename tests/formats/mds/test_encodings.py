@@ -93,6 +93,27 @@ def test_arrays_of_free_shape(tmp_path: Path, width: int) -> None:
     assert not source[1]["x"].flags.writeable
 
 
+@pytest.mark.parametrize("width", [1, 2, 4, 8])
+@pytest.mark.parametrize("before", range(9))
+def test_arrays_wherever_they_begin(tmp_path: Path, width: int, before: int) -> None:
+    """A single cell is not copied: numbers in it lie askew, on which some releases of numpy crash."""
+    from seqlake.formats._streaming.cells import fixed
+
+    value = np.arange(6, dtype="i2").reshape(2, 3)
+    power = {1: 0, 2: 1, 4: 2, 8: 3}[width]
+    cell = bytes([2 << 2 | power]) + np.array(value.shape, f"<u{width}").tobytes() + value.tobytes()
+    columns = {"a": "bytes", "x": "ndarray:int16", "y": "int64"}
+    sample = {"a": bytes(before), "x": cell, "y": struct.pack("<q", -5)}
+    source = mds.scan(str(write(tmp_path / "one", columns, [[sample]])))
+    table = sl.scan(source).to_arrow()
+    assert table["x"].to_pylist() == [value.tolist()]
+    assert table["y"].to_pylist() == [-5]
+    assert table["y"].chunk(0).buffers()[1].address % 8 == 0
+    raw = np.zeros(64 + before, np.uint8)
+    for starts in ([before], [before, before + 8], [before, before + 9, before + 30]):
+        assert fixed(raw, np.array(starts), 8).view("<u8").flags.aligned
+
+
 @pytest.mark.parametrize(("code", "name"), [(8, "uint8"), (17, "int16"), (18, "float16"), (66, "float64")])
 def test_the_dtype_of_free_arrays_is_learned(tmp_path: Path, code: int, name: str) -> None:
     cells = [bytes([code, 1 << 2, n]) + np.arange(n).astype(name).tobytes() for n in (3, 1)]

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from seqlake.protocols import Ints
 
 _MOST = (1 << 31) - 1
+_ALIGNED = 8
 
 
 class CellError(ValueError):
@@ -55,13 +56,18 @@ class Cells:
 
 
 def fixed(buffer: NDArray[np.uint8], starts: Ints, size: int, /) -> NDArray[np.uint8]:
-    """[rows, size] the bytes at these starts; every range lies inside the buffer (the caller has looked)."""
+    """[rows, size] the bytes at these starts, in memory that numbers may lie in: aligned for the largest of them.
+
+    Every range lies inside the buffer (the caller has looked).
+    """
     if not len(starts) or not size:
         return np.empty((len(starts), size), np.uint8)
     step = int(starts[1] - starts[0]) if len(starts) > 1 else size
     if step > 0 and (len(starts) < 3 or bool((np.diff(starts) == step).all())):
         first = buffer[int(starts[0]) :]
-        return np.ascontiguousarray(as_strided(first, (len(starts), size), (step, 1), writeable=False))
+        made = np.ascontiguousarray(as_strided(first, (len(starts), size), (step, 1), writeable=False))
+        # Ranges without a gap are not copied. numpy 2.1 crashes on some comparisons of numbers that lie askew.
+        return made.copy() if made.__array_interface__["data"][0] % _ALIGNED else made
     # One element of an opaque type for each range: indexing copies whole elements.
     kind = np.dtype((np.void, size))
     ranges: NDArray[Any] = np.ndarray((len(buffer) - size + 1,), kind, buffer.data, strides=(1,))

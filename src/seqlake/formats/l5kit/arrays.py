@@ -3,97 +3,29 @@
 from __future__ import annotations
 
 import operator
-from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
-from threading import Lock
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqlake.errors import CorruptFileError, SchemaMismatchError
+from seqlake.errors import SchemaMismatchError
 from seqlake.files.stores import read_all
 from seqlake.formats.l5kit.blocks import Blocks, blocks_of
 from seqlake.formats.l5kit.metadata import ArrayMetadata, decode, filled
+from seqlake.formats.l5kit.promises import CHUNK_BYTES, Promises, damaged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
+    from seqlake.errors import CorruptFileError
+    from seqlake.formats.l5kit.chunk_cache import ChunkCache, Rows
     from seqlake.formats.l5kit.places import Place
     from seqlake.protocols import Blob
 
-Rows: TypeAlias = "NDArray[Any]"
-
-CACHE_BYTES = 32 << 20
 THREADS = 4
-_IDLE = 16  # looks at each chunk held, on average, before the oldest makes room for another
 _FEW = 3  # chunks that are decoded one after the other: Blosc has threads of its own
-
-
-class ChunkCache:
-    """Decoded chunks of all arrays of a store, within a limit; safe for threads.
-
-    What is used longest ago goes first. Where parts of a chunk are enough, it is held only once its parts have cost as
-    much as the whole, and makes room only at the cost of chunks that were not used for long.
-
-    Args:
-        limit: Bytes; chunks beyond them are decoded again when they are needed. 0 holds none.
-    """
-
-    def __init__(self, limit: int = CACHE_BYTES, /) -> None:
-        self.limit = limit
-        self.nbytes = 0
-        self._held: OrderedDict[tuple[str, int], Rows] = OrderedDict()
-        self._used: dict[tuple[str, int], int] = {}  # when each was used last
-        self._parts: dict[tuple[str, int], int] = {}  # bytes decoded of chunks that are not held
-        self._now = 0
-        self._lock = Lock()
-
-    def get(self, key: tuple[str, int], make: Callable[[], Rows], /) -> Rows:
-        """The chunk of a key, decoded where it is not held."""
-        with self._lock:
-            found = self._held.get(key)
-            self._now += 1
-            if found is not None:
-                self._held.move_to_end(key)
-                self._used[key] = self._now
-                return found
-        made = make()
-        if made.nbytes <= self.limit:
-            with self._lock:
-                if key not in self._held:
-                    self._held[key] = made
-                    self._used[key] = self._now
-                    self._parts.pop(key, None)
-                    self.nbytes += made.nbytes
-                while self.nbytes > self.limit:
-                    gone, rows = self._held.popitem(last=False)
-                    self.nbytes -= rows.nbytes
-                    del self._used[gone]
-        return made
-
-    def holds(self, key: tuple[str, int], /) -> bool:
-        """Whether a chunk is held."""
-        return key in self._held
-
-    def wants(self, key: tuple[str, int], nbytes: int, /, *, after: int) -> bool:
-        """Whether a chunk is held, or should be from now on: parts of it have cost `after` bytes or more."""
-        with self._lock:
-            if key in self._held or self._parts.get(key, 0) < after or nbytes > self.limit:
-                return key in self._held
-            oldest = next(iter(self._held), None)
-            idle = oldest is None or self._now - self._used[oldest] > _IDLE * len(self._held)
-            return idle or self.nbytes + nbytes <= self.limit
-
-    def count_part(self, key: tuple[str, int], nbytes: int, /) -> None:
-        """A part of a chunk was decoded and is not held."""
-        with self._lock:
-            self._now += 1
-            self._parts[key] = self._parts.get(key, 0) + nbytes
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (ChunkCache, (self.limit,))
 
 
 class Array:
@@ -108,6 +40,7 @@ class Array:
         metadata: What its `.zarray` says.
         cache: Decoded chunks; shared by the arrays of a store.
         threads: How many chunks are decoded at a time.
+        most: Bytes that one chunk may make, and all rows where next to nothing is stored of them.
 
     Example:
         ```python
@@ -117,13 +50,22 @@ class Array:
     """
 
     def __init__(
-        self, place: Place, name: str, metadata: ArrayMetadata, /, *, cache: ChunkCache, threads: int = THREADS
+        self,
+        place: Place,
+        name: str,
+        metadata: ArrayMetadata,
+        /,
+        *,
+        cache: ChunkCache,
+        threads: int = THREADS,
+        most: int = CHUNK_BYTES,
     ) -> None:
         self._place = place
         self.name = name
         self.metadata = metadata
         self._cache = cache
         self._threads = threads
+        self.promises = Promises(place=place, name=name, metadata=metadata, most=most)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -200,6 +142,7 @@ class Array:
         """
         if stop <= start:
             return np.empty((0, *self.shape[1:]), self.dtype)
+        self.promises.refuse_empty()
         size, width = self.metadata.chunks[0], self.metadata.row_bytes
         spans = [
             (number, max(start - number * size, 0), min(stop - number * size, size))
@@ -235,18 +178,23 @@ class Array:
     def _decode(self, found: Blocks, span: tuple[int, int], out: Rows, number: int) -> None:
         try:
             found.decode(*span, out)
-        except RuntimeError as error:
-            place = f"{self.name}/{self.key(number)}"
-            raise CorruptFileError(f"{place} cannot be decoded: {error}.", path=place) from error
+        except ValueError as error:
+            raise self._damaged(number, error) from error
+
+    def _damaged(self, number: int, error: Exception) -> CorruptFileError:
+        return damaged(f"{self.name}/{self.key(number)}", str(error))
 
     def _blocks(self, number: int, first: int, last: int) -> Blocks | None:
         """The blocks of a chunk, where it pays to decode only those that hold the rows `first` to before `last`."""
-        key, whole = (self.name, number), self.metadata.chunks[0] * self.metadata.row_bytes
-        if not self._is_blosc or not whole or self._cache.wants(key, whole, after=1 if self._small else whole):
+        key, whole = (self.name, number), self.metadata.chunk_bytes
+        if not self._is_blosc or self._cache.wants(key, whole, after=1 if self._small else whole):
             return None
-        blob = self.blob(number)
+        blob = self.promises.kept(number, self.blob(number))
         view = None if blob is None else blob.view()
-        found = None if view is None else blocks_of(view, whole)
+        try:
+            found = None if view is None else blocks_of(view, whole)
+        except ValueError as error:
+            raise self._damaged(number, error) from error
         if found is None:
             return None
         low, high = found.span(first * self.metadata.row_bytes, last * self.metadata.row_bytes)
@@ -295,6 +243,7 @@ class Array:
 
     def blobs(self) -> list[Blob | None]:
         """The files of all chunks, asked for side by side; None where there is none."""
+        self.promises.refuse_empty()
         with ThreadPoolExecutor(max(1, self._threads)) as pool:
             return list(pool.map(self.blob, range(self.metadata.count)))
 
@@ -303,6 +252,7 @@ class Array:
         return self.metadata.separator.join([str(number), *("0" for _ in self.shape[1:])])
 
     def _field(self, name: str) -> Rows:
+        self.promises.refuse_empty()
         if self.dtype.names is None or name not in self.dtype.names:
             raise SchemaMismatchError(f"{self.name} has the fields {self.dtype.names}, found {name!r}.")
         out = np.empty(len(self), self.dtype[name])
@@ -352,16 +302,20 @@ class Array:
         return self._cache.get((self.name, number), lambda: self._decoded(number))
 
     def _decoded(self, number: int) -> Rows:
-        found = self.blob(number)
+        found = self.promises.kept(number, self.blob(number))
+        used = min(len(self) - number * self.metadata.chunks[0], self.metadata.chunks[0])
         if found is None:
-            return filled(self.metadata, self.metadata.chunks[0])
+            self.promises.refuse_empty()
+            return filled(self.metadata, used)
         view = found.view()
-        used = len(self) - number * self.metadata.chunks[0]
-        if view is not None and used < self.metadata.chunks[0]:
-            whole, wanted = self.metadata.chunks[0] * self.metadata.row_bytes, used * self.metadata.row_bytes
-            parts = blocks_of(view, whole) if self._is_blosc else None
-            if parts is not None and whole:
+        if view is not None and used < self.metadata.chunks[0] and self._is_blosc:
+            try:
+                parts = blocks_of(view, self.metadata.chunk_bytes)
+            except ValueError as error:
+                raise self._damaged(number, error) from error
+            if parts is not None:
                 # The last chunk is stored in full: what pads it need not be decoded.
+                wanted = used * self.metadata.row_bytes
                 out = np.empty(parts.span(0, wanted)[1], np.uint8)
                 self._decode(parts, (0, len(out)), out, number)
                 return out[:wanted].view(self.dtype).reshape(used, *self.shape[1:])

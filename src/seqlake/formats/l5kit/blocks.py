@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqlake import plugins
+from seqlake.formats.l5kit.decoding import blosc_head, decoded_into
 
 if TYPE_CHECKING:
     from seqlake.protocols import Ints
 
 _HEADER = struct.Struct("<BBBBIII")
-_FORMAT, _PLAIN = 2, 0x2
+_PLAIN = 0x2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -49,9 +49,13 @@ class Blocks:
         return (first - self.size if first and last - first < self.size else first), last
 
     def decode(self, start: int, stop: int, out: Any, /) -> None:
-        """Decode the blocks from byte `start` to before `stop`, both as `span` gives them, into `out`."""
+        """Decode the blocks from byte `start` to before `stop`, both as `span` gives them, into `out`.
+
+        Raises:
+            ValueError: They cannot be decoded.
+        """
         if (start, stop) == (0, self.nbytes):
-            plugins.require("numcodecs.blosc", extra="l5kit").decompress(self.data, out)
+            decoded_into("numcodecs.blosc", self.data, out)
             return
         first, last = start // self.size, -(-stop // self.size)
         starts, stops = self.starts[first:last], self.stops[first:last]
@@ -61,7 +65,7 @@ class Blocks:
         whole = head + int(sizes.sum())
         parts = [_HEADER.pack(*self.head, stop - start, self.size, whole), moved.astype("<i4").tobytes()]
         parts += [self.data[a:b] for a, b in zip(starts.tolist(), stops.tolist(), strict=True)]
-        plugins.require("numcodecs.blosc", extra="l5kit").decompress(b"".join(parts), out)
+        decoded_into("numcodecs.blosc", b"".join(parts), out)
 
 
 def blocks_of(data: memoryview, expected: int, /) -> Blocks | None:
@@ -70,20 +74,15 @@ def blocks_of(data: memoryview, expected: int, /) -> Blocks | None:
     Args:
         data: The chunk.
         expected: Bytes that it should have, decoded.
+
+    Raises:
+        ValueError: Its header claims what is not there.
     """
-    if len(data) < _HEADER.size:
+    head, size = blosc_head(data, expected)
+    if head[2] & _PLAIN or not expected:
         return None
-    *head, nbytes, size, whole = _HEADER.unpack_from(data)
-    if head[0] != _FORMAT or head[2] & _PLAIN or nbytes != expected or whole != len(data) or not size:
-        return None
-    count = -(-nbytes // size)
-    if _HEADER.size + 4 * count > len(data):
-        return None
+    count = -(-expected // size)
     starts = np.frombuffer(data, "<i4", count, _HEADER.size).astype(np.int64)
-    if (starts < _HEADER.size + 4 * count).any() or (starts > len(data)).any():
-        return None
     edges = np.append(np.sort(starts), len(data))
     stops = edges[np.searchsorted(edges, starts, side="right")]
-    return Blocks(
-        data=data, head=(head[0], head[1], head[2], head[3]), nbytes=nbytes, size=size, starts=starts, stops=stops
-    )
+    return Blocks(data=data, head=head, nbytes=expected, size=size, starts=starts, stops=stops)

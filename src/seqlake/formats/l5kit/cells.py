@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from seqlake.formats.l5kit.arrays import joined
 from seqlake.formats.l5kit.columns import row_cells, step_cells
-from seqlake.formats.l5kit.layout import CHILDREN, NO_RUNS, SceneRows, clipped
+from seqlake.formats.l5kit.layout import CHILDREN, NO_RUNS, SceneRows
 from seqlake.formats.l5kit.mapping import COUNTS, RUNS, SCENE, TIMES, FieldColumn, Mapping, kind_of
 from seqlake.formats.l5kit.store import FACES, FRAMES, SCENES
 from seqlake.spec.schema import ID
@@ -101,8 +101,7 @@ class Cells:
 
     def counts(self, array: str, /) -> Ints:
         """[frames] how many rows of an array each frame names."""
-        intervals = self.array(FRAMES)[CHILDREN[array]].astype(np.int64)
-        found = clipped(intervals, len(self._store.arrays[array]))
+        found = self.array(FRAMES)[CHILDREN[array]].astype(np.int64)
         return found[:, 1] - found[:, 0]
 
     def _times(self, array: str) -> Ints:

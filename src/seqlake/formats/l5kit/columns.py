@@ -30,7 +30,7 @@ def arrow_type(dtype: np.dtype[Any], /, *, name: str) -> pa.DataType:
         SchemaMismatchError: A kind of field that stores of l5kit never have.
     """
     base = dtype.base
-    if base.kind not in _KINDS or base.names is not None:
+    if base.kind not in _KINDS or base.names is not None or (base.kind in "iuf" and base.itemsize > 8):
         raise SchemaMismatchError(f"Field {name!r} of type {dtype} cannot be a column: numbers and strings can.")
     if base.kind == "U":
         return pa.string()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake.errors import SchemaMismatchError
-from seqlake.formats.l5kit.slices import get_frames_slice_from_scenes, scene_of
+from seqlake.formats.l5kit.slices import frames_of, scene_of, spans_of
 from seqlake.formats.l5kit.store import (
     AGENT_INTERVAL,
     AGENTS,
@@ -163,8 +163,10 @@ def _counts(parts: Sequence[tuple[Store, range]], frames: int | None) -> dict[st
     """Rows of the new arrays, without a look at agents and traffic lights."""
     counts = dict.fromkeys((SCENES, FRAMES, AGENTS, FACES), 0)
     for store, scenes in parts:
-        for scene in store.scenes[scenes.start : scenes.stop]:
-            found = store.frames[get_frames_slice_from_scenes(scene)][:frames]
+        for number, scene in enumerate(store.scenes[scenes.start : scenes.stop], scenes.start):
+            whole = store.frames[frames_of(store, scene, number)]
+            spans_of(store, whole)  # what cannot be is told before anything is written
+            found = whole[:frames]
             counts[SCENES] += 1
             counts[FRAMES] += len(found)
             for name, interval in ((AGENTS, AGENT_INTERVAL), (FACES, FACE_INTERVAL)):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake.errors import InvalidMetadataError
+from seqlake.formats.l5kit.intervals import in_range, refuse_overlap
 from seqlake.formats.l5kit.store import AGENT_INTERVAL, AGENTS, FACE_INTERVAL, FACES, FRAME_INTERVAL, FRAMES, Store
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from seqlake.protocols import Ints
 
+_SCENE_COSTS = 1024  # bytes of memory that say where a scene is
 _ORPHANS = 100_000  # rows of one array that are put into one orphan
 NO_RUNS = np.zeros((0, 2), np.int64)
 CHILDREN = {AGENTS: AGENT_INTERVAL, FACES: FACE_INTERVAL}
@@ -64,8 +66,10 @@ def layout_of(store: Store, /) -> Layout:
     """Look at the intervals of all scenes and frames.
 
     Raises:
-        InvalidMetadataError: Scenes or frames without intervals.
+        InvalidMetadataError: Scenes or frames without intervals, or with some that leave their array.
     """
+    for array in store.arrays.values():
+        array.promises.refuse_empty(each=_SCENE_COSTS if array is store.scenes else 0)
     scenes = store.scenes[:]
     present = [name for name in CHILDREN if name in store.arrays and CHILDREN[name] in (store.frames.dtype.names or ())]
     for array, interval in ((store.scenes, FRAME_INTERVAL), (store.frames, AGENT_INTERVAL)):
@@ -79,7 +83,10 @@ def layout_of(store: Store, /) -> Layout:
         for name in present
     }
     sizes = {name: len(array) for name, array in store.arrays.items()}
-    own = scenes[FRAME_INTERVAL].astype(np.int64)
+    place = store.location
+    own = in_range(scenes[FRAME_INTERVAL], sizes[FRAMES], what="scene", array=FRAMES, path=place)
+    for name, found in intervals.items():
+        intervals[name] = in_range(found, sizes[name], what="frame", array=name, path=place)
     if (
         len(scenes)
         and _tile(own, sizes[FRAMES])
@@ -88,6 +95,10 @@ def layout_of(store: Store, /) -> Layout:
     ):
         rows = _tiled(own, {name: intervals[name] for name in present})
         return Layout(tiles=True, rows=rows, scenes=scenes)
+    refuse_overlap(int((own[:, 1] - own[:, 0]).sum()), sizes[FRAMES], array=FRAMES, path=place)
+    for name, found in intervals.items():
+        ends = np.concatenate([[0], np.cumsum(found[:, 1] - found[:, 0])])
+        refuse_overlap(int((ends[own[:, 1]] - ends[own[:, 0]]).sum()), sizes[name], array=name, path=place)
     return Layout(tiles=False, rows=_irregular(own, intervals, sizes), scenes=scenes)
 
 
@@ -113,14 +124,6 @@ def _tiled(own: Ints, intervals: dict[str, Ints]) -> list[SceneRows]:
     ]
 
 
-def clipped(intervals: Ints, size: int, /) -> Ints:
-    """[n, 2] intervals as slices of an array of `size` rows find them; empty where they name nothing."""
-    first = np.clip(intervals[:, 0], 0, size)
-    last = np.clip(intervals[:, 1], first, size)
-    # A negative end would count from the end of the array, which no writer means.
-    return np.stack([first, last], axis=1)
-
-
 def _merged(intervals: Ints) -> Ints:
     """[m, 2] the same rows in the same order in fewer runs."""
     kept = intervals[intervals[:, 1] > intervals[:, 0]]
@@ -131,11 +134,10 @@ def _merged(intervals: Ints) -> Ints:
     return np.stack([kept[firsts, 0], kept[lasts, 1]], axis=1)
 
 
-def _irregular(own: Ints, intervals: dict[str, Ints], sizes: dict[str, int]) -> list[SceneRows]:
+def _irregular(own: Ints, found: dict[str, Ints], sizes: dict[str, int]) -> list[SceneRows]:
     named = {name: np.zeros(sizes[name], np.bool_) for name in (FRAMES, *CHILDREN) if name in sizes}
-    found = {name: clipped(rows, sizes[name]) for name, rows in intervals.items()}
     rows = []
-    for scene, (a, b) in enumerate(clipped(own, sizes[FRAMES]).tolist()):
+    for scene, (a, b) in enumerate(own.tolist()):
         frames = np.array([[a, b]], np.int64) if b > a else NO_RUNS
         rows.append(SceneRows(scene=scene, runs={FRAMES: frames, **{n: _merged(found[n][a:b]) for n in found}}))
     for row in rows:

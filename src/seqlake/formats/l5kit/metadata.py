@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from dataclasses import dataclass, field, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -11,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake import plugins
-from seqlake.errors import CorruptFileError, InvalidMetadataError, MissingDependencyError
+from seqlake.errors import CorruptFileError, InvalidMetadataError
+from seqlake.formats.l5kit.decoding import CODECS, unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_CODECS = frozenset({"blosc", "bz2", "gzip", "lz4", "lzma", "zlib", "zstd"})
-"""Codecs of bytes alone. Others (`pickle` among them) would run what a stranger wrote."""
+_MOST = 1 << 62
+_ROW_BYTES = 16 << 20  # of one row; an agent has 116
+_DTYPE = re.compile(r"[<>|][iufbcUSV][0-9]{1,8}|[<>|][mM]8(\[[0-9]{0,6}[a-zA-Z]{1,2}\])?")
 
 BLOSC: Mapping[str, Any] = {"id": "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1, "blocksize": 0}
 """What zarr 2, and so l5kit, writes where nothing else is asked for."""
@@ -49,6 +52,11 @@ class ArrayMetadata:
     def count(self) -> int:
         """How many chunks the rows make."""
         return -(-self.shape[0] // self.chunks[0])
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of a whole chunk, decoded."""
+        return self.dtype.itemsize * prod(self.chunks)
 
     @property
     def row_bytes(self) -> int:
@@ -94,10 +102,10 @@ class ArrayMetadata:
         try:
             value = json.loads(text)
             found = _parsed(value, text if isinstance(text, str) else text.decode())
-        except (KeyError, TypeError, ValueError, RecursionError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
             raise InvalidMetadataError(
                 f"{location}: no usable .zarray of zarr format 2: {error!r}.", path=location
-            ) from (error)
+            ) from error
         if isinstance(found, str):
             raise InvalidMetadataError(f"{location}: {found}", path=location)
         return found
@@ -108,34 +116,60 @@ def _parsed(value: Any, text: str) -> ArrayMetadata | str:
         return f"expected zarr format 2, found {value['zarr_format']!r}."
     if value.get("filters"):
         return f"filters are not read; found {value['filters']!r}."
-    if value["order"] != "C" and len(value["shape"]) > 1:
+    if value["order"] != "C" and (value["order"] != "F" or len(value["shape"]) > 1):
         return f"expected order 'C', found {value['order']!r}."
     compressor = value["compressor"]
-    if compressor is not None and compressor.get("id") not in _CODECS:
-        return f"expected a codec among {', '.join(sorted(_CODECS))}, found {compressor.get('id')!r}."
+    if compressor is not None and compressor.get("id") not in CODECS:
+        return f"expected a codec among {', '.join(sorted(CODECS))}, found {compressor.get('id')!r}."
     dtype = _dtype(value["dtype"])
-    if dtype.hasobject:
-        return f"expected numbers and strings of fixed size, found {value['dtype']!r}."
-    shape, chunks = tuple(map(int, value["shape"])), tuple(map(int, value["chunks"]))
-    if not shape or len(shape) != len(chunks) or min(shape) < 0 or min(chunks) < 1:
+    shape, chunks = tuple(value["shape"]), tuple(value["chunks"])
+    if not all(type(size) is int and 0 <= size < _MOST for size in (*shape, *chunks)):
+        raise ValueError(f"shape {shape} and chunks {chunks} are no numbers of rows")
+    if not shape or len(shape) != len(chunks) or min(chunks) < 1:
         return f"shape {shape} and chunks {chunks} do not fit."
     if any(chunk < size for chunk, size in zip(chunks[1:], shape[1:], strict=True)):
         return f"chunks {chunks} cut the rows of an array of shape {shape}."
-    return ArrayMetadata(
+    separator = value.get("dimension_separator", ".")
+    if separator not in {".", "/"}:
+        return f"expected '.' or '/' between the numbers of a chunk's name, found {separator!r}."
+    made = ArrayMetadata(
         dtype=dtype,
         shape=shape,
         chunks=chunks,
         compressor=compressor,
         fill=value["fill_value"],
-        separator=value.get("dimension_separator", "."),
+        separator=separator,
         text=text,
     )
+    if not 0 < made.row_bytes <= _ROW_BYTES or prod(chunks) * dtype.itemsize >= _MOST or prod(shape) >= _MOST:
+        return f"rows of {made.row_bytes} bytes, {shape} of them in chunks of {chunks}, are none of l5kit's."
+    filled(made, 1)  # what cannot stand for a missing row is told now
+    return made
 
 
 def _dtype(described: Any) -> np.dtype[Any]:
+    """Numbers and strings of fixed size, or fields of them.
+
+    Raises:
+        ValueError: Anything else: numpy would take texts that mean objects, or are a small language.
+    """
     if isinstance(described, str):
+        if not _DTYPE.fullmatch(described):
+            raise ValueError(f"expected numbers and strings of fixed size, found {described!r}")
         return np.dtype(described)
-    return np.dtype([(str(one[0]), _dtype(one[1]), *([tuple(one[2])] if len(one) > 2 else [])) for one in described])
+    if not isinstance(described, list) or not described:
+        raise ValueError(f"a dtype is a text or a list of fields, found {described!r}")
+    return np.dtype([_field(one) for one in described])
+
+
+def _field(one: Any) -> tuple[Any, ...]:
+    name, kind, *shape = one
+    if not isinstance(name, str) or len(shape) > 1:
+        raise ValueError(f"a field is a name, a dtype and perhaps a shape, found {one!r}")
+    sizes = tuple(shape[0]) if shape else ()
+    if not all(type(size) is int and 0 < size < _ROW_BYTES for size in sizes):
+        raise ValueError(f"the field {name!r} has the shape {shape[0]!r}")
+    return (name, _dtype(kind), *([sizes] if shape else []))
 
 
 def _described(dtype: np.dtype[Any]) -> Any:
@@ -155,24 +189,30 @@ def filled(metadata: ArrayMetadata, rows: int, /) -> np.ndarray[Any, np.dtype[An
     """[rows, ...] what stands where a chunk is missing."""
     shape = (rows, *metadata.shape[1:])
     out = np.zeros(shape, metadata.dtype)
-    if metadata.fill is None:
+    if metadata.fill is None or (metadata.dtype.names is not None and metadata.fill == 0):
         return out
     if metadata.dtype.names is not None or metadata.dtype.kind in "SV":
         out[...] = np.frombuffer(base64.standard_b64decode(metadata.fill), metadata.dtype)[0]
     else:
-        out[...] = metadata.fill
+        with np.errstate(over="ignore"):
+            out[...] = metadata.fill
     return out
 
 
-def codec(metadata: ArrayMetadata, /) -> Any:
-    """The codec of an array's chunks, with `encode` and `decode`; None for plain bytes.
+def encoder(metadata: ArrayMetadata, /) -> Any:
+    """What encodes an array's chunks; None for plain bytes.
 
     Raises:
+        InvalidMetadataError: Settings that the codec does not have.
         MissingDependencyError: numcodecs is not installed.
     """
     if metadata.compressor is None:
         return None
-    return plugins.require("numcodecs", extra="l5kit").get_codec(dict(metadata.compressor))
+    made = plugins.require("numcodecs", extra="l5kit").get_codec
+    try:
+        return made(dict(metadata.compressor))
+    except (TypeError, ValueError, LookupError) as error:
+        raise InvalidMetadataError(f"No codec has the settings {dict(metadata.compressor)}: {error}.") from error
 
 
 def decode(metadata: ArrayMetadata, data: Any, /, *, location: str) -> np.ndarray[Any, np.dtype[Any]]:
@@ -181,18 +221,19 @@ def decode(metadata: ArrayMetadata, data: Any, /, *, location: str) -> np.ndarra
     Raises:
         CorruptFileError: The bytes cannot be decoded, or are not as many as a whole chunk has.
     """
-    try:
-        made = codec(metadata)
-        raw = data if made is None else made.decode(data)
-    except MissingDependencyError:
-        raise
-    except Exception as error:
-        raise CorruptFileError(f"{location} cannot be decoded: {error}.", path=location) from error
-    flat = np.frombuffer(raw, np.uint8)
-    expected = prod(metadata.chunks) * metadata.dtype.itemsize
-    if flat.nbytes != expected:
+    view = memoryview(data)
+    if metadata.compressor is None:
+        flat = np.frombuffer(view, np.uint8)
+    else:
+        try:
+            flat = unpacked(metadata.compressor, view, metadata.chunk_bytes)
+        except ValueError as error:
+            raise CorruptFileError(
+                f"{location} cannot be decoded: {error}.", path=location, hint="It is cut off or damaged."
+            ) from error
+    if flat.nbytes != metadata.chunk_bytes:
         raise CorruptFileError(
-            f"{location}: expected a chunk of {expected} bytes, found {flat.nbytes}.",
+            f"{location}: expected a chunk of {metadata.chunk_bytes} bytes, found {flat.nbytes}.",
             path=location,
             hint="The file is cut off or damaged: fetch it again.",
         )
@@ -207,5 +248,5 @@ def encode(metadata: ArrayMetadata, rows: np.ndarray[Any, np.dtype[Any]], /) -> 
     """The bytes of one chunk: padded with zeros to the full size, as zarr does."""
     whole = np.zeros(metadata.chunks, metadata.dtype)
     whole[(slice(len(rows)), *(slice(size) for size in rows.shape[1:]))] = rows
-    made = codec(metadata)
+    made = encoder(metadata)
     return whole.tobytes() if made is None else bytes(made.encode(whole))  # shuffling goes by the size of a row

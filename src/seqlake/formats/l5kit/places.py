@@ -5,16 +5,19 @@ from __future__ import annotations
 import io
 import struct
 import zipfile
+import zlib
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from seqlake.errors import CorruptFileError, DatasetNotFoundError
+from seqlake.errors import CorruptFileError, DatasetNotFoundError, InvalidMetadataError
 from seqlake.files.locations import absolute, is_local, local_path
-from seqlake.files.memory import MemoryBlob, bounded
+from seqlake.files.memory import bounded
 from seqlake.files.reading import BlobFile
 from seqlake.files.stores import open_blob, open_store
+from seqlake.formats.l5kit.decoding import inflated
+from seqlake.formats.l5kit.promises import CHUNK_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -22,6 +25,12 @@ if TYPE_CHECKING:
     from seqlake.protocols import Blob, Ints
 
 ROOT = ".zgroup"
+_ENCRYPTED = 1
+_METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
+_NO_ZIP = (zipfile.BadZipFile, struct.error, ValueError, LookupError, OverflowError, NotImplementedError, EOFError)
+_MOST_REMEMBERED = 1 << 16
+# Reading a mapped member reads all of it: once per process and state of the archive is enough.
+_seen: dict[tuple[str, str, int], None] = {}
 _LOCAL_HEADER = struct.Struct("<4s22sHH")
 
 
@@ -35,19 +44,20 @@ class Place(Protocol):
         """(path, bytes) of the files below a folder."""
 
 
-def open_place(location: str, /, *, storage: Mapping[str, str] | None = None) -> Place:
+def open_place(location: str, /, *, storage: Mapping[str, str] | None = None, most: int = CHUNK_BYTES) -> Place:
     """The files of a store, wherever it lies.
 
     Args:
         location: A folder or URI, or a zip archive of one.
         storage: Options of the object store.
+        most: Bytes that a compressed member of an archive may make.
 
     Raises:
         DatasetNotFoundError: Nothing is there.
     """
     place = absolute(location)
     if place.lower().endswith(".zip") and not (is_local(place) and local_path(place).is_dir()):
-        return Archive(place, storage=storage)
+        return Archive(place, storage=storage, most=most)
     return open_store(place, storage=storage)
 
 
@@ -57,11 +67,13 @@ class Archive:
     Args:
         location: The archive.
         storage: Options of the object store.
+        most: Bytes that a compressed member may make.
     """
 
-    def __init__(self, location: str, /, *, storage: Mapping[str, str] | None = None) -> None:
+    def __init__(self, location: str, /, *, storage: Mapping[str, str] | None = None, most: int = CHUNK_BYTES) -> None:
         self._location = location
         self._storage = storage
+        self._most = most
 
     @cached_property
     def _whole(self) -> Blob:
@@ -75,7 +87,7 @@ class Archive:
         try:
             with zipfile.ZipFile(io.BufferedReader(BlobFile(self._whole), 1 << 16)) as archive:
                 found = {info.filename: info for info in archive.infolist() if not info.is_dir()}
-        except zipfile.BadZipFile as error:
+        except _NO_ZIP as error:
             raise CorruptFileError(f"{self._location} is no zip archive: {error}.", path=self._location) from error
         roots = sorted((name for name in found if name.rpartition("/")[2] == ROOT), key=lambda name: name.count("/"))
         prefix = roots[0].removesuffix(ROOT) if roots else ""
@@ -91,23 +103,37 @@ class Archive:
         info = self._members.get(path)
         if info is None:
             raise FileNotFoundError(f"{self._location} holds no {path}")
-        if info.compress_type == zipfile.ZIP_STORED and not info.flag_bits & 1:
-            start = self._start(info)
-            return Part(self._whole, start, start + info.file_size, f"{self._location}/{path}")
-        try:
-            with zipfile.ZipFile(io.BufferedReader(BlobFile(self._whole), 1 << 16)) as archive:
-                return MemoryBlob(archive.read(info), location=f"{self._location}/{path}")
-        except (zipfile.BadZipFile, RuntimeError, NotImplementedError) as error:
-            raise CorruptFileError(f"{self._location}: {path}: {error}.", path=self._location) from error
+        name = f"{self._location}/{path}"
+        if info.flag_bits & _ENCRYPTED or info.compress_type not in _METHODS:
+            raise self._damaged(info, f"it is encrypted, or compressed by method {info.compress_type}, not by deflate")
+        start = self._start(info)
+        stored = info.file_size if info.compress_type == zipfile.ZIP_STORED else info.compress_size
+        if start + stored > self._whole.size:
+            raise self._damaged(info, f"its {stored} bytes from {start} on do not lie in {self._whole.size}")
+        part = Part(self._whole, start, start + stored, name, crc=info.CRC)
+        if info.compress_type == zipfile.ZIP_STORED:
+            return part
+        if info.file_size > self._most:
+            raise InvalidMetadataError(
+                f"{name} would make {info.file_size} bytes; the limit is {self._most}.",
+                path=self._location,
+                hint="If you trust it, raise the limit: open_store(..., chunk_bytes=...), or of scan.",
+            )
+        return Member(part, info.file_size)
 
     def _start(self, info: zipfile.ZipInfo) -> int:
         """The first byte of a member: behind its own header, whose name and extra field may be of any length."""
         at = info.header_offset
+        if not 0 <= at <= self._whole.size - _LOCAL_HEADER.size:
+            raise self._damaged(info, "it is not where it should be")
         [head] = self._whole.ranges(np.array([at]), np.array([at + _LOCAL_HEADER.size]))
         magic, _, name, extra = _LOCAL_HEADER.unpack(head)
         if magic != b"PK\3\4":
-            raise CorruptFileError(f"{self._location}: {info.filename} is not where it should be.", path=self._location)
+            raise self._damaged(info, "it is not where it should be")
         return int(at + _LOCAL_HEADER.size + name + extra)
+
+    def _damaged(self, info: zipfile.ZipInfo, text: str) -> CorruptFileError:
+        return CorruptFileError(f"{self._location}: {info.filename}: {text}.", path=self._location)
 
     def list(self, prefix: str = "", /) -> Iterator[tuple[str, int]]:
         """(path, bytes) of the members below a folder."""
@@ -115,32 +141,128 @@ class Archive:
         yield from ((name, info.file_size) for name, info in sorted(self._members.items()) if name.startswith(below))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_location": self._location, "_storage": self._storage}
+        return {"_location": self._location, "_storage": self._storage, "_most": self._most}
 
     def __repr__(self) -> str:
         return f"Archive({self._location!r})"
 
 
 class Part:
-    """Bytes `start` to `stop` of another blob."""
+    """Bytes `start` to `stop` of an archive: one member, as it is stored.
 
-    def __init__(self, whole: Blob, start: int, stop: int, location: str, /) -> None:
-        self._whole = whole
-        self._start = start
+    Its checksum is compared where all of its bytes are at hand: once per process and state of the archive where it is
+    mapped, and where it is fetched in one piece. Ranges of an archive that is not on this machine are not.
+
+    Args:
+        whole: The archive.
+        start: The member's first byte.
+        stop: The byte after its last.
+        location: What messages call it.
+        crc: CRC-32 of what it makes.
+    """
+
+    def __init__(self, whole: Blob, start: int, stop: int, location: str, /, *, crc: int) -> None:
+        self.whole = whole
+        self.start = start
+        self.crc = crc
         self.size = stop - start
         self.location = location
 
     @property
     def token(self) -> str:
         """The whole's token with the place in it."""
-        return f"{self._whole.token}-{self._start}-{self.size}"
+        return f"{self.whole.token}-{self.start}-{self.size}"
+
+    def stored(self) -> memoryview | None:
+        """All of it as memory, where the whole is; its checksum was not compared."""
+        view = self.whole.view()
+        return None if view is None else view[self.start : self.start + self.size]
 
     def view(self) -> memoryview | None:
-        """All of it as memory, where the whole is."""
-        view = self._whole.view()
-        return None if view is None else view[self._start : self._start + self.size]
+        """The same, compared with its checksum.
+
+        Raises:
+            CorruptFileError: It has another.
+        """
+        view = self.stored()
+        if view is None:
+            return None
+        key = (self.location, self.token, self.crc)
+        if key not in _seen:
+            self.compare(view)
+            if len(_seen) >= _MOST_REMEMBERED:
+                _seen.clear()
+            _seen[key] = None
+        return view
+
+    def compare(self, data: memoryview | bytes, /) -> None:
+        """Compare what it makes with its checksum.
+
+        Raises:
+            CorruptFileError: It has another.
+        """
+        found = zlib.crc32(data)
+        if found != self.crc:
+            raise CorruptFileError(
+                f"{self.location}: its CRC-32 is {found:08x}, the archive says {self.crc:08x}.",
+                path=self.location,
+                hint="The archive is damaged: fetch it again.",
+            )
 
     def ranges(self, starts: Ints, stops: Ints, /) -> list[memoryview]:
         """Parts of it."""
         bounded(starts, stops, self.size, self.location)
-        return self._whole.ranges(np.asarray(starts) + self._start, np.asarray(stops) + self._start)
+        found = self.whole.ranges(np.asarray(starts) + self.start, np.asarray(stops) + self.start)
+        if len(found) == 1 and len(found[0]) == self.size:
+            self.compare(found[0])
+        return found
+
+
+class Member:
+    """A compressed member: unpacked, and compared with its checksum, when its bytes are asked for.
+
+    Args:
+        part: Where it lies.
+        size: Bytes that it makes.
+    """
+
+    def __init__(self, part: Part, size: int, /) -> None:
+        self._part = part
+        self.size = size
+        self.location = part.location
+
+    @property
+    def token(self) -> str:
+        """That of the part."""
+        return self._part.token
+
+    @cached_property
+    def _data(self) -> memoryview:
+        packed = self._part.stored()
+        if packed is None:
+            edges = np.array([self._part.start]), np.array([self._part.start + self._part.size])
+            [packed] = self._part.whole.ranges(*edges)
+        try:
+            found = inflated(packed, self.size)
+        except ValueError as error:
+            raise CorruptFileError(
+                f"{self.location} cannot be unpacked: {error}.", path=self.location, hint="The archive is damaged."
+            ) from error
+        self._part.compare(found)
+        return found
+
+    def view(self) -> memoryview:
+        """All of it.
+
+        Raises:
+            CorruptFileError: It is damaged, or makes another number of bytes.
+        """
+        return self._data
+
+    def ranges(self, starts: Ints, stops: Ints, /) -> list[memoryview]:
+        """Parts of it."""
+        firsts, ends = bounded(starts, stops, self.size, self.location)
+        return [self._data[first:end] for first, end in zip(firsts, ends, strict=True)]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_part": self._part, "size": self.size, "location": self.location}

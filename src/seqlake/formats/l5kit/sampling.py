@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from seqlake.formats.l5kit.intervals import in_range
+from seqlake.formats.l5kit.intervals import span as between
 from seqlake.formats.l5kit.poses import Track, ego_track, relative
 from seqlake.formats.l5kit.slices import (
     filter_agents_by_frames,
     filter_agents_by_labels,
     filter_agents_by_track_id,
+    frames_of,
     get_agents_slice_from_frames,
-    get_frames_slice_from_scenes,
     scene_of,
+    spans_of,
 )
-from seqlake.formats.l5kit.store import AGENT_INTERVAL, FRAME_INTERVAL, SceneData, Store
+from seqlake.formats.l5kit.store import AGENT_INTERVAL, AGENTS, FRAME_INTERVAL, SceneData, Store
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -127,7 +130,7 @@ def generate_agent_sample(
 
 
 def _agent_track(frames: NDArray[Any], there: NDArray[np.int64], agents: Any, track_id: int, width: int) -> Track:
-    span = get_agents_slice_from_frames(frames[0], frames[-1])
+    span = between(in_range(frames[AGENT_INTERVAL], len(agents), what="of a sample, frame", array=AGENTS), array=AGENTS)
     rows = agents[span]
     moved = frames.copy()
     moved[AGENT_INTERVAL] -= span.start
@@ -188,7 +191,7 @@ class EgoDataset:
             track_id: The agent; None: the car.
         """
         scene = self._scenes[scene_index]
-        frames = self.dataset.frames[get_frames_slice_from_scenes(scene)]
+        frames = self.dataset.frames[frames_of(self.dataset, scene, scene_index)]
         data = generate_agent_sample(
             state_index,
             frames,
@@ -205,7 +208,7 @@ class EgoDataset:
             "scene_index": scene_index,
             "host_id": host,
             "timestamp": frames[state_index]["timestamp"],
-            "track_id": np.int64(-1 if track_id is None else track_id),
+            "track_id": _track_number(-1 if track_id is None else track_id),
         }
 
     def get_scene_dataset(self, scene_index: int, /) -> EgoDataset:
@@ -264,16 +267,19 @@ class AgentDataset(EgoDataset):
 
     def get_scene_dataset(self, scene_index: int, /) -> AgentDataset:
         """The samples of one scene, in memory."""
-        frames = self.dataset.frames[get_frames_slice_from_scenes(self._scenes[scene_index])]
-        span = get_agents_slice_from_frames(frames[0], frames[-1]) if len(frames) else slice(0, 0)
+        span = self._rows_of(scene_index)
         own = {"dataset": scene_of(self.dataset, scene_index), "agents_mask": self.agents_mask[span]}
         return AgentDataset(**{**self._settings(), **own})
 
     def get_scene_indices(self, scene_idx: int, /) -> NDArray[np.int64]:
         """Which samples belong to a scene."""
-        frames = self.dataset.frames[get_frames_slice_from_scenes(self._scenes[scene_idx])]
-        span = get_agents_slice_from_frames(frames[0], frames[-1]) if len(frames) else slice(0, 0)
+        span = self._rows_of(scene_idx)
         return self._within(span.start, span.stop)
+
+    def _rows_of(self, scene_index: int) -> slice:
+        """The agents of a scene."""
+        frames = self.dataset.frames[frames_of(self.dataset, self._scenes[scene_index], scene_index)]
+        return spans_of(self.dataset, frames)[AGENT_INTERVAL]
 
     def get_frame_indices(self, frame_idx: int, /) -> NDArray[np.int64]:
         """Which samples belong to a frame."""
@@ -282,6 +288,11 @@ class AgentDataset(EgoDataset):
 
     def _within(self, start: int, stop: int) -> NDArray[np.int64]:
         return np.arange(*np.searchsorted(self.agents_indices, [start, stop]))
+
+
+def _track_number(track_id: int) -> np.int64 | np.uint64:
+    """As l5kit has it, int64; ids that only the store's own uint64 can hold stay what they are."""
+    return np.int64(track_id) if track_id < 1 << 63 else np.uint64(track_id)
 
 
 def selected(mask: NDArray[Any], min_frame_history: int, min_frame_future: int, /) -> NDArray[np.bool_]:

@@ -12,6 +12,7 @@ from seqlake.errors import InvalidMetadataError
 from seqlake.formats.l5kit.identity import grouped, state_of, stem_of
 from seqlake.formats.l5kit.layout import Layout, layout_of
 from seqlake.formats.l5kit.mapping import Mapping
+from seqlake.formats.l5kit.promises import CHUNK_BYTES
 from seqlake.formats.l5kit.shard import SceneShard, lengths_of, scene_bytes
 from seqlake.formats.l5kit.store import MASKS, Store, is_store, open_store
 from seqlake.shards.lengths import count_lengths
@@ -32,7 +33,9 @@ def matches(location: str, /, *, storage: dict[str, str] | None = None) -> bool:
     return is_store(location, storage=storage)
 
 
-def scan(location: str, /, *, view: str = "scenes", storage: Any = None, **options: Any) -> Readable:
+def scan(
+    location: str, /, *, view: str = "scenes", storage: Any = None, chunk_bytes: int = CHUNK_BYTES, **options: Any
+) -> Readable:
     """Look at a store of l5kit; nothing is converted.
 
     Args:
@@ -42,6 +45,7 @@ def scan(location: str, /, *, view: str = "scenes", storage: Any = None, **optio
             step from where it was seen first to where it was seen last. `"agents"`: one window around one sighting of
             an agent, as `AgentDataset` selects them.
         storage: Options of the object store.
+        chunk_bytes: The limit for what a store of somebody else may unfold to; see `open_store`.
         **options: Of the views of agents. `mask`: which sightings are selected, as `select_agents` gives it, or the
             name of one in the store; by default it is computed for `"agents"` and left out of `"tracks"`. Of
             `"agents"`: `history`, `future`, `min_frame_history`, `min_frame_future`; see `windows`.
@@ -58,7 +62,7 @@ def scan(location: str, /, *, view: str = "scenes", storage: Any = None, **optio
     """
     if view not in VIEWS:
         raise ValueError(f"view: expected one of {', '.join(VIEWS)}, found {view!r}.")
-    store = open_store(location, storage=storage)
+    store = open_store(location, storage=storage, chunk_bytes=chunk_bytes)
     if view in {"scenes", "ego"}:
         if options:
             raise TypeError(f"The view {view!r} takes no option {min(options)!r}.")

@@ -19,7 +19,7 @@ from seqlake.files.locations import absolute, parent
 from seqlake.files.stores import exists, open_store, read_all
 from seqlake.formats.l5kit.arrays import joined
 from seqlake.formats.l5kit.identity import state_of
-from seqlake.formats.l5kit.layout import CHILDREN, clipped, layout_of
+from seqlake.formats.l5kit.layout import CHILDREN, layout_of
 from seqlake.formats.l5kit.slices import label_mask
 from seqlake.formats.l5kit.store import AGENTS, FRAMES, Store
 
@@ -107,7 +107,7 @@ def _one_scene(store: Store, row: SceneRows, rules: Thresholds) -> NDArray[np.ui
     frames = [store.frames.rows(a, b) for a, b in row.runs[FRAMES].tolist()]
     if not len(agents) or not frames:
         return np.zeros((len(agents), 2), np.uint32)
-    intervals = clipped(frames[0][CHILDREN[AGENTS]].astype(np.int64), len(store.agents))
+    intervals = frames[0][CHILDREN[AGENTS]].astype(np.int64)
     frame = np.repeat(np.arange(len(intervals)), intervals[:, 1] - intervals[:, 0])
     return runs_of(agents, frame, frames[0]["ego_translation"][frame, :2], rules)
 

@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from seqlake.formats.l5kit.intervals import in_range, span
 from seqlake.formats.l5kit.labels import KEPT, TL_FACE_LABEL_TO_INDEX
-from seqlake.formats.l5kit.store import AGENT_INTERVAL, FACE_INTERVAL, FRAME_INTERVAL, SceneData
+from seqlake.formats.l5kit.store import (
+    AGENT_INTERVAL,
+    AGENTS,
+    FACE_INTERVAL,
+    FACES,
+    FRAME_INTERVAL,
+    FRAMES,
+    SceneData,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -95,13 +104,13 @@ def scene_of(store: Store | SceneData, scene_index: int, /) -> SceneData:
     if not 0 <= scene_index < count:
         raise ValueError(f"There are {count} scenes; no scene {scene_index}.")
     scenes = _own(store.scenes, slice(scene_index, scene_index + 1))
-    found = get_frames_slice_from_scenes(scenes[0])
+    found = frames_of(store, scenes[0], scene_index)
     frames = _own(store.frames, found)
-    spans = [_frames_span(frames, name) for name in (AGENT_INTERVAL, FACE_INTERVAL)]
-    agents, faces = (_own(rows, span) for rows, span in zip((store.agents, store.tl_faces), spans, strict=True))
-    for name, span in zip((AGENT_INTERVAL, FACE_INTERVAL), spans, strict=True):
+    spans = spans_of(store, frames)
+    agents, faces = _own(store.agents, spans[AGENT_INTERVAL]), _own(store.tl_faces, spans[FACE_INTERVAL])
+    for name, rows in spans.items():
         if name in (frames.dtype.names or ()):
-            frames[name] -= span.start
+            frames[name] -= rows.start
     scenes[FRAME_INTERVAL] -= found.start
     return SceneData(scenes=scenes, frames=frames, agents=agents, tl_faces=faces)
 
@@ -112,10 +121,30 @@ def _own(rows: Any, span: slice) -> NDArray[Any]:
     return found.copy() if isinstance(rows, np.ndarray) else found
 
 
-def _frames_span(frames: NDArray[Any], interval: str) -> slice:
-    if not len(frames) or interval not in (frames.dtype.names or ()):
-        return slice(0, 0)
-    return _span(frames[0], frames[-1], interval)
+def frames_of(store: Store | SceneData, scene: Any, number: int, /) -> slice:
+    """The frames of a scene.
+
+    Raises:
+        InvalidMetadataError: It names others than there are.
+    """
+    pair, path = np.asarray(scene[FRAME_INTERVAL])[None], getattr(store, "location", "")
+    in_range(pair, len(store.frames), what=f"of scene {number}, interval", array=FRAMES, path=path)
+    return get_frames_slice_from_scenes(scene)
+
+
+def spans_of(store: Store | SceneData, frames: NDArray[Any], /) -> dict[str, slice]:
+    """The agents and the faces that the frames of one scene name, by the names of the intervals.
+
+    Raises:
+        InvalidMetadataError: They name others than there are, or than those from the first frame's to the last one's.
+    """
+    found, path = {}, getattr(store, "location", "")
+    for interval, array, rows in ((AGENT_INTERVAL, AGENTS, store.agents), (FACE_INTERVAL, FACES, store.tl_faces)):
+        there = interval in (frames.dtype.names or ())
+        pairs = frames[interval] if there else np.zeros((0, 2), np.int64)
+        checked = in_range(pairs, len(rows), what="of a scene, frame", array=array, path=path)
+        found[interval] = span(checked, array=array, path=path)
+    return found
 
 
 def get_combined_scenes(scenes: NDArray[Any], /) -> NDArray[Any]:

@@ -12,9 +12,11 @@ import numpy as np
 from seqlake.errors import DatasetNotFoundError, InvalidMetadataError, SeqlakeError
 from seqlake.files.locations import absolute
 from seqlake.files.stores import exists, read_all
-from seqlake.formats.l5kit.arrays import CACHE_BYTES, THREADS, Array, ChunkCache
+from seqlake.formats.l5kit.arrays import THREADS, Array
+from seqlake.formats.l5kit.chunk_cache import CACHE_BYTES, ChunkCache
 from seqlake.formats.l5kit.metadata import ArrayMetadata
 from seqlake.formats.l5kit.places import ROOT, Place, open_place
+from seqlake.formats.l5kit.promises import CHUNK_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +29,9 @@ FRAME_INTERVAL, AGENT_INTERVAL, FACE_INTERVAL = (
     "agent_index_interval",
     "traffic_light_faces_index_interval",
 )
+INTERVALS = {SCENES: (FRAME_INTERVAL,), FRAMES: (AGENT_INTERVAL, FACE_INTERVAL)}
 ATTRIBUTES, ARRAY = ".zattrs", ".zarray"
+_METADATA_BYTES = 16 << 20  # of one `.zarray` or `.zattrs`: l5kit's have a few thousand
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -57,6 +61,7 @@ class Store:
         storage: Options of the object store.
         cache_bytes: Bytes of decoded chunks that are kept, the last used ones.
         threads: How many chunks are decoded at a time.
+        chunk_bytes: See `open_store`.
     """
 
     def __init__(
@@ -67,16 +72,18 @@ class Store:
         storage: Mapping[str, str] | None = None,
         cache_bytes: int = CACHE_BYTES,
         threads: int = THREADS,
+        chunk_bytes: int = CHUNK_BYTES,
     ) -> None:
         self.location = absolute(location)
         self.storage = storage
         self._cache = ChunkCache(cache_bytes)
         self._threads = threads
+        self._most = chunk_bytes
 
     @cached_property
     def place(self) -> Place:
         """The store's files."""
-        return open_place(self.location, storage=self.storage)
+        return open_place(self.location, storage=self.storage, most=self._most)
 
     @cached_property
     def scenes(self) -> Array:
@@ -107,16 +114,32 @@ class Store:
     @cached_property
     def masks(self) -> dict[str, Array]:
         """`agents_mask/*` by their names: [A, 2] past and future frames (format 1: [A] booleans)."""
-        names = [path.split("/")[1] for path, _ in self.place.list(MASKS) if path.endswith(f"/{ARRAY}")]
+        found = (path.split("/") for path, _ in self.place.list(MASKS))
+        names = [parts[1] for parts in found if len(parts) == 3 and parts[2] == ARRAY]
         return {name: self.array(f"{MASKS}/{name}") for name in sorted(names)}
 
     @cached_property
     def attributes_text(self) -> str:
-        """The text of `.zattrs`."""
+        """The text of `.zattrs`.
+
+        Raises:
+            InvalidMetadataError: Not UTF-8, or too large.
+        """
         try:
-            return read_all(self.place.blob(ATTRIBUTES)).decode()
+            return self._metadata(ATTRIBUTES).decode()
         except FileNotFoundError:
             return "{}"
+        except UnicodeDecodeError as error:
+            raise InvalidMetadataError(f"{self.location}: {ATTRIBUTES} is not UTF-8.", path=self.location) from error
+
+    def _metadata(self, path: str) -> bytes:
+        blob = self.place.blob(path)
+        if blob.size > _METADATA_BYTES:
+            raise InvalidMetadataError(
+                f"{self.location}: {path} has {blob.size} bytes, expected at most {_METADATA_BYTES}.",
+                path=self.location,
+            )
+        return read_all(blob)
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -127,14 +150,21 @@ class Store:
         """
         try:
             found = json.loads(self.attributes_text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidMetadataError(f"{self.location}: {ATTRIBUTES} is not JSON: {error}.") from error
         return found if isinstance(found, dict) else {}
 
     @property
     def format_version(self) -> int:
-        """1 has no traffic lights; 2 does."""
-        return int(self.attributes.get("format_version", 1 if self.traffic_light_faces is None else 2))
+        """1 has no traffic lights; 2 does.
+
+        Raises:
+            InvalidMetadataError: No number.
+        """
+        found = self.attributes.get("format_version", 1 if self.traffic_light_faces is None else 2)
+        if isinstance(found, bool) or not isinstance(found, int):
+            raise InvalidMetadataError(f"{self.location}: expected a number as 'format_version', found {found!r}.")
+        return found
 
     @cached_property
     def arrays(self) -> dict[str, Array]:
@@ -142,6 +172,9 @@ class Store:
         found = {SCENES: self.scenes, FRAMES: self.frames, AGENTS: self.agents}
         if self.traffic_light_faces is not None:
             found[FACES] = self.traffic_light_faces
+        for name, intervals in INTERVALS.items():
+            for interval in intervals:
+                self._expect_pairs(found[name], interval)
         return {**found, **{f"{MASKS}/{name}": mask for name, mask in self.masks.items()}}
 
     def array(self, name: str, /) -> Array:
@@ -153,13 +186,21 @@ class Store:
         """
         place = f"{self.location}/{name}/{ARRAY}"
         try:
-            text = read_all(self.place.blob(f"{name}/{ARRAY}"))
+            text = self._metadata(f"{name}/{ARRAY}")
         except (FileNotFoundError, NotADirectoryError) as error:
             raise DatasetNotFoundError(
                 f"{self.location} is no l5kit store: it has no {name}/{ARRAY}.", path=self.location
             ) from error
         metadata = ArrayMetadata.parse(text, location=place)
-        return Array(self.place, name, metadata, cache=self._cache, threads=self._threads)
+        return Array(self.place, name, metadata, cache=self._cache, threads=self._threads, most=self._most)
+
+    def _expect_pairs(self, array: Array, interval: str) -> None:
+        kind = array.dtype[interval] if interval in (array.dtype.names or ()) else None
+        if kind is not None and (kind.base.kind not in "iu" or kind.shape != (2,)):
+            raise InvalidMetadataError(
+                f"{self.location}: expected pairs of whole numbers as {interval!r} of {array.name}, found {kind}.",
+                path=self.location,
+            )
 
     def get_scene_dataset(self, scene_index: int, /) -> SceneData:
         """One scene in memory, with intervals that count from 0; an empty scene gives empty arrays.
@@ -175,7 +216,7 @@ class Store:
         return scene_of(self, scene_index)
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("location", "storage", "_cache", "_threads")
+        kept = ("location", "storage", "_cache", "_threads", "_most")
         return {name: self.__dict__[name] for name in kept}
 
     def __repr__(self) -> str:
@@ -195,6 +236,7 @@ def open_store(
     storage: Mapping[str, str] | None = None,
     cache_bytes: int = CACHE_BYTES,
     threads: int = THREADS,
+    chunk_bytes: int = CHUNK_BYTES,
 ) -> Store:
     """Open a store of l5kit, of format 1 or 2.
 
@@ -203,6 +245,8 @@ def open_store(
         storage: Options of the object store, as obstore names them.
         cache_bytes: Bytes of decoded chunks that are kept.
         threads: How many chunks are decoded at a time.
+        chunk_bytes: The limit for what a store of somebody else may unfold to: bytes that one compressed chunk, or one
+            compressed member of an archive, makes, and all rows of an array of which less than a thousandth is stored.
 
     Raises:
         DatasetNotFoundError: No such store.
@@ -214,7 +258,7 @@ def open_store(
         store.agents[:100]["centroid"], store.get_scene_dataset(0).frames
         ```
     """
-    made = Store(location, storage=storage, cache_bytes=cache_bytes, threads=threads)
+    made = Store(location, storage=storage, cache_bytes=cache_bytes, threads=threads, chunk_bytes=chunk_bytes)
     if not exists(made.place, ROOT):  # type: ignore[arg-type]  # it asks for `blob` alone
         raise DatasetNotFoundError(
             f"{made.location} is no l5kit store: it has no {ROOT}.",

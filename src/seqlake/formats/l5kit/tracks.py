@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from seqlake.errors import SchemaMismatchError
+from seqlake.errors import InvalidMetadataError, SchemaMismatchError
 from seqlake.formats.l5kit.cells import Cells
 from seqlake.formats.l5kit.columns import step_cells, step_column
 from seqlake.formats.l5kit.identity import grouped, state_of, stem_of
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 TRACK, HOST, FIRST, AVAILABLE, SELECTION = "track_id", "host", "first_frame", "available", "selection"
 _ROWS = 4096  # of a batch, at most
 _THREADS = 4
+_SPARSE, _FEW_STEPS = 100, 1_000_000  # steps of tracks for each sighting, and how many are let be in any case
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -96,6 +97,11 @@ def _one_scene(ids: NDArray[Any], frame: Ints) -> tuple[tuple[NDArray[Any], Ints
     last[owner] = frame  # rows are in the order of frames, so the last one stays
     steps = last - first + 1
     begins = np.cumsum(steps) - steps
+    if int(steps.sum()) > _FEW_STEPS + _SPARSE * len(ids):
+        raise InvalidMetadataError(
+            f"The tracks of a scene have {int(steps.sum())} steps from first to last, and only {len(ids)} sightings.",
+            hint='Read the scenes: scan(store, view="scenes").',
+        )
     source = np.full(int(steps.sum()), -1, np.int64)
     place = begins[owner] + frame - first[owner]
     source[place[::-1]] = np.arange(len(ids))[::-1]  # the first sighting in a frame is written last

@@ -221,7 +221,7 @@ def _shapes(cells: Cells, ndim: int) -> tuple[NDArray[np.int64], Cells]:
         length = 1 + ndim * width
         if bool((cells.stops[rows] - cells.starts[rows] < length).any()):
             raise CellError("its shape is cut off")
-        raw = fixed(cells.buffer, cells.starts[rows] + 1, ndim * width).view(f"<u{width}")
+        raw = fixed(cells.buffer, cells.starts[rows] + 1, ndim * width).view(f"<u{width}").astype(np.uint64)
         if bool((raw >= 1 << 40).any()) or bool((raw.astype(np.float64).prod(axis=1) >= 1 << 40).any()):
             raise CellError("its shape is larger than any file")
         dims[rows], skipped[rows] = raw.astype(np.int64), length

@@ -1,0 +1,192 @@
+"""One chunk's bytes decoded, by codec: what the header claims is compared with what is there before any decoder runs.
+
+numcodecs believes the headers of Blosc, LZ4 and Zstandard: it reads as many bytes as a chunk says it has and asks for
+as much memory as it says it makes. And its zlib, gzip, bz2 and lzma make whatever a few bytes unfold to. So the claims
+are looked at here, the memory is made here, and the settings of a stranger's `.zarray` never reach a decoder.
+"""
+
+from __future__ import annotations
+
+import bz2
+import lzma
+import struct
+import zlib
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from seqlake import plugins
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from numpy.typing import NDArray
+
+    Decoder: TypeAlias = Callable[[memoryview, int, Mapping[str, Any]], NDArray[np.uint8]]
+
+CODECS = frozenset({"blosc", "bz2", "gzip", "lz4", "lzma", "zlib", "zstd"})
+"""Codecs of bytes alone. Others (`pickle` among them) would run what a stranger wrote."""
+
+_BLOSC = struct.Struct("<BBBBIII")
+_BLOSC_FORMAT, _BLOSC_PLAIN = 2, 0x2
+_ZSTD = (0xFD2FB528).to_bytes(4, "little")
+_LZMA_MEMORY = 128 << 20  # the largest dictionary of xz's own levels takes 65 MiB
+_GZIP = 31  # zlib's number for a gzip header and its checksum
+
+
+def unpacked(settings: Mapping[str, Any], data: memoryview, size: int, /) -> NDArray[np.uint8]:
+    """[size] the bytes that a chunk makes.
+
+    Args:
+        settings: The codec's, as `.zarray` holds them.
+        data: The chunk as it is stored.
+        size: Bytes that it has to make.
+
+    Raises:
+        ValueError: It is damaged, or makes another number of bytes.
+        MissingDependencyError: numcodecs is not installed.
+    """
+    return _DECODERS[settings["id"]](data, size, settings)
+
+
+def blosc_head(data: memoryview, size: int, /) -> tuple[tuple[int, int, int, int], int]:
+    """What the header of a Blosc chunk says, if it can be true: (its first four bytes, bytes of a block).
+
+    Args:
+        data: The chunk.
+        size: Bytes that it has to make.
+
+    Raises:
+        ValueError: The header is cut off, or claims what is not there.
+    """
+    if len(data) < _BLOSC.size:
+        raise ValueError(f"a Blosc chunk has at least {_BLOSC.size} bytes, found {len(data)}")
+    form, inner, flags, width, made, block, whole = _BLOSC.unpack_from(data)
+    if form != _BLOSC_FORMAT:
+        raise ValueError(f"Blosc's format is {_BLOSC_FORMAT}, found {form}")
+    if whole != len(data):
+        raise ValueError(f"its header says that it has {whole} bytes, it has {len(data)}")
+    if made != size:
+        raise ValueError(f"its header says that it makes {made} bytes, expected {size}")
+    if flags & _BLOSC_PLAIN:
+        if whole != made + _BLOSC.size:
+            raise ValueError(f"{made} plain bytes and a header are not {whole} bytes")
+        return (form, inner, flags, width), block
+    # A block that is no whole number of elements would leave bytes of the decoder's own memory in the result.
+    if made and (not 0 < block <= made or not width or (block > width and block % width)):
+        raise ValueError(f"blocks of {block} bytes and elements of {width} do not make {made} bytes")
+    count = -(-made // block) if made else 0
+    if _BLOSC.size + 4 * count > whole:
+        raise ValueError(f"{count} blocks do not lie in {whole} bytes")
+    starts = np.frombuffer(data, "<i4", count, _BLOSC.size).astype(np.int64)
+    if bool((starts < _BLOSC.size + 4 * count).any()) or bool((starts >= whole).any()):
+        raise ValueError("a block is said to lie outside of the chunk")
+    return (form, inner, flags, width), block
+
+
+def decoded_into(module: str, data: bytes | memoryview, out: NDArray[np.uint8], /) -> None:
+    """Decode bytes whose header was looked at.
+
+    Args:
+        module: Of numcodecs.
+        data: The bytes.
+        out: As many bytes as the header says.
+
+    Raises:
+        ValueError: They cannot be decoded.
+    """
+    try:
+        plugins.require(module, extra="l5kit").decompress(data, out)
+    except RuntimeError as error:
+        raise ValueError(str(error)) from error
+
+
+def _blosc(data: memoryview, size: int, _: Mapping[str, Any]) -> NDArray[np.uint8]:
+    blosc_head(data, size)
+    return _into("numcodecs.blosc", data, size)
+
+
+def _lz4(data: memoryview, size: int, _: Mapping[str, Any]) -> NDArray[np.uint8]:
+    _expect_size(int.from_bytes(data[:4], "little") if len(data) > 4 else -1, size)
+    return _into("numcodecs.lz4", data, size)
+
+
+def _zstd(data: memoryview, size: int, _: Mapping[str, Any]) -> NDArray[np.uint8]:
+    _expect_size(_zstd_size(data), size)
+    return _into("numcodecs.zstd", data, size)
+
+
+def _into(module: str, data: memoryview, size: int) -> NDArray[np.uint8]:
+    out = np.empty(size, np.uint8)
+    if size:
+        decoded_into(module, data, out)
+    return out
+
+
+def _zstd_size(data: memoryview) -> int:
+    """The content's size that a frame's header says; -1 where it says none or is no such header (RFC 8878, 3.1.1.1)."""
+    if len(data) < 6 or data[:4] != _ZSTD:
+        return -1
+    flag, single, dictionary = data[4] >> 6, data[4] >> 5 & 1, data[4] & 3
+    width = (single, 2, 4, 8)[flag]
+    at = 5 + (not single) + (0, 1, 2, 4)[dictionary]
+    if not width or at + width > len(data):
+        return -1
+    return int.from_bytes(data[at : at + width], "little") + (256 if width == 2 else 0)
+
+
+def _expect_size(said: int, size: int) -> None:
+    if said != size:
+        found = "says no size" if said < 0 else f"says that it makes {said} bytes"
+        raise ValueError(f"its header {found}, expected {size}")
+
+
+def inflated(data: memoryview, size: int, /) -> memoryview:
+    """The bytes of a member of a zip archive, which deflate made smaller.
+
+    Raises:
+        ValueError: They are damaged, or make another number of bytes.
+    """
+    return _inflate(data, size, {}).data
+
+
+def _stream(make: Callable[[Mapping[str, Any]], Any]) -> Decoder:
+    """Of decoders of Python's own: they stop at as many bytes as are wanted, and one more is too many."""
+
+    def decode(data: memoryview, size: int, settings: Mapping[str, Any]) -> NDArray[np.uint8]:
+        try:
+            decoder = make(settings)
+            found = decoder.decompress(data, size + 1)
+            if len(found) == size and not decoder.eof:  # the end itself may need one more look
+                found += decoder.decompress(getattr(decoder, "unconsumed_tail", b""), 1)
+        except (zlib.error, lzma.LZMAError, OSError, EOFError, TypeError, OverflowError) as error:
+            raise ValueError(str(error)) from error
+        if len(found) != size or not decoder.eof:
+            more = "more" if len(found) > size else f"{len(found)} and has no end"
+            raise ValueError(f"it should make {size} bytes, but makes {more}")
+        if decoder.unused_data:
+            raise ValueError(f"{len(decoder.unused_data)} bytes behind its end belong to nothing")
+        return np.frombuffer(found, np.uint8)
+
+    return decode
+
+
+def _lzma(settings: Mapping[str, Any]) -> Any:
+    form, filters = settings.get("format", lzma.FORMAT_XZ), settings.get("filters")
+    if form != lzma.FORMAT_RAW:
+        return lzma.LZMADecompressor(format=form, memlimit=_LZMA_MEMORY)
+    if any(int(one.get("dict_size", 0)) > _LZMA_MEMORY for one in filters or ()):
+        raise ValueError(f"its dictionary is above {_LZMA_MEMORY} bytes")
+    return lzma.LZMADecompressor(format=form, filters=filters)
+
+
+_inflate = _stream(lambda _: zlib.decompressobj(-zlib.MAX_WBITS))
+_DECODERS: Mapping[str, Decoder] = {
+    "blosc": _blosc,
+    "bz2": _stream(lambda _: bz2.BZ2Decompressor()),
+    "gzip": _stream(lambda _: zlib.decompressobj(_GZIP)),
+    "lz4": _lz4,
+    "lzma": _stream(_lzma),
+    "zlib": _stream(lambda _: zlib.decompressobj()),
+    "zstd": _zstd,
+}
