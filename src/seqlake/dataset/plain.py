@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
@@ -16,20 +16,22 @@ import pyarrow as pa
 from seqlake.errors import DatasetNotFoundError, SchemaMismatchError
 from seqlake.files import locations, stores
 from seqlake.shards.columns import Columns, Constant
-from seqlake.shards.files import parquet_shard
+from seqlake.shards.files import ParquetShard, innermost, parquet_shard
 from seqlake.shards.lengths import lengths_of
 from seqlake.shards.memory import ArrowShard
 from seqlake.shards.parquet.footer import read_footer
+from seqlake.shards.parquet.scanned import checked_format
 from seqlake.spec.column_types import ColumnType
 from seqlake.spec.metadata import Metadata
 from seqlake.spec.schema import ID, Schema, is_binary, is_list, is_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyarrow.dataset import Dataset as ArrowDataset
 
-    from seqlake.protocols import Ints, Shard
+    from seqlake.protocols import Depth, Ints, Shard
+    from seqlake.spec.findings import Finding
 
 _THREADS = 4
 
@@ -70,7 +72,23 @@ class PlainFiles:
         from pyarrow import dataset as arrow
 
         schema = pa.schema([field for field in self.schema.arrow if not pa.types.is_nested(field.type)])
-        return arrow.dataset(list(self.paths), schema=schema, format="parquet")
+        return arrow.dataset(list(self.paths), schema=schema, format=checked_format())
+
+    def check(self, depth: Depth, /) -> Iterator[Finding]:
+        """P601 to P604: what the files' own bytes say, page checksums among them."""
+        from seqlake.shards.parquet.checking import check
+
+        for part in self.parts if depth != "metadata" else ():
+            file = innermost(part)
+            if isinstance(file, ParquetShard):
+                yield from (replace(finding, location=self.name_of(part)) for finding in check(file.blob))
+
+    def name_of(self, shard: Shard, /) -> str:
+        """What findings call a shard: its path below the root; the name in its key where it is no file there."""
+        file = innermost(shard)
+        path = file.blob.location.replace("\\", "/") if isinstance(file, ParquetShard) else ""
+        below = path.removeprefix(self.root.replace("\\", "/").rstrip("/") + "/")
+        return below if below != path else shard.key.rpartition("#")[0] or shard.key
 
 
 def fingerprint(schema: Schema, shards: Iterable[Shard], /) -> str:
@@ -103,9 +121,8 @@ def scan_files(
         raise DatasetNotFoundError(f"No Parquet file was found at {location}.", path=location)
     store = stores.open_store(root, storage=storage)
     with ThreadPoolExecutor(_THREADS) as pool:
-        blobs = list(pool.map(store.blob, paths))
-        footers = list(pool.map(read_footer, blobs))
-        shards = list(pool.map(parquet_shard, blobs))
+        footers = list(pool.map(lambda path: read_footer(store.blob(path)), paths))
+    shards = [parquet_shard(footer.blob, rows=footer.rows) for footer in footers]
     folders = _folder_columns(paths)
     types = [normalised(footer.schema) for footer in footers]
     for path, found in zip(paths[1:], types[1:], strict=True):

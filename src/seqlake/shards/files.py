@@ -7,10 +7,12 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from seqlake.shards import parquet
+from seqlake.shards.columns import Columns
 from seqlake.shards.parquet.footer import read_footer
+from seqlake.shards.rows import Rows
 
 if TYPE_CHECKING:
-    from seqlake.protocols import Blob
+    from seqlake.protocols import Blob, Shard
     from seqlake.shards.parquet.reader import ParquetReader
 
 
@@ -37,12 +39,13 @@ class ParquetShard:
         return parquet.open(self.blob, index=self.index)
 
 
-def parquet_shard(blob: Blob, /, *, index: bytes | None = None) -> ParquetShard:
-    """Describe a Parquet file; reads its footer.
+def parquet_shard(blob: Blob, /, *, index: bytes | None = None, rows: int | None = None) -> ParquetShard:
+    """Describe a Parquet file; reads its footer where its rows are not known.
 
     Args:
         blob: The file.
         index: An offset index kept outside the file.
+        rows: As its footer says.
 
     Raises:
         CorruptFileError: It is not Parquet, or is damaged.
@@ -53,4 +56,12 @@ def parquet_shard(blob: Blob, /, *, index: bytes | None = None) -> ParquetShard:
     """
     name = blob.location.replace("\\", "/").rpartition("/")[2]
     told = blake2b(f"{blob.location}\0{blob.token}".encode(), digest_size=8).hexdigest()
-    return ParquetShard(blob=blob, rows=read_footer(blob).rows, nbytes=blob.size, key=f"{name}#{told}", index=index)
+    rows = read_footer(blob).rows if rows is None else rows
+    return ParquetShard(blob=blob, rows=rows, nbytes=blob.size, key=f"{name}#{told}", index=index)
+
+
+def innermost(shard: Shard, /) -> Shard:
+    """What rows and columns are taken of."""
+    while isinstance(shard, (Rows, Columns)):
+        shard = shard.shard
+    return shard

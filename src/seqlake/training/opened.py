@@ -241,7 +241,7 @@ class Opened:
             if not self._tolerant or not is_damage(error):
                 raise
             self._copied.room.decoded = before
-            salvage(self, shard, self._survey.shards[shard])
+            salvage(self, shard, self._survey)
         self._ready[shard] = True
 
     def _read(self, shard: int) -> ShardReader:
@@ -279,6 +279,7 @@ class Opened:
             if flat is None or flat.blob.view() is None:
                 decode.append(name)
             else:
+                self._survey.check_counts(shard, name, flat.steps)
                 self.cells[name].place(shard, self.rows(shard), flat, self.memory)
                 blobs[id(flat.blob)] = flat.blob
         if decode:
@@ -290,6 +291,9 @@ class Opened:
                     self.keep(shard, name, found.column(name))
             finally:
                 self._copied.room.decoded -= room  # what was kept has been counted
+            for name in decode:
+                if name in self.cells:
+                    self._survey.check_counts(shard, name, self.cells[name].steps[self.rows(shard)])
         self._blobs.setdefault(shard, []).extend(blobs.values())
         copies = "cache" if self._copied.in_folder else "memory"
         origin = copies if shard in self._residents.open else "mapped"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from seqlake.errors import SchemaMismatchError
+from seqlake.errors import DamagedTableError, SchemaMismatchError
 from seqlake.spec.alignment import Clock
 from seqlake.training.order import Axis
 from seqlake.windows.assemble import step_dtype
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
+    from numpy.typing import NDArray
 
     from seqlake.protocols import Ints, Readable, Shard
     from seqlake.spec.schema import Column
@@ -78,6 +79,33 @@ class Survey:
         """Bytes of one sample's windows, as far as shapes are declared; 0 for whole sequences."""
         wanted = (*self.tracks, *self.framed) if isinstance(self.window, Window) else ()
         return sum(self.step_bytes.get(track.column, 0) * track.width for track in wanted)
+
+    def unplanned(self, shard: int, column: str, steps: Ints, /) -> NDArray[np.bool_]:
+        """[rows of the shard] whether a cell has another number of steps than windows were planned with."""
+        planned = self.counts.get(column)
+        if planned is None:
+            return np.zeros(len(steps), np.bool_)
+        start, stop = self.first_rows[shard : shard + 2]
+        other: NDArray[np.bool_] = np.maximum(planned[start:stop], 0) != np.maximum(steps, 0)
+        return other
+
+    def check_counts(self, shard: int, column: str, steps: Ints, /) -> None:
+        """Windows were planned with what an index said, without a look at the shard: the shard must say the same.
+
+        Raises:
+            DamagedTableError: It does not: some windows would hold steps that are not there.
+        """
+        other = np.flatnonzero(self.unplanned(shard, column, steps))
+        if len(other):
+            row = int(other[0])
+            planned = int(self.counts[column][self.first_rows[shard] + row])
+            name = self.shards[shard].key.rpartition("#")[0]
+            raise DamagedTableError(
+                f"Column {column!r} of {name}: an index says {max(planned, 0)} steps in row {row}, the shard has "
+                f"{max(int(steps[row]), 0)} ({len(other)} rows differ).",
+                path=name,
+                hint="`seqlake validate --depth rows` says more; `seqlake repack` writes shards and index anew.",
+            )
 
     def describe(self) -> tuple[str, ...]:
         """One line for each column with steps or frames: how many of them a window holds, and at which rate."""

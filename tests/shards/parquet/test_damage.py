@@ -216,8 +216,7 @@ def test_index_bytes_that_are_no_index():
     for bad in (b"", b"junk", sink.getvalue().to_pybytes()):
         with pytest.raises(CorruptFileError):
             index.decode(bad)
-        with pytest.raises(CorruptFileError):
-            index.lengths(bad, "action")
+        assert index.lengths(bad, "action") is None
 
 
 def test_checks_name_the_column_and_the_row_group(data):

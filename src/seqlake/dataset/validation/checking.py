@@ -149,6 +149,9 @@ def _clock(source: Readable) -> Clock:
 
 
 def _location(shard: Shard, source: Readable) -> str:
-    """The shard's path where it belongs to a table, else its name."""
+    """The shard's path where it belongs to a table or was scanned, else its name."""
+    named = getattr(source, "name_of", None)
+    if named is not None:
+        return str(named(shard))
     name = shard.key.rpartition("#")[0] or shard.key
     return name if "/" in name or not hasattr(source, "version") else f"data/{name}"

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow.compute as pc
 
 from seqlake.errors import CorruptFileError, SchemaMismatchError
 from seqlake.files.checksums import crc32
 from seqlake.shards.lengths import count_lengths
 from seqlake.shards.parquet import index
 from seqlake.shards.parquet.building import column_steps
+from seqlake.shards.parquet.flatness import bears_out
 from seqlake.shards.parquet.footer import Chunk, Footer, read_footer
 from seqlake.shards.parquet.pages import walk
 from seqlake.shards.parquet.reader import ParquetReader
@@ -19,19 +21,22 @@ from seqlake.spec.findings import Finding
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.typing import NDArray
+
     from seqlake.protocols import Blob
     from seqlake.shards.parquet.index import ColumnIndex, OffsetIndex
 
 
-def check(blob: Blob, /) -> Iterator[Finding]:
+def check(blob: Blob, /, *, outside: bytes | memoryview | None = None) -> Iterator[Finding]:
     """Everything that is wrong with the bytes of a file; reads all of them.
 
     Codes: `P601` not readable as Parquet, or its footer changed; `P602` page headers that changed or do not fit;
     `P603` a page whose bytes do not match its checksum; `P604` an offset index that says other lengths than the
-    pages. Files of other writers carry no seal and often no checksums: less can be found in them.
+    pages, row by row. Files of other writers carry no seal and often no checksums: less can be found in them.
 
     Args:
         blob: A Parquet file.
+        outside: An offset index of it that is kept elsewhere; held against the pages like its own.
 
     Example:
         >>> [finding.code for finding in check(open_blob("part-0.parquet"))]
@@ -50,9 +55,20 @@ def check(blob: Blob, /) -> Iterator[Finding]:
             for finding in check_chunk(footer, own, chunk):
                 sound = False
                 yield finding
-    if own is not None and sound:  # damaged pages say nothing of the index
-        for column, entry in own.columns.items():
-            yield from _check_entry(footer, column, entry)
+    if not sound:  # damaged pages say nothing of the index
+        return
+    entries = {} if own is None else dict(own.columns)
+    for column, entry in entries.items():
+        yield from _check_entry(footer, column, entry, "in the file")
+    if outside:
+        try:
+            kept = index.decode(outside, nbytes=blob.size)
+        except CorruptFileError as error:
+            yield _finding(blob, "P604", f"the offset index kept outside the file cannot be used: {error}")
+            return
+        for column, entry in kept.columns.items():
+            if column not in entries or not _alike(entry, entries[column]):
+                yield from _check_entry(footer, column, entry, "kept outside the file")
 
 
 def _finding(blob: Blob, code: str, message: str, *, column: str = "") -> Finding:
@@ -99,24 +115,39 @@ def _column(footer: Footer, chunk: Chunk) -> str:
     return next(name for name, leaves in footer.leaves.items() if chunk.leaf in leaves)
 
 
-def _check_entry(footer: Footer, column: str, entry: ColumnIndex) -> Iterator[Finding]:
+def _check_entry(footer: Footer, column: str, entry: ColumnIndex, where: str) -> Iterator[Finding]:
     """Whether an index entry says the lengths and places that the pages say."""
     try:
-        if column not in footer.leaves:
+        if not bears_out(footer, column, entry):
             same = False
         elif entry.page_start.size:
             known = column_steps(footer, column, stored=entry.stored, dim=entry.dim)
-            same = known is not None and all(
-                np.array_equal(getattr(known, part), getattr(entry, part))
-                for part in ("page_start", "page_row", "steps")
-            )
+            same = known is not None and _alike(known, entry)
         elif footer.metadata.schema.column(footer.leaves[column][0]).max_repetition_level:
-            reader = ParquetReader(footer.blob)
-            same = np.array_equal(count_lengths(reader, column), entry.steps)
+            same = np.array_equal(count_lengths(ParquetReader(footer.blob), column), entry.steps)
         else:
-            same = True  # raw cells that are compressed: their lengths are not in the levels
+            same = np.array_equal(_counted_raw(footer, column, entry), entry.steps)
     except (CorruptFileError, SchemaMismatchError):
         same = False
     if not same:
-        message = "expected the offset index to say what the pages say, found other lengths or places; rewrite the file"
+        message = (
+            f"expected the offset index {where} to say what the pages say, found other lengths or places; "
+            "`seqlake repack` writes both anew"
+        )
         yield _finding(footer.blob, "P604", message, column=column)
+
+
+def _alike(one: ColumnIndex, other: ColumnIndex) -> bool:
+    parts = ("page_start", "page_row", "steps")
+    wide = one.dim == other.dim or not (one.steps > 0).any()  # without a step, it may be declared or not
+    return wide and all(np.array_equal(getattr(one, part), getattr(other, part)) for part in parts)
+
+
+def _counted_raw(footer: Footer, column: str, entry: ColumnIndex) -> NDArray[np.int64]:
+    """[rows] T of raw cells that are compressed, by their bytes; -2 where these are no whole number of steps."""
+    width = max(entry.dim, 1) * np.dtype(entry.stored).itemsize if entry.stored else 1
+    parts = [np.zeros(0, np.int64)]
+    for batch in ParquetReader(footer.blob).batches([column]):
+        nbytes = np.asarray(pc.fill_null(pc.binary_length(batch.column(0)), -1)).astype(np.int64)
+        parts.append(np.where(nbytes < 0, -1, np.where(nbytes % width, -2, nbytes // width)))
+    return np.concatenate(parts)

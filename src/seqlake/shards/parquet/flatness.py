@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from seqlake.shards.parquet.footer import Chunk, Footer
     from seqlake.shards.parquet.index import ColumnIndex
 
+_MOST_VALUES = 1 << 31  # of one cell: a page holds no more
 _HEADER = 4096  # more than any page header without statistics of long strings
 
 
@@ -88,6 +89,43 @@ def physical(dtype: np.dtype[Any]) -> tuple[str, np.dtype[Any]]:
     return "INT32", np.dtype(f"<{dtype.kind}4")
 
 
+def bears_out(footer: Footer, column: str, entry: ColumnIndex, /) -> bool:
+    """Whether the footer's own counts bear out the lengths that an index gives, row group by row group.
+
+    A flat column of lists has as many entries as its chunk; one whose steps may be ragged or null has at least one for
+    each. Raw cells have no more bytes than their chunk. What shifts steps between two rows passes here: levels say it.
+
+    Args:
+        footer: Of the file.
+        column: Column name.
+        entry: What an index says of it.
+
+    Raises:
+        CorruptFileError: The footer's chunks cannot be read.
+    """
+    leaves = footer.leaves.get(column, range(0))
+    if len(leaves) != 1 or entry.steps.size != footer.rows or entry.steps.min(initial=0) < -1:
+        return False
+    parquet = footer.metadata.schema.column(leaves[0])
+    chunks = _filled(footer, leaves[0])
+    first = np.cumsum([0, *(chunk.rows for chunk in chunks[:-1])])
+    if not chunks:
+        return True
+    if entry.steps.max(initial=0) * max(entry.dim, 1) > _MOST_VALUES:
+        return False  # keeps the sums below far from 2^63
+    if parquet.max_repetition_level:
+        held = np.array([chunk.values for chunk in chunks])
+        ragged = parquet.max_repetition_level > 1 and not entry.page_start.size
+        counted = np.add.reduceat(entries_of(entry, 1 if ragged else parquet.max_repetition_level), first)
+        return bool((counted <= held).all() if ragged else (counted == held).all())
+    if parquet.physical_type == "BYTE_ARRAY":
+        if not entry.stored or any(chunk.dictionary for chunk in chunks):
+            return not entry.stored or not entry.flat  # a dictionary holds a value once: nothing can be said
+        nbytes = np.add.reduceat(entry.cell_bytes(raw=True), first)
+        return bool((nbytes <= [chunk.decoded for chunk in chunks]).all())
+    return bool(entry.steps.max(initial=1) == 1 and (entry.steps != 0).all())  # one number a row, or null
+
+
 def flat_of(
     footer: Footer, column: str, entry: ColumnIndex, /, *, levels: bytes | None = None, headers: bool = True
 ) -> Flat | None:
@@ -108,6 +146,8 @@ def flat_of(
     if leaf is None or leaf.stored != np.dtype(entry.stored) or (leaf.levels < 2 and not leaf.raw and entry.dim != 1):
         return None
     if (leaf.fixed not in {None, entry.dim} and leaf.levels == 2) or entry.steps.size != footer.rows:
+        return None
+    if leaf.levels == 0 and not leaf.raw and not bears_out(footer, column, entry):
         return None
     outer = footer.schema.field(column).type
     if pa.types.is_fixed_size_list(outer) and (entry.steps[entry.steps >= 0] != outer.list_size).any():
@@ -191,7 +231,7 @@ def entries_of(entry: ColumnIndex, levels: int, /) -> Ints:
     """[rows] level entries of each row: its values, or one for a null or empty cell."""
     if levels == 0:
         return np.ones(entry.steps.size, np.int64)
-    return np.maximum(entry.steps.astype(np.int64) * (entry.dim if levels == 2 else 1), 1)
+    return np.maximum(entry.steps.astype(np.int64) * (max(entry.dim, 1) if levels == 2 else 1), 1)
 
 
 def _headers_agree(blob: Blob, claims: _Claims, leaf: Leaf) -> bool:

@@ -163,7 +163,7 @@ class Footer:
     def _decoded(self) -> index.OffsetIndex | None:
         if self._index is None:
             return None
-        found = index.decode(self._index)
+        found = index.decode(self._index, nbytes=self.blob.size)
         groups = self.metadata.num_row_groups * self.metadata.num_columns
         if len(found.headers) not in {0, groups} or any(e.steps.size != self.rows for e in found.columns.values()):
             raise _damaged(self.blob, "an offset index of another number of rows or columns")
@@ -173,9 +173,14 @@ class Footer:
         """The file's offset index; None where it has none of its own.
 
         Raises:
-            CorruptFileError: The index is of another number of rows or columns.
+            CorruptFileError: It does not decode, or is of another number of rows or columns.
         """
-        return self._decoded
+        try:
+            return self._decoded
+        except CorruptFileError as error:
+            if error.path:
+                raise
+            raise _damaged(self.blob, error.message) from None
 
 
 def _damaged(blob: Blob, found: str) -> CorruptFileError:

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.errors import CorruptFileError
+from seqlake.files.arrow_ipc import decoded_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,6 +31,7 @@ _HEADERS = b"seqlake.headers"  # a digest of each chunk's page headers
 _LEVELS = b"seqlake.levels"  # a digest of each column's page headers and levels
 # In a footer: the key, then a Thrift string whose length takes one byte.
 POINTER = re.compile(rb"seqlake\.offsets\x18.1 (\d{1,18}) (\d{1,18}) ([0-9a-f]{16})", re.ASCII | re.DOTALL)
+_STORED = re.compile(r"|[|<][fiu][1248]", re.ASCII)  # a numeric type as numpy writes it, or none
 _COLUMNS = pa.schema(
     [
         ("column", pa.string()),
@@ -137,11 +139,15 @@ def _lists(values: Sequence[NDArray[np.int64] | NDArray[np.int32]], kind: pa.Dat
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat, kind))
 
 
-def decode(data: bytes | memoryview, /) -> OffsetIndex:
+def decode(data: bytes | memoryview, /, *, nbytes: int | None = None) -> OffsetIndex:
     """The index that `encode` wrote, as in `Written.index`.
 
+    Args:
+        data: Its bytes.
+        nbytes: Of the file that it is about, where others made it: says how large it may become, see `most_decoded`.
+
     Raises:
-        CorruptFileError: The bytes are not an index.
+        CorruptFileError: The bytes are not an index, or would take more memory.
 
     Example:
         >>> index = decode(written.index)
@@ -149,6 +155,7 @@ def decode(data: bytes | memoryview, /) -> OffsetIndex:
         array([54, 40, 59])
     """
     try:
+        _check_size(data, nbytes)
         # Small: waking the threads of a pool takes longer than the decompression.
         options = pa.ipc.IpcReadOptions(use_threads=False)
         table = pa.ipc.open_stream(pa.py_buffer(data), options=options).read_all()
@@ -157,10 +164,18 @@ def decode(data: bytes | memoryview, /) -> OffsetIndex:
                 f"Expected an offset index with columns {_COLUMNS.names}, found {table.schema.names}."
             )
         told = table.schema.metadata or {}
+        table = table.select(_COLUMNS.names)
+        if table.schema.types != _COLUMNS.types:  # a cast would take memory of its own
+            raise CorruptFileError(
+                f"Expected columns of types {_COLUMNS.types} in an offset index, found {table.schema.types}."
+            )
         table.validate(full=True)
-        table = table.select(_COLUMNS.names).cast(_COLUMNS).combine_chunks()
-        columns = {name: _entry(table, row) for row, name in enumerate(table["column"].to_pylist())}
-    except (pa.ArrowException, OSError, ValueError, TypeError) as error:
+        table = table.combine_chunks()
+        names = table["column"].to_pylist()
+        if table.num_rows != len(set(names)) or None in names:
+            raise CorruptFileError(f"Expected each column once in an offset index, found {names[:20]}.")
+        columns = {name: _entry(table, row) for row, name in enumerate(names)}
+    except (pa.ArrowException, OSError, ValueError, TypeError, LookupError) as error:
         if isinstance(error, CorruptFileError):
             raise
         raise CorruptFileError(f"Expected an offset index, found bytes that do not decode: {error}.") from None
@@ -172,20 +187,44 @@ def decode(data: bytes | memoryview, /) -> OffsetIndex:
     )
 
 
-def lengths(data: bytes | memoryview, column: str, /) -> Ints | None:
-    """[rows] T of a column, -1 null; None where the index does not know it. Nothing else of it is decoded.
+def most_decoded(nbytes: int, /) -> int:
+    """Bytes of memory that the index of a file of `nbytes` may take: 64 MiB, and 16 for each byte of the file."""
+    return (64 << 20) + 16 * nbytes
 
-    Raises:
-        CorruptFileError: The bytes are not an index.
+
+def _check_size(data: bytes | memoryview, nbytes: int | None) -> None:
+    """Compare what buffers say of themselves with what the file may have, before they are decompressed."""
+    if nbytes is not None and (found := decoded_bytes(data)) > most_decoded(nbytes):
+        raise CorruptFileError(
+            f"Expected an offset index of at most {most_decoded(nbytes)} bytes for a file of {nbytes}, found one that "
+            f"says {found}."
+        )
+
+
+def lengths(data: bytes | memoryview, column: str, /, *, nbytes: int | None = None) -> Ints | None:
+    """[rows] T of a column, -1 null; nothing else of the index is decoded.
+
+    Args:
+        data: An index that is kept outside its file, and so derived: the file knows better.
+        column: A column of the file.
+        nbytes: As for `decode`.
+
+    Returns:
+        None where the index does not know the column, or is none: ask the file.
     """
     options = pa.ipc.IpcReadOptions(use_threads=False, included_fields=list(map(_COLUMNS.names.index, _LENGTHS)))
     try:
+        _check_size(data, nbytes)
         (batch,) = pa.ipc.open_stream(pa.py_buffer(data), options=options)
+        batch.validate(full=True)
         names, steps = map(batch.column, _LENGTHS)
-        found = np.asarray(steps[names.to_pylist().index(column)].values, np.int64)
-    except (pa.ArrowException, OSError, ValueError, TypeError, LookupError, AttributeError):
-        return decode(data).lengths(column)  # which says what is wrong
-    return found if found.min(initial=0) >= -1 else decode(data).lengths(column)
+        if [names.type, steps.type] != [_COLUMNS.field(name).type for name in _LENGTHS]:
+            return None
+        values = steps[names.to_pylist().index(column)].values
+        found = None if values is None or values.null_count else np.asarray(values, np.int64)
+    except (pa.ArrowException, OSError, ValueError, TypeError, LookupError, CorruptFileError):
+        return None
+    return found if found is not None and found.min(initial=0) >= -1 else None
 
 
 def _digests(joined: bytes) -> list[bytes]:
@@ -208,7 +247,7 @@ def _entry(table: pa.Table, row: int) -> ColumnIndex:
         steps=values("steps").astype(np.int32),
     )
     pages, rows = entry.page_row, entry.steps.size
-    if not isinstance(dim, int) or dim < 0 or (stored and np.dtype(stored).kind not in "iuf"):
+    if not isinstance(stored, str) or not _STORED.fullmatch(stored) or not isinstance(dim, int) or dim < 0:
         raise CorruptFileError(f"Expected a numeric type and dim >= 0 in an offset index, found {stored!r} and {dim}.")
     ordered = pages.size == 0 or (pages[0] == 0 and pages[-1] < rows and bool((np.diff(pages) > 0).all()))
     if pages.size != entry.page_start.size or not ordered or (rows and entry.steps.min() < -1):

@@ -14,7 +14,7 @@ from seqlake.errors import CorruptFileError, SchemaMismatchError, SeqlakeError
 from seqlake.shards.asked import count_only, rows_asked
 from seqlake.shards.cells import from_flat, takeable
 from seqlake.shards.parquet import index as offsets
-from seqlake.shards.parquet.flatness import flat_of
+from seqlake.shards.parquet.flatness import bears_out, flat_of
 from seqlake.shards.parquet.footer import DAMAGE, Footer, read_footer
 from seqlake.shards.parquet.pages import walk
 
@@ -69,16 +69,23 @@ class ParquetReader:
 
     @cached_property
     def index(self) -> offsets.OffsetIndex | None:
-        """The file's own offset index, else the one given at `open`; None where there is neither."""
+        """The file's own offset index, else the one given at `open`; None where there is neither.
+
+        One that was given is derived: where it does not decode, the file itself is asked, and `validate` says so.
+        """
         own = self.footer.index()
         if own is not None or not self._outside:
             return own
-        found = offsets.decode(self._outside)
+        try:
+            found = offsets.decode(self._outside, nbytes=self.blob.size)
+        except CorruptFileError:
+            return None
         return found if all(entry.steps.size == self.rows for entry in found.columns.values()) else None
 
     def lengths(self, column: str, /) -> Ints | None:
-        """[rows] T of a column from the index, -1 null; None where it is not indexed."""
-        return None if self.index is None else self.index.lengths(column)
+        """[rows] T of a column, -1 null, from the index where the footer bears it out; None: they must be counted."""
+        entry = None if self.index is None else self.index.columns.get(column)
+        return None if entry is None or not bears_out(self.footer, column, entry) else entry.steps.astype(np.int64)
 
     def flat(self, column: str, /) -> Flat | None:
         """Where the steps of each row lie; None where the column must be decoded.

@@ -100,7 +100,7 @@ class BelievedReader(ParquetReader):
             known = self._shard.sidecar.find([file]).get(file.path)
             data = b"" if known is None else known.offsets(file.path)
             try:
-                self._told = offsets.decode(data) if len(data) else offsets.OffsetIndex(columns={})
+                self._told = offsets.decode(data, nbytes=file.nbytes) if len(data) else offsets.OffsetIndex(columns={})
             except CorruptFileError:
                 self._told = offsets.OffsetIndex(columns={})  # derived: the file is asked
         return self._told

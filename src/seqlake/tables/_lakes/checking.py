@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from seqlake.errors import DamagedTableError, SeqlakeError
+from seqlake.errors import DamagedTableError, ShardChangedError
 from seqlake.spec.findings import Finding
 from seqlake.tables._lakes import paths
 from seqlake.tables._lakes.paths import blob_at
@@ -66,16 +66,18 @@ def _indexes(snapshot: LakeSnapshot) -> Iterator[Finding]:
 
 
 def _pages(snapshot: LakeSnapshot) -> Iterator[Finding]:
-    """P601 to P604: what the shards' own bytes say, page checksums among them."""
+    """P601 to P604: what the shards' own bytes say, page checksums among them, and the offset indexes of them."""
     from seqlake.shards.parquet import checking as parquet
 
     shelf = snapshot.shelf
+    known = shelf.sidecar.find(snapshot.state.files)
     for file in _in_files(snapshot):
+        kept = known[file.path].offsets(file.path) if file.path in known else None
         try:
             blob = LakeBlob(shelf.store, file.path, file.nbytes, storage=shelf.storage)
-            for finding in parquet.check(blob):
+            for finding in parquet.check(blob, outside=kept):
                 yield replace(finding, location=file.path)
-        except (DamagedTableError, SeqlakeError, OSError):
+        except (DamagedTableError, ShardChangedError, OSError):
             continue  # T501 and T502 say so
 
 

@@ -164,7 +164,7 @@ class LakeSnapshot:
         known = self._known.get(file.path)
         data = b"" if known is None else known.offsets(file.path)
         for stored in file.stored_names(column) if data else ():
-            found = offsets.lengths(data, stored)
+            found = offsets.lengths(data, stored, nbytes=file.nbytes)
             if found is not None and len(found) == file.rows:
                 keep = kept_rows(file)
                 return found if keep is None else found[keep]

@@ -141,15 +141,17 @@ def _media(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def _pages(snapshot: Snapshot) -> Iterator[Finding]:
-    """P601 to P604: what the shards' own bytes say, page checksums among them."""
+    """P601 to P604: what the shards' own bytes say, page checksums among them, and the offset indexes of them."""
     from seqlake.shards.parquet import checking as parquet
 
     state = snapshot.state
+    known = {} if snapshot.plain else ShardIndex(snapshot.store).find(state)
     for entry in state.shards.values():
         blob = placed_blob(snapshot.store, entry, version=state.version)
         location = entry.name if snapshot.plain else names.data(entry.name)
+        kept = known[entry.name].offsets(entry.name) if entry.name in known else None
         try:
-            for finding in parquet.check(blob):
+            for finding in parquet.check(blob, outside=kept):
                 yield replace(finding, location=location)
         except DamagedTableError:
             continue  # T501 and T502 say so

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.files.locations import is_local, local_path
+from seqlake.shards.parquet.scanned import checked_format
 from seqlake.tables.standalone.log import root_of
 from seqlake.tables.standalone.shards import placed_blob
 
@@ -31,7 +32,7 @@ def arrow_dataset(store: Store, state: State, schema: Schema, /) -> Dataset | No
         return None
     blobs = {entry.name: placed_blob(store, entry, version=state.version) for entry in state.shards.values()}
     system = PyFileSystem(_handler(root_of(store), blobs))
-    form = ds.ParquetFileFormat()
+    form = checked_format()
     fragments = [form.make_fragment(name, filesystem=system) for name in blobs]
     return ds.FileSystemDataset(fragments, schema.stored(), form, system)
 

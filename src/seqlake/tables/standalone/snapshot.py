@@ -177,7 +177,7 @@ class Snapshot:
         if stored is None:
             return np.full(entry.rows, -1, np.int64)
         if file is not None and (data := file.offsets(entry.name)):
-            found = offsets.lengths(data, stored)
+            found = offsets.lengths(data, stored, nbytes=entry.nbytes)
             if found is not None and len(found) == entry.rows:
                 return found
         reader = shard.open()

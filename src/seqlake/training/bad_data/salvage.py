@@ -15,15 +15,16 @@ from seqlake.training.decoded import flatten
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from seqlake.protocols import Ints, Shard, ShardReader
+    from seqlake.protocols import Ints, ShardReader
     from seqlake.training.opened import Opened
+    from seqlake.training.survey import Survey
 
 _PARTS = 64  # of a shard: what lies in the same part as damaged bytes is lost with them
 
 Steps = tuple["NDArray[Any]", int]  # [T, ...] of one row, and T with -1 for null
 
 
-def salvage(opened: Opened, shard: int, source: Shard, /) -> None:
+def salvage(opened: Opened, shard: int, survey: Survey, /) -> None:
     """Take in what can be read of a shard; every other cell counts as null and stands in `opened.harms`.
 
     What is lost depends on the shard's bytes alone.
@@ -32,6 +33,7 @@ def salvage(opened: Opened, shard: int, source: Shard, /) -> None:
         OSError: The line or the machine failed, not the data.
         ShardChangedError: The file changed.
     """
+    source = survey.shards[shard]
     for cells in opened.cells.values():
         cells.held[shard] = 0
     rows = opened.rows(shard)
@@ -59,7 +61,7 @@ def salvage(opened: Opened, shard: int, source: Shard, /) -> None:
             _lose(opened, everything, Harm.of(first, column="", file=file))
             return
         for name, why in lost.items():
-            _Column(opened, shard, file, reader, name).save(why)
+            _Column(opened, survey, shard, file, reader, name).save(why)
     finally:
         reader.close()
     opened.origins[shard] = 0
@@ -75,14 +77,16 @@ def _lose(opened: Opened, rows: Ints, harm: Harm) -> None:
 class _Column:
     """One column of a damaged shard."""
 
-    def __init__(self, opened: Opened, shard: int, file: str, reader: ShardReader, name: str) -> None:
+    def __init__(self, opened: Opened, survey: Survey, shard: int, file: str, reader: ShardReader, name: str) -> None:
         self._opened = opened
+        self._survey = survey
         self._shard = shard
         self._file = file
         self._reader = reader
         self._name = name
         self._first = opened.rows(shard).start
         self._count = opened.rows(shard).stop - self._first
+        self._gone: set[int] = set()  # rows of the shard that are lost
 
     def save(self, error: Exception) -> None:
         """Take in the cells that can be read.
@@ -94,7 +98,7 @@ class _Column:
         if all(cells is None for _, _, cells in parts):
             self._lost(0, self._count, error)
         elif self._name in self._opened.cells:
-            self._save_steps(parts)
+            self._save_steps(parts, error)
         else:
             kind = next(cells.type for _, _, cells in parts if cells is not None)
             arrays = [pa.nulls(stop - start, kind) if cells is None else cells for start, stop, cells in parts]
@@ -117,7 +121,7 @@ class _Column:
         middle = (start + stop) // 2
         return [*self._read(start, middle), *self._read(middle, stop)]
 
-    def _save_steps(self, parts: list[tuple[int, int, pa.Array | None]]) -> None:
+    def _save_steps(self, parts: list[tuple[int, int, pa.Array | None]], error: Exception) -> None:
         nothing = (np.zeros((0, 0), np.uint8), -1)
         found: list[Steps] = [nothing] * self._count
         for start, stop, cells in parts:
@@ -127,8 +131,12 @@ class _Column:
                 try:
                     values, length = flatten(cells[row - start : row - start + 1], name=self._name)
                     found[row] = (values, int(length[0]))
-                except SchemaMismatchError as error:
-                    self._lost(row, row + 1, error)
+                except SchemaMismatchError as ragged:
+                    self._lost(row, row + 1, ragged)
+        other = self._survey.unplanned(self._shard, self._name, np.array([steps for _, steps in found]))
+        for row in sorted(set(np.flatnonzero(other).tolist()) - self._gone):
+            found[row] = nothing
+            self._lost(row, row + 1, error)
         shape = self._shape(found)
         for row, (values, steps) in enumerate(found):
             if steps > 0 and values.shape[1:] != shape:
@@ -151,5 +159,6 @@ class _Column:
         return shapes.most_common(1)[0][0] if shapes else ()
 
     def _lost(self, start: int, stop: int, error: BaseException) -> None:
+        self._gone.update(range(start, stop))
         harm = Harm.of(error, column=self._name, file=self._file)
         _lose(self._opened, np.arange(self._first + start, self._first + stop), harm)

@@ -94,6 +94,7 @@ class Ranged:
         if found is None:
             return False
         for name, flat in found.flats.items():
+            self._survey.check_counts(shard, name, flat.steps)
             opened.cells[name].count(shard, opened.rows(shard), flat)
         for name in others:
             opened.keep(shard, name, found.others.column(name))

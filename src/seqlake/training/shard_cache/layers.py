@@ -9,7 +9,7 @@ import numpy as np
 
 from seqlake.files.blobs import LocalBlob
 from seqlake.shards.columns import Beside, Columns, Stored
-from seqlake.shards.files import ParquetShard
+from seqlake.shards.files import ParquetShard, innermost
 from seqlake.shards.parquet.reader import ParquetReader
 from seqlake.shards.rows import Rows
 
@@ -60,13 +60,6 @@ class Known(ParquetShard):
         return ParquetReader(self.blob, index=self.index, footer=self.footer)
 
 
-def innermost(shard: Shard, /) -> Shard:
-    """What rows and columns are taken of."""
-    while isinstance(shard, (Rows, Columns)):
-        shard = shard.shard
-    return shard
-
-
 def copyable(shard: Shard, /) -> Copyable | None:
     """The file under rows and columns, if a copy of it as it is read serves better than the file itself."""
     inner = innermost(shard)
@@ -88,9 +81,8 @@ def needs_copy(shard: Shard, /) -> bool:
 
 def beneath(shard: Shard, /) -> ParquetShard | None:
     """The Parquet file under rows and columns; None where it is no Parquet."""
-    while isinstance(shard, (Rows, Columns)):
-        shard = shard.shard
-    return shard if isinstance(shard, ParquetShard) else None
+    found = innermost(shard)
+    return found if isinstance(found, ParquetShard) else None
 
 
 def is_remote(shard: Shard, /) -> bool:

@@ -24,12 +24,12 @@ from seqlake.files.memory import MemoryBlob
 from seqlake.files.ranges import LARGEST
 from seqlake.shards import parquet
 from seqlake.shards.columns import Columns
-from seqlake.shards.files import ParquetShard, parquet_shard
+from seqlake.shards.files import ParquetShard, innermost, parquet_shard
 from seqlake.shards.parquet.footer import read_footer
 from seqlake.training.fetching.transfers import MeteredBlob, passes, pieces_of
 from seqlake.training.shard_cache.extents import FRAME, at_most, of_chunks
 from seqlake.training.shard_cache.folder import allocated
-from seqlake.training.shard_cache.layers import Known, beneath, beneath_names, copyable, innermost, is_remote, over
+from seqlake.training.shard_cache.layers import Known, beneath, beneath_names, copyable, is_remote, over
 from seqlake.training.shard_cache.local import LocalShard
 from seqlake.training.shard_cache.proof import check_pages
 
