@@ -127,9 +127,10 @@ def test_every_signal_is_cut_to_the_same_moments(arm: sl.Dataset, tmp_path: Path
         np.testing.assert_array_equal(after["slow"], before["slow"][6:20])
         times = before["when"] - before["when"][0]
         first = int(np.flatnonzero(times <= 12 / 30)[-1])
-        last = int(np.flatnonzero(times - times[first] < 28 / 30)[-1])
+        last = int(np.flatnonzero(times < 40 / 30)[-1])
         np.testing.assert_array_equal(after["touch"], before["touch"][first : last + 1])
-        np.testing.assert_array_equal(after["when"][:, 0], before["when"][first : last + 1])
+        cut = before["when"][0] + 12 / 30  # the sample that stands there was taken before
+        np.testing.assert_allclose(after["when"][:, 0], np.maximum(before["when"][first : last + 1], cut), atol=1e-9)
         np.testing.assert_array_equal(after["goal"], before["goal"])
         assert (after["task"], after["length"]) == ("pick", 28)
         assert after["duration_seconds"] == pytest.approx(28 / 30)
@@ -138,12 +139,82 @@ def test_every_signal_is_cut_to_the_same_moments(arm: sl.Dataset, tmp_path: Path
 
 def test_training_sees_the_same_windows_as_before(arm: sl.Dataset, tmp_path: Path) -> None:
     made = trim(arm, tmp_path / "out", start=12, stop=40).dataset
-    columns = ["action", "force", "slow"]
+    columns = ["action", "force", "slow", "touch"]
     for step in (0, 5, 11):
         new = made["ep_1"].window(step, step + 16, columns=columns, edges="drop")
         old = arm["ep_1"].window(step + 12, step + 28, columns=columns, edges="drop")
         for name in columns:
             np.testing.assert_array_equal(new[name], old[name])
+
+
+ORIGINS: dict[str, Any] = {
+    "the earliest stamp": {},
+    "a number": {"origin": 1000},
+    "nanoseconds": {"origin": 1000 * 10**9},
+    "a column of one time a row": {"origin": "began"},
+    "its own first stamp": {"origin": "when"},
+}
+
+
+@pytest.mark.parametrize(
+    ("origin", "kind"),
+    [
+        ("the earliest stamp", "f8"),
+        ("the earliest stamp", "M8[ns]"),
+        ("a number", "f8"),
+        ("nanoseconds", "i8"),
+        ("a column of one time a row", "f8"),
+        ("a column of one time a row", "M8[ns]"),
+        ("its own first stamp", "f8"),
+    ],
+)
+def test_pieces_show_what_stood_at_each_moment_before(tmp_path: Path, origin: str, kind: str) -> None:
+    def stored(seconds: Any) -> Any:
+        moved = np.asarray(seconds) + 1000
+        return moved if kind == "f8" else np.rint(moved * 1e9).astype("i8").astype(kind)
+
+    declared = ORIGINS[origin]
+    arrow = {"f8": pa.float64(), "i8": pa.int64(), "M8[ns]": pa.timestamp("ns")}[kind]
+    ds = sl.create(
+        tmp_path / "ds",
+        sl.Schema(
+            {
+                "tick": sl.Trajectory(dim=1, fps=10),
+                "began": arrow,
+                "slow": pa.list_(arrow),
+                "when": pa.list_(arrow),
+                "late": sl.Trajectory(dim=1, timestamps="when", **declared),
+                "early": sl.Trajectory(
+                    dim=1, timestamps="slow", **({} if origin == "its own first stamp" else declared)
+                ),
+            }
+        ),
+    )
+    when, slow = np.array([0.55, 0.61, 0.9, 1.0, 1.33, 1.7, 2.2]), np.array([0.0, 0.35, 0.65, 1.45, 2.1])
+    row = {"late": np.arange(7)[:, None], "early": np.arange(5)[:, None], "tick": np.arange(25)[:, None]}
+    with ds.writer() as writer:
+        writer.add(
+            "a", began=stored(0).item() if kind != "M8[ns]" else stored(0), when=stored(when), slow=stored(slow), **row
+        )
+    whole = ds["a"].window(0, 25, columns=["tick", "late", "early"])
+    zero = when[0] if origin == "its own first stamp" else 0.0
+    shown = [sum(round(1e6 * (t - zero)) <= 100_000 * k for t in when) - 1 for k in range(25)]
+    assert whole["late"][:, 0].tolist() == [max(0, one) for one in shown]
+    assert whole["late_mask"].tolist() == [one >= 0 for one in shown]
+    made = segment(ds, tmp_path / "cut", at=[4, 11, 12, 20]).dataset
+    for piece in made:
+        first, count = int(piece["source_start"]), len(piece["tick"])
+        window = piece.window(0, count, columns=["tick", "late", "early"])
+        for name in ("tick", "late", "late_mask", "early", "early_mask"):
+            np.testing.assert_array_equal(
+                window[name], whole[name][first : first + count], err_msg=f"{piece.id} {name}"
+            )
+        (batch,) = sl.Loader(
+            made.where(ids=[piece.id]), window={"tick": [0], "late": [0]}, batch_size=count, shuffle=False
+        )
+        np.testing.assert_array_equal(batch["late"][:, 0], window["late"])
+        np.testing.assert_array_equal(batch["late_mask"][:, 0], window["late_mask"])
+    assert made.validate(depth="rows").ok
 
 
 def test_between_two_samples_a_slow_signal_begins_with_the_earlier(arm: sl.Dataset, tmp_path: Path) -> None:

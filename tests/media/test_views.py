@@ -6,17 +6,21 @@ import multiprocessing
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import seqlake as sl
 from seqlake import media
 from seqlake.dataset.sequence import FileView, MediaView, StepsView
 from seqlake.errors import CorruptFileError, UnsafeReferenceError
 from seqlake.files.stores import open_blob, open_store
+from seqlake.media._frames import Frames, Held
 from seqlake.protocols import Source
 
 from . import clips
@@ -24,6 +28,8 @@ from .test_image import jpeg, png, random
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from seqlake.protocols import Decoder
 
 JPEGS = [jpeg(clips.picture(number)) for number in range(8)]
 DEPTHS = [png(random((20, 30), "u2", number), 0) for number in range(3)]
@@ -108,6 +114,64 @@ def test_time_finds_the_latest_frame_that_is_shown(rows: sl.Selection) -> None:
     np.testing.assert_array_equal(cam.at(seconds=1), every[12])
     with pytest.raises(IndexError, match="first frame is shown at 0 seconds"):
         cam.at(seconds=[0.5, -0.1])
+
+
+@pytest.mark.parametrize("name", clips.CLIPS)
+def test_every_frame_is_found_at_its_own_time(tmp_path: Path, name: str) -> None:
+    (tmp_path / "clip").write_bytes(clips.clip(name))
+    cam = MediaView("clip", root=str(tmp_path), column=sl.Video())
+    assert cam.numbers_at(cam.seconds).tolist() == list(range(len(cam)))
+
+
+class Stamped(Frames):
+    """Frames that are shown at given ticks."""
+
+    def __init__(self, pts: list[int], time_base: Fraction) -> None:
+        self._held = Held()
+        self._given = pts, time_base
+
+    def _open(self) -> Decoder:
+        return self  # type: ignore[return-value]  # what times need of one
+
+    def __len__(self) -> int:
+        return len(self._given[0])
+
+    @property
+    def pts(self) -> np.ndarray:
+        return np.array(self._given[0], np.int64)
+
+    @property
+    def time_base(self) -> Fraction:
+        return self._given[1]
+
+
+@given(
+    start=st.integers(-(10**9), 10**15),
+    gaps=st.lists(st.integers(1, 10**12), max_size=20),
+    base=st.sampled_from([Fraction(1, n) for n in (7, 30, 600, 1000, 90_000, 10**6, 10**7, 14_112_000, 10**9)]),
+    exact=st.booleans(),
+)
+def test_times_that_ascend_find_their_frames_whatever_a_tick_is(
+    start: int, gaps: list[int], base: Fraction, exact: bool
+) -> None:
+    while sum(gaps) * base > 10**6:  # eleven days: beyond it floats tell no nanoseconds
+        gaps = [gap // 1000 or 1 for gap in gaps]
+    cam = Stamped(list(accumulate(gaps, initial=start)), base)
+    seconds = [(tick - start) * base for tick in cam.pts.tolist()] if exact else cam.seconds
+    assert cam.numbers_at(seconds).tolist() == list(range(len(cam)))
+
+
+def test_a_container_that_counts_milliseconds_shows_each_frame_when_it_was_meant() -> None:
+    cam = Stamped([round(k * 1001 / 30) for k in range(300)], Fraction(1, 1000))  # as Matroska writes NTSC
+    assert cam.numbers_at([Fraction(k * 1001, 30_000) for k in range(300)]).tolist() == list(range(300))
+    assert cam.numbers_at([k * 1001 / 30_000 for k in range(300)]).tolist() == list(range(300))
+    assert cam.numbers_at([0.0322, 0.0326]).tolist() == [0, 1]  # half a tick before 33 ms
+    frames = Stamped(list(range(30)), Fraction(1, 30))  # a tick as long as a frame is exact
+    assert frames.numbers_at([0.05, 0.0655, 0.066]).tolist() == [1, 1, 2]
+    for wrong in (float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="times in seconds"):
+            cam.numbers_at([wrong])
+    assert cam.numbers_at([1e300]).tolist() == [299]
 
 
 def test_late_files_begin_at_their_own_first_frame(tmp_path: Path) -> None:

@@ -117,6 +117,8 @@ MORE_BAD_SCHEMAS = [
     ("M113", schema(LL, Trajectory(timestamps="t"), t=pa.int64())),
     ("M113", schema(LL, Trajectory(timestamps="t"), t=pa.list_(pa.string()))),
     ("M113", schema(LL, ColumnType("trajectory", timestamps=5))),
+    ("M113", schema(LL, Trajectory(timestamps="t", origin="nowhere"), t=pa.list_(pa.int64()))),
+    ("M113", schema(LL, Trajectory(timestamps="t", origin=True), t=pa.list_(pa.int64()))),
     ("M114", schema(LL, ColumnType("trajectory", dim=3, shape="3"))),
     ("M114", schema(LL, ColumnType("trajectory", dim=3, shape=[3, 0]))),
     ("S204", schema(pa.list_(LL), None)),
@@ -258,6 +260,7 @@ MORE_BAD_ROWS = [
     ("R312", {"t": None}, "t", None),
     # One nanosecond in fifty years: lost in floats.
     ("R312", {"t": [1_700_000_000_000_000_000, 1_700_000_000_000_000_002, 1_700_000_000_000_000_001]}, "t", 2),
+    ("R312", {"t": [0, 5, 2**63 - 1]}, "t", 2),
     ("R313", {"length": -1}, "length", None),
     ("R313", {"duration_seconds": NAN}, "duration_seconds", None),
     ("R314", {"duration_seconds": 0.24}, "duration_seconds", None),

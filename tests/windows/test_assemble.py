@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seqlake.errors import SchemaMismatchError
+from seqlake.errors import DamagedTableError, SchemaMismatchError
 from seqlake.spec.column_types import Embedding, Trajectory, Video
 from seqlake.spec.schema import Schema
 from seqlake.windows.assemble import assemble
 from seqlake.windows.edges import anchors, nearest, sequence_steps
 from seqlake.windows.spec import Window, seconds
-from seqlake.windows.timestamps import nanoseconds, samples_at
+from seqlake.windows.timestamps import Stamps, nanoseconds
 from seqlake.windows.tracks import Track
 
 SCHEMA = Schema(
@@ -191,9 +191,37 @@ def test_times_are_exact_far_from_the_start():
 
 def test_time_stamps_of_every_kind():
     times = np.array([-1, 0, 5, 10, 99])
-    assert samples_at(np.array([100, 105, 110]), times).tolist() == [-1, 0, 1, 2, 2]
-    assert samples_at(None, times).tolist() == [-1] * 5
-    assert samples_at(np.array([]), times).tolist() == [-1] * 5
+    assert Stamps.of(np.array([100, 105, 110]), column="t").latest(times, origin=100).tolist() == [-1, 0, 1, 2, 2]
+    assert Stamps.of(np.array([100, 105, 110]), column="t").latest(times, origin=95).tolist() == [-1, -1, 0, 1, 2]
+    assert Stamps.of(None, column="t").latest(times, origin=0).tolist() == [-1] * 5
+    assert Stamps.of(np.array([]), column="t").latest(times, origin=0).tolist() == [-1] * 5
     assert nanoseconds(np.array([0.0, 0.1])).tolist() == [0, 100_000_000]
     assert nanoseconds(np.array([0, 3], "m8[ms]")).tolist() == [0, 3_000_000]
     assert nanoseconds(np.array(["2020-01-01"], "M8[s]"))[0] == 1_577_836_800_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("stamps", "what"),
+    [
+        (np.array([1.7e9, 1.7e9 + 5, 1.7e9 + 10], "f4"), "float64"),
+        (np.array([0.0, 1.0, 0.5]), "at or after"),
+        (np.array([0.0, np.nan, 0.5]), "at or after"),
+        (np.array([np.nan]), "no time"),
+        (np.array([0.0, np.inf]), "no time"),
+        (np.array([5, 2**63 - 1]), "no time"),
+        (np.array([5, 2**63 + 9], np.uint64), "no time"),
+        (np.array(["NaT"], "M8[ns]"), "no time"),
+    ],
+)
+def test_stamps_that_say_no_time_are_refused(stamps, what):
+    with pytest.raises(DamagedTableError, match=f"'when'.*{what}"):
+        Stamps.of(stamps, column="when")
+
+
+def test_seconds_in_floats_are_the_times_they_were_before_they_were_rounded():
+    moments = np.arange(0, 20 * 10**9, 10**8)
+    for start in (0, 1_700_000_000, 1_763_855_123):
+        for kind in ("f4", "f8") if start == 0 else ("f8",):
+            stamps = Stamps.of((start + np.arange(200) / 10).astype(kind), column="t")
+            assert stamps.latest(moments, origin=start * 10**9).tolist() == list(range(200))
+            assert stamps.latest(moments - 10**6, origin=start * 10**9).tolist() == list(range(-1, 199))

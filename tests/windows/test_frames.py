@@ -28,13 +28,13 @@ def video(offsets, denominator, rate):
 
 
 def slow_truth(track, anchor, steps, pts, base, rate):
-    """Frame number and whether it is there: times as fractions of a second, rounded up to the file's ticks."""
+    """Frame number and whether it is there: times as fractions of a second, to within half a tick or 1 ms."""
     found = []
     for offset in track.offsets:
         moment = anchor + Fraction(offset, track.denominator)
-        tick = ceil(moment / CLOCK / base)
-        frame = sum(1 for one in pts if one - pts[0] <= tick) - 1
-        inside = len(pts) > 0 and 0 <= moment < steps and 0 <= tick < pts[-1] - pts[0] + ceil(1 / rate / base)
+        time = moment / CLOCK + min(base / 2, Fraction(1, 1000))
+        frame = sum(1 for one in pts if (one - pts[0]) * base <= time) - 1
+        inside = len(pts) > 0 and 0 <= moment < steps and time < (pts[-1] - pts[0]) * base + 1 / rate
         found.append((frame, inside))
     return found
 
@@ -95,6 +95,14 @@ def test_anchors_whose_frames_all_exist_are_counted_as_a_loop_would(offsets, gap
     assert [first + k * stride for k in range(int(number[0]))] == expected
 
 
+def test_a_frame_of_a_file_that_counts_in_frames_is_never_shown_early():
+    track = Track(column="cam", offsets=(0,), ratio=Fraction(30, 20), clock=Fraction(20))
+    numbers, _ = find(
+        track, np.arange(20), steps=np.array([20] * 20), shown=Shown.timed(np.arange(30), Fraction(1, 30), track)
+    )
+    assert numbers[:, 0].tolist() == [k * 30 // 20 for k in range(20)]
+
+
 def test_containers_that_round_their_times_lose_no_frame():
     track = video([0], 1, Fraction(15))
     pts = np.array([round(k * 1000 / 15) for k in range(20)])  # 0, 67, 133, 200, ... as Matroska writes them
@@ -122,12 +130,12 @@ def test_an_image_that_is_missing_is_not_there():
 
 
 def test_time_stamps_of_another_column_decide_where_it_is_named():
-    track = Track(column="cam", offsets=(0, 1, 2), timestamps="t", clock=Fraction(10))
+    track = Track(column="cam", offsets=(0, 1, 2), timestamps="t", origin=("t",), clock=Fraction(10))
     stamps = np.array([5.0, 5.05, 5.2])
-    numbers, mask = find(track, np.array([0]), steps=np.array([9]), shown=Shown(count=3), stamps=stamps)
+    numbers, mask = find(track, np.array([0]), steps=np.array([9]), shown=Shown(count=3), cell_of={"t": stamps}.get)
     assert numbers.tolist() == [[0, 1, 2]]
     assert mask.all()
-    short, there = find(track, np.array([0]), steps=np.array([9]), shown=Shown(count=2), stamps=stamps)
+    short, there = find(track, np.array([0]), steps=np.array([9]), shown=Shown(count=2), cell_of={"t": stamps}.get)
     assert there.tolist() == [[True, True, False]]
     assert short.tolist() == [[0, 1, 1]]
 

@@ -102,7 +102,7 @@ class Cutter:
             return None, None
         where = f"Sequence {view.id!r}, column {name!r}"
         try:
-            reference, made = self._made(name, file, piece)
+            reference, made = self._made(name, file, piece, view)
         except FileNotFoundError as error:
             raise ValidationError(
                 f"{where}: the file {file.reference!r} is not there.",
@@ -115,7 +115,7 @@ class Cutter:
             return {**cell, **{key: own[key] for key in own if key in cell}}, made
         return reference, made
 
-    def _made(self, name: str, file: MediaView, piece: Piece) -> tuple[str | None, CutFile]:
+    def _made(self, name: str, file: MediaView, piece: Piece, view: SequenceView) -> tuple[str | None, CutFile]:
         """The reference of the piece's own file, and what became of it."""
         source, there = file.source(), len(file)
         shared = (
@@ -131,7 +131,7 @@ class Cutter:
             )
             return reference, CutFile(sequence_id=piece.id, column=name, frames=there)
         sound = name not in videos(self._schema)
-        first, stop = self._samples(name, file, piece) if sound else self._frames(name, file, piece)
+        first, stop = self._samples(name, file, piece) if sound else self._frames(name, file, piece, view)
         first, stop = min(first, there), min(stop, there)
         if first >= stop:
             return None, CutFile(sequence_id=piece.id, column=name, frames=0, note="the file ends before the piece")
@@ -145,10 +145,12 @@ class Cutter:
             sequence_id=piece.id, column=name, frames=clip.frames, encoded=clip.encoded, note=clip.note
         )
 
-    def _frames(self, name: str, file: MediaView, piece: Piece) -> tuple[int, int]:
-        """At the clock's rate by count; at another by the times at which frames are shown."""
+    def _frames(self, name: str, file: MediaView, piece: Piece, view: SequenceView) -> tuple[int, int]:
+        """At the clock's rate by count; at another, or by time stamps, by the times at which frames are shown."""
         if piece.whole:
             return 0, len(file)
+        if self._spans.stamps_of(name) is not None:
+            return self._spans.span(name, piece, len(file), view.get)
         if on_clock(self._schema, name, self._spans.clock.rate):
             return piece.start, piece.stop
         rate = self._spans.rate(name)

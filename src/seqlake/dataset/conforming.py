@@ -20,13 +20,16 @@ from seqlake.shards import cells
 from seqlake.spec.rules import check_schema
 from seqlake.spec.rules.signals import LARGEST_CELL
 from seqlake.spec.schema import is_binary, is_list, is_text
+from seqlake.spec.stamps import coarse, stamp_columns
+from seqlake.windows.timestamps import times_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from seqlake.spec.schema import Column, Schema
 
 _BATCH = 32 << 20
+_NARROW = (np.dtype("f2"), np.dtype("f4"))
 
 
 def batches(data: Any, schema: Schema, /, *, partial: bool = False) -> Iterator[pa.RecordBatch]:
@@ -55,6 +58,7 @@ def batches(data: Any, schema: Schema, /, *, partial: bool = False) -> Iterator[
                 else pa.nulls(part.num_rows, logical.field(name).type)
                 for name in wanted
             ]
+            refuse_coarse(dict(zip(wanted, columns, strict=True)), schema)
             yield pa.RecordBatch.from_arrays(columns, schema=logical)
             row += part.num_rows
 
@@ -116,6 +120,30 @@ def refuse_broken(schema: Schema, /, *, column: str | None = None) -> None:
     if broken:
         lines = [f"  {finding.column}: {finding.message} ({finding.code})" for finding in broken]
         raise SchemaMismatchError("The schema breaks rules of the format:\n" + "\n".join(lines))
+
+
+def refuse_coarse(cells: Mapping[str, pa.Array], schema: Schema, /) -> None:
+    """Refuse time stamps that are all alike in their type: seconds since 1970 in float32, which nothing brings back.
+
+    Args:
+        cells: Columns of some rows, conformed.
+        schema: All columns.
+
+    Raises:
+        ValidationError: They are.
+    """
+    for name in stamp_columns(schema):
+        if name not in cells or schema[name].dtype not in _NARROW or not is_list(cells[name].type):
+            continue
+        for row, stamps in enumerate(map(times_in, cells[name])):
+            fault = None if stamps is None else coarse(stamps)
+            if fault is not None:
+                name_of = cells.get(schema.id or "")
+                where = f"Row {row}" if name_of is None else f"Sequence {name_of[row].as_py()!r}"
+                raise ValidationError(
+                    f"{where}, column {name!r}: {fault}.",
+                    hint=f"It holds time stamps; declare {name!r} with dtype=pa.float64().",
+                )
 
 
 def unknown(names: Iterable[str], schema: Schema) -> list[str]:

@@ -172,8 +172,9 @@ def _followed(schema: Schema, old: str, new: str) -> Schema:
     moved = {}
     for name in schema.names:
         column = schema[name]
-        if column.type is not None and column.type.get("timestamps") == old:
-            kind = ColumnType.from_json({**column.type.to_json(), "timestamps": new})
+        naming = [field for field in ("timestamps", "origin") if column.type and column.type.get(field) == old]
+        if naming and column.type is not None:
+            kind = ColumnType.from_json({**column.type.to_json(), **dict.fromkeys(naming, new)})
             moved[name] = Column(name, column.arrow, kind, nullable=column.nullable)
     return schema.with_columns(moved) if moved else schema
 

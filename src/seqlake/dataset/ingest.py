@@ -183,6 +183,7 @@ def prepare(
     if "length" in schema.names and "length" not in row:
         kept = pa.RecordBatch.from_arrays(list(row.values()), names=list(row))
         row["length"] = steps_of(kept, schema)
+    conforming.refuse_coarse(row, schema)
     for name, found in files.items():
         if copy is None:
             raise SchemaMismatchError(

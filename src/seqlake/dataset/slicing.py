@@ -7,20 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from seqlake.errors import SchemaMismatchError
 from seqlake.spec.alignment import Clock, Observed, on_clock, own_rate, sample_at, steps_of_row
-from seqlake.windows.timestamps import nanoseconds
+from seqlake.spec.stamps import origin_of
+from seqlake.windows.timestamps import Stamps, nanoseconds, origin_at
 from seqlake.windows.tracks import NANOSECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from fractions import Fraction
 
     from numpy.typing import NDArray
 
     from seqlake.dataset.sequence import SequenceView
-    from seqlake.protocols import Ints
     from seqlake.spec.schema import Schema
 
 
@@ -64,6 +65,7 @@ class Spans:
         self.clock = clock
         kinds = [(name, schema[name].type) for name in schema]
         self._times = {name: kind.get("timestamps") for name, kind in kinds if kind is not None}
+        self._origins = {str(self._times[n]): origin_of(schema, n) for n in self._times if self.stamps_of(n)}
         # A column of times is cut by itself.
         self._times |= {stamps: stamps for stamps in self._times.values() if stamps in schema}
 
@@ -72,22 +74,22 @@ class Spans:
         found = self._times.get(name)
         return found if isinstance(found, str) and found in self._schema else None
 
-    def span(self, name: str, piece: Piece, there: int, stamps: NDArray[Any] | None = None) -> tuple[int, int]:
+    def span(self, name: str, piece: Piece, there: int, cell_of: Callable[[str], Any] | None = None) -> tuple[int, int]:
         """First sample, and one past the last.
 
         Args:
             name: The column.
             piece: Which steps.
             there: How many samples the sequence has of it.
-            stamps: [T] their times, where the column has some.
+            cell_of: Gives the sequence's cell of a column, for the times of samples, where the column has some.
 
         Raises:
             SchemaMismatchError: Samples have times, and nothing says how long a step is.
         """
         if piece.whole:
             return 0, there
-        if stamps is not None:
-            first, stop = self._timed(name, piece, nanoseconds(stamps.reshape(-1)))
+        if cell_of is not None and self.stamps_of(name) is not None:
+            first, stop = self._timed(name, piece, cell_of)
         elif on_clock(self._schema, name, self.clock.rate):
             first, stop = piece.start, piece.stop
         else:
@@ -114,13 +116,58 @@ class Spans:
         lasting = (piece.stop - piece.start) * rate / clock
         return first, first + -(-lasting.numerator // lasting.denominator)
 
-    def _timed(self, name: str, piece: Piece, stamps: Ints) -> tuple[int, int]:
+    def _timed(self, name: str, piece: Piece, cell_of: Callable[[str], Any]) -> tuple[int, int]:
+        times = str(self.stamps_of(name))
+        cell = cell_of(times)
+        stamps = Stamps.of(None if cell is None else np.asarray(cell), column=times)
+        origin = origin_at(self._origins[times], cell_of)
+        begin, end = (self._after(name, step) for step in (piece.start, piece.stop))
+        first = max(0, int(stamps.latest(np.array([begin]), origin=origin)[0]))
+        # One that stands at the end belongs to what follows.
+        return first, int(np.searchsorted(stamps.own - origin, end - stamps.slack, side="left"))
+
+    def _after(self, name: str, step: int) -> int:
+        """Nanoseconds from the start of a sequence to a step, rounded up as windows do."""
         rate = self.rate(name)
-        begin, end = (-(-step * NANOSECONDS * rate.denominator // rate.numerator) for step in (piece.start, piece.stop))
-        own = stamps - stamps[:1]
-        first = max(0, int(np.searchsorted(own, begin, side="right")) - 1)
-        # As the clip counts them: the first sample is its zero.
-        return first, int(np.searchsorted(own - own[first : first + 1], end - begin, side="left"))
+        return -(-step * NANOSECONDS * rate.denominator // rate.numerator)
+
+    def later(self, name: str, cells: pa.Array, pieces: Sequence[Piece]) -> pa.Array:
+        """One time a row from which stamps of other columns count, moved to where each piece begins."""
+        if (name,) not in self._origins.values():
+            return cells
+        after = [self._after(name, piece.start) for piece in pieces]
+        if pa.types.is_floating(cells.type):
+            more = pa.array([one / NANOSECONDS for one in after], pa.float64())
+        else:
+            more = pa.array(after, pa.int64() if pa.types.is_integer(cells.type) else pa.duration("ns"))
+        return pc.add(cells, more).cast(cells.type, safe=False)
+
+    def restamped(self, times: str, stamps: NDArray[Any], piece: Piece, cell_of: Callable[[str], Any]) -> NDArray[Any]:
+        """[T] the time stamps of a piece, so that its clock stands at 0 where the piece begins.
+
+        The sample that stood at the cut was taken before it; it is stamped with the cut. Where stamps count from a
+        number, they count from it again.
+
+        Args:
+            times: The column of time stamps.
+            stamps: [T] those of the piece, as the sequence has them.
+            piece: Which steps.
+            cell_of: Gives the sequence's cell of a column.
+        """
+        if piece.start == 0 or not len(stamps):
+            return stamps
+        declared, after = self._origins[times], self._after(times, piece.start)
+        origin = origin_at(declared, cell_of)
+        # Those before the cut move to it, and all of them back to a number, if it is one that they count from.
+        cut, back = origin + after, 0 if isinstance(declared, tuple) else after
+        if stamps.dtype.kind == "f":
+            moved = np.maximum(stamps, cut / NANOSECONDS) - back / NANOSECONDS
+        else:
+            moved = np.maximum(nanoseconds(stamps), cut) - back
+        if stamps.dtype.kind in "mM":
+            moved = moved.astype(f"{stamps.dtype.kind}8[ns]")
+        found: NDArray[Any] = moved.astype(stamps.dtype)
+        return found
 
 
 def steps_in(view: SequenceView, clock: Clock, /) -> int:

@@ -23,9 +23,12 @@ from seqlake.dataset.staging import ShardShape, Staging
 from seqlake.errors import SchemaMismatchError
 from seqlake.spec.alignment import on_clock
 from seqlake.windows.clock import dataset_clock
+from seqlake.windows.timestamps import times_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from seqlake.dataset.dataset import Dataset
     from seqlake.dataset.selection import Selection
@@ -286,10 +289,12 @@ class _Pieces:
         columns: dict[str, Any] = {}
         for name in schema:
             cells = batch.column(name)
-            if schema[name].category in {"temporal", "frames"}:
+            stamps = self._spans.stamps_of(name) == name  # which need not be a signal
+            if schema[name].category in {"temporal", "frames"} or stamps:
                 columns[name] = sliced(cells, pieces, self._spans_of(name, batch, pieces))
+                columns[name] = self._restamped(name, columns[name], batch, pieces)
             else:
-                columns[name] = cells.take(of_rows)
+                columns[name] = self._spans.later(name, cells.take(of_rows), pieces)
         columns[str(schema.id)] = pa.array([piece.id for piece in pieces], schema.arrow.field(schema.id).type)
         columns |= self._measures(columns, pieces)
         if self._numbered:
@@ -300,12 +305,18 @@ class _Pieces:
     def _spans_of(self, name: str, batch: pa.RecordBatch, pieces: Sequence[Piece]) -> list[tuple[int, int]]:
         cells = batch.column(name)
         there = cells.value_lengths().fill_null(0).to_pylist()
-        times = self._spans.stamps_of(name)
-        stamps = None if times is None else batch.column(times)
-        return [
-            self._spans.span(name, piece, there[piece.row], None if stamps is None else _times(stamps, piece.row))
-            for piece in pieces
-        ]
+        return [self._spans.span(name, piece, there[piece.row], _cells(batch, piece.row)) for piece in pieces]
+
+    def _restamped(self, name: str, cells: pa.Array, batch: pa.RecordBatch, pieces: Sequence[Piece]) -> pa.Array:
+        """Cells of pieces; those of time stamps count from where the pieces begin."""
+        if self._spans.stamps_of(name) != name or not len(cells):
+            return cells
+        parts = []
+        for place, piece in enumerate(pieces):
+            stamps = times_in(cells[place])
+            if stamps is not None:
+                parts.append(self._spans.restamped(name, stamps, piece, _cells(batch, piece.row)))
+        return _with_values(cells, np.concatenate(parts)) if parts else cells
 
     def _measures(self, columns: Mapping[str, Any], pieces: Sequence[Piece]) -> dict[str, pa.Array]:
         """`length` and `duration_seconds` of the pieces, where the sequences say theirs."""
@@ -363,11 +374,22 @@ class _Pieces:
         return rows
 
 
-def _times(stamps: pa.Array, row: int) -> Any:
-    cell = stamps[row]
-    if not cell.is_valid:
-        return None
-    values = cell.values
-    while pa.types.is_list(values.type) or pa.types.is_fixed_size_list(values.type):
-        values = values.flatten()
-    return values.to_numpy(zero_copy_only=False)
+def _cells(batch: pa.RecordBatch, row: int) -> Callable[[str], Any]:
+    """Gives a row's cell of a column: numbers, one value, or None."""
+    return lambda name: times_in(batch.column(name)[row])
+
+
+def _with_values(cells: pa.Array, values: NDArray[Any]) -> pa.Array:
+    """Lists of numbers, or of lists of them, of the same lengths with other numbers."""
+    inner = cells.flatten()
+    if pa.types.is_list(inner.type):
+        return _listed(cells, _listed(inner, pa.array(values, inner.type.value_type)))
+    if pa.types.is_fixed_size_list(inner.type):
+        made = pa.FixedSizeListArray.from_arrays(pa.array(values, inner.type.value_type), type=inner.type)
+        return _listed(cells, made)
+    return _listed(cells, pa.array(values, inner.type))
+
+
+def _listed(like: pa.Array, values: pa.Array) -> pa.Array:
+    offsets = np.cumsum([0, *like.value_lengths().fill_null(0).to_pylist()], dtype=np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), values, type=like.type, mask=like.is_null())

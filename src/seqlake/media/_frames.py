@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from contextlib import contextmanager
 from fractions import Fraction
+from math import ulp
 from threading import Lock
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
+
+from seqlake.spec.alignment import rounding
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +20,8 @@ if TYPE_CHECKING:
 
     from seqlake.protocols import Decoder, Ints
 
-_FINEST = 1_000_000  # floats are read as the fraction they mean, as in 0.7 = 7/10
+_LAST = 1 << 62
+"""A tick after all others."""
 
 
 class Held:
@@ -101,7 +105,8 @@ class Frames:
         """Decode the frames that are shown at some times: each the latest that is shown at or before.
 
         Args:
-            seconds: [N] or one, after the first frame is shown; compared as fractions, never as floats.
+            seconds: [N] or one, after the first frame is shown; compared with the file's ticks as fractions, to
+                within half a tick (1 ms at most), since files round the times of their frames to ticks.
             size: Width and height to scale to.
 
         Returns:
@@ -109,6 +114,7 @@ class Frames:
 
         Raises:
             IndexError: A time before the first frame.
+            ValueError: Not a time.
         """
         times = np.asarray(seconds)
         numbers = self.numbers_at(times.reshape(-1).tolist() if times.dtype == object else times.reshape(-1))
@@ -119,10 +125,11 @@ class Frames:
         """[N] the number of the latest frame shown at or before each time."""
         with self._held.use(self._open) as decoder:
             pts, base = decoder.pts, decoder.time_base
-        ticks = np.array([_exact(one) // base for one in seconds], np.int64)
+        slack = rounding(base)
+        ticks = np.array([min((_exact(one) / base + slack) // 1, _LAST) for one in seconds], np.int64)
         if not len(pts) or (ticks < 0).any():
             raise IndexError(f"The first frame is shown at 0 seconds; found {min(map(float, seconds), default=0)}.")
-        numbers: Ints = np.searchsorted(pts, pts[0] + ticks, side="right").astype(np.int64) - 1
+        numbers: Ints = np.searchsorted(pts - pts[0], ticks, side="right").astype(np.int64) - 1
         return numbers
 
     @property
@@ -146,6 +153,8 @@ class Frames:
 
 
 def _exact(seconds: Any) -> Fraction:
+    if not isinstance(seconds, (int, Fraction)) and not np.isfinite(seconds):
+        raise ValueError(f"Frames are asked for at times in seconds, found {seconds}.")
     if isinstance(seconds, (int, Fraction)):
         return Fraction(seconds)
-    return Fraction(str(seconds)).limit_denominator(_FINEST)
+    return Fraction(float(seconds)) + Fraction(ulp(seconds))  # a float may stand for a time that is later by so much

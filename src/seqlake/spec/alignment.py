@@ -21,6 +21,7 @@ LOOKED_AT = 16
 
 _BROADCAST = tuple(Fraction(whole * 1000, 1001) for whole in (24, 30, 48, 60, 120))
 _LARGEST_DENOMINATOR = 1001  # of the broadcast rates
+_ROUNDING = Fraction(1, 1000)  # seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +192,23 @@ def samples_of(step: int, /, *, clock: Fraction, rate: Fraction) -> range:
     ratio = rate / clock
     first = -(-step * ratio.numerator // ratio.denominator)
     return range(first, -(-(step + 1) * ratio.numerator // ratio.denominator))
+
+
+def rounding(time_base: Fraction, /) -> Fraction:
+    """How much before its time, in ticks, a frame counts as shown.
+
+    Files hold times in whole ticks: a frame of 66.67 ms stands at 67 in a container that counts milliseconds. So times
+    are compared to within half a tick. Where a tick is as long as a frame it is exact, and a thousandth of a second is
+    enough.
+
+    Args:
+        time_base: Seconds of a tick.
+
+    Example:
+        >>> rounding(Fraction(1, 1000)), rounding(Fraction(1, 25))
+        (Fraction(1, 2), Fraction(1, 40))
+    """
+    return min(Fraction(1, 2), _ROUNDING / time_base)
 
 
 def steps_of_row(row: Observed, schema: Schema, clock: Clock, columns: Sequence[str], /) -> int | None:

@@ -133,6 +133,7 @@ class Trajectory(ColumnType):
         coordinate_frame: As in `"base_link"`.
         fps: Steps per second, where this column has a rate of its own.
         timestamps: The column that holds each step's time (nanoseconds as integers, seconds as floats).
+        origin: With `timestamps`, the time of step 0, where it is not the earliest stamp of all columns.
         shape: The shape of one step, whose product is `dim`, as in `(3, 3)`.
         names: One name per dimension.
         encoding: `"raw"` stores a cell as one binary value of little-endian numbers.

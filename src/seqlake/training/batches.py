@@ -311,11 +311,10 @@ class Assembler:
         if track.timestamps is None:
             numbers = track.samples(anchors)
         else:
-            times = track.nanoseconds(anchors)
-            numbers = np.empty_like(times)
-            for row in np.unique(rows):
+            numbers = np.empty((len(anchors), track.width), np.int64)
+            for row in np.unique(rows).tolist():
                 own = np.flatnonzero(rows == row)
-                numbers[own] = samples_at(self.opened.cell(track.timestamps, int(row)), times[own])
+                numbers[own] = samples_at(track, anchors[own], self.opened.times_of(row))
         mask = track.exists(anchors, numbers, steps=steps, counts=counts)
         return nearest(numbers, track.available(steps=steps, counts=counts)), mask
 

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.errors import CacheTooSmallError, DamagedTableError
+from seqlake.spec.schema import is_list
 from seqlake.training.bad_data.damage import is_damage
 from seqlake.training.bad_data.salvage import salvage
 from seqlake.training.cells import Cells, Values
@@ -25,7 +26,7 @@ from seqlake.training.telemetry import ORIGINS
 from seqlake.windows.assemble import step_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -47,7 +48,7 @@ class Opened:
         memory: What the addresses in `cells` point into.
         cells: Temporal columns, time stamps among them.
         values: Columns with one value a row, the id among them.
-        files: The cells of videos that windows take frames of: what they point to.
+        beside: Columns with one value a row that batches do not hold: videos' files, and what time stamps count from.
         origins: [shards] where each one's steps are copied from: which of `telemetry.ORIGINS`.
         harms: Row -> what is wrong with it; only rows of shards that were salvaged.
         ranged: The shards whose windows are read by range.
@@ -80,7 +81,8 @@ class Opened:
         self._pinned: list[set[int]] = [set(), set()]  # of the chunk before, and of this one
         rows, shards = survey.rows, len(survey.shards)
         names = [track.column for track in survey.tracks] + list(survey.cells)
-        names += sorted({track.timestamps for track in (*survey.tracks, *survey.framed) if track.timestamps} - {*names})
+        names += [name for name in survey.times if is_list(schema[name].arrow) or schema[name].raw]
+        names = list(dict.fromkeys(names))
         self.cells = {
             name: Cells(name, rows=rows, shards=shards, dtype=step_dtype(schema[name]), shape=schema[name].shape)
             for name in names
@@ -88,12 +90,13 @@ class Opened:
         self._id = schema.id
         singles = [*survey.singles, *([schema.id] if schema.id is not None else [])]
         self.values = {name: Values(name, rows=rows) for name in singles}
-        videos = [track.column for track in survey.framed if schema[track.column].category == "file"]
-        self.files = {name: Values(name, rows=rows) for name in videos}
+        beside = [track.column for track in survey.framed if schema[track.column].category == "file"]
+        beside += [name for name in survey.times if name not in self.cells and name not in self.values]
+        self.beside = {name: Values(name, rows=rows) for name in beside}
         self._vectors = {name for name in singles if schema[name].category == "vector"}
         self._copied = Copied(
             survey.shards,
-            schema.select(dict.fromkeys([*self.cells, *self.values, *self.files, *images])),
+            schema.select(dict.fromkeys([*self.cells, *self.values, *self.beside, *images])),
             cache,
             self.transfers,
             whole=~self.ranged.wanted,
@@ -225,6 +228,17 @@ class Opened:
         cell: NDArray[Any] = data.reshape(-1).view(layout.stored).reshape(steps, *(cells.shape or ()))
         return cell
 
+    def times_of(self, row: int) -> Callable[[str], Any]:
+        """Gives a row's cells of time stamps and of what they count from."""
+
+        def cell(name: str) -> Any:
+            if name in self.cells:
+                return self.cell(name, row)
+            single = self.values.get(name) or self.beside[name]
+            return single.values[row] if single.values is not None and single.present[row] else None
+
+        return cell
+
     def _open(self, shard: int) -> None:
         before = self._copied.room.decoded
         torch()  # a second to import: here it counts as opening
@@ -263,8 +277,8 @@ class Opened:
 
     @property
     def singles(self) -> list[str]:
-        """Columns with one value a row, the files of videos among them."""
-        return [*self.values, *self.files.keys() - self.values.keys()]
+        """Columns with one value a row, those that batches do not hold among them."""
+        return [*self.values, *(name for name in self.beside if name not in self.values)]
 
     def rows(self, shard: int) -> slice:
         """The rows of a shard."""
@@ -307,7 +321,7 @@ class Opened:
             parts = [flatten(chunk, name=name) for chunk in column.chunks]
             self.keep_steps(shard, name, np.concatenate([v for v, _ in parts]), np.concatenate([s for _, s in parts]))
             return
-        single = self.values[name] if name in self.values else self.files[name]
+        single = self.values[name] if name in self.values else self.beside[name]
         single.keep(self.rows(shard), column.combine_chunks(), vector=name in self._vectors)
 
     def keep_steps(self, shard: int, name: str, values: NDArray[Any], steps: Ints) -> None:
@@ -337,7 +351,7 @@ class Opened:
             )
 
     def _known(self) -> bool:
-        singles = (*self.values.values(), *self.files.values())
+        singles = (*self.values.values(), *self.beside.values())
         return all(one.layouts for one in self.cells.values()) and all(one.values is not None for one in singles)
 
 

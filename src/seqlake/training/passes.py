@@ -82,8 +82,11 @@ class Planner:
         rows, anchors = self._survey.axis.locate(windows)
         if self._survey.stride != 1:
             anchors *= self._survey.stride
-        if self._survey.first:
-            anchors += self._survey.first
+        first = self._survey.first
+        if not isinstance(first, int):
+            anchors += first[rows]
+        elif first:
+            anchors += first
         return Samples(
             epochs=epoch + further,
             numbers=numbers,

@@ -212,13 +212,13 @@ class Prepared:
     def locate(self, numbers: Ints) -> tuple[Ints, Ints]:
         """[n] windows in source order -> row and anchor of each."""
         rows, index = self.survey.axis.locate(numbers)
-        return rows, self.survey.first + index * self.survey.stride
+        return rows, self.survey.anchors(rows, index)
 
     def numbers(self, rows: Ints, anchors: Ints) -> Ints:
         """[n] rows and anchors -> windows in source order: the inverse of `locate`."""
         axis = self.survey.axis
         before = np.concatenate([np.zeros(1, np.int64), axis.row_ends]).take(rows)
-        found: Ints = before + (anchors - self.survey.first) // self.survey.stride
+        found: Ints = before + (anchors - self.survey.anchors(rows, np.zeros_like(rows))) // self.survey.stride
         return found
 
     def __getstate__(self) -> dict[str, Any]:

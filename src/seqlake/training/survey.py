@@ -11,6 +11,7 @@ import numpy as np
 from seqlake.errors import DamagedTableError, SchemaMismatchError
 from seqlake.spec.alignment import Clock
 from seqlake.training.order import Axis
+from seqlake.training.starts import first_moments, times_of
 from seqlake.windows.assemble import step_dtype
 from seqlake.windows.clock import check_columns, dataset_clock, frame_tracks, singles, tracks
 from seqlake.windows.counting import count_frames
@@ -47,7 +48,7 @@ class Survey:
         cells: Temporal columns wanted whole.
         singles: Columns with one value a sample.
         steps: [rows] N of each sequence; None for samples, whose lengths are never asked for.
-        first: The first anchor of every sequence.
+        first: The first anchor of every sequence; [rows] where they begin differently.
         axis: All windows.
         counts: For each temporal column and each column of images, [rows] T; empty for samples.
         step_bytes: Bytes of one step of each column, where its shape (of frames: the resolution) is declared.
@@ -63,7 +64,7 @@ class Survey:
     cells: Sequence[str]
     singles: Sequence[str]
     steps: Ints | None
-    first: int
+    first: int | Ints
     axis: Axis
     counts: Mapping[str, Ints] = field(default_factory=dict)
     step_bytes: Mapping[str, int] = field(default_factory=dict)
@@ -73,6 +74,15 @@ class Survey:
     def rows(self) -> int:
         """Rows of the dataset."""
         return int(self.first_rows[-1])
+
+    @property
+    def times(self) -> list[str]:
+        """Columns that say when samples of the window's columns were taken: time stamps, and what they count from."""
+        return times_of((*self.tracks, *self.framed))
+
+    def anchors(self, rows: Ints, index: Ints) -> Ints:
+        """[n] rows, and which of its windows -> the anchor of each, in clock steps."""
+        return index * self.stride + (self.first if isinstance(self.first, int) else self.first[rows])
 
     @property
     def sample_bytes(self) -> int:
@@ -155,7 +165,8 @@ def survey(source: Readable, window: Window | Whole, /) -> Survey:
         cells, values = [], singles(window, schema)
         clock = dataset_clock(source, given=window.clock, window=window)
         wanted, framed = tracks(window, schema, clock), frame_tracks(window, schema, clock)
-    steps, first, windows = None, 0, np.ones(rows, dtype=np.int64)
+    steps, windows = None, np.ones(rows, dtype=np.int64)
+    first: int | Ints = 0
     lengths = Lengths(source, wanted, framed if isinstance(window, Window) else (), rows)
     if isinstance(window, Window) and (wanted or framed) and schema.id is not None:
         if clock.rate is None and lengths.counts:
@@ -220,17 +231,26 @@ class Lengths:
             found = [None if count < 0 else Shown(count=count) for count in self.counts[track.column][rows].tolist()]
         return np.array([-1 if one is None else steps_shown(track, one) for one in found], dtype=np.int64)
 
-    def anchors(self, window: Window, steps: Ints) -> tuple[int, Ints]:
-        """The first anchor of every sequence, and [rows] how many anchors each sequence has.
+    def anchors(self, window: Window, steps: Ints) -> tuple[int | Ints, Ints]:
+        """The first anchor of every sequence ([rows] where they differ), and [rows] how many each sequence has.
 
         Args:
             window: With its stride and edges.
             steps: [rows] N.
         """
+        begins: Mapping[str, Ints] = {}
         if window.edges == "drop":
             self._count_all()
-        counts, ends = self.counts, self.ends
-        return anchors(self._all, steps=steps, counts=counts, stride=window.stride, edges=window.edges, ends=ends)
+            begins = first_moments(self._source, [track for track in self._all if track.timestamps is not None])
+        return anchors(
+            self._all,
+            steps=steps,
+            counts=self.counts,
+            stride=window.stride,
+            edges=window.edges,
+            ends=self.ends,
+            begins=begins,
+        )
 
     def _count_all(self) -> None:
         """Count the frames of every video."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from seqlake.spec.schema import is_list
 from seqlake.windows.clock import declared_clock, frame_tracks, singles, tracks
 from seqlake.windows.edges import nearest, sequence_steps
 from seqlake.windows.frames import find, shown_of, steps_shown
@@ -84,8 +85,8 @@ def assemble(
             values[~mask] = 0
         sample |= {track.column: values, f"{track.column}_mask": mask}
     for track in framed:
-        own, stamps = shown[track.column], None if track.timestamps is None else cell_of(track.timestamps)
-        found = find(track, anchor, steps=steps, shown=own, stamps=None if stamps is None else _array(stamps))
+        own = shown[track.column]
+        found = find(track, anchor, steps=steps, shown=own, cell_of=cell_of)
         numbers, mask = found[0][0], found[1][0]
         _check_edges(window, track, anchor, mask, int(steps[0]))
         values = _decoded(films[track.column], numbers, own.there(numbers) if window.edges == "clamp" else mask)
@@ -106,11 +107,7 @@ def _steps_at(
     cell_of: Callable[[str], Any],
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_], NDArray[np.int64]]:
     """[1, W] which sample stands at each moment, [W] whether it exists, and [1] how many there are to choose from."""
-    if track.timestamps is None:
-        numbers = track.samples(anchor)
-    else:
-        stamps = cell_of(track.timestamps)
-        numbers = samples_at(None if stamps is None else _array(stamps), track.nanoseconds(anchor)[0])[None]
+    numbers = track.samples(anchor) if track.timestamps is None else samples_at(track, anchor, cell_of)
     mask = track.exists(anchor, numbers, steps=steps, counts=counts)[0]
     return numbers, mask, track.available(steps=steps, counts=counts)
 
@@ -132,9 +129,12 @@ def _array(cell: object) -> NDArray[Any]:
 
 
 def step_dtype(column: Column, /) -> np.dtype[Any]:
-    """The numpy type of a temporal or vector column's numbers."""
-    assert column.value_type is not None
-    dtype: np.dtype[Any] = np.dtype(column.value_type.to_pandas_dtype())
+    """The numpy type of the numbers, or times, of a column of lists."""
+    inner = column.value_type
+    if inner is None:  # time stamps need not be numbers
+        inner = column.arrow.value_type
+        inner = inner.value_type if is_list(inner) else inner
+    dtype: np.dtype[Any] = np.dtype(inner.to_pandas_dtype())
     return dtype
 
 

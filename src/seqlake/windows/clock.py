@@ -11,6 +11,7 @@ import numpy as np
 
 from seqlake.errors import SchemaMismatchError
 from seqlake.spec.alignment import LOOKED_AT, Clock, Observed, clock_of, exact, own_rate
+from seqlake.spec.stamps import origin_of
 from seqlake.windows.counting import count_first_rows
 from seqlake.windows.frames import framed
 from seqlake.windows.sources import Files
@@ -192,5 +193,6 @@ def _track(name: str, window: Window, schema: Schema, clock: Clock) -> Track:
         offsets if isinstance(offsets, Seconds) else list(offsets),
         ratio=Fraction(1) if rate is None or clock.rate is None or stamps else rate / clock.rate,
         timestamps=stamps if isinstance(stamps, str) else None,
+        origin=origin_of(schema, name) if stamps else (),
         clock=clock.rate,
     )

@@ -22,7 +22,8 @@ def anchors(
     stride: int,
     edges: Edges,
     ends: Mapping[str, Ints] | None = None,
-) -> tuple[int, Ints]:
+    begins: Mapping[str, Ints] | None = None,
+) -> tuple[int | Ints, Ints]:
     """The first anchor of every sequence, and how many anchors each sequence has.
 
     Anchors are 0, stride, 2 * stride, ... below N. `edges="drop"` keeps those at which every sample exists.
@@ -34,16 +35,21 @@ def anchors(
         stride: Clock steps between anchors.
         edges: The edge rule.
         ends: For columns whose frames' own times decide, [rows] how many moments have a frame, in 1/denominator steps.
+        begins: For columns with time stamps, [rows] the first moment that has a sample, in 1/denominator steps.
 
     Returns:
-        (first anchor, [rows] number of anchors).
+        (first anchor, [rows] number of anchors); the first is [rows], too, where sequences begin differently.
     """
     if edges != "drop":
         return 0, np.maximum(-(-steps // stride), 0)
-    first, last = 0, steps - 1
+    first: int | Ints = 0
+    last = steps - 1
     for track in tracks:
-        earliest, latest = track.bounds(steps=steps, counts=counts[track.column], ends=(ends or {}).get(track.column))
-        first, last = max(first, earliest), np.minimum(last, latest)
+        name = track.column
+        own = {"ends": (ends or {}).get(name), "begins": (begins or {}).get(name)}
+        earliest, latest = track.bounds(steps=steps, counts=counts[name], **own)
+        one_for_all = isinstance(first, int) and isinstance(earliest, int)
+        first, last = max(first, earliest) if one_for_all else np.maximum(first, earliest), np.minimum(last, latest)
     first = -(-first // stride) * stride
     return first, np.maximum((last - first) // stride + 1, 0)
 

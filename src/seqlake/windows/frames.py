@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from seqlake.spec.alignment import rounding
 from seqlake.windows.edges import nearest
 from seqlake.windows.timestamps import samples_at
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from seqlake.protocols import Ints
@@ -84,6 +87,7 @@ class Shown:
         count: How many.
         ticks: [count] when each is shown, in the file's ticks after the first; None where count alone decides.
         tick: Clock steps of one tick.
+        slack: How much before its tick a frame counts as shown, in ticks; see `spec.alignment.rounding`.
         end: The tick from which the last one is not shown any more.
         present: [count] False where a step has no image; None where all have.
     """
@@ -91,7 +95,8 @@ class Shown:
     count: int
     ticks: Ints | None = None
     tick: Fraction | None = None
-    end: int = 0
+    slack: Fraction = Fraction(0)
+    end: Fraction = Fraction(0)
     present: NDArray[np.bool_] | None = None
 
     @classmethod
@@ -107,8 +112,8 @@ class Shown:
         tick = time_base * track.clock
         last = int(pts[-1] - pts[0]) if len(pts) else 0
         lasts = 1 / (track.ratio * tick)  # a frame, in ticks, by the declared rate
-        end = last - (-lasts.numerator // lasts.denominator) if len(pts) else 0
-        return cls(count=len(pts), ticks=pts - pts[:1], tick=tick, end=end)
+        end = last + lasts if len(pts) else Fraction(0)
+        return cls(count=len(pts), ticks=pts - pts[:1], tick=tick, slack=rounding(time_base), end=end)
 
     def there(self, numbers: Ints) -> NDArray[np.bool_]:
         """Which of these frames exist."""
@@ -118,20 +123,19 @@ class Shown:
         return inside
 
     def times(self, moments: Ints, denominator: int) -> Ints:
-        """Moments in clock steps times `denominator`, as ticks.
-
-        Rounded up, because a file's own times were rounded to ticks: a frame at 66.67 ms stands at 67 in a container
-        that counts milliseconds.
-        """
+        """Moments in clock steps times `denominator`, as ticks: the last that is not later, but for `slack`."""
         assert self.tick is not None
-        times: Ints = -(-moments * self.tick.denominator // (denominator * self.tick.numerator))
+        ticks = 1 / (self.tick * denominator)
+        whole = ticks.denominator * self.slack.denominator
+        more = self.slack.numerator * ticks.denominator
+        times: Ints = (moments * (ticks.numerator * self.slack.denominator) + more) // whole
         return times
 
     def moments(self, denominator: int) -> int:
         """How many moments, in 1/denominator clock steps from the start, have a frame; only where times decide."""
         assert self.tick is not None
-        scaled = (self.end - 1) * self.tick * denominator
-        return int(scaled // 1) + 1 if self.count else 0
+        scaled = (self.end - self.slack) * self.tick * denominator
+        return -(-scaled.numerator // scaled.denominator) if self.count else 0
 
 
 def shown_of(track: Track, column: Column, frames: Timed, /) -> Shown:
@@ -142,7 +146,7 @@ def shown_of(track: Track, column: Column, frames: Timed, /) -> Shown:
 
 
 def find(
-    track: Track, anchors: Ints, *, steps: Ints, shown: Shown, stamps: NDArray[Any] | None = None
+    track: Track, anchors: Ints, *, steps: Ints, shown: Shown, cell_of: Callable[[str], Any] | None = None
 ) -> tuple[Ints, NDArray[np.bool_]]:
     """The frames of one row's windows.
 
@@ -151,15 +155,15 @@ def find(
         anchors: [n] clock steps.
         steps: [n] N, clock steps of the row.
         shown: Its frames.
-        stamps: The row's time stamps, where the column names some.
+        cell_of: Gives the row's cell of a column, for time stamps and what they count from.
 
     Returns:
         [n, W] frame numbers, moved to the nearest that exists (0 where there is none), and [n, W] True where the
         moment lies within the sequence and has a frame.
     """
     counts = np.full(len(anchors), shown.count, dtype=np.int64)
-    if track.timestamps is not None:
-        numbers = samples_at(stamps, track.nanoseconds(anchors))
+    if track.timestamps is not None and cell_of is not None:
+        numbers = samples_at(track, anchors, cell_of)
         available = counts
     elif shown.ticks is None:
         numbers = track.samples(anchors)
@@ -170,7 +174,7 @@ def find(
         available = np.searchsorted(shown.ticks, shown.times(steps, 1), side="left")
     mask = track.exists(anchors, numbers, steps=steps, counts=counts)
     if shown.ticks is not None:
-        mask &= times < shown.end
+        mask &= track.moments(anchors) < shown.moments(track.denominator)
     numbers = np.where(mask, numbers, nearest(numbers, available))
     if shown.present is not None:
         mask &= shown.there(numbers)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from seqlake.protocols import Ints
+    from seqlake.spec.stamps import Origin
 
 NANOSECONDS = 1_000_000_000
 
@@ -34,6 +35,7 @@ class Track:
         denominator: Common denominator of the offsets.
         ratio: Samples of the column per clock step; 1 for a column at the clock's rate.
         timestamps: The column that says when each sample was taken, where the rate is not constant.
+        origin: What the time stamps count from; see `spec.stamps.origin_of`.
         clock: Clock steps per second; known wherever `timestamps` is set.
     """
 
@@ -42,6 +44,7 @@ class Track:
     denominator: int = 1
     ratio: Fraction = Fraction(1)
     timestamps: str | None = None
+    origin: Origin = ()
     clock: Fraction | None = None
 
     @classmethod
@@ -52,6 +55,7 @@ class Track:
         *,
         ratio: Fraction = Fraction(1),
         timestamps: str | None = None,
+        origin: Origin = (),
         clock: Fraction | None = None,
     ) -> Track:
         """A track from offsets as a `Window` holds them.
@@ -79,6 +83,7 @@ class Track:
             denominator=denominator,
             ratio=ratio,
             timestamps=timestamps,
+            origin=origin,
             clock=clock,
         )
 
@@ -139,16 +144,32 @@ class Track:
         ends = -(-steps * self.ratio.numerator // self.ratio.denominator)
         return np.minimum(counts, ends)
 
-    def bounds(self, *, steps: Ints, counts: Ints, ends: Ints | None = None) -> tuple[int, Ints]:
+    def begins(self, late: int) -> int:
+        """The first moment, in 1/denominator clock steps, that is so many nanoseconds after the sequence's start."""
+        assert self.clock is not None
+        # As `nanoseconds` rounds: the least moment of which more than late - 1 have passed.
+        return max(
+            0, (late - 1) * self.denominator * self.clock.numerator // (NANOSECONDS * self.clock.denominator) + 1
+        )
+
+    def bounds(
+        self, *, steps: Ints, counts: Ints, ends: Ints | None = None, begins: Ints | None = None
+    ) -> tuple[int | Ints, Ints]:
         """The first anchor, and for each sequence the last, at which every sample of this track exists.
 
         Args:
             steps: [rows] N of each sequence.
             counts: [rows] T of this column; -1 null.
             ends: [rows] how many moments have a sample, in 1/denominator clock steps, where its rate does not say it.
+            begins: [rows] the first moment that has one, in 1/denominator clock steps, where time stamps say it.
+
+        Returns:
+            (first, [rows] last); the first is [rows], too, where sequences begin differently.
         """
         low, high = min(self.offsets), max(self.offsets)
-        earliest = max(0, -(low // self.denominator))
+        earliest: int | Ints = max(0, -(low // self.denominator))
+        if begins is not None:
+            earliest = np.maximum(earliest, -((low - begins) // self.denominator))
         last = (steps * self.denominator - 1 - high) // self.denominator
         if self.timestamps is None:
             if ends is None:

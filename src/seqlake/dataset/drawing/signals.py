@@ -8,7 +8,8 @@ import numpy as np
 
 from seqlake.dataset.drawing.plots import Panel
 from seqlake.dataset.drawing.strips import READ_ERRORS, rate_of
-from seqlake.windows.timestamps import nanoseconds
+from seqlake.spec.stamps import origin_of
+from seqlake.windows.timestamps import Stamps, origin_at
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -83,8 +84,8 @@ def _seconds(view: SequenceView, column: Column, cell: Any, count: int) -> NDArr
         times = view.get(stamps)
         if times is None or len(times) != count:
             return None
-        own = nanoseconds(np.asarray(times).reshape(-1))
-        made: NDArray[np.float64] = (own - own[0]) / 1e9
+        own = Stamps.of(np.asarray(times), column=stamps).own
+        made: NDArray[np.float64] = (own - origin_at(origin_of(view.schema, column.name), view.get)) / 1e9
         return made
     rate = rate_of(view.schema, column.name)
     return None if rate is None else np.arange(count, dtype=np.float64) / float(rate)

@@ -266,10 +266,14 @@ def m112_encoding(column: Column, _: Schema, /, *, location: str) -> Iterator[di
 
 @rule("M113", "error", "`timestamps` names a column of times.", section="Synchronization")
 def m113_timestamps(column: Column, schema: Schema, /, *, location: str) -> Iterator[dict[str, Any]]:
-    """A list column: one time per step."""
+    """A list column: one time per step. Its `origin` is a number, or names a column of times or of one time a row."""
     name = column.type.get("timestamps") if column.type else None
     if name is None:
         return
+    origin = column.type.get("origin") if column.type else None
+    number = isinstance(origin, (int, float)) and not isinstance(origin, bool)
+    if origin is not None and not number and not (isinstance(origin, str) and origin in schema):
+        yield _facts(column, location, f"origin is {origin!r}: expected a number, or the name of a column")
     if not isinstance(name, str) or name not in schema:
         yield _facts(column, location, f"timestamps names {name!r}, and there is no such column")
         return

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from seqlake.spec.rules._rule import rule
 from seqlake.spec.rules.batch import step_width
 from seqlake.spec.schema import is_list
+from seqlake.spec.stamps import stamps_fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,6 +36,8 @@ def check_cells(batch: Batch, ids: Ids, /) -> Iterator[Finding]:
     for name in batch.columns("temporal"):
         yield from chain.from_iterable(check(batch, name) for check in SIGNAL_RULES)
         yield from r306_same_dimension(batch, name, ids)
+    for name in batch.columns("file", "frames"):
+        yield from r312_timestamps(batch, name)
     for name in batch.columns("vector"):
         yield from r316_vector(batch, name)
 
@@ -180,11 +183,9 @@ def r311_raw(batch: Batch, name: str, /) -> Iterator[dict[str, Any]]:
             yield {**batch.place(row, name), "message": f"{size} bytes are no whole number of steps of {width} bytes"}
 
 
-@rule("R312", "error", "Timestamps are sorted, one per step.", section="Synchronization")
+@rule("R312", "error", "Timestamps are sorted times, one per step.", section="Synchronization")
 def r312_timestamps(batch: Batch, name: str, /) -> Iterator[dict[str, Any]]:
-    """Of the column that `timestamps` names: without them its steps have no time."""
-    import numpy as np
-
+    """Of the column that `timestamps` names: without them its steps have no time. Seconds since 1970 need float64."""
     declared = batch.schema[name].type
     times = declared.get("timestamps") if declared is not None else None
     if not isinstance(times, str) or times not in batch.schema or times not in batch.rows.schema.names:
@@ -192,16 +193,14 @@ def r312_timestamps(batch: Batch, name: str, /) -> Iterator[dict[str, Any]]:
     cells = batch.rows.column(times)
     if not is_list(cells.type):
         return
-    for row, steps in enumerate(batch.steps(name)):
+    signal = batch.schema[name].category == "temporal"
+    counts = batch.steps(name) if signal else pc.list_value_length(cells).fill_null(-1).to_pylist()
+    for row, steps in enumerate(counts):
         stamps = _numbers(cells.slice(row, 1)).drop_null().to_numpy(zero_copy_only=False)
         if steps >= 0 and len(stamps) != steps:
             yield {**batch.place(row, times), "message": f"{len(stamps)} timestamps for {steps} steps of {name}"}
-        elif steps > 1:
-            # Not later than, rather than earlier than: NaN is neither.
-            late = np.flatnonzero(~(stamps[1:] >= stamps[:-1]))
-            if late.size:
-                step = int(late[0]) + 1
-                yield {**batch.place(row, times, step), "message": "a timestamp is not at or after the one before it"}
+        elif steps > 0 and (fault := stamps_fault(stamps)) is not None:
+            yield {**batch.place(row, times, fault[0]), "message": fault[1]}
 
 
 @rule("R315", "note", "A sequence has steps.", section=TEMPORAL)

@@ -51,7 +51,7 @@ class Ranged:
         self._survey = survey
         self._transfers = transfers
         self._columns = [track.column for track in survey.tracks]
-        self._stamps = {track.timestamps for track in (*survey.tracks, *survey.framed)}  # looked at whole
+        self._stamps = survey.times  # looked at whole
         self._looks: dict[int, Look] = {}
 
     @property

@@ -188,13 +188,12 @@ class FrameBatch:
         for own, row, key, clip in self._filmed(number, (shape, dtype)):
             first, shown = column.shown(row, clip)
             steps = steps_shown(column.track, shown) if survey.steps is None else int(survey.steps[row])
-            stamps = column.track.timestamps and self._frame_columns.opened.cell(column.track.timestamps, row)
             numbers, mask[own] = find(
                 column.track,
                 self.anchors[own],
                 steps=np.full(len(own), steps, np.int64),
                 shown=shown,
-                stamps=stamps if isinstance(stamps, np.ndarray) else None,
+                cell_of=self._frame_columns.opened.times_of(row),
             )
             wanted[own] = shown.there(numbers) if self._frame_columns.clamp else mask[own]
             parts.setdefault(key, []).append((places[own][wanted[own]], numbers[wanted[own]] + first))

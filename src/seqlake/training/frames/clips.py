@@ -221,7 +221,7 @@ class Videos:
         return str(key)
 
     def _place(self, row: int) -> Place | None:
-        values = self._opened.files[self.column.name].values
+        values = self._opened.beside[self.column.name].values
         return None if values is None else place_of(values[row])
 
     def _decoder(self, key: Hashable, source: Source) -> AbstractContextManager[Decoder]:

@@ -35,6 +35,7 @@ class Part:
         rows: [rows of the axis] their numbers among all rows of the mixture's datasets.
         shuffle: Lanes and block of its order; None is source order.
         seed: Of its order.
+        first_row: Number of its dataset's first row among all rows.
         first_shard: Number of its dataset's first shard among all shards.
     """
 
@@ -45,6 +46,7 @@ class Part:
     rows: Ints = field(repr=False)
     shuffle: Shuffle | None
     seed: int
+    first_row: int = 0
     first_shard: int = 0
 
     @classmethod
@@ -86,6 +88,7 @@ class Part:
             rows=first_row + rows,
             shuffle=resolved(shuffle, axis.shard_windows),
             seed=int.from_bytes(own, "little"),
+            first_row=first_row,
             first_shard=first_shard,
         )
 
@@ -153,7 +156,7 @@ class Mixture:
         for epoch, same in split(epochs):
             windows[same] = self._order(number, epoch).windows(places[same])
         found, index = part.axis.locate(windows)
-        return part.rows[found], part.survey.first + index * part.survey.stride
+        return part.rows[found], part.survey.anchors(part.rows[found] - part.first_row, index)
 
     def visits(self, epoch: int) -> Visits:
         """When each shard is needed in an epoch of the mixture; shards are numbered on through its datasets."""

@@ -1,0 +1,110 @@
+"""Time stamps: which columns hold them, what they count from, and when they do not say a time at all.
+
+Specification: "Synchronization". The fields `timestamps` and `origin` of a column's type are this project's own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from seqlake.spec.schema import is_list
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from seqlake.spec.schema import Schema
+
+Origin = tuple[str, ...] | float
+"""What time stamps count from: a moment, or the columns whose earliest time it is."""
+
+_LATEST = 1 << 62  # nanoseconds either side of 0, so that differences fit in 64 bits
+_COARSE = 1e-3  # seconds between two floating-point numbers, where stamps are not apart
+
+
+def stamp_columns(schema: Schema, /) -> tuple[str, ...]:
+    """The columns that hold the time stamps of others, in schema order."""
+    named = {column.type.get("timestamps") for column in schema.values() if column.type is not None}
+    return tuple(name for name in schema if name in named)
+
+
+def origin_of(schema: Schema, name: str, /) -> Origin:
+    """What the time stamps of a column count from: the moment at which the sequence's clock stands at 0.
+
+    A declared `origin`: a number, or the column that holds it (one time a row, or time stamps, of which the first
+    counts). Without one, the earliest stamp of all columns that have stamps and declare no origin.
+
+    Args:
+        schema: All columns.
+        name: One that names `timestamps`.
+    """
+    kind = schema[name].type
+    declared = None if kind is None else kind.get("origin")
+    if isinstance(declared, (int, float)) and not isinstance(declared, bool):
+        return _in_unit(schema, kind.get("timestamps"), declared) if kind is not None else declared
+    if isinstance(declared, str) and declared in schema:
+        return (declared,)
+    kinds = [column.type for column in schema.values() if column.type is not None]
+    named = {kind.get("timestamps") for kind in kinds if kind.get("origin") is None}
+    return tuple(name for name in schema if name in named)
+
+
+def _in_unit(schema: Schema, times: object, number: float) -> float:
+    """A number as time stamps count: a float where they are seconds, a whole number where they are nanoseconds."""
+    if not isinstance(times, str) or times not in schema:
+        return number
+    column = schema[times]
+    inner = column.value_type if column.raw else column.arrow
+    while inner is not None and is_list(inner):
+        inner = inner.value_type
+    return float(number) if inner is None or pa.types.is_floating(inner) else int(number)
+
+
+def stamps_fault(stamps: NDArray[Any], /) -> tuple[int, str] | None:
+    """Why the time stamps of one sequence do not say when its samples were taken: at which step, and in words.
+
+    Args:
+        stamps: [T] whole numbers (nanoseconds), floating-point numbers (seconds), or numpy times.
+
+    Example:
+        >>> import numpy as np
+        >>> stamps_fault(np.array([1.7e9, 1.7e9 + 0.1], "f4"))
+        (0, 'float32 has no numbers less than 128 s apart near 1700000000; hold seconds as float64')
+    """
+    import numpy as np
+
+    late = np.flatnonzero(~(stamps[1:] >= stamps[:-1]))  # rather than earlier than: NaN is neither
+    if late.size:
+        return int(late[0]) + 1, "a timestamp is not at or after the one before it"
+    for step in sorted({0, len(stamps) - 1}) if len(stamps) else ():
+        if not abs(_rough(stamps[step])) < _LATEST:
+            return step, f"{stamps[step]} is no time: expected whole nanoseconds, or seconds as floats"
+    told = coarse(stamps)
+    return None if told is None else (0, told)
+
+
+def _rough(stamp: Any) -> float:
+    """About how many nanoseconds."""
+    import numpy as np
+
+    if stamp.dtype.kind == "f":
+        return float(stamp) * 1e9
+    if stamp.dtype.kind in "mM":
+        unit, count = np.datetime_data(stamp.dtype)
+        return int(stamp.view(np.int64)) * count * {"s": 1e9, "ms": 1e6, "us": 1e3}.get(unit, 1)
+    return int(stamp)
+
+
+def coarse(stamps: NDArray[Any]) -> str | None:
+    """Why a floating-point type cannot hold the time stamps of one sequence: [T] seconds."""
+    import numpy as np
+
+    if stamps.dtype.kind != "f" or not len(stamps) or not np.isfinite(stamps[[0, -1]]).all():
+        return None
+    last = np.abs(stamps[[0, -1]]).max()
+    finest, apart = float(np.spacing(last)), float(stamps[-1]) - float(stamps[0])
+    if finest <= (apart / (len(stamps) - 1) / 2 if apart > 0 else _COARSE):
+        return None
+    kind = stamps.dtype.name
+    return f"{kind} has no numbers less than {finest:g} s apart near {float(last):.0f}; hold seconds as float64"
