@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake.training.gather import batches_together, clear
+from seqlake.training.starts import row_of
 from seqlake.training.telemetry import ORIGINS
 from seqlake.windows.edges import nearest
 from seqlake.windows.spec import Whole, Window
@@ -314,7 +315,7 @@ class Assembler:
             numbers = np.empty((len(anchors), track.width), np.int64)
             for row in np.unique(rows).tolist():
                 own = np.flatnonzero(rows == row)
-                numbers[own] = samples_at(track, anchors[own], self.opened.times_of(row))
+                numbers[own] = samples_at(track, anchors[own], row_of(self.opened, row))
         mask = track.exists(anchors, numbers, steps=steps, counts=counts)
         return nearest(numbers, track.available(steps=steps, counts=counts)), mask
 

@@ -26,7 +26,7 @@ from seqlake.training.telemetry import ORIGINS
 from seqlake.windows.assemble import step_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -226,17 +226,6 @@ class Opened:
         else:
             data = self.memory.gather(cells.address[row] + np.arange(steps) * layout.stride, layout.width)
         cell: NDArray[Any] = data.reshape(-1).view(layout.stored).reshape(steps, *(cells.shape or ()))
-        return cell
-
-    def times_of(self, row: int) -> Callable[[str], Any]:
-        """Gives a row's cells of time stamps and of what they count from."""
-
-        def cell(name: str) -> Any:
-            if name in self.cells:
-                return self.cell(name, row)
-            single = self.values.get(name) or self.beside[name]
-            return single.values[row] if single.values is not None and single.present[row] else None
-
         return cell
 
     def _open(self, shard: int) -> None:

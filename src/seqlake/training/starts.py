@@ -9,9 +9,10 @@ import numpy as np
 from seqlake.windows.timestamps import Stamps, origin_at, times_in
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from seqlake.protocols import Ints, Readable
+    from seqlake.training.opened import Opened
     from seqlake.windows.tracks import Track
 
 _NEVER = 1 << 40  # clock steps
@@ -25,6 +26,18 @@ def times_of(tracks: Sequence[Track], /) -> list[str]:
             named = track.origin if isinstance(track.origin, tuple) else ()
             names |= dict.fromkeys((track.timestamps, *named))
     return list(names)
+
+
+def row_of(opened: Opened, row: int, /) -> Callable[[str], Any]:
+    """Gives an open row's cells of time stamps and of what they count from; None where they are null."""
+
+    def cell(name: str) -> Any:
+        if name in opened.cells:
+            return opened.cell(name, row)
+        single = opened.values.get(name) or opened.beside[name]
+        return single.values[row] if single.values is not None and single.present[row] else None
+
+    return cell
 
 
 def first_moments(source: Readable, tracks: Sequence[Track], /) -> Mapping[str, Ints]:

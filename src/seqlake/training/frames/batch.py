@@ -14,6 +14,7 @@ import numpy as np
 from seqlake.errors import SeqlakeError
 from seqlake.training.bad_data.damage import Harm, is_damage
 from seqlake.training.frames.clips import check_shape
+from seqlake.training.starts import row_of
 from seqlake.training.telemetry import Work
 from seqlake.windows.frames import find, steps_shown
 from seqlake.windows.sources import told
@@ -193,7 +194,7 @@ class FrameBatch:
                 self.anchors[own],
                 steps=np.full(len(own), steps, np.int64),
                 shown=shown,
-                cell_of=self._frame_columns.opened.times_of(row),
+                cell_of=row_of(self._frame_columns.opened, row),
             )
             wanted[own] = shown.there(numbers) if self._frame_columns.clamp else mask[own]
             parts.setdefault(key, []).append((places[own][wanted[own]], numbers[wanted[own]] + first))
