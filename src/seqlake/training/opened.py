@@ -82,10 +82,9 @@ class Opened:
         rows, shards = survey.rows, len(survey.shards)
         names = [track.column for track in survey.tracks] + list(survey.cells)
         names += [name for name in survey.times if is_list(schema[name].arrow) or schema[name].raw]
-        names = list(dict.fromkeys(names))
         self.cells = {
             name: Cells(name, rows=rows, shards=shards, dtype=step_dtype(schema[name]), shape=schema[name].shape)
-            for name in names
+            for name in dict.fromkeys(names)
         }
         self._id = schema.id
         singles = [*survey.singles, *([schema.id] if schema.id is not None else [])]
