@@ -63,7 +63,7 @@ def test_missing_files_other_sizes_and_strays(folder: Path) -> None:
 
 def test_a_shard_of_another_set_is_noticed_by_its_own_head(folder: Path, tmp_path: Path) -> None:
     edit(folder, lambda shards: shards[0].update(column_encodings=["bytes", "str"], column_sizes=[8, None]))
-    assert ("streaming-head", "warning", "shard.00000.mds") in findings(folder)
+    assert ("streaming-head", "error", "shard.00000.mds") in findings(folder)
 
 
 def test_what_the_official_reader_refuses_or_runs(tmp_path: Path) -> None:

@@ -49,10 +49,6 @@ def test_nested_values_by_an_encoding_of_the_user(tmp_path: Path) -> None:
     [
         (b'{"a": 1\n', "no JSON"),
         (b"[1]\n", "JSON object"),
-        (b'{"a": "1"}\n', "column 'a'"),
-        (b'{"a": 1.5}\n', "column 'a'"),
-        (b'{"a": 9223372036854775808}\n', "64 bits"),
-        (b'{"text": 1}\n', "column 'text'"),
         (b'{"a": 1}', "does not end with"),
         (b'{"text": "\xff"}\n', "no JSON"),
     ],

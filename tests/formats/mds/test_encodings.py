@@ -131,8 +131,9 @@ def test_arrays_of_three_free_dimensions(tmp_path: Path) -> None:
 def test_free_arrays_of_another_kind_are_refused_by_sample(tmp_path: Path) -> None:
     cells = [bytes([8, 1 << 2, 1, 5]), bytes([9, 1 << 2, 1, 5]), bytes([8, 2 << 2, 1, 1, 5])]
     source = one(tmp_path, "ndarray", cells)
-    with pytest.raises(CorruptFileError, match="sample 1, column 'x': it is int8, others of its column are uint8"):
+    with pytest.raises(DecodeError, match="sample 1, column 'x': it is int8, others of its column are uint8") as found:
         column(source)
+    assert not isinstance(found.value, CorruptFileError)
     assert [sample["x"].tolist() for sample in source] == [[5], [5], [[5]]]
     assert column(mds.scan(source.root, encodings={"x": "bytes"})) == cells
 
@@ -157,10 +158,17 @@ def test_raw_pixels_become_png_without_loss(tmp_path: Path, mode: str) -> None:
     assert opened.tobytes() == image.tobytes()
 
 
-def test_pixels_that_no_png_holds_say_so(tmp_path: Path) -> None:
-    raw = struct.pack("<III", 1, 1, 4) + b"CMYK" + b"\1\2\3\4"
-    with pytest.raises(CorruptFileError, match="PNG cannot hold the mode 'CMYK'"):
-        column(one(tmp_path, "pil", [raw]))
+@pytest.mark.parametrize("mode", ["I", "F", "CMYK", "YCbCr", "LAB", "HSV", "RGBX", "La", "RGBa", "PA"])
+def test_pixels_that_no_png_holds_say_so(tmp_path: Path, mode: str) -> None:
+    """The sample is sound, and its cell can be had: nothing calls it corrupt."""
+    image = Image.frombytes(mode, (2, 2), bytes(range(2 * 2 * len(Image.new(mode, (1, 1)).tobytes()))))
+    raw = struct.pack("<III", 2, 2, len(mode)) + mode.encode() + image.tobytes()
+    source = one(tmp_path, "pil", [raw])
+    for read in (lambda: column(source), lambda: source[0]):
+        with pytest.raises(DecodeError, match=f"PNG cannot hold the mode '{mode}'") as found:
+            read()
+        assert not isinstance(found.value, CorruptFileError)
+    assert column(mds.scan(source.root, encodings={"x": "bytes"})) == [raw]
 
 
 def test_a_claim_of_many_pixels_makes_nothing(tmp_path: Path) -> None:
@@ -241,8 +249,7 @@ def test_a_value_that_an_encoding_of_the_user_refuses_is_named(tmp_path: Path) -
     ("name", "cell", "what"),
     [
         ("str", b"\xff", "UTF-8"),
-        ("str_int", b"seven", "64-bit integer"),
-        ("str_int", b"99999999999999999999", "64-bit integer"),
+        ("str_int", b"seven", "'seven' is no integer"),
         ("str_float", b"one", "number"),
         ("str_decimal", b"one", "decimal"),
         ("ndarray", b"\x07\x04\x01\x05", "dtype and a shape"),

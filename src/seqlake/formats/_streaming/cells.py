@@ -24,6 +24,10 @@ class CellError(ValueError):
     """A cell that is not what its encoding says; the reader adds where."""
 
 
+class UnheldError(CellError):
+    """A cell that is sound, and holds what its column cannot: not damage, and said as what it is."""
+
+
 def absent(column: str, sample: Mapping[str, Any], /) -> str:
     """What is said of a sample that lacks a column."""
     return f"column {column!r} is missing; the sample has {', '.join(map(repr, sample)) or 'nothing'}"
@@ -148,7 +152,19 @@ def integers(cells: Cells, /) -> pa.Array:
         try:
             return pa.array([int(one) for one in texts.to_pylist()], pa.int64())
         except (ValueError, OverflowError, pa.ArrowInvalid) as error:
-            raise CellError('it is no 64-bit integer; encodings={column: "str"} gives the text') from error
+            raise _no_integer(texts.to_pylist()) from error
+
+
+def _no_integer(texts: list[str]) -> CellError:
+    """Why some texts are no 64-bit integers: the first that is none at all, else the first that is too large."""
+    large = ""
+    for one in texts:
+        try:
+            found = int(one)
+        except ValueError:
+            return CellError(f"{one[:80]!r} is no integer")
+        large = large or (one if not -(1 << 63) <= found < 1 << 63 else "")
+    return UnheldError(f'{large[:80]} does not fit into 64 bits; encodings={{column: "str"}} gives the text')
 
 
 def floats(cells: Cells, /) -> pa.Array:

@@ -13,6 +13,7 @@ from seqlake.files.stores import open_store
 from seqlake.formats._streaming import index as indexes
 from seqlake.formats._streaming.compression import Compression
 from seqlake.formats._streaming.hashing import ALGORITHMS, digest
+from seqlake.formats._streaming.records import OF_COLUMNS
 from seqlake.formats._streaming.stored import read_whole
 from seqlake.formats._streaming.writing import SETTINGS
 from seqlake.spec.findings import Finding
@@ -150,11 +151,12 @@ def _of_head(entry: Entry, heads: Mapping[str, bytes]) -> Iterator[Finding]:
     try:
         found = json.loads(head[start:first])
     except ValueError:
-        yield _found("head", "warning", "its own configuration is no JSON", file.name)
+        yield _found("head", "error", "its own configuration is no JSON", file.name)
         return
     if found != entry.config.to_json():
         keys = [key for key in entry.config.to_json() if not isinstance(found, dict) or _differs(found, entry, key)]
-        yield _found("head", "warning", f"its own configuration differs from the index: {', '.join(keys)}", file.name)
+        severity = "error" if set(keys) & OF_COLUMNS else "warning"  # the first are compared when a shard is opened
+        yield _found("head", severity, f"its own configuration differs from the index: {', '.join(keys)}", file.name)
 
 
 def _differs(found: Mapping[str, Any], entry: Entry, key: str) -> bool:

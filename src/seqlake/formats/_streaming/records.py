@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from seqlake.errors import CorruptFileError
-from seqlake.formats._streaming.cells import CellError, Cells
+from seqlake.formats._streaming.cells import CellError, Cells, UnheldError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -24,6 +25,12 @@ if TYPE_CHECKING:
     from seqlake.spec.schema import Column
 
 
+HEADER_BYTES = 1 << 20  # of a shard's own header, at most
+OF_COLUMNS = frozenset(
+    {"format", "column_names", "column_encodings", "column_sizes", "columns", "newline", "separator"}
+)
+
+
 class SampleError(Exception):
     """A sample that is not what the index says.
 
@@ -31,11 +38,12 @@ class SampleError(Exception):
         row: Its place among the samples that were asked for.
         column: The column, where one is to blame.
         text: What is wrong.
+        unheld: The sample is sound, only the column cannot hold it.
     """
 
-    def __init__(self, text: str, *, row: int = 0, column: str | None = None) -> None:
+    def __init__(self, text: str, *, row: int = 0, column: str | None = None, unheld: bool = False) -> None:
         super().__init__(text)
-        self.row, self.column, self.text = row, column, text
+        self.row, self.column, self.text, self.unheld = row, column, text, unheld
 
 
 class Records(Protocol):
@@ -102,6 +110,29 @@ def offsets(head: memoryview, count: int, *, first: int, size: int, location: st
     return raw[1:].astype(np.int64)
 
 
+def agreed(header: memoryview, config: Config, /, *, location: str) -> None:
+    """See that a shard's own header says the same of its columns as the index; one without any says nothing.
+
+    Raises:
+        CorruptFileError: It says otherwise, or is no JSON.
+    """
+    if not len(header) or header == config.header():
+        return
+    hint = "One of the two is damaged, or of another dataset. verify=False believes the index."
+    try:
+        found = json.loads(bytes(header))
+        own: dict[str, Any] = found if isinstance(found, dict) else {}
+    except (ValueError, RecursionError) as error:
+        raise CorruptFileError(f"{location}: its own header is no JSON: {error}.", path=location, hint=hint) from error
+    said = config.to_json()
+    for key in (key for key in sorted(OF_COLUMNS) if key in own and key in said and own[key] != said[key]):
+        raise CorruptFileError(
+            f"{location}: the index says {key!r} are {said[key]}, its own header says {own[key]}.",
+            path=location,
+            hint=hint,
+        )
+
+
 def ranged(blob: Blob, start: int, stop: int, /) -> memoryview:
     """Some bytes of a blob."""
     view = blob.view()
@@ -123,15 +154,15 @@ def cell_arrays(encodings: Mapping[str, Encoding], columns: Sequence[str], cells
         try:
             found.append(encoding.read(those))
         except CellError as error:
-            row, text = _first(encoding, those) or (0, str(error))
-            raise SampleError(text, row=row, column=name) from error
+            row, first = _first(encoding, those) or (0, error)
+            raise SampleError(str(first), row=row, column=name, unheld=isinstance(first, UnheldError)) from error
     return found
 
 
-def _first(encoding: Encoding, cells: Cells) -> tuple[int, str] | None:
+def _first(encoding: Encoding, cells: Cells) -> tuple[int, CellError] | None:
     for row in range(len(cells)):
         try:
             encoding.read(Cells(cells.buffer, cells.starts[row : row + 1], cells.stops[row : row + 1]))
         except CellError as error:
-            return row, str(error)
+            return row, error
     return None

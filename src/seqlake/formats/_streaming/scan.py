@@ -23,7 +23,7 @@ from seqlake.formats._streaming import index as indexes
 from seqlake.formats._streaming.options import Options
 from seqlake.formats._streaming.schemas import schema_of
 from seqlake.formats._streaming.shard import SampleReader, SampleShard, layout_of
-from seqlake.formats._streaming.stored import Place
+from seqlake.formats._streaming.stored import SHARD_BYTES, Place
 from seqlake.shards.lengths import lengths_of
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ def scan(
     allow_pickle: Collection[str] = (),
     verify: bool = True,
     allow_outside: bool = False,
+    shard_bytes: int = SHARD_BYTES,
     storage: Mapping[str, str] | None = None,
 ) -> SampleDataset:
     """Look at a folder of MosaicML Streaming; every row is a sample, nothing is converted.
@@ -76,8 +77,11 @@ def scan(
         split: A folder below `location`.
         encodings: Another encoding for a column, or for all columns of an encoding: a name or an `Encoding`.
         allow_pickle: Columns of encoding `pkl` that may be read. Pickles can run any code: only of data you trust.
-        verify: Compare the hashes of the index where all bytes of a file are at hand: mapped, or decompressed.
+        verify: Compare the hashes of the index where all bytes of a file are at hand (mapped, or decompressed), and
+            the columns that it names with those that each shard's own header names.
         allow_outside: Shards may be links to files outside the folder, as in caches of other packages.
+        shard_bytes: The limit for what a compressed file of somebody else may unfold to: above it, a hundredth of
+            the bytes has to be stored.
         storage: Options of the object store.
 
     Returns:
@@ -103,7 +107,7 @@ def scan(
     except (FileNotFoundError, NotADirectoryError) as error:
         raise _nothing(root, store) from error
     stamp = store.stamp(indexes.NAME) if hasattr(store, "stamp") else blob.token
-    place = Place(root=root, storage=storage, verify=verify, allow_outside=allow_outside)
+    place = Place(root=root, storage=storage, verify=verify, allow_outside=allow_outside, most=shard_bytes)
     options = Options(encodings=dict(encodings or {}), allow_pickle=tuple(allow_pickle))
     return SampleDataset(place, indexes.parse(data, location=f"{root}/{indexes.NAME}"), options, stamp)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake import plugins
-from seqlake.errors import CorruptFileError
+from seqlake.errors import CorruptFileError, DecodeError
 from seqlake.formats._streaming.cells import CellError
 from seqlake.formats._streaming.records import Layout, Records, SampleError, ranged
 from seqlake.formats._streaming.restoring import restored
@@ -103,11 +103,12 @@ class SampleShard:
         """A reader for this process; files are opened, checked and decompressed when they are first needed."""
         return SampleReader(self)
 
-    def damaged(self, error: SampleError, rows: Sequence[int] | Ints, /) -> CorruptFileError:
-        """An error that says where."""
+    def damaged(self, error: SampleError, rows: Sequence[int] | Ints, /) -> DecodeError:
+        """An error that says where: of damage, or of a sound sample that the column cannot hold."""
         column = f", column {error.column!r}" if error.column is not None else ""
         location = self.place.location(self.entry.stored[0])
-        return CorruptFileError(f"{location}, sample {int(rows[error.row])}{column}: {error.text}.", path=location)
+        kind = DecodeError if error.unheld else CorruptFileError
+        return kind(f"{location}, sample {int(rows[error.row])}{column}: {error.text}.", path=location)
 
 
 class SampleReader:

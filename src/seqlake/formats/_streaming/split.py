@@ -10,7 +10,7 @@ import pyarrow as pa
 from seqlake.errors import InvalidMetadataError
 from seqlake.formats._streaming import cells as many
 from seqlake.formats._streaming.encodings import Encoding
-from seqlake.formats._streaming.records import SampleError, offsets, ranged
+from seqlake.formats._streaming.records import HEADER_BYTES, SampleError, agreed, offsets, ranged
 from seqlake.spec.schema import Column
 
 if TYPE_CHECKING:
@@ -89,10 +89,16 @@ class SplitRecords:
         entry = self._entry
         assert entry.raw_meta is not None
         meta = self._place.open(entry.raw_meta, entry.zipped_meta, entry.config.compression)
-        head = ranged(meta, 0, min(4 * (entry.samples + 2), entry.raw_meta.size))
-        return offsets(
-            head, entry.samples, first=self._first, size=entry.raw.size, location=self._place.location(entry.raw_meta)
-        )
+        stop, location = 4 * (entry.samples + 2), self._place.location(entry.raw_meta)
+        head = ranged(meta, 0, min(stop + HEADER_BYTES, entry.raw_meta.size))
+        found = offsets(head[:stop], entry.samples, first=self._first, size=entry.raw.size, location=location)
+        if self._place.verify:
+            agreed(head[stop:], entry.config, location=location)
+            self._agreed()
+        return found
+
+    def _agreed(self) -> None:
+        """Compare what the data themselves say of their columns, where they do and are at hand."""
 
     @property
     def _first(self) -> int:

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from seqlake.errors import CorruptFileError, DatasetNotFoundError, UnsafeReferenceError
+from seqlake.errors import CorruptFileError, DatasetNotFoundError, InvalidMetadataError, UnsafeReferenceError
 from seqlake.files import locations
 from seqlake.files.blobs import state_of
 from seqlake.files.memory import MemoryBlob
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _MOST_REMEMBERED = 1 << 16
 _LARGEST = 1 << 32
+SHARD_BYTES = 256 << 20  # of one file, decompressed
+_DENSE = 100  # times what is stored
 _ONE_REQUEST = 80 << 20  # a shard of the usual 64 MiB, and what compression may add to one
 # Hashing a mapped shard reads all of it: once per process and state of the file is enough.
 _seen: dict[tuple[str, str, str], None] = {}
@@ -36,6 +38,7 @@ class Place:
         storage: Options of its store.
         verify: Whether hashes are compared where all bytes of a file are at hand.
         allow_outside: Names may be links to files outside the folder.
+        most: Bytes that a compressed file may make where less than a hundredth of them is stored.
         copy: A copy of the one file that is asked for, as it is read, somewhere else.
     """
 
@@ -43,6 +46,7 @@ class Place:
     storage: Mapping[str, str] | None = field(default=None, repr=False)
     verify: bool = True
     allow_outside: bool = False
+    most: int = SHARD_BYTES
     copy: Blob | None = None
 
     def open(self, raw: File, zipped: File | None, compression: str | None, /) -> Blob:
@@ -104,6 +108,7 @@ class Place:
 
         Raises:
             CorruptFileError: They are not what the index says.
+            InvalidMetadataError: It says that a few bytes make more than the limit.
         """
         stored = raw if zipped is None else zipped
         location = self.location(stored)
@@ -113,6 +118,12 @@ class Place:
             return packed
         if raw.size > _LARGEST:
             raise CorruptFileError(f"{location} would have {raw.size} bytes; offsets end at 4 GiB.", path=location)
+        if raw.size > self.most and raw.size > _DENSE * len(packed):
+            raise InvalidMetadataError(
+                f"{location} would make {raw.size} bytes of {len(packed)}; above {self.most} a hundredth is expected.",
+                path=location,
+                hint="If you trust it, raise the limit: scan(..., shard_bytes=...).",
+            )
         try:
             data = memoryview(Compression.of(compression).decompress(packed, raw.size))
         except (CorruptFileError, ValueError) as error:

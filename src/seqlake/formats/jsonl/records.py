@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from seqlake.formats._streaming.cells import UnheldError
 from seqlake.formats._streaming.records import SampleError, ranged
 from seqlake.formats._streaming.split import ENCODINGS, SplitRecords, columns, learn
 
@@ -41,11 +42,13 @@ class Records(SplitRecords):
 
     def _column(self, name: str, objects: Sequence[dict[str, Any]]) -> pa.Array:
         kind, made = self._encodings[name], []
+        texts = kind is ENCODINGS["str"] and dict(self._entry.config.columns)[name] != "str"
         for row, found in enumerate(objects):
             try:
-                made.append(_value(kind, found.get(name)))
+                made.append(_value(kind, found.get(name), text=texts))
             except (ValueError, TypeError, LookupError, ArithmeticError) as error:
-                raise SampleError(str(error), row=row, column=name) from error
+                unheld = isinstance(error, UnheldError)
+                raise SampleError(str(error), row=row, column=name, unheld=unheld) from error
         return pa.array(made, kind.arrow)
 
     def _object(self, sample: memoryview) -> dict[str, Any]:
@@ -71,14 +74,17 @@ def _json(value: Any) -> memoryview:
     return memoryview(json.dumps(value).encode())
 
 
-def _value(kind: Encoding, value: Any) -> Any:
+def _value(kind: Encoding, value: Any, *, text: bool) -> Any:
+    """A value as its column has it; `text`: of a number that the user reads as text."""
     if value is None:
         return None
+    if text and isinstance(value, (int, float)):
+        return json.dumps(value)
     if kind not in ENCODINGS.values():
         return kind.decode(_json(value))
     kinds = _KINDS[kind.arrow]
     if not isinstance(value, kinds):
-        raise TypeError(f"expected {kinds[0].__name__}, found {type(value).__name__}")
+        raise UnheldError(f"expected {kinds[0].__name__}, found {type(value).__name__}")
     if kinds[0] is int and not -(1 << 63) <= value < 1 << 63:
-        raise ValueError("it does not fit into 64 bits")
+        raise UnheldError(f'{str(value)[:80]} does not fit into 64 bits; encodings={{column: "str"}} gives the text')
     return kinds[0](value)

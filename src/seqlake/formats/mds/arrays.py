@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from seqlake.formats._streaming.cells import CellError, Cells, binary, fixed, numbers
+from seqlake.formats._streaming.cells import CellError, Cells, UnheldError, binary, fixed, numbers
 from seqlake.spec.column_types import ColumnType, Embedding, Trajectory
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ DTYPES = {8: "uint8", 9: "int8", 16: "uint16", 17: "int16", 18: "float16", 32: "
 DTYPES |= {64: "uint64", 65: "int64", 66: "float64"}
 _CODES = {name: code for code, name in DTYPES.items()}
 _MOST_DIMENSIONS = 63
+_MOST_EMPTY = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +145,10 @@ class Array:
         if bool((cells.stops <= cells.starts).any()):
             raise CellError("it is empty, an array is not")
         for code in np.unique(fixed(cells.buffer, cells.starts, 1)):
-            if DTYPES.get(int(code)) != self.dtype:
-                found = DTYPES.get(int(code), f"dtype {int(code)}, which does not exist")
-                raise CellError(f"it is {found}, others of its column are {self.dtype}; {_AS_BYTES}")
+            if int(code) not in DTYPES:
+                raise CellError(f"it is of dtype {int(code)}, which does not exist")
+            if DTYPES[int(code)] != self.dtype:
+                raise UnheldError(f"it is {DTYPES[int(code)]}, others of its column are {self.dtype}; {_AS_BYTES}")
         return cells.from_byte(1)
 
     def value(self, cell: memoryview) -> NDArray[Any]:
@@ -215,8 +217,10 @@ def _shapes(cells: Cells, ndim: int) -> tuple[NDArray[np.int64], Cells]:
     skipped = np.empty(len(cells), np.int64)
     for code in np.unique(heads):
         found, width = int(code) >> 2, 1 << (int(code) & 3)
+        if not 0 < found <= _MOST_DIMENSIONS:
+            raise CellError(f"it has {found} dimensions")
         if found != ndim:
-            raise CellError(f"it has {found} dimensions, others of its column {ndim}; {_AS_BYTES}")
+            raise UnheldError(f"it has {found} dimensions, others of its column {ndim}; {_AS_BYTES}")
         rows = np.flatnonzero(heads == code)
         length = 1 + ndim * width
         if bool((cells.stops[rows] - cells.starts[rows] < length).any()):
@@ -224,6 +228,8 @@ def _shapes(cells: Cells, ndim: int) -> tuple[NDArray[np.int64], Cells]:
         raw = fixed(cells.buffer, cells.starts[rows] + 1, ndim * width).view(f"<u{width}").astype(np.uint64)
         if bool((raw >= 1 << 40).any()) or bool((raw.astype(np.float64).prod(axis=1) >= 1 << 40).any()):
             raise CellError("its shape is larger than any file")
+        if int(raw[:, :-1].astype(np.float64).prod(axis=1).max()) > _MOST_EMPTY and not raw.all():
+            raise CellError(f"its shape makes more than {_MOST_EMPTY} lists of nothing")
         dims[rows], skipped[rows] = raw.astype(np.int64), length
     return dims, Cells(cells.buffer, cells.starts + skipped, cells.stops)
 

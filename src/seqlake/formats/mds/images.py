@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake import plugins
-from seqlake.formats._streaming.cells import CellError, Cells
+from seqlake.formats._streaming.cells import CellError, Cells, UnheldError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,11 +25,12 @@ def pixels_as_png(cell: memoryview, /) -> bytes:
     """Raw pixels as a PNG file, without loss.
 
     Raises:
-        CellError: It is cut off, or has a mode that PNG cannot hold.
+        CellError: It is cut off.
+        UnheldError: It has a mode that PNG cannot hold.
     """
     image = pixels(cell)
     if image.mode not in _MODES:
-        raise CellError(f'PNG cannot hold the mode {image.mode!r}; encodings={{column: "bytes"}} gives raw cells')
+        raise UnheldError(f'PNG cannot hold the mode {image.mode!r}; encodings={{column: "bytes"}} gives raw cells')
     if image.mode == "P":
         # The palette is not stored; PNG keeps only as many bits of the indices as it has colours.
         image.putpalette(bytes(level for level in range(256) for _ in range(3)))

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake.errors import SeqlakeError
-from seqlake.formats._streaming.cells import CellError, Cells, binary, fixed
-from seqlake.formats._streaming.records import SampleError, cell_arrays, offsets, ranged
+from seqlake.formats._streaming.cells import CellError, Cells, UnheldError, binary, fixed
+from seqlake.formats._streaming.records import HEADER_BYTES, SampleError, agreed, cell_arrays, offsets, ranged
 from seqlake.formats.mds import single
 from seqlake.formats.mds.columns import arrays, chosen
 from seqlake.protocols import Flat
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from seqlake.formats._streaming.stored import Place
     from seqlake.formats.mds.arrays import Array
     from seqlake.protocols import Ints
+
+_SLACK = 64  # bytes by which a header of somebody else may be longer, and still come in the same request
 
 
 class Records:
@@ -50,6 +52,7 @@ class Records:
         self.blob = place.open(entry.raw, entry.zipped, config.compression)
         self.names = config.names
         self._entry = entry
+        self._verify = place.verify
         self._sizes = config.sizes
         self._fixed = sum(size or 0 for size in config.sizes)
         self._heads = struct.Struct(f"<{sum(size is None for size in config.sizes)}I")
@@ -64,9 +67,15 @@ class Records:
     @cached_property
     def bounds(self) -> Ints:
         """[samples + 1] see `Records`; read once, one request."""
-        size, stop = self._entry.raw.size, 4 * (self._entry.samples + 2)
-        head = ranged(self.blob, 0, min(stop, size))
-        return offsets(head, self._entry.samples, first=stop, size=size, location=self.blob.location)
+        size, stop, config = self._entry.raw.size, 4 * (self._entry.samples + 2), self._entry.config
+        # The shard's own header comes with the offsets: its length is that of the index's, or nearly.
+        head = ranged(self.blob, 0, min(stop + len(config.header()) + _SLACK, size))
+        found = offsets(head[:stop], self._entry.samples, first=stop, size=size, location=self.blob.location)
+        if self._verify:
+            first = min(int(found[0]), stop + HEADER_BYTES)
+            header = head[stop:first] if first <= len(head) else ranged(self.blob, stop, first)
+            agreed(header, config, location=self.blob.location)
+        return found
 
     def arrays(self, columns: Sequence[str], buffer: NDArray[np.uint8], starts: Ints, stops: Ints, /) -> list[pa.Array]:
         """See `Records`."""
@@ -118,7 +127,7 @@ class Records:
         except SeqlakeError:
             raise
         except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError, struct.error) as error:
-            raise SampleError(str(error), column=name) from error
+            raise SampleError(str(error), column=name, unheld=isinstance(error, UnheldError)) from error
         return found
 
     def spans(self, column: str, buffer: NDArray[np.uint8], starts: Ints, stops: Ints, /) -> tuple[Ints, Ints] | None:

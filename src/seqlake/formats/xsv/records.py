@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from seqlake.errors import CorruptFileError
 from seqlake.formats._streaming.cells import CellError, Cells, binary, fixed
 from seqlake.formats._streaming.records import SampleError, cell_arrays
 from seqlake.formats._streaming.split import SplitRecords, columns, learn
@@ -27,8 +28,23 @@ class Records(SplitRecords):
 
     @property
     def _first(self) -> int:
+        return len(self._header)
+
+    @property
+    def _header(self) -> bytes:
         config = self._entry.config
-        return len((config.separator.join(config.names) + config.newline).encode())
+        return (config.separator.join(config.names) + config.newline).encode()
+
+    def _agreed(self) -> None:
+        view = self.blob.view()
+        if view is not None and view[: self._first] != self._header:
+            location = self.blob.location
+            raise CorruptFileError(
+                f"{location}: the index names the columns {self.names}, its first line is "
+                f"{bytes(view[: self._first])!r}.",
+                path=location,
+                hint="One of the two is damaged, or of another dataset. verify=False believes the index.",
+            )
 
     def arrays(self, columns: Sequence[str], buffer: NDArray[np.uint8], starts: Ints, stops: Ints, /) -> list[pa.Array]:
         """See `Records`."""
