@@ -39,7 +39,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """A column of a side shard, whose rows stand in the shard's order."""
+    """A column of a side shard, whose rows stand in the shard's order; the file must have it."""
 
     shard: Shard
     name: str
@@ -127,8 +127,14 @@ class ColumnsReader:
         if holds is not None and holds(source.name):  # known without asking the file
             return reader, source.name
         known = getattr(reader, "schema", None)
-        absent = known is not None and source.name not in known.names
-        return Constant(None) if absent else (reader, source.name)
+        if known is None or source.name in known.names:
+            return reader, source.name
+        if isinstance(source, Beside):
+            raise DamagedTableError(
+                f"Expected the column {source.name!r} in side shard {source.shard.key}, found {known.names}.",
+                hint="Its bytes are not those that were committed; restore the file from a copy.",
+            )
+        return Constant(None)
 
     def _side(self, shard: Shard) -> ShardReader:
         if shard.key not in self._beside:
@@ -137,7 +143,14 @@ class ColumnsReader:
                     f"Expected {self._shown.rows} rows in side shard {shard.key}, found {shard.rows}: "
                     "it does not belong to this shard. Restore the table's files from a copy."
                 )
-            self._beside[shard.key] = shard.open()
+            reader = shard.open()
+            held = getattr(reader, "rows", shard.rows)
+            if held != shard.rows:
+                raise DamagedTableError(
+                    f"Expected {shard.rows} rows in side shard {shard.key}, found {held}.",
+                    hint="Its bytes are not those that were committed; restore the file from a copy.",
+                )
+            self._beside[shard.key] = reader
         return self._beside[shard.key]
 
     def batches(self, columns: Sequence[str], /, *, rows: Ints | None = None) -> Iterator[pa.RecordBatch]:

@@ -10,12 +10,10 @@ from seqlake.spec.schema import ID
 from seqlake.tables._lakes import types
 from seqlake.tables._lakes.shards import LakeBlob, bare_shard
 from seqlake.tables.standalone import indexes, names
-from seqlake.tables.standalone.shards import file_columns
+from seqlake.tables.standalone.shards import own_texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    import pyarrow as pa
 
     from seqlake.tables._lakes.engine import LakeFile, LakeState
     from seqlake.tables._lakes.shelf import Shelf
@@ -59,13 +57,7 @@ def named_files(shelf: Shelf, file: LakeFile, /) -> Iterator[Copied]:
     """Our copied-in files that the rows of a shard name: other clients rewrite shards, and the paths stay."""
     # By the columns that it holds, not those of a version: others, or none, may name the files.
     shard = bare_shard(shelf.store, file, storage=shelf.storage, index=None)
-    reader = shard.open()
-    try:
-        held: pa.Schema = reader.schema
-        columns = bytes(held.serialize())
-    finally:
-        reader.close()
-    for text in sorted(file_columns(shard, columns)):
+    for text in sorted(own_texts(shard)):
         if names.copied_owner(text) is not None:
             with suppress(OSError):
                 yield Copied(path=text, size=shelf.store.blob(text).size, sha256="")

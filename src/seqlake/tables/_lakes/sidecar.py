@@ -130,10 +130,7 @@ class Sidecar:
 
     def _knows(self, file: LakeFile) -> bool:
         index = self._of.get(file.path)
-        if index is None:
-            return False
-        rows, nbytes = index.counts(file.path)
-        return rows == file.rows and nbytes == file.nbytes
+        return index is not None and index.knows(file.path, rows=file.rows, nbytes=file.nbytes)
 
     def _load_above(self) -> str:
         """Take in what is merged last, and return the path of the ground."""

@@ -39,6 +39,7 @@ def _first_version(log: Log, make: Callable[[str], Record]) -> Record:
         make: From the transaction, the record; stages what it needs.
     """
     store = log.store
+    log.refuse_holes()
     transaction = announce(store, -1)
     try:
         with all_or_nothing(log, transaction):

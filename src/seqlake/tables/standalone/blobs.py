@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import weakref
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
 
 from seqlake.errors import DamagedTableError, VersionNotFoundError
 from seqlake.tables.standalone.log import Log, root_of
@@ -154,3 +158,63 @@ class PlacedBlob:
             path=log.root,
             hint="Restore the file, or go back with `seqlake rollback` to a version without it.",
         )
+
+
+class SealedBlob:
+    """A small file that the log knows by its SHA-256: read whole and compared before any of it is used.
+
+    Args:
+        blob: Its bytes, wherever they are.
+        sha256: What the log says.
+    """
+
+    def __init__(self, blob: Blob, sha256: str, /) -> None:
+        self._blob = blob
+        self._sha256 = sha256
+        self._proved: weakref.ref[memoryview] | None = None  # what readers let go of is not kept here
+
+    def __repr__(self) -> str:
+        return f"SealedBlob({self._blob!r})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_proved": None}  # what others read is compared anew
+
+    @property
+    def location(self) -> str:
+        """Where it was found."""
+        return self._blob.location
+
+    @property
+    def size(self) -> int:
+        """Its size, from the log."""
+        return self._blob.size
+
+    @property
+    def token(self) -> str:
+        """The token of the bytes that were found."""
+        return self._blob.token
+
+    def view(self) -> memoryview:
+        """All of it.
+
+        Raises:
+            DamagedTableError: It has other bytes than were committed.
+        """
+        proved = None if self._proved is None else self._proved()
+        found = self._blob.view() or proved
+        if found is None:
+            (found,) = self._blob.ranges(np.array([0], np.int64), np.array([self.size], np.int64))
+        if found is not proved:
+            if hashlib.sha256(found).hexdigest() != self._sha256:
+                raise DamagedTableError(
+                    f"{self.location} has other bytes than were committed.",
+                    path=self.location,
+                    hint="Restore the file from a copy, or go back with `seqlake rollback` to a version without it.",
+                )
+            self._proved = weakref.ref(found)
+        return found
+
+    def ranges(self, starts: Ints, stops: Ints, /) -> list[memoryview]:
+        """Parts of it."""
+        view = self.view()
+        return [view[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]

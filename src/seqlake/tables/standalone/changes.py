@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from dataclasses import dataclass, field, replace
@@ -195,9 +196,16 @@ def _sync(store: Store, files: Iterable[str], *, sides: bool) -> None:
 
 
 def _staged_side(store: Store, transaction: str, side: Side) -> SideEntry:
+    with Path(side.location).open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     path = _bring(store, side.location, names.SIDE, transaction)
-    columns = {column: column for column in side.columns}
-    return SideEntry(name=path.rpartition("/")[2], of=name_of(side.shard), columns=columns, nbytes=side.nbytes)
+    return SideEntry(
+        name=path.rpartition("/")[2],
+        of=name_of(side.shard),
+        columns={column: column for column in side.columns},
+        nbytes=side.nbytes,
+        sha256=sha256,
+    )
 
 
 def _entry(written: Written, transaction: str) -> Entry:

@@ -1,4 +1,4 @@
-"""What only the table can know is wrong: findings T501 to T512, and those of its shards' bytes."""
+"""What only the table can know is wrong: findings T501 to T515, and those of its shards' bytes."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ from seqlake.errors import DamagedTableError, SeqlakeError
 from seqlake.spec.findings import Finding
 from seqlake.tables.standalone import checkpoints, markers, names
 from seqlake.tables.standalone.adopting import strangers
-from seqlake.tables.standalone.indexes import MediaFile
+from seqlake.tables.standalone.indexes import IndexFile, MediaFile
 from seqlake.tables.standalone.log import Log, can_list, names_in, read
 from seqlake.tables.standalone.lookup import ShardIndex
 from seqlake.tables.standalone.publishing import metadata_is_behind, metadata_is_edited
-from seqlake.tables.standalone.shards import placed_blob
+from seqlake.tables.standalone.shards import placed_blob, placed_side, side_shard
 from seqlake.tables.standalone.state import EMPTY, fold
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from seqlake.protocols import Depth
+    from seqlake.tables.standalone.records import SideEntry
     from seqlake.tables.standalone.snapshot import Snapshot
+    from seqlake.tables.standalone.state import State
 
 
 def check(snapshot: Snapshot, depth: Depth, /) -> Iterator[Finding]:
@@ -33,6 +35,7 @@ def check(snapshot: Snapshot, depth: Depth, /) -> Iterator[Finding]:
         yield from _log(log)
         yield from _indexes(snapshot)
     if depth != "metadata":
+        yield from _side_bytes(snapshot)
         yield from _pages(snapshot)
     if depth in {"files", "decode"} and not snapshot.plain:
         yield from _files(snapshot)
@@ -41,22 +44,42 @@ def check(snapshot: Snapshot, depth: Depth, /) -> Iterator[Finding]:
 
 
 def _shards(snapshot: Snapshot) -> Iterator[Finding]:
-    """T501, T502: shards that are gone or have another size."""
-    state = snapshot.state
-    for entry in state.shards.values():
-        blob = placed_blob(snapshot.store, entry, version=state.version)
+    """T501, T502: shards and side shards that are gone or have another size."""
+    store, state = snapshot.store, snapshot.state
+    blobs = {names.data(e.name): placed_blob(store, e, version=state.version) for e in state.shards.values()}
+    for side in _sides(state):
+        blobs[f"{names.SIDE}/{side.name}"] = placed_side(store, side, version=state.version)
+    for path, blob in blobs.items():
         try:
             blob.place  # noqa: B018 - looks for it
         except DamagedTableError as error:
             code = "T502" if " bytes at " in error.message else "T501"
-            yield Finding(code=code, severity="error", message=str(error), location=names.data(entry.name))
-    for beside in state.sides.values():
-        for side in beside:
-            try:
-                snapshot.store.blob(f"{names.SIDE}/{side.name}")
-            except FileNotFoundError:
-                message = f"the columns {', '.join(side.columns)} of {side.of} lie in this file, which is gone"
-                yield Finding(code="T501", severity="error", message=message, location=f"{names.SIDE}/{side.name}")
+            yield Finding(code=code, severity="error", message=str(error), location=path)
+
+
+def _sides(state: State) -> list[SideEntry]:
+    return [side for beside in state.sides.values() for side in beside]
+
+
+def _side_bytes(snapshot: Snapshot) -> Iterator[Finding]:
+    """T515: side shards that have other bytes than were committed, or not what the log promises."""
+    state = snapshot.state
+    for side in _sides(state):
+        rows, why = state.shards[side.of].rows, ""
+        try:
+            placed_side(snapshot.store, side, version=state.version).place  # noqa: B018 - looks for it
+            reader = side_shard(snapshot.store, side, rows=rows, version=state.version).open()
+            absent = set(side.columns.values()) - set(reader.schema.names)
+            if absent or reader.rows != rows:
+                why = f"expected {rows} rows and the columns {', '.join(side.columns.values())}, found {reader.rows} "
+                why += f"rows and {', '.join(reader.schema.names)}"
+        except DamagedTableError as error:
+            why = "" if "was found " in error.message else str(error)  # T501 and T502 say so
+        except SeqlakeError as error:
+            why = str(error)
+        if why:
+            message = f"{', '.join(side.columns)} of {side.of}: {why}"
+            yield Finding(code="T515", severity="error", message=message, location=f"{names.SIDE}/{side.name}")
 
 
 def _surroundings(log: Log) -> Iterator[Finding]:
@@ -96,29 +119,36 @@ def _surroundings(log: Log) -> Iterator[Finding]:
 
 
 def _log(log: Log) -> Iterator[Finding]:
-    """T508: checkpoints that do not say what the log says."""
+    """T508, T514: checkpoints that do not say what the log says, and a log that is not whole."""
     numbers = set(log.checkpoint_numbers())
-    if not numbers:
-        return
     state = EMPTY
-    for record in log.records(0, log.newest().version):
-        state = fold(state, [record])
-        if record.version in numbers:
-            path = names.checkpoint(record.version)
-            try:
-                found = checkpoints.decode(read(log.store, path) or b"", version=record.version, path=path)
-                why = "" if found.same_table(state) else "it differs from the versions before it"
-            except SeqlakeError as error:
-                why = str(error)
-            if why:
-                message = f"{why}; it is derived: remove it, and it will be made again"
-                yield Finding(code="T508", severity="error", message=message, location=path)
+    try:
+        log.refuse_holes()
+        for record in log.records(0, log.newest().version):
+            state = fold(state, [record])
+            if record.version in numbers:
+                yield from _checkpoint(log, state)
+    except DamagedTableError as error:
+        place = names.version(state.version + 1)
+        yield Finding(code="T514", severity="error", message=str(error), location=place)
+
+
+def _checkpoint(log: Log, state: State) -> Iterator[Finding]:
+    path = names.checkpoint(state.version)
+    try:
+        found = checkpoints.decode(read(log.store, path) or b"", version=state.version, path=path)
+        why = "" if found.same_table(state) else "it differs from the versions before it"
+    except SeqlakeError as error:
+        why = "" if checkpoints.is_unsealed(read(log.store, path) or b"") else str(error)
+    if why:
+        message = f"{why}; it is derived: remove it, and it will be made again"
+        yield Finding(code="T508", severity="error", message=message, location=path)
 
 
 def _indexes(snapshot: Snapshot) -> Iterator[Finding]:
-    """T509: shards whose ids and lengths have to be read from the shard itself."""
-    state = snapshot.state
-    found = ShardIndex(snapshot.store).find(state)
+    """T509, T513: shards that have to be asked themselves, and index files that changed since they were written."""
+    state, store = snapshot.state, snapshot.store
+    found = ShardIndex(store).find(state, unsealed=True)
     for entry in state.shards.values():
         if entry.name not in found:
             yield Finding(
@@ -127,6 +157,17 @@ def _indexes(snapshot: Snapshot) -> Iterator[Finding]:
                 message="no index file knows this shard, so that opening it for writing reads its ids",
                 location=names.data(entry.name),
             )
+    for path in (f"{names.INDEX}/{name}" for name in names_in(store, names.INDEX) if names.index_owner(name)):
+        data = read(store, path)
+        try:
+            file = None if data is None else IndexFile.decode(data, path=path)
+            damaged = [] if file is None else [name for name in file if file.standing(name) == "damaged"]
+            why = f"what it says of {', '.join(damaged[:3])} changed after it was written" if damaged else ""
+        except DamagedTableError as error:
+            why = error.message
+        if why:
+            message = f"{why}; the shards themselves are asked, and no file is removed that they name"
+            yield Finding(code="T513", severity="warning", message=message, location=path)
 
 
 def _media(snapshot: Snapshot) -> Iterator[Finding]:
@@ -134,9 +175,12 @@ def _media(snapshot: Snapshot) -> Iterator[Finding]:
     for name in names_in(snapshot.store, names.MEDIA):
         path = f"{names.MEDIA}/{name}"
         try:
-            MediaFile.decode(read(snapshot.store, path) or b"", path=path)
+            damaged = MediaFile.decode(read(snapshot.store, path) or b"", path=path).damaged()
+            why = f"The packet index of {', '.join(damaged[:3])} changed after it was written." if damaged else ""
         except DamagedTableError as error:
-            message = f"{error.message} Its videos are indexed when they are opened; remove it"
+            why = error.message
+        if why:
+            message = f"{why} Its videos are indexed when they are opened; remove it"
             yield Finding(code="T511", severity="note", message=message, location=path)
 
 
@@ -165,7 +209,7 @@ def _pages(snapshot: Snapshot) -> Iterator[Finding]:
 
 def _files(snapshot: Snapshot) -> Iterator[Finding]:
     """T510: copied-in files that are gone or have another size; T512: other files that have another size."""
-    for name, rows in ShardIndex(snapshot.store).find(snapshot.state).items():
+    for name, rows in ShardIndex(snapshot.store).find(snapshot.state, unsealed=True).items():
         for file in rows.files(name):
             try:
                 size = snapshot.store.blob(file.path).size

@@ -1,9 +1,14 @@
-"""A checkpoint: the state at one version as an Arrow file, so that opening does not read the whole log."""
+"""A checkpoint: the state at one version as an Arrow file, so that opening does not read the whole log.
+
+Its digest is that of the whole file with the digest's own digits, which stand in the schema metadata, set to zero.
+"""
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
+import secrets
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -11,11 +16,14 @@ import pyarrow as pa
 from seqlake.tables.standalone import names
 from seqlake.tables.standalone.records import (
     FORMAT,
+    UNSEALED,
     Entry,
     damaged,
     encode_side,
+    parse_schema,
     parse_side,
     parse_time,
+    refuse_requirements,
     refuse_unknown_format,
     stamp,
 )
@@ -27,6 +35,12 @@ if TYPE_CHECKING:
 EVERY_VERSIONS = 64
 EVERY_ENTRIES = 10_000
 _KEY = b"seqlake"
+_BLANK = b"0" * 64
+# What pyarrow, json and wrong types raise on bytes of somebody else.
+_DAMAGE = (
+    *(pa.ArrowException, OSError, KeyError, TypeError, ValueError, AttributeError),
+    *(RecursionError, OverflowError, MemoryError),
+)
 _COLUMNS = pa.schema(
     [
         pa.field("name", pa.string(), nullable=False),
@@ -46,6 +60,7 @@ def due(state: State) -> bool:
 
 def encode(state: State, *, index: str) -> bytes:
     """The bytes of the checkpoint of this state; `index` names its index file."""
+    here = secrets.token_hex(32)  # where the digest will stand: digits that stand nowhere else
     rest = {
         "format": FORMAT,
         "version": state.version,
@@ -58,6 +73,9 @@ def encode(state: State, *, index: str) -> bytes:
         "oldest": state.oldest,
         "side": [encode_side(side) for beside in state.sides.values() for side in beside],
         "index": index,
+        "requires": sorted(state.requires),
+        "record": [state.format, state.digest],
+        "digest": here,
     }
     entries = list(state.shards.values())
     batch = pa.record_batch(
@@ -74,7 +92,12 @@ def encode(state: State, *, index: str) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_file(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         writer.write_batch(batch)
-    return bytes(memoryview(sink.getvalue()))
+    data = bytes(memoryview(sink.getvalue()))
+    return data.replace(here.encode(), _digest(data, here).encode())
+
+
+def _digest(data: bytes, digits: str) -> str:
+    return hashlib.sha256(data.replace(digits.encode(), _BLANK)).hexdigest()
 
 
 def decode(data: bytes | memoryview, /, *, version: int, path: str) -> State:
@@ -86,20 +109,39 @@ def decode(data: bytes | memoryview, /, *, version: int, path: str) -> State:
         path: Where it lies, for messages.
 
     Raises:
-        UnsupportedVersionError: A `format` that this package does not know.
-        DamagedTableError: Anything else than a checkpoint of ours; readers go on without it.
+        UnsupportedVersionError: A `format`, or something it requires, that this package does not know.
+        DamagedTableError: Anything else than a checkpoint of ours, or one without a digest, as older releases wrote
+            them: readers go on without it.
     """
     try:
-        with pa.ipc.open_file(pa.py_buffer(data)) as reader:
-            table = reader.read_all()
+        reader = pa.ipc.open_file(pa.py_buffer(data))
         rest = json.loads((reader.schema.metadata or {})[_KEY])
-    except (pa.ArrowException, KeyError, ValueError, OSError) as error:
+    except _DAMAGE as error:
         raise damaged(path, f"it is not a checkpoint ({error})") from error
-    refuse_unknown_format(rest.get("format") if isinstance(rest, dict) else None, path=path)
+    if not isinstance(rest, dict):
+        raise damaged(path, "it is not a checkpoint")
+    if refuse_unknown_format(rest.get("format"), path=path) == UNSEALED:
+        raise damaged(path, "it is of a release whose checkpoints had no digest")
+    _compare(data, rest.get("digest"), path=path)  # before anything is decompressed
+    refuse_requirements(rest.get("requires", []), path=path)
     try:
-        return _state(table, rest, version)
-    except (pa.ArrowException, KeyError, TypeError, ValueError) as error:
+        return _state(reader.read_all(), rest, version)
+    except _DAMAGE as error:
         raise damaged(path, f"{type(error).__name__}: {error}") from error
+
+
+def is_unsealed(data: bytes | memoryview, /) -> bool:
+    """Whether this is a checkpoint of a release whose checkpoints had no digest; nobody reads it any more."""
+    try:
+        rest = json.loads((pa.ipc.open_file(pa.py_buffer(data)).schema.metadata or {})[_KEY])
+        return bool(rest["format"] == UNSEALED)
+    except _DAMAGE:
+        return False
+
+
+def _compare(data: bytes | memoryview, digest: object, *, path: str) -> None:
+    if not isinstance(digest, str) or len(digest) != len(_BLANK) or _digest(bytes(data), digest) != digest:
+        raise damaged(path, "its bytes are not those that its digest was made of")
 
 
 def _state(table: pa.Table, rest: dict[str, Any], version: int) -> State:
@@ -124,6 +166,7 @@ def _state(table: pa.Table, rest: dict[str, Any], version: int) -> State:
             raise ValueError(f"a shard was expected, found {entry!r}")
     if len(shards) != table.num_rows:
         raise ValueError("a shard stands there twice")
+    record = rest["record"]
     sides: dict[str, tuple[SideEntry, ...]] = {}
     for item in rest["side"]:
         side = parse_side(item)
@@ -135,11 +178,14 @@ def _state(table: pa.Table, rest: dict[str, Any], version: int) -> State:
         operation=rest["operation"],
         shards=shards,
         sides=sides,
-        schema=base64.b64decode(rest["schema"], validate=True),
+        schema=parse_schema(rest["schema"]) if rest["schema"] else b"",
         mixtrain=rest["mixtrain"],
         known=frozenset(rest["known"]),
         oldest=rest["oldest"],
         rows=sum(entry.rows for entry in shards.values()),
+        digest=record[1],
+        format=record[0],
+        requires=frozenset(rest.get("requires", ())),
         checkpoint=version,
         index=rest["index"],
     )

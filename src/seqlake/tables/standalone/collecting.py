@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from seqlake.errors import VersionNotFoundError
+from seqlake.errors import SeqlakeError, VersionNotFoundError
 from seqlake.tables.standalone import markers, names
 from seqlake.tables.standalone.changes import writer_name
 from seqlake.tables.standalone.committing import all_or_nothing, commit_version
@@ -13,6 +13,7 @@ from seqlake.tables.standalone.log import names_in
 from seqlake.tables.standalone.lookup import ShardIndex
 from seqlake.tables.standalone.publishing import move, recover, remove
 from seqlake.tables.standalone.records import Record
+from seqlake.tables.standalone.shards import bare_shard, own_texts
 from seqlake.tables.standalone.transactions import begin, end
 
 if TYPE_CHECKING:
@@ -210,32 +211,43 @@ def copied_files(log: Log, /) -> Iterator[tuple[str, int, Need]]:
     # Lists first, then markers, then the log: as a sweep does, and for its reasons.
     listed = list(log.store.list(names.FILES))
     alive = {marker.transaction for marker in markers.read_all(log.store)}
-    retained = _Retained.of(log)
-    found = ShardIndex(log.store).find(retained.newest, retained.shards.values())
-    needed = {file.path for name, rows in found.items() for file in rows.files(name)}
-    unknown = not retained.shards.keys() <= found.keys()  # a shard that no index file knows may name any file
+    needed = _named(log, _Retained.of(log))
     for path, size in listed:
         owner = names.copied_owner(path)
-        if path in needed:
+        if needed is not None and path in needed:
             yield path, size, "needed"
         elif owner is None:
             yield path, size, "stranger"
         elif owner in alive:
             yield path, size, "staged"
         else:
-            yield path, size, "needed" if unknown else "orphan"
+            yield path, size, "needed" if needed is None else "orphan"
+
+
+def _named(log: Log, retained: _Retained) -> set[str] | None:
+    """What retained shards name, every copied-in file among it; None where one cannot be asked: it may name any.
+
+    From the index files; a shard whose row is gone, changed or without a checksum is read itself.
+    """
+    index, entries = ShardIndex(log.store), list(retained.shards.values())
+    sound = index.find(retained.newest, entries)
+    known = index.find(retained.newest, entries, unsealed=True)
+    needed = {file.path for name, rows in known.items() for file in rows.files(name)}
+    for entry in entries:
+        if entry.name not in sound:
+            try:
+                needed |= own_texts(bare_shard(log.store, entry, version=retained.newest.version))
+            except (SeqlakeError, OSError):
+                return None
+    return needed
 
 
 def _derived(log: Log, listing: _Listing, alive: set[str], retained: _Retained) -> Iterator[str]:
     """Index files, packet indexes, copied-in files, checkpoints."""
-    index = ShardIndex(log.store)
-    found = index.find(retained.newest, retained.shards.values())
-    # A retained shard that no index file knows may name any file, so then no file is touched.
-    all_known = retained.shards.keys() <= found.keys()
-    needed = {file.path for name, rows in found.items() for file in rows.files(name)}
     adders = {entry.transaction for entry in retained.shards.values()}
-    owners = {names.copied_owner(path) for path in needed}
-    if all_known:
+    needed = _named(log, retained)
+    if needed is not None:
+        owners = {names.copied_owner(path) for path in needed}
         for path in listing[names.FILES]:
             owner = names.copied_owner(path)
             if owner is not None and owner not in alive and path not in needed:
@@ -245,9 +257,11 @@ def _derived(log: Log, listing: _Listing, alive: set[str], retained: _Retained) 
             if names.is_transaction(owner) and owner not in alive and owner not in owners:
                 yield f"{names.MEDIA}/{name}"
     numbers = [number for number in log.checkpoint_numbers() if number <= log.newest().version]
-    for number in numbers[:-1]:
-        yield names.checkpoint(number)
-    kept = log.index_of_checkpoint(numbers[-1]) if numbers else ""
+    usable = next((number for number in reversed(numbers) if log.index_of_checkpoint(number) is not None), None)
+    for number in numbers:
+        if number != usable:
+            yield names.checkpoint(number)
+    kept = None if usable is None else log.index_of_checkpoint(usable)
     for name in listing[names.INDEX]:
         owner = names.index_owner(name)
         if owner is None or owner in alive or name == kept:

@@ -68,7 +68,7 @@ def commit_version(
             if record.transaction == transaction:
                 return _durable(log, record)
         check_fence(transaction, since, path=log.root)
-        record = replace(propose(state, since), version=state.version + 1)
+        record = replace(propose(state, since), version=state.version + 1, previous=state.digest)
         if _create(log, record):
             return _durable(log, record)
         if time.monotonic() > deadline:

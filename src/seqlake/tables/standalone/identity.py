@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from seqlake.protocols import Copied
 from seqlake.shards.ids import pack, unpack
+from seqlake.tables.standalone import names
 from seqlake.tables.standalone.lookup import IdRuns, KeptPackets, load_ids
 from seqlake.tables.standalone.repeated import refuse_known, refuse_repeated
-from seqlake.tables.standalone.shards import bare_shard, file_columns
+from seqlake.tables.standalone.shards import bare_shard, file_columns, own_texts
 from seqlake.tables.standalone.state import columns_of, physical
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from seqlake.protocols import Copied, Ints
+    from seqlake.protocols import Ints
     from seqlake.tables.standalone.log import Log
     from seqlake.tables.standalone.lookup import ShardIndex
     from seqlake.tables.standalone.records import Entry
@@ -104,9 +106,7 @@ class Identity:
         Without this a collection would take the files of rows that were only rewritten.
         """
         leaving = [parent.shards[name] for name in removed if name in parent.shards]
-        files = {
-            file.path: file for name, index in self.index.find(parent, leaving).items() for file in index.files(name)
-        }
+        files = self._files_of(parent, leaving)
         if not files:
             return {}
         carried: dict[str, list[Copied]] = {}
@@ -114,6 +114,26 @@ class Identity:
             texts = file_columns(bare_shard(self._log.store, entry, version=parent.version), schema)
             carried[entry.name] = [files[text] for text in sorted(texts & files.keys())]
         return carried
+
+    def _files_of(self, parent: State, leaving: Sequence[Entry]) -> dict[str, Copied]:
+        """The copied-in files that these shards name: from the index, or read from the shards where it is no help."""
+        known = self.index.find(parent, leaving, unsealed=True)
+        files = {file.path: file for name, index in known.items() for file in index.files(name)}
+        sound = self.index.find(parent, leaving)
+        for entry in leaving:
+            if entry.name not in sound:
+                for text in own_texts(bare_shard(self._log.store, entry, version=parent.version)):
+                    if names.copied_owner(text) is not None:
+                        files |= self._seen(text, files.get(text))
+        return files
+
+    def _seen(self, path: str, told: Copied | None) -> dict[str, Copied]:
+        """A copied-in file as it lies there; nothing where it is gone. What was told of it holds if its size is so."""
+        try:
+            size = self._log.store.blob(path).size
+        except OSError:
+            return {}
+        return {path: told if told is not None and told.size == size else Copied(path=path, size=size, sha256="")}
 
     def check_new(self, added: Sequence[tuple[Entry, bytes]], /) -> None:
         """Refuse ids that stand twice among new shards.

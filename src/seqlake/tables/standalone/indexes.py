@@ -1,20 +1,29 @@
-"""Index files: what a table knows of each shard without opening it: ids, offsets, copied-in files, references."""
+"""Index files: what a table knows of each shard without opening it: ids, offsets, copied-in files, references.
+
+Each row holds a checksum of all that it says, compared when the row is first used: an index file may be large, and is
+mapped. A row that is not as it was written is not used; what the shard says counts.
+"""
 
 from __future__ import annotations
 
 import json
 import zlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
+from seqlake.files.checksums import crc32
 from seqlake.protocols import Copied
 from seqlake.tables.standalone import names
 from seqlake.tables.standalone.records import damaged
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
+
+Standing: TypeAlias = Literal["sound", "unsealed", "damaged"]
+"""Of a row: as it was written; without a checksum, as older releases wrote it; changed since."""
 
 _FILE = pa.struct([("path", pa.string()), ("size", pa.int64()), ("sha256", pa.string())])
 _REFERENCE = pa.struct([("path", pa.string()), ("size", pa.int64()), ("etag", pa.string())])
@@ -30,6 +39,8 @@ _COLUMNS = pa.schema(
     ]
 )
 _TEXTS = pa.field("texts", pa.binary(), nullable=False)  # optional: lakes keep the ids themselves, too
+_CHECKSUM = pa.field("checksum", pa.uint32(), nullable=False)  # older releases wrote none
+_DAMAGE = (pa.ArrowException, KeyError, OSError, ValueError, TypeError, OverflowError, MemoryError)
 _MEDIA = pa.schema(
     [
         pa.field("path", pa.string(), nullable=False),
@@ -101,7 +112,7 @@ def encode(rows: Iterable[IndexRow], /) -> bytes:
     )
     if any(row.texts for row in listed):
         batch = batch.append_column(_TEXTS, pa.array([row.texts for row in listed], pa.binary()))
-    return _to_file(batch)
+    return _to_file(_with_checksums(batch))
 
 
 def encode_media(files: Iterable[Copied], /) -> bytes | None:
@@ -112,15 +123,114 @@ def encode_media(files: Iterable[Copied], /) -> bytes | None:
         return None
     paths, streams, packets = zip(*rows, strict=True)
     arrays = [pa.array(paths, pa.string()), pa.array(streams, pa.int32()), pa.array(packets, pa.binary())]
-    return _to_file(pa.record_batch(arrays, schema=_MEDIA))
+    return _to_file(_with_checksums(pa.record_batch(arrays, schema=_MEDIA)))
+
+
+class _Rows:
+    """The rows of an Arrow file whose columns are known, each looked at when it is first used."""
+
+    def __init__(self, columns: Mapping[str, pa.Array], checksums: pa.Array | None) -> None:
+        self._columns = columns
+        self._checksums = checksums
+        self._standing: dict[int, Standing] = {}
+
+    @classmethod
+    def read(cls, data: bytes | memoryview, schema: pa.Schema, /, *, optional: pa.Field | None = None) -> _Rows:
+        """All rows; raises one of `_DAMAGE` where they are none."""
+        with pa.ipc.open_file(pa.py_buffer(data)) as reader:
+            table = reader.read_all()
+        for field in (optional, _CHECKSUM):
+            if field is not None and field.name in table.column_names:
+                schema = schema.append(field)
+        if not table.schema.equals(schema):
+            table = table.select(schema.names).cast(schema)
+        table.validate(full=True)
+        columns = {name: _one_chunk(table.column(name)) for name in schema.names}
+        return cls(columns, columns.pop(_CHECKSUM.name, None))
+
+    def __contains__(self, column: str) -> bool:
+        return column in self._columns
+
+    def __getitem__(self, column: str) -> pa.Array:
+        return self._columns[column]
+
+    def standing(self, at: int) -> Standing:
+        """Whether a row is as it was written."""
+        if at not in self._standing:
+            self._standing[at] = self._compared(at)
+        return self._standing[at]
+
+    def _compared(self, at: int) -> Standing:
+        try:
+            found = _checksum(self._columns, at)
+        except _DAMAGE:
+            return "damaged"
+        if self._checksums is None:
+            return "unsealed"
+        return "sound" if found == self._checksums[at].as_py() else "damaged"
+
+
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _with_checksums(batch: pa.RecordBatch) -> pa.RecordBatch:
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    found = [_checksum(columns, at) for at in range(batch.num_rows)]
+    return batch.append_column(_CHECKSUM, pa.array(found, pa.uint32()))
+
+
+def _checksum(columns: Mapping[str, pa.Array], at: int) -> int:
+    """CRC-32 of all that a row says, as `docs/reference/commits.md` lays it out.
+
+    Raises:
+        ValueError: It says null.
+    """
+    found = 0
+    for array in columns.values():
+        cell = array[at]
+        if not cell.is_valid:
+            raise ValueError("null where a value was expected")
+        if pa.types.is_list(array.type):
+            parts = _list_bytes(cell.values)
+        elif pa.types.is_integer(array.type):
+            parts = [cell.as_py().to_bytes(8, "little", signed=True)]
+        else:
+            data = cell.as_buffer()
+            parts = [data.size.to_bytes(8, "little"), data]
+        for part in parts:
+            found = crc32(part, found)
+    return found
+
+
+def _list_bytes(values: pa.StructArray) -> list[bytes | pa.Buffer]:
+    """How many structs, then field by field: numbers; or the lengths of texts, and all texts."""
+    count = len(values)
+    parts: list[bytes | pa.Buffer] = [count.to_bytes(8, "little")]
+    for number in range(values.type.num_fields):
+        array = values.field(number)
+        if values.null_count or array.null_count:
+            raise ValueError("null where a value was expected")
+        if not count:
+            continue
+        _, first, *rest = array.buffers()
+        if not rest:
+            parts.append(first[array.offset * 8 : (array.offset + count) * 8])
+            continue
+        offsets = np.frombuffer(first, "<i4", count + 1, array.offset * 4)
+        parts += [
+            np.diff(offsets).astype("<i4").tobytes(),
+            b"" if rest[0] is None else rest[0][offsets[0] : offsets[-1]],
+        ]
+    return parts
 
 
 class MediaFile:
     """The packet indexes of one transaction's videos, in memory or mapped."""
 
-    def __init__(self, packets: pa.ChunkedArray, rows: dict[str, dict[int, int]]) -> None:
-        self._packets = packets
+    def __init__(self, rows: _Rows | None, at: dict[str, dict[int, int]]) -> None:
         self._rows = rows
+        self._at = at
 
     @classmethod
     def decode(cls, data: bytes | memoryview, /, *, path: str) -> MediaFile:
@@ -130,25 +240,36 @@ class MediaFile:
             DamagedTableError: It is something else.
         """
         try:
-            with pa.ipc.open_file(pa.py_buffer(data)) as reader:
-                table = reader.read_all().select(_MEDIA.names).cast(_MEDIA)
-            table.validate(full=True)
-            rows: dict[str, dict[int, int]] = {}
-            named = zip(table.column("path").to_pylist(), table.column("stream").to_pylist(), strict=True)
+            rows = _Rows.read(data, _MEDIA)
+            found: dict[str, dict[int, int]] = {}
+            named = zip(rows["path"].to_pylist(), rows["stream"].to_pylist(), strict=True)
             for row, (name, stream) in enumerate(named):
-                rows.setdefault(name, {})[stream] = row
-        except (pa.ArrowException, KeyError, OSError) as error:
+                found.setdefault(name, {})[stream] = row
+        except _DAMAGE as error:
             raise damaged(path, f"it does not hold packet indexes ({error})") from error
-        return cls(table.column("packets"), rows)
+        return cls(rows, found)
 
     @classmethod
     def empty(cls) -> MediaFile:
         """What stands for a file that is not there: a transaction without videos."""
-        return cls(pa.chunked_array([], pa.binary()), {})
+        return cls(None, {})
 
     def packets(self, path: str, /) -> dict[int, bytes]:
-        """The packet index of each video stream of a file; empty where none is kept."""
-        return {stream: self._packets[row].as_py() for stream, row in self._rows.get(path, {}).items()}
+        """The packet index of each video stream of a file; empty where none is kept as it was written."""
+        return {
+            stream: self._rows["packets"][row].as_py()
+            for stream, row in self._at.get(path, {}).items()
+            if self._rows is not None and self._rows.standing(row) != "damaged"
+        }
+
+    def damaged(self) -> list[str]:
+        """The files whose packet indexes changed since they were written."""
+        rows = self._rows
+        if rows is None:
+            return []
+        return [
+            str(path) for path, at in self._at.items() if any(rows.standing(row) == "damaged" for row in at.values())
+        ]
 
 
 def _to_file(batch: pa.RecordBatch) -> bytes:
@@ -161,8 +282,8 @@ def _to_file(batch: pa.RecordBatch) -> bytes:
 class IndexFile:
     """An index file in memory or mapped; rows are made when they are asked for."""
 
-    def __init__(self, table: pa.Table, by_name: dict[str, int]) -> None:
-        self._table = table
+    def __init__(self, rows: _Rows, by_name: dict[str, int]) -> None:
+        self._rows = rows
         self._by_name = by_name
 
     @classmethod
@@ -173,23 +294,34 @@ class IndexFile:
             DamagedTableError: It is none.
         """
         try:
-            with pa.ipc.open_file(pa.py_buffer(data)) as reader:
-                table = reader.read_all()
-            texts = _TEXTS.name in table.column_names
-            wanted = _COLUMNS.append(_TEXTS) if texts else _COLUMNS
-            if not table.schema.equals(wanted):
-                table = table.select(wanted.names).cast(wanted)
-            table.validate(full=True)
-            by_name = {name: row for row, name in enumerate(table.column("shard").to_pylist())}
-        except (pa.ArrowException, KeyError, OSError) as error:
+            rows = _Rows.read(data, _COLUMNS, optional=_TEXTS)
+            by_name = {name: row for row, name in enumerate(rows["shard"].to_pylist()) if name is not None}
+        except _DAMAGE as error:
             raise damaged(path, f"it is not an index file ({error})") from error
-        return cls(table, by_name)
+        return cls(rows, by_name)
 
     def __contains__(self, name: str) -> bool:
         return name in self._by_name
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._by_name)
+
+    def standing(self, name: str, /) -> Standing:
+        """Whether the row of a shard is as it was written; what a damaged one says means nothing."""
+        return self._rows.standing(self._by_name[name])
+
+    def knows(self, name: str, /, *, rows: int, nbytes: int, unsealed: bool = False) -> bool:
+        """Whether the row of a shard may be believed: it is as it was written, and of the same shard.
+
+        Args:
+            name: The shard's.
+            rows: Its rows, as the table says.
+            nbytes: Its size.
+            unsealed: Whether a row without a checksum will do.
+        """
+        if name not in self._by_name or self.standing(name) not in ({"sound", "unsealed"} if unsealed else {"sound"}):
+            return False
+        return self.counts(name) == (rows, nbytes)
 
     def ids(self, name: str, /) -> memoryview:
         """The packed id hashes of a shard, as a view of the file."""
@@ -201,30 +333,30 @@ class IndexFile:
 
     def files(self, name: str, /) -> tuple[Copied, ...]:
         """The copied-in files that a shard's rows name; paths that leave the root are left out."""
-        found = self._table.column("files")[self._by_name[name]].as_py()
+        found = self._rows["files"][self._by_name[name]].as_py()
         return tuple(Copied(**item) for item in found if names.is_reference(item["path"]))
 
     def references(self, name: str, /) -> tuple[tuple[str, int, str], ...]:
         """The other files that a shard's rows name, as seen when it was written."""
-        found = self._table.column("references")[self._by_name[name]].as_py()
+        found = self._rows["references"][self._by_name[name]].as_py()
         return tuple((item["path"], item["size"], item["etag"]) for item in found)
 
     def texts(self, name: str, /) -> memoryview:
         """The ids of a shard as `pack_texts` made them; empty where they were not kept."""
-        return self._buffer(_TEXTS.name, name) if _TEXTS.name in self._table.column_names else memoryview(b"")
+        return self._buffer(_TEXTS.name, name) if _TEXTS.name in self._rows else memoryview(b"")
 
     def counts(self, name: str, /) -> tuple[int, int]:
         """The rows and bytes that a shard had when it was indexed."""
         at = self._by_name[name]
-        return int(self._table.column("rows")[at].as_py()), int(self._table.column("nbytes")[at].as_py())
+        return int(self._rows["rows"][at].as_py()), int(self._rows["nbytes"][at].as_py())
 
     def row(self, name: str, /) -> IndexRow:
         """All that the file says of a shard."""
-        at = self._by_name[name]
+        rows, nbytes = self.counts(name)
         return IndexRow(
             shard=name,
-            rows=self._table.column("rows")[at].as_py(),
-            nbytes=self._table.column("nbytes")[at].as_py(),
+            rows=rows,
+            nbytes=nbytes,
             ids=self.ids(name),
             index=self.offsets(name),
             files=self.files(name),
@@ -232,10 +364,5 @@ class IndexFile:
             texts=self.texts(name),
         )
 
-    def all_files(self) -> set[str]:
-        """The paths of all copied-in files that any of its shards names."""
-        lists: Sequence[list[dict[str, str]]] = self._table.column("files").to_pylist()
-        return {item["path"] for items in lists for item in items}
-
     def _buffer(self, column: str, name: str) -> memoryview:
-        return memoryview(self._table.column(column)[self._by_name[name]].as_buffer())
+        return memoryview(self._rows[column][self._by_name[name]].as_buffer())

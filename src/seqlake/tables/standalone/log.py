@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 PARALLEL = 16
 _REMEMBERED = 1024
 _TRIES = 10
+_BEYOND = 8  # numbers above the newest version that are looked at for what lies behind a gap
 
 
 def root_of(store: Store, /) -> str:
@@ -67,6 +68,14 @@ def read_many(store: Store, paths: Sequence[str], /) -> list[bytes | None]:
         return list(pool.map(lambda path: read(store, path), paths))
 
 
+def has_file(store: Store, path: str, /) -> bool:
+    """Whether a file is there."""
+    try:
+        return store.blob(path).size >= 0
+    except FileNotFoundError:
+        return False
+
+
 def names_in(store: Store, folder: str, /, *, after: str = "") -> list[str]:
     """The names of the files that lie directly in a folder, sorted."""
     start = f"{folder}/{after}" if after else ""
@@ -89,6 +98,7 @@ class Log:
         self._hint: bytes | None = None  # as it was when somebody asked whether a dataset is there
         self._records: dict[int, Record] = {}
         self._lock = RLock()  # threads may share a table
+        self._is_whole = False
         self.in_doubt: set[str] = set()
 
     def is_there(self) -> bool:
@@ -170,11 +180,7 @@ class Log:
             wanted = [number for number in range(first, last + 1) if number not in self._records]
             for number, data in zip(wanted, read_many(self.store, [names.version(n) for n in wanted]), strict=True):
                 if data is None:
-                    raise DamagedTableError(
-                        f"{names.version(number)} is gone from {self.root}.",
-                        path=self.root,
-                        hint="The log never shrinks by itself; restore the file from a copy.",
-                    )
+                    raise self._gone(number)
                 self._remember(data, number)
             found = [self._records[number] for number in range(first, last + 1)]
             for number in list(self._records)[:-_REMEMBERED]:
@@ -199,10 +205,10 @@ class Log:
         found = (names.checkpoint_number(name) for name in names_in(self.store, names.CHECKPOINTS))
         return sorted(number for number in found if number is not None)
 
-    def index_of_checkpoint(self, number: int, /) -> str:
-        """The name of a checkpoint's index file; empty where the checkpoint cannot be used."""
+    def index_of_checkpoint(self, number: int, /) -> str | None:
+        """The name of a checkpoint's index file; None where the checkpoint cannot be used."""
         state = self._load(number)
-        return "" if state is None else state.index
+        return None if state is None else state.index
 
     def _remember(self, data: bytes, number: int) -> Record:
         record = parse(data, version=number, path=names.version(number))
@@ -223,11 +229,44 @@ class Log:
             known = self._records.get(number)
             if known is None:
                 data = read(self.store, names.version(number))
+                if data is None and self._is_hole(number):
+                    data = read(self.store, names.version(number))  # two rivals may have come meanwhile
+                    if data is None:
+                        raise self._gone(number)
                 if data is None:
                     return
                 known = self._remember(data, number)
             yield known
             number += 1
+
+    def _is_hole(self, number: int) -> bool:
+        """Whether a version lies a few numbers above one that is absent; on disk, where looking costs nothing."""
+        if not on_disk(self.store):
+            return False
+        return any(has_file(self.store, names.version(number + above)) for above in range(1, _BEYOND + 1))
+
+    def refuse_holes(self) -> None:
+        """List the log, once, for a version above a gap however wide: the next commit would go into the gap.
+
+        Where the log is listed to be read, nothing more is asked.
+
+        Raises:
+            DamagedTableError: There is one.
+        """
+        if self._is_whole or self._is_listed or not can_list(self.store):
+            return
+        numbers = [n for name in names_in(self.store, names.VERSIONS) if (n := names.version_number(name)) is not None]
+        newest = self.newest().version  # read after the listing, so that what rivals add is no gap
+        if max(numbers, default=-1) > newest:
+            raise self._gone(newest + 1)
+        self._is_whole = True
+
+    def _gone(self, number: int) -> DamagedTableError:
+        return DamagedTableError(
+            f"{names.version(number)} is gone from {self.root}, and later versions are there.",
+            path=self.root,
+            hint="The log never shrinks by itself; restore the file from a copy.",
+        )
 
     @property
     def _is_listed(self) -> bool:
@@ -265,10 +304,8 @@ class Log:
             return None
         try:
             return checkpoints.decode(data, version=number, path=names.checkpoint(number))
-        except UnsupportedVersionError:
-            raise
-        except DamagedTableError:
-            return None  # It is derived; `check` reports it.
+        except (DamagedTableError, UnsupportedVersionError):
+            return None  # It is derived: the log is read, which refuses what is too new. `check` reports it.
 
 
 def touched(records: Iterable[Record], /) -> list[str]:

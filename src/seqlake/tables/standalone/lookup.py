@@ -37,26 +37,53 @@ class ShardIndex:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._files: dict[str, IndexFile | None] = {}
-        self._of: dict[str, IndexFile] = {}
+        self._of: dict[str, list[IndexFile]] = {}
+        self._believed: dict[tuple[str, int, int], IndexFile] = {}
 
-    def find(self, state: State, /, entries: Iterable[Entry] | None = None) -> dict[str, IndexFile]:
-        """The index file that knows each shard; shards that no file knows are left out.
+    def find(
+        self, state: State, /, entries: Iterable[Entry] | None = None, *, unsealed: bool = False
+    ) -> dict[str, IndexFile]:
+        """The index file that knows each shard; shards that none knows, or whose row changed, are left out.
 
         An index file may be removed at any time. One that a checkpoint merged has gone into it; what is gone
         altogether can be computed again from the shard.
+
+        Args:
+            state: The version.
+            entries: The shards; all of the version by default.
+            unsealed: Whether rows without a checksum will do, as older releases wrote them: for whoever only
+                compares, or asks which files to keep.
         """
         wanted = list(state.shards.values() if entries is None else entries)
-        missing = [entry for entry in wanted if entry.name not in self._of]
+        found = self._known(wanted, unsealed=unsealed)
+        missing = [entry for entry in wanted if entry.name not in found]
         if missing and state.index:
             self._load([f"{names.INDEX}/{state.index}"])
-            missing = [entry for entry in missing if entry.name not in self._of]
+            found |= self._known(missing, unsealed=unsealed)
+            missing = [entry for entry in missing if entry.name not in found]
         if missing:
             self._load(sorted({names.index(entry.transaction) for entry in missing}))
-        return {entry.name: self._of[entry.name] for entry in wanted if entry.name in self._of}
+            found |= self._known(missing, unsealed=unsealed)
+        return {entry.name: found[entry.name] for entry in wanted if entry.name in found}
 
     def rows(self, state: State, /) -> list[IndexRow]:
         """The rows of all shards of a version that an index file knows, in the order of the shards."""
         return [file.row(name) for name, file in self.find(state).items()]
+
+    def _known(self, entries: Iterable[Entry], *, unsealed: bool) -> dict[str, IndexFile]:
+        found = {}
+        for entry in entries:
+            told = entry.name, entry.rows, entry.nbytes
+            known = self._believed.get(told)
+            for file in () if known is not None else self._of.get(entry.name, ()):
+                if file.knows(entry.name, rows=entry.rows, nbytes=entry.nbytes):
+                    known = self._believed[told] = file
+                    break
+                if unsealed and file.knows(entry.name, rows=entry.rows, nbytes=entry.nbytes, unsealed=True):
+                    known = known or file
+            if known is not None:
+                found[entry.name] = known
+        return found
 
     def _load(self, paths: list[str]) -> None:
         unread = [path for path in paths if path not in self._files]
@@ -70,7 +97,7 @@ class ShardIndex:
                 continue
             self._files[path] = file
             for name in file:
-                self._of.setdefault(name, file)
+                self._of.setdefault(name, []).append(file)
 
 
 def _contents(store: Store, paths: list[str]) -> list[bytes | memoryview | None]:

@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from seqlake.files.sealed import digest_of, seal
 from seqlake.spec.findings import Finding
 from seqlake.tables.standalone import names
 from seqlake.tables.standalone.log import names_in, read_many
-from seqlake.tables.standalone.records import FORMAT, parse_time, stamp
+from seqlake.tables.standalone.records import FORMAT, UNSEALED, parse_time, stamp
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +36,7 @@ class Marker:
     time: datetime
 
     def encode(self) -> bytes:
-        """The bytes of the file."""
+        """The bytes of the file, sealed."""
         document = {
             "format": FORMAT,
             "transaction": self.transaction,
@@ -44,7 +45,7 @@ class Marker:
             "host": socket.gethostname(),
             "pid": os.getpid(),
         }
-        return json.dumps(document).encode()
+        return seal(document)
 
 
 def now() -> datetime:
@@ -53,13 +54,20 @@ def now() -> datetime:
 
 
 def parse(data: bytes, /, *, transaction: str) -> Marker:
-    """Read a marker; a torn one counts from the start of the log and from the time in its transaction's id."""
+    """Read a marker; a torn one counts from the start of the log and from the time in its transaction's id.
+
+    So does one whose digest is wrong. One of a release that wrote none counts from the start of the log.
+    """
     torn = Marker(transaction=transaction, begin=-1, time=_born(transaction))
     try:
         document = json.loads(data)
+        if document["format"] == UNSEALED:
+            return replace(torn, time=parse_time(document["time"]))
+        if digest_of(data) is None:
+            return torn
         begin = document["begin"]
         return replace(torn, begin=begin if type(begin) is int else -1, time=parse_time(document["time"]))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
         return torn
 
 

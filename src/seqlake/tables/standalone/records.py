@@ -4,18 +4,36 @@ from __future__ import annotations
 
 import base64
 import binascii
+import hashlib
 import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from seqlake.errors import DamagedTableError, UnsupportedVersionError
+from seqlake.files.sealed import digest_of, seal
 from seqlake.tables.standalone import names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-FORMAT = 1
+FORMAT = 2
+UNSEALED = 1
+"""The format of records that hold no digest of themselves: read, no longer written."""
+
+UNDERSTOOD: frozenset[str] = frozenset()
+"""What a record may require of its readers beyond the format; features that come later are named here."""
+
+_KEYS = frozenset(
+    {
+        *("format", "version", "transaction", "time", "operation", "writer", "rows"),
+        *("add", "remove", "schema", "mixtrain", "renamed", "side", "aborted", "oldest"),
+    }
+)
+_ENTRY_KEYS = frozenset({"name", "rows", "nbytes", "columns", "statistics"})
+_SIDE_KEYS = frozenset({"name", "of", "columns", "stored", "nbytes"})
 OPERATIONS = ("create", "adopt", "append", "rewrite", "delete", "upsert", "evolve", "metadata", "rollback", "collect")
 
 
@@ -54,17 +72,22 @@ class SideEntry:
         of: The shard's name.
         columns: Logical column -> the column of the side shard that holds it.
         nbytes: Its size; 0 where the record does not say.
+        sha256: Of its bytes; "" where the record does not say.
     """
 
     name: str
     of: str
     columns: Mapping[str, str]
     nbytes: int = 0
+    sha256: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """One version; see `docs/reference/commits.md` for what each field means."""
+    """One version; see `docs/reference/commits.md` for what each field means.
+
+    `format` and `digest` are those of the bytes it was read from; what is written has the newest format.
+    """
 
     version: int
     transaction: str
@@ -80,9 +103,13 @@ class Record:
     side: tuple[SideEntry, ...] = ()
     aborted: tuple[str, ...] = ()
     oldest: int | None = None
+    previous: str = ""
+    requires: tuple[str, ...] = ()
+    format: int = field(default=FORMAT, compare=False)
+    digest: str = field(default="", compare=False)
 
     def encode(self) -> bytes:
-        """The bytes of the file."""
+        """The bytes of the file, sealed."""
         document: dict[str, Any] = {
             "format": FORMAT,
             "version": self.version,
@@ -93,6 +120,7 @@ class Record:
             "rows": self.rows,
         }
         rest = {
+            "requires": list(self.requires),
             "add": [_encode_entry(entry) for entry in self.add],
             "remove": list(self.remove),
             "schema": None if self.schema is None else base64.b64encode(self.schema).decode("ascii"),
@@ -101,11 +129,12 @@ class Record:
             "side": [encode_side(side) for side in self.side],
             "aborted": list(self.aborted),
             "oldest": self.oldest,
+            "previous": self.previous or None,
         }
         document |= {key: value for key, value in rest.items() if value is not None and value not in ([], {})}
         if self.mixtrain is not None:
             document["mixtrain"] = dict(self.mixtrain)
-        return (json.dumps(document, ensure_ascii=False, separators=(", ", ": ")) + "\n").encode()
+        return seal(document)
 
 
 def stamp(time: datetime) -> str:
@@ -126,7 +155,10 @@ def parse_time(text: object) -> datetime:
 
 
 def parse(data: bytes, /, *, version: int, path: str) -> Record:
-    """Read a record; unknown keys are ignored.
+    """Read a record.
+
+    Unknown keys are skipped where the digest shows that the writer wrote them; in a record without one they may be
+    known keys that rotted.
 
     Args:
         data: The bytes of the file.
@@ -134,27 +166,45 @@ def parse(data: bytes, /, *, version: int, path: str) -> Record:
         path: Where it lies, for messages.
 
     Raises:
-        UnsupportedVersionError: A `format` that this package does not know.
-        DamagedTableError: Not a record, or one that names what no writer of ours would name.
+        UnsupportedVersionError: A `format`, or something that it `requires`, which this package does not know.
+        DamagedTableError: Not a record, one whose bytes changed, or one that names what no writer of ours would name.
     """
+    document = json_object(data, path=path)
+    number = refuse_unknown_format(document.get("format"), path=path)
+    if number == UNSEALED:
+        digest = hashlib.sha256(data).hexdigest()
+        _refuse_unknown_keys(document, path=path)
+    else:
+        digest = digest_of(data) or ""
+        if not digest:
+            raise damaged(path, "its bytes are not those that its digest was made of")
+        refuse_requirements(document.get("requires", []), path=path)
     try:
-        document = json.loads(data)
-    except ValueError as error:
-        raise damaged(path, f"it is not JSON ({error})") from error
-    if not isinstance(document, dict):
-        raise damaged(path, "it is not a JSON object")
-    refuse_unknown_format(document.get("format"), path=path)
-    try:
-        record = _parse(document)
-    except (KeyError, TypeError, ValueError, binascii.Error) as error:
+        record = _parse(document, number, digest)
+    except (KeyError, TypeError, ValueError, binascii.Error, RecursionError, OverflowError) as error:
         raise damaged(path, f"{type(error).__name__}: {error}") from error
     if record.version != version:
         raise damaged(path, f"it says version {record.version}")
     return record
 
 
-def refuse_unknown_format(number: object, *, path: str) -> None:
-    """Raise unless these bytes are of the format this package reads.
+def json_object(data: bytes, /, *, path: str) -> dict[str, Any]:
+    """A JSON object.
+
+    Raises:
+        DamagedTableError: It is none.
+    """
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, f"it is not JSON ({error})") from error
+    if not isinstance(document, dict):
+        raise damaged(path, "it is not a JSON object")
+    return document
+
+
+def refuse_unknown_format(number: object, *, path: str) -> int:
+    """The format of these bytes, if this package reads it.
 
     Raises:
         UnsupportedVersionError: A format newer than ours.
@@ -162,10 +212,43 @@ def refuse_unknown_format(number: object, *, path: str) -> None:
     """
     if type(number) is int and number > FORMAT:
         raise UnsupportedVersionError(
-            f"{path} has format {number}; this seqlake reads format {FORMAT}.", path=path, hint="Update seqlake."
+            f"{path} has format {number}; this seqlake reads formats up to {FORMAT}.",
+            path=path,
+            hint="Update seqlake.",
         )
-    if number != FORMAT or type(number) is not int:
-        raise damaged(path, f"expected format {FORMAT}, found {number!r}")
+    if type(number) is not int or number < UNSEALED:
+        raise damaged(path, f"expected a format up to {FORMAT}, found {number!r}")
+    return number
+
+
+def refuse_requirements(required: object, *, path: str) -> None:
+    """Refuse what needs more of its reader than the format says.
+
+    Raises:
+        UnsupportedVersionError: It names what this package does not know.
+        DamagedTableError: It is no list of names.
+    """
+    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
+        raise damaged(path, f"expected names of what it requires, found {required!r}")
+    unknown = sorted(set(required) - UNDERSTOOD)
+    if unknown:
+        raise UnsupportedVersionError(
+            f"{path} requires {', '.join(map(repr, unknown))}, which this seqlake does not know.",
+            path=path,
+            hint="Update seqlake.",
+        )
+
+
+def _refuse_unknown_keys(document: dict[str, Any], *, path: str) -> None:
+    """In a record without a digest an unknown key may be a known one with a changed letter."""
+    unknown = set(document) - _KEYS
+    for kind, known in (("add", _ENTRY_KEYS), ("side", _SIDE_KEYS)):
+        items = document.get(kind)
+        for item in items if isinstance(items, list) else ():
+            unknown |= set(item) - known if isinstance(item, dict) else set()
+    if unknown:
+        found = ", ".join(map(repr, sorted(unknown)[:5]))
+        raise damaged(path, f"it has keys that no record of format {UNSEALED} has ({found})")
 
 
 def damaged(path: str, why: str) -> DamagedTableError:
@@ -177,7 +260,7 @@ def damaged(path: str, why: str) -> DamagedTableError:
     )
 
 
-def _parse(document: dict[str, Any]) -> Record:
+def _parse(document: dict[str, Any], number: int, digest: str) -> Record:
     transaction = _checked(document["transaction"], names.is_transaction, "a transaction id")
     schema = document.get("schema")
     mixtrain = document.get("mixtrain")
@@ -189,15 +272,33 @@ def _parse(document: dict[str, Any]) -> Record:
         operation=_text(document["operation"]),
         writer=_text(document["writer"]),
         rows=_count(document["rows"]),
-        add=tuple(_parse_entry(item, transaction) for item in document.get("add", ())),
-        remove=tuple(_checked(name, names.is_shard_name, "a shard's name") for name in document.get("remove", ())),
-        schema=None if schema is None else base64.b64decode(_text(schema), validate=True),
+        add=tuple(_parse_entry(item, transaction) for item in _list(document, "add")),
+        remove=tuple(_checked(name, names.is_shard_name, "a shard's name") for name in _list(document, "remove")),
+        schema=None if schema is None else parse_schema(schema),
         mixtrain=None if mixtrain is None else _object(mixtrain),
         renamed={_text(old): _text(new) for old, new in _object(document.get("renamed", {})).items()},
-        side=tuple(parse_side(item) for item in document.get("side", ())),
-        aborted=tuple(_checked(t, names.is_transaction, "a transaction id") for t in document.get("aborted", ())),
+        side=tuple(parse_side(item) for item in _list(document, "side")),
+        aborted=tuple(_checked(t, names.is_transaction, "a transaction id") for t in _list(document, "aborted")),
         oldest=None if oldest is None else _count(oldest),
+        previous=_text(document.get("previous", "")),
+        requires=tuple(_list(document, "requires")),
+        format=number,
+        digest=digest,
     )
+
+
+def parse_schema(text: object) -> bytes:
+    """An Arrow schema as records and checkpoints carry it.
+
+    Raises:
+        ValueError: It is none.
+    """
+    data = base64.b64decode(_text(text), validate=True)
+    try:
+        pa.ipc.read_schema(pa.py_buffer(data))
+    except (pa.ArrowException, OSError, TypeError) as error:
+        raise ValueError(f"an Arrow schema was expected ({error})") from error
+    return data
 
 
 def _encode_entry(entry: Entry) -> dict[str, Any]:
@@ -235,6 +336,8 @@ def encode_side(side: SideEntry) -> dict[str, Any]:
         item["stored"] = stored
     if side.nbytes:
         item["nbytes"] = side.nbytes
+    if side.sha256:
+        item["sha256"] = side.sha256
     return item
 
 
@@ -248,8 +351,9 @@ def parse_side(item: dict[str, Any]) -> SideEntry:
     return SideEntry(
         name=_checked(item["name"], names.side_owner, "a side shard's name"),
         of=_checked(item["of"], names.is_shard_name, "a shard's name"),
-        columns={_text(column): _text(stored.get(column, column)) for column in item["columns"]},
+        columns={_text(column): _text(stored.get(column, column)) for column in _list(item, "columns")},
         nbytes=_count(item.get("nbytes", 0)),
+        sha256=_text(item.get("sha256", "")),
     )
 
 
@@ -263,6 +367,13 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"text was expected, found {value!r}")  # noqa: TRY004 - one error for all bad fields
     return value
+
+
+def _list(item: dict[str, Any], key: str) -> list[Any]:
+    found = item.get(key, [])
+    if not isinstance(found, list):
+        raise ValueError(f"a list was expected, found {found!r}")  # noqa: TRY004 - one error for all bad fields
+    return found
 
 
 def _count(value: Any) -> int:

@@ -75,7 +75,8 @@ def _plan(transaction: str, newest: State, target: State) -> _Plan:
         time=markers.now(),
         operation="rollback",
         writer="",
-        rows=0,
+        rows=newest.rows,
+        previous=newest.digest,
         schema=target.schema if target.schema != newest.schema else None,
     )
     after = fold(newest, [bare])

@@ -11,13 +11,13 @@ import pyarrow as pa
 from seqlake.shards.columns import Beside, Columns, Constant, Stored
 from seqlake.shards.files import ParquetShard
 from seqlake.tables.standalone import names
-from seqlake.tables.standalone.blobs import PlacedBlob
+from seqlake.tables.standalone.blobs import PlacedBlob, SealedBlob
 from seqlake.tables.standalone.state import physical
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from seqlake.protocols import Shard, Store
+    from seqlake.protocols import Blob, Shard, Store
     from seqlake.spec.schema import Schema
     from seqlake.tables.standalone.records import Entry, SideEntry
 
@@ -66,10 +66,16 @@ def logical_shard(
 
 def side_shard(store: Store, side: SideEntry, /, *, rows: int, version: int) -> ParquetShard:
     """A side shard by itself."""
+    placed = placed_side(store, side, version=version)
+    blob: Blob = SealedBlob(placed, side.sha256) if side.sha256 else placed
+    return ParquetShard(blob=blob, rows=rows, nbytes=placed.size, key=f"{side.name}#{placed.size}")
+
+
+def placed_side(store: Store, side: SideEntry, /, *, version: int) -> PlacedBlob:
+    """The bytes of a side shard."""
     path = f"{names.SIDE}/{side.name}"
     nbytes = side.nbytes or store.blob(path).size
-    blob = PlacedBlob(store, side.name, places=(path,), nbytes=nbytes, version=version)
-    return ParquetShard(blob=blob, rows=rows, nbytes=nbytes, key=f"{side.name}#{nbytes}")
+    return PlacedBlob(store, side.name, places=(path,), nbytes=nbytes, version=version)
 
 
 def described(entry: Entry, sides: Iterable[SideEntry], /) -> str:
@@ -93,12 +99,26 @@ def file_columns(shard: Shard, schema: bytes, /) -> set[str]:
     return found
 
 
+def own_texts(shard: ParquetShard, /) -> set[str]:
+    """Every text in the columns that the file itself has, whatever a version calls them."""
+    reader = shard.open()
+    try:
+        held: pa.Schema = reader.schema
+        return file_columns(shard, bytes(held.serialize()))
+    finally:
+        reader.close()
+
+
 def _holds_text(kind: pa.DataType) -> bool:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return _holds_text(kind.value_type)
     if pa.types.is_struct(kind):
         return any(_holds_text(kind.field(at).type) for at in range(kind.num_fields))
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    if pa.types.is_map(kind):
+        return _holds_text(kind.key_type) or _holds_text(kind.item_type)
+    if pa.types.is_dictionary(kind):
+        return _holds_text(kind.value_type)
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def _texts(array: Any) -> Iterator[str]:
@@ -107,5 +127,10 @@ def _texts(array: Any) -> Iterator[str]:
             yield from _texts(array.field(at))
     elif pa.types.is_list(array.type) or pa.types.is_large_list(array.type) or pa.types.is_fixed_size_list(array.type):
         yield from _texts(array.flatten())
+    elif pa.types.is_map(array.type):
+        yield from _texts(array.keys)
+        yield from _texts(array.items)
+    elif pa.types.is_dictionary(array.type):
+        yield from _texts(array.dictionary)
     elif _holds_text(array.type):
         yield from (text for text in array.to_pylist() if text is not None)

@@ -123,7 +123,7 @@ class Snapshot:
         entry = self.state.shards.get(name)
         if self.plain or entry is None:
             return {}
-        known = self._identity.index.find(self.state, [entry])
+        known = self._identity.index.find(self.state, [entry], unsealed=True)  # only compared with
         return {file.path: file for one in known.values() for file in one.files(name)}
 
     def arrow_dataset(self) -> Dataset | None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 from seqlake.errors import DamagedTableError
 from seqlake.spec.metadata import Metadata
 from seqlake.spec.schema import ID, Schema
-from seqlake.tables.standalone.records import Entry, Record, SideEntry, encode_mapping
+from seqlake.tables.standalone.records import UNSEALED, Entry, Record, SideEntry, encode_mapping
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -37,6 +37,9 @@ class State:
         known: `fingerprint` of each `mixtrain` so far.
         oldest: The oldest version that can still be read.
         rows: Of all shards.
+        digest: Of the record of this version, which the next one must name.
+        format: Of that record; it never goes back.
+        requires: All that the records so far ask of their readers.
         checkpoint: The version of the newest checkpoint that was used to get here; -1 for none.
         index: The name of that checkpoint's index file.
         entries: How many shards the records since that checkpoint added or removed.
@@ -53,6 +56,9 @@ class State:
     known: frozenset[str] = frozenset()
     oldest: int = 0
     rows: int = 0
+    digest: str = ""
+    format: int = 0
+    requires: frozenset[str] = frozenset()
     checkpoint: int = -1
     index: str = ""
     entries: int = 0
@@ -104,8 +110,9 @@ def fold(state: State, records: Iterable[Record], /) -> State:
     """
     shards, sides = dict(state.shards), dict(state.sides)
     for record in records:
-        if record.version != state.version + 1:
-            raise DamagedTableError(f"The log has version {record.version} after version {state.version}.")
+        _refuse_unlinked(state, record)
+        rows = state.rows - sum(shards[name].rows for name in record.remove if name in shards)
+        rows += sum(entry.rows for entry in record.add)
         _leave(record, shards, sides)
         if record.schema is not None:
             _remap(shards, sides, Renaming.between(state.schema, record.schema, record.renamed))
@@ -117,6 +124,8 @@ def fold(state: State, records: Iterable[Record], /) -> State:
             if side.of not in shards:
                 raise DamagedTableError(f"Version {record.version} puts columns beside {side.of}, which is not there.")
             sides[side.of] = _beside(sides.get(side.of, ()), side)
+        if rows != record.rows:
+            raise DamagedTableError(f"Version {record.version} says {record.rows} rows, its shards have {rows}.")
         known = state.known if record.mixtrain is None else state.known | {fingerprint(record.mixtrain)}
         state = replace(
             state,
@@ -129,9 +138,25 @@ def fold(state: State, records: Iterable[Record], /) -> State:
             known=known,
             oldest=state.oldest if record.oldest is None else max(state.oldest, record.oldest),
             rows=record.rows,
+            digest=record.digest,
+            format=record.format,
+            requires=state.requires.union(record.requires),
             entries=state.entries + len(record.add) + len(record.remove),
         )
     return replace(state, shards=shards, sides=sides)
+
+
+def _refuse_unlinked(state: State, record: Record) -> None:
+    """A record must follow the one before it, and name its digest."""
+    if record.version != state.version + 1:
+        raise DamagedTableError(f"The log has version {record.version} after version {state.version}.")
+    if record.format == UNSEALED and state.format <= UNSEALED:
+        return
+    if record.format < state.format or record.previous != state.digest:
+        raise DamagedTableError(
+            f"Version {record.version} was committed after another version {state.version} than the one that is there.",
+            hint="One of the two files of the log was replaced or changed; restore it from a copy.",
+        )
 
 
 def _leave(record: Record, shards: dict[str, Entry], sides: dict[str, tuple[SideEntry, ...]]) -> None:

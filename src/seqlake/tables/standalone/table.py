@@ -215,6 +215,7 @@ class StandaloneTable:
     def publish(self) -> None:
         """Finish what interrupted publishes left, as every `begin` does."""
         if self.manifest_exists:
+            self._log.refuse_holes()
             transaction = transactions.announce(self.store, self._log.newest().version)
             recover(self._log, transaction)
             transactions.end(self.store, transaction)

@@ -36,6 +36,7 @@ def announce(store: Store, newest: int, /) -> str:
 
 def begin(log: Log, /, *, parent: Version | None = None) -> Transaction:
     """Announce a transaction and put right what earlier ones left."""
+    log.refuse_holes()
     newest = log.newest()
     transaction = announce(log.store, newest.version)
     recover(log, transaction)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import json
 import re
+import struct
+import zlib
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from seqlake.tables.standalone import StandaloneTable
 from seqlake.testing.oracle.readers import ReadOnly, read_ids
@@ -94,8 +98,19 @@ def _versions_are_whole(found: Bytes, expected: Expected) -> None:
         demand(len(ids) == found.records[version]["rows"], f"3: version {version} does not have the rows it says")
         wanted = expected.rows.get(version)
         demand(wanted is None or wanted == set(ids), f"3: version {version} has ids {sorted(ids)}, not {wanted}")
+        promised = _promised_sides(found)
         for side in _sides(found, version):
             demand(side in found.sizes, f"3: {side}, which version {version} needs, is gone")
+            told, data = promised[side], found.read(side)
+            same = "sha256" not in told or hashlib.sha256(data).hexdigest() == told["sha256"]
+            demand(same, f"3: {side} has other bytes than version {version} promises")
+            held = set(pq.read_schema(io.BytesIO(data)).names)
+            stored = {told.get("stored", {}).get(column, column) for column in told["columns"]}
+            demand(stored <= held, f"3: {side} lacks {stored - held}, which version {version} promises")
+
+
+def _promised_sides(found: Bytes) -> dict[str, dict[str, Any]]:
+    return {f"_seqlake/side/{side['name']}": side for record in found.records for side in record.get("side", ())}
 
 
 def _sides(found: Bytes, version: int) -> set[str]:
@@ -131,13 +146,39 @@ def _after_schema(owner: dict[tuple[str, str], str], record: dict[str, Any]) -> 
 def _index_rows(found: Bytes) -> dict[str, list[dict[str, Any]]]:
     """Shard -> its copied-in files, from all index files."""
     rows: dict[str, list[dict[str, Any]]] = {}
-    committed = {record["transaction"] for record in found.records}
+    committed = {record["transaction"]: record["format"] for record in found.records}
     for path in found.sizes:
         if path.startswith("_seqlake/index/") and path[-38:-6] in committed:
             table = pa.ipc.open_file(pa.py_buffer(found.read(path))).read_all()
-            for row in table.select(["shard", "files"]).to_pylist():
+            for row in table.to_pylist():
+                if committed[path[-38:-6]] > 1:
+                    same = _row_checksum(row) == row["checksum"]
+                    demand(same, f"3: {path} says otherwise of {row['shard']} than was written")
                 rows[row["shard"]] = row["files"]
     return rows
+
+
+def _row_checksum(row: dict[str, Any]) -> int:
+    """CRC-32 of a row of an index file, from the values that pyarrow gives."""
+    told = b""
+    for key in ("shard", "rows", "nbytes", "ids", "index", "files", "references", "texts"):
+        if key not in row:
+            continue
+        value = row[key].encode() if isinstance(row[key], str) else row[key]
+        if isinstance(value, int):
+            told += struct.pack("<q", value)
+        elif isinstance(value, bytes):
+            told += struct.pack("<q", len(value)) + value
+        else:
+            told += struct.pack("<q", len(value))
+            for field in value[0] if value else ():
+                cells = [item[field] for item in value]
+                if isinstance(cells[0], int):
+                    told += struct.pack(f"<{len(cells)}q", *cells)
+                else:
+                    texts = [cell.encode() for cell in cells]
+                    told += struct.pack(f"<{len(texts)}i", *map(len, texts)) + b"".join(texts)
+    return zlib.crc32(told)
 
 
 def _checkpoints_are_true(found: Bytes) -> None:
@@ -146,12 +187,18 @@ def _checkpoints_are_true(found: Bytes) -> None:
         match = _CHECKPOINT.fullmatch(path)
         if match is None:
             continue
-        table = pa.ipc.open_file(pa.py_buffer(found.read(path))).read_all()
+        data = found.read(path)
+        table = pa.ipc.open_file(pa.py_buffer(data)).read_all()
         live = found.live(int(match[1]))
         said = {row["name"]: (row["transaction"], row["rows"], row["nbytes"]) for row in table.to_pylist()}
         true = {name: (entry["transaction"], entry["rows"], entry["nbytes"]) for name, entry in live.items()}
         demand(list(said.items()) == list(true.items()), f"4: {path} is not the fold of the log")
         rest = json.loads(table.schema.metadata[b"seqlake"])
+        if rest["format"] > 1:
+            digits = rest["digest"].encode()
+            same = hashlib.sha256(data.replace(digits, b"0" * 64)).hexdigest().encode() == digits
+            demand(same, f"4: {path} has another digest")
+            demand(rest["record"][1] == found.digests[int(match[1])], f"4: {path} names another record")
         demand(rest["mixtrain"] == found.metadata(int(match[1])), f"4: {path} has other metadata than the log")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import re
@@ -61,6 +62,7 @@ class Bytes:
         self._store = store
         self._ids: dict[str, list[str]] = {}
         self.sizes = dict(store.list(""))
+        self.digests: list[str] = []
         self.records = [self._json(path) for path in sorted(p for p in self.sizes if _VERSION.fullmatch(p))]
         self.markers = sorted(match[1] for path in self.sizes if (match := _MARKER.fullmatch(path)))
 
@@ -73,9 +75,17 @@ class Bytes:
         return bytes(self._store.blob(path).ranges(np.array([0]), np.array([size]))[0]) if size else b""
 
     def _json(self, path: str) -> dict[str, Any]:
-        record: dict[str, Any] = json.loads(self.read(path))
+        data = self.read(path)
+        record: dict[str, Any] = json.loads(data)
         demand(isinstance(record, dict), f"1: {path} is no record")
         demand(record["version"] == int(path[-25:-5]), f"1: {path} says version {record['version']}")
+        self.digests.append(record["digest"] if record["format"] > 1 else hashlib.sha256(data).hexdigest())
+        if record["format"] > 1:
+            head, _, tail = data.rpartition(b', "digest": "')
+            demand(tail == f'{record["digest"]}"}}\n'.encode(), f"1: {path} does not end with its digest")
+            demand(hashlib.sha256(head).hexdigest() == record["digest"], f"1: {path} has another digest")
+            before = self.digests[-2] if len(self.digests) > 1 else None
+            demand(record.get("previous") == before, f"1: {path} does not name the record before it")
         return record
 
     @property
