@@ -2,8 +2,12 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
+import socket
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import obstore
@@ -210,3 +214,108 @@ def test_pyarrow_reads_with_what_it_was_given(s3_bucket) -> None:
 def test_a_root_without_bucket_or_scheme_is_refused(uri) -> None:
     with pytest.raises(ValueError, match="expected"):
         open_store(uri)
+
+
+class Breaking:
+    """A bucket that breaks the first connection of requests: before the answer, or within it where it has a body.
+
+    Args:
+        when: `before` or `within`.
+        kept: Whether a request whose answer never came was carried out.
+    """
+
+    def __init__(self, when: str, *, kept: bool) -> None:
+        self.when, self.kept = when, kept
+        self.objects: dict[str, bytes] = {}
+        self.seen: list[str] = []
+        server = type("Handler", (BaseHTTPRequestHandler,), {f"do_{verb}": self._answer() for verb in VERBS})
+        server.protocol_version, server.log_message = "HTTP/1.1", lambda *_: None
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), server)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def store(self) -> ObjectStore:
+        options = {"endpoint": f"http://127.0.0.1:{self.server.server_port}", "region": "us-east-1", **HUSH}
+        return open_store("s3://bucket/set", storage=options)
+
+    def _answer(self):
+        def answer(request):
+            told = f"{request.command} {request.path}"
+            body = request.rfile.read(int(request.headers.get("Content-Length", 0)))
+            first = told not in self.seen and (self.when == "before" or request.command == "POST" or "list" in told)
+            self.seen.append(told)
+            if not first or self.kept:
+                code, found = self._done(request, body)
+            if first:
+                if self.when == "within":
+                    request.send_response(200)
+                    request.send_header("Content-Length", "1000")
+                    request.end_headers()
+                    request.wfile.write(b"<?xml")
+                request.close_connection = True
+                request.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, bytes([1, 0, 0, 0, 0, 0, 0, 0]))
+                return
+            request.send_response(code)
+            request.send_header("Content-Length", str(len(found)))
+            request.send_header("ETag", '"x"')
+            request.send_header("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")
+            request.end_headers()
+            request.wfile.write(found)
+
+        return answer
+
+    def _done(self, request, body: bytes) -> tuple[int, bytes]:
+        name = request.path.partition("?")[0].removeprefix("/bucket").removeprefix("/")
+        if request.command == "PUT":
+            if request.headers.get("If-None-Match") and name in self.objects:
+                return 412, b""
+            self.objects[name] = body
+            return 200, b""
+        if request.command == "POST":
+            keys = re.findall(r"<Key>(.*?)</Key>", body.decode())
+            found = "".join(f"<Deleted><Key>{key}</Key></Deleted>" for key in keys if self.objects.pop(key, None) or 1)
+            return 200, f"<DeleteResult>{found}</DeleteResult>".encode()
+        if "list-type" not in request.path:
+            return (200, self.objects[name]) if name in self.objects else (404, b"")
+        listed = "".join(
+            f"<Contents><Key>{key}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified><ETag>x</ETag>"
+            f"<Size>{len(data)}</Size></Contents>"
+            for key, data in sorted(self.objects.items())
+        )
+        return 200, f"<ListBucketResult><IsTruncated>false</IsTruncated>{listed}</ListBucketResult>".encode()
+
+
+VERBS = ("GET", "PUT", "POST", "DELETE")
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize("when", ["before", "within"])
+def test_a_broken_connection_is_made_again(when, kept) -> None:
+    bucket = Breaking(when, kept=kept)
+    store = bucket.store()
+    store._exclusive = True  # its proof is another test's
+    try:
+        store.put("a", b"one", if_absent=True)
+    except FileExistsError:
+        assert kept, "obstore itself may have asked twice"
+    store.put("b", b"two")
+    assert store.read("a") == b"one"
+    assert list(store.list()) == [("a", 3), ("b", 3)]
+    with pytest.raises(FileExistsError):
+        store.put("a", b"six", if_absent=True)
+    store.delete(["b"])
+    assert sorted(bucket.objects) == ["set/a"]
+    assert bucket.objects["set/a"] == b"one"
+    bucket.server.shutdown()
+    bucket.server.server_close()
+
+
+def test_a_rival_is_not_taken_for_an_answer_that_was_lost() -> None:
+    bucket = Breaking("before", kept=False)
+    store = bucket.store()
+    store._exclusive = True
+    bucket.objects["set/a"] = b"theirs"
+    with pytest.raises(FileExistsError):
+        store.put("a", b"mine", if_absent=True)
+    assert bucket.objects == {"set/a": b"theirs"}
+    bucket.server.shutdown()
+    bucket.server.server_close()

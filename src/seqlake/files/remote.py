@@ -12,9 +12,10 @@ from seqlake.files import credentials, locations
 from seqlake.files.memory import refuse_more_than_memory
 from seqlake.files.names import checked, folder
 from seqlake.files.ranges import fetched, plan
+from seqlake.files.retries import patiently
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
     from seqlake.protocols import Ints
@@ -239,13 +240,12 @@ class ObjectStore:
         """(path, size) of the objects below a folder, in the order of their names, those up to `after` left out."""
         import obstore
 
-        below = folder(prefix)
-        found: list[tuple[str, int]] = []
+        def listed() -> list[tuple[str, int]]:
+            parts = obstore.list(self.handle(), folder(prefix) or None, offset=after or None, chunk_size=1000)
+            return [(one["path"], int(one["size"])) for part in parts for one in part if one["path"] > after]
+
         with self.translated(prefix):
-            for part in obstore.list(self.handle(), below or None, offset=after or None, chunk_size=1000):
-                found += [(meta["path"], int(meta["size"])) for meta in part]
-        # Most stores list in order; the contract promises it for all.
-        return iter(sorted(entry for entry in found if entry[0] > after))
+            return iter(sorted(patiently(listed) or ()))  # most stores list in order; the contract promises it for all
 
     def put(self, path: str, data: bytes | Path, /, *, if_absent: bool = False, temporary: str = "") -> None:  # noqa: ARG002 - a put is atomic here
         """Whole or not there.
@@ -263,15 +263,15 @@ class ObjectStore:
         if not if_absent:
             self._put(path, data, mode="overwrite")
             return
-        self._put(path, data, mode="create", use_multipart=False)
+        self._put(path, data, is_done=lambda: self.read(path) == data, mode="create", use_multipart=False)
         if not self._exclusive:
             self._prove_exclusive(path, data)
 
-    def _put(self, path: str, data: bytes | Path, **options: Any) -> None:
+    def _put(self, path: str, data: bytes | Path, *, is_done: Callable[[], bool] | None = None, **options: Any) -> None:
         import obstore
 
         with self.translated(path, writing=True):
-            obstore.put(self.handle(), checked(path), data, **options)
+            patiently(lambda: obstore.put(self.handle(), checked(path), data, **options), is_done=is_done)
 
     def _prove_exclusive(self, path: str, data: bytes | Path) -> None:
         """Once per store: a server that ignores `If-None-Match` would let two commits take one number."""
@@ -304,7 +304,7 @@ class ObjectStore:
             try:
                 obstore.head(self.handle(), checked(target))
             except FileNotFoundError:
-                obstore.copy(self.handle(), checked(source), target, overwrite=True)
+                patiently(lambda: obstore.copy(self.handle(), checked(source), target, overwrite=True))
                 return
         raise FileExistsError(17, "already there", f"{self.root}/{target}")
 
@@ -321,7 +321,7 @@ class ObjectStore:
 
         with self.translated(target, writing=True):
             try:
-                obstore.copy(self.handle(), checked(source), checked(target), overwrite=True)
+                patiently(lambda: obstore.copy(self.handle(), checked(source), checked(target), overwrite=True))
             except FileNotFoundError:
                 obstore.head(self.handle(), target)
                 return
@@ -336,7 +336,7 @@ class ObjectStore:
             return
         with self.translated("", writing=True):
             try:
-                obstore.delete(self.handle(), names)
+                patiently(lambda: obstore.delete(self.handle(), names))
             except FileNotFoundError:
                 for name in names:
                     self._delete_one(name)
@@ -345,7 +345,7 @@ class ObjectStore:
         import obstore
 
         try:
-            obstore.delete(self.handle(), name)
+            patiently(lambda: obstore.delete(self.handle(), name))
         except FileNotFoundError:
             return
 

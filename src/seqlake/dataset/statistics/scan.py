@@ -16,6 +16,7 @@ from seqlake.dataset.statistics.pixels import is_visual, statistics_of
 from seqlake.dataset.statistics.ranks import HISTOGRAMS, Ranks, histograms
 from seqlake.dataset.statistics.summary import Statistics, finished
 from seqlake.errors import SchemaMismatchError, ValidationError
+from seqlake.files.sealed import digest_of, seal
 from seqlake.spec.schema import is_number
 
 if TYPE_CHECKING:
@@ -248,14 +249,17 @@ def _read(source: Readable) -> dict[str, ColumnStatistics]:
     if data is None:
         return {}
     try:
-        return dict(Statistics.from_json(json.loads(data)))
-    except (ValueError, KeyError, TypeError, AttributeError):
+        document = json.loads(data)
+        if "digest" in document and digest_of(data) is None:  # older releases wrote none
+            return {}
+        return dict(Statistics.from_json(document))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
         return {}  # damaged, or of a later release: it can be computed again
 
 
 def _write(source: Readable, columns: Mapping[str, ColumnStatistics]) -> None:
     keeper = _keeper(source)
     if keeper is not None:
-        text = json.dumps(Statistics(columns, rows=_rows(source)).to_json(), allow_nan=False)
+        document = Statistics(columns, rows=_rows(source)).to_json()
         with suppress(OSError):  # nowhere to keep it: what was found is as good
-            keeper.write_derived(_name(source), text.encode())
+            keeper.write_derived(_name(source), seal(document))

@@ -99,11 +99,11 @@ def file_columns(shard: Shard, schema: bytes, /) -> set[str]:
     return found
 
 
-def own_texts(shard: ParquetShard, /) -> set[str]:
+def own_texts(shard: Shard, /) -> set[str]:
     """Every text in the columns that the file itself has, whatever a version calls them."""
     reader = shard.open()
     try:
-        held: pa.Schema = reader.schema
+        held: pa.Schema = reader.schema  # type: ignore[attr-defined]  # whatever lies in a table has one
         return file_columns(shard, bytes(held.serialize()))
     finally:
         reader.close()

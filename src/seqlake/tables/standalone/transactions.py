@@ -29,8 +29,12 @@ def announce(store: Store, newest: int, /) -> str:
         The transaction's id.
     """
     transaction = names.new_transaction()
-    marker = markers.Marker(transaction=transaction, begin=newest - 1, time=markers.now())
-    store.put(names.marker(transaction), marker.encode(), if_absent=True)
+    data = markers.Marker(transaction=transaction, begin=newest - 1, time=markers.now()).encode()
+    try:
+        store.put(names.marker(transaction), data, if_absent=True)
+    except FileExistsError:
+        if read(store, names.marker(transaction)) != data:  # else this put did it, and its first answer was lost
+            raise
     return transaction
 
 

@@ -1,0 +1,224 @@
+"""Bytes below `_seqlake/` that rot: what is read is right, or an error of ours says why not; never another value."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import warnings
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import seqlake as sl
+from seqlake.errors import DuplicateSequenceError, SeqlakeError
+from seqlake.tables.standalone import checkpoints
+from seqlake.testing.oracle import crashes
+
+from . import rot
+
+DERIVED = {"index", "checkpoints", "hint", "media", "derived", "staged"}
+"""What can be made again: damage there costs speed, and nothing else."""
+
+Truth = dict[int, dict[str, dict[str, Any]]]
+
+
+def row(number: int) -> dict[str, Any]:
+    return {"task": ["pick", "place"][number % 2], "action": np.full((3 + number, 2), number, np.float32)}
+
+
+def told(ds: Any) -> dict[str, dict[str, Any]]:
+    """Every cell of a version, files by their bytes."""
+    found = {}
+    for view in ds:
+        cells = {name: view[name] for name in ds.schema.names}
+        cells = {name: cell.tolist() if isinstance(cell, np.ndarray) else cell for name, cell in cells.items()}
+        for name in {"cam", "log"} & cells.keys():
+            if cells[name] is not None:
+                reference = cells[name].reference
+                cells[name] = reference, Path(ds.location, reference).read_bytes()
+        found[str(view.id)] = cells
+    return found
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Truth]:
+    """A dataset with every kind of file: checkpoints, sides, videos, a retired shard, a marker, statistics."""
+    root = tmp_path_factory.mktemp("rot") / "ds"
+    log = root.parent / "log.mcap"
+    log.write_bytes(b"messages")
+    schema = {
+        "task": pa.string(),
+        "action": sl.Trajectory(dim=2),
+        "cam": sl.Video(fps=10),
+        "log": sl.ColumnType("mcap"),
+    }
+    truth: Truth = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoints, "EVERY_VERSIONS", 4)
+        ds = sl.create(root, sl.Schema(schema))
+        acts = [
+            lambda: ds.append([{"sequence_id": f"ep_{number}", **row(number)} for number in range(4)]),
+            lambda: film(ds),
+            lambda: ds.append([{"sequence_id": "logged", "log": sl.File(log), **row(5)}]),
+            lambda: ds.add_column("grade", pa.int32(), values={f"ep_{number}": number * 10 for number in range(4)}),
+            lambda: ds.update([{"sequence_id": "ep_1", "grade": 77}]),
+            lambda: ds.rename_column("task", "what"),
+            lambda: ds.delete(ids=["ep_3"]),
+            lambda: ds.append([{"sequence_id": "late", "action": np.ones((2, 2), np.float32)}]),
+        ]
+        truth[0] = told(ds)
+        for act in acts:
+            act()
+            truth[ds.version.id] = told(ds)
+    sl.statistics(ds, ["action"])
+    ds.table.begin()
+    return root, truth
+
+
+def film(ds: Any) -> None:
+    with ds.writer() as writer:
+        writer.add("filmed", cam=np.zeros((4, 16, 24, 3), np.uint8), **row(4))
+
+
+@pytest.fixture
+def rotten(made: tuple[Path, Truth], tmp_path: Path) -> Path:
+    """A copy to be harmed."""
+    return Path(shutil.copytree(made[0], tmp_path / "ds"))
+
+
+def files_of(root: Path) -> list[str]:
+    return sorted(str(path.relative_to(root)) for path in (root / "_seqlake").rglob("*") if path.is_file())
+
+
+class WrongError(AssertionError):
+    """A value that is not the truth."""
+
+
+def demand(holds: object, what: str) -> None:
+    if not holds:
+        raise WrongError(what)
+
+
+def read(root: Path, truth: Truth) -> None:
+    """The newest version: ids, cells, lengths, lookups, statistics, and what validation says."""
+    ds = sl.open(root)
+    newest = max(truth)
+    demand(ds.version.id == newest, f"version {ds.version.id}")
+    expected = truth[newest]
+    demand({view.id for view in ds} == expected.keys(), "ids")
+    demand(told(ds) == expected, "cells")
+    lengths = dict(zip(expected, ds.source.lengths("action").tolist(), strict=True))
+    demand(lengths == {key: len(cells["action"]) for key, cells in expected.items()}, "lengths")
+    for key in expected:
+        demand(ds.sequence(key)["action"].tolist() == expected[key]["action"], f"lookup of {key}")
+    filmed = ds.sequence("filmed")["cam"]
+    demand(len(filmed) == 4, "frames")
+    demand(filmed[3].shape == (16, 24, 3), "a frame")
+    actions = np.concatenate([np.array(cells["action"], np.float64) for cells in expected.values()])
+    mean = sl.statistics(ds, ["action"])["action"].mean
+    demand(np.abs(mean - actions.mean(axis=0)).max() < 1e-12, "statistics")
+    list(ds.validate(depth="files"))
+
+
+def write(root: Path, truth: Truth) -> None:
+    """Old versions, an id that is there, a new row, and a collection."""
+    ds = sl.open(root)
+    newest = max(truth)
+    for version in ds.versions():
+        if version.id < newest:
+            demand(told(sl.open(root, version=version.id)) == truth[version.id], f"version {version.id}")
+    for key in ("ep_0", "filmed", "late"):
+        try:
+            ds.append([{"sequence_id": key}])
+        except DuplicateSequenceError:
+            continue
+        raise WrongError(f"{key} stands twice")
+    ds.append([{"sequence_id": "new", "action": row(9)["action"]}])
+    again = told(sl.open(root))
+    demand({key: again.get(key) for key in truth[newest]} == truth[newest], "cells after a commit")
+    demand(again.keys() - truth[newest].keys() == {"new"}, "rows after a commit")
+    ds.collect(older_than=timedelta(0))
+    demand(told(sl.open(root)) == again, "cells after a collection")
+
+
+def outcome(root: Path, truth: Truth) -> str:
+    """What a reader and a writer get: `right`, `refused`, `bare` for an error that is not ours, or `wrong`."""
+    found = []
+    for act in (read, write):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                act(root, truth)
+        except (SeqlakeError, UserWarning) as error:
+            found.append(f"refused: {error!r}")
+        except WrongError as error:
+            return f"wrong: {error}"
+        except Exception as error:  # noqa: BLE001 - which it was is what is counted
+            return f"bare: {error!r}"
+    return found[0] if found else "right"
+
+
+def harmed(made: tuple[Path, Truth], place: Path, path: str, how: str, dice: random.Random) -> str:
+    if (rot.kind_of(path), how) == ("versions", "gone") and path.endswith(f"{max(made[1])}.json"):
+        return "skipped"  # without its newest version a folder is that of the version before
+    root = crashes.fresh_copy(made[0], place)
+    whole = (root / path).read_bytes()
+    try:
+        rot.mutate(root / path, how, dice)
+    except (pa.ArrowException, IndexError):
+        return "skipped"  # such a change cannot be written down
+    if (root / path).exists() and (root / path).read_bytes() == whole:
+        return "skipped"
+    return outcome(root, made[1])
+
+
+def check_outcome(path: str, how: str, found: str) -> None:
+    allowed = {"right", "skipped"} if rot.kind_of(path) in DERIVED else {"right", "refused", "skipped"}
+    assert found.split(":")[0] in allowed, (path, how, found)
+
+
+def test_the_dataset_is_right_as_it_is(made, rotten):
+    assert {rot.kind_of(path) for path in files_of(rotten)} >= {*DERIVED, "versions", "side", "retired"}
+    assert outcome(rotten, made[1]) == "right"
+
+
+def test_rot_is_seen_or_harmless(made, tmp_path, monkeypatch):
+    """Each kind of change to each kind of file, sampled."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    dice = random.Random(20261122)
+    by_kind: dict[str, list[str]] = {}
+    for path in files_of(made[0]):
+        by_kind.setdefault(rot.kind_of(path), []).append(path)
+    for paths in by_kind.values():
+        for how in rot.mutations(paths[0]):
+            path = dice.choice(paths)
+            check_outcome(path, how, harmed(made, tmp_path / "ds", path, how, dice))
+
+
+@pytest.mark.soak
+def test_rot_of_every_file(made, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    counts: dict[str, Counter[str]] = {}
+    failures = []
+    for seed in range(int(os.environ.get("SEQLAKE_ROT", "12"))):
+        dice = random.Random(seed)
+        for path in files_of(made[0]):
+            for how in rot.mutations(path):
+                found = harmed(made, tmp_path / "ds", path, how, dice)
+                counts.setdefault(rot.kind_of(path), Counter())[found.split(":")[0]] += 1
+                try:
+                    check_outcome(path, how, found)
+                except AssertionError:
+                    failures.append((seed, path, how, found))
+    with capsys.disabled():
+        print("\n| files | mutations | right | refused | bare exceptions | wrong |\n|---|---|---|---|---|---|")
+        for kind, count in counts.items():
+            cells = [sum(count.values()) - count["skipped"], *(count[k] for k in ("right", "refused", "bare", "wrong"))]
+            print(f"| `{kind}` | {' | '.join(map(str, cells))} |")
+    assert not failures
