@@ -66,8 +66,9 @@ def test_a_gap_that_nobody_looks_beyond_is_found_by_writers_and_by_validation(ro
 
 
 def test_a_bucket_shows_the_gap_when_it_is_listed():
-    from .test_bucket import made
     from seqlake.tables.standalone import StandaloneTable
+
+    from .test_bucket import made
 
     bucket = made()
     del bucket.objects["_seqlake/versions/00000000000000000002.json"]
