@@ -41,6 +41,11 @@ class BlobBytes(BlobFile):
         self._view = blob.view()
         self._blocks: dict[int, memoryview] = {}
 
+    @property
+    def mapped(self) -> bool:
+        """Whether all of it is memory, so that looking here and there costs no requests."""
+        return self._view is not None
+
     def between(self, start: int, stop: int, /) -> bytes:
         """Bytes `start` to `stop`, or to the end of the file."""
         stop = min(stop, self.end)

@@ -9,11 +9,14 @@ from __future__ import annotations
 from typing import IO, TYPE_CHECKING, cast
 
 from seqlake.errors import CorruptFileError, DecodeError
+from seqlake.media._boxes import check_tables
+from seqlake.media._limits import frame_pixels, guard
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from av.container import InputContainer
+    from av.video.stream import VideoStream
 
     from seqlake.media._bytes import BlobBytes
 
@@ -37,8 +40,9 @@ def open_container(file: BlobBytes, location: str, /) -> AbstractContextManager[
     """FFmpeg's view of a file.
 
     Raises:
-        CorruptFileError: It is of no kind that FFmpeg knows, or its head is gone (an MP4 cut before its `moov`).
-        DecodeError: It is of a kind that is never opened: a list of other files, or a rare one.
+        CorruptFileError: It is of no kind that FFmpeg knows, its head is gone (an MP4 cut before its `moov`), or that
+            declares more than the file can hold.
+        DecodeError: It is of a kind that is never opened: a list of other files, or a rare one; or above a limit.
     """
     import av
 
@@ -49,12 +53,19 @@ def open_container(file: BlobBytes, location: str, /) -> AbstractContextManager[
             path=location,
         )
 
+    check_tables(file, location)
+    pixels = guard(frame_pixels())
+
     def opened() -> InputContainer:
         file.seek(0)
         # Titles and comments may be in any encoding; nothing here reads them.
-        return av.open(
-            cast("IO[bytes]", file), "r", buffer_size=1 << 16, metadata_errors="replace", options=dict(_OPTIONS)
+        made = av.open(
+            cast("IO[bytes]", file), "r", buffer_size=1 << 16, metadata_errors="replace", options=_OPTIONS | pixels
         )
+        for stream in made.streams.video:
+            if _codec(stream) is not None:
+                stream.codec_context.options = pixels
+        return made
 
     try:
         try:
@@ -75,6 +86,11 @@ def open_container(file: BlobBytes, location: str, /) -> AbstractContextManager[
             "head (moov) came first; record or copy it again.",
             path=location,
         ) from error
+
+
+def _codec(stream: VideoStream) -> object:
+    """None for a codec that is not known, whatever its type says."""
+    return stream.codec_context
 
 
 def _whole_boxes(file: BlobBytes) -> int:

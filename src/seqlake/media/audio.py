@@ -16,6 +16,7 @@ import numpy as np
 from seqlake.errors import CorruptFileError, CorruptFrameError, DecodeError
 from seqlake.media._bytes import BlobBytes, blob_of
 from seqlake.media._containers import open_container
+from seqlake.media._limits import SOUND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -25,9 +26,12 @@ if TYPE_CHECKING:
     from av.container import InputContainer
     from numpy.typing import NDArray
 
-    from seqlake.protocols import Ints, Source
+    from seqlake.protocols import Blob, Ints, Source
 
-_WHOLE = {"u8": (128, 128), "s16": (0, 1 << 15), "s32": (0, 1 << 31), "s64": (0, 1 << 63)}  # zero, scale to 1.0
+_WHOLE = {"u8": (128, 128), "s16": (0, 1 << 15), "s32": (0, 1 << 31)}  # zero, scale to 1.0
+
+_READ = frozenset({*_WHOLE, "flt", "dbl"})  # what PyAV makes arrays of
+_UNFOLDS = 100  # bytes of samples for one of the file, whatever the limit; speech in Opus comes near
 
 
 def types() -> tuple[str, ...]:
@@ -140,14 +144,22 @@ def sound(source: Source, /) -> Iterator[tuple[AudioStream, Iterator[AudioFrame]
         if codec is None or not stream.rate:
             raise DecodeError(f"{blob.location}: this FFmpeg has no decoder for its sound. Encode it anew.")
         stream.codec_context.thread_type = "NONE"
-        yield stream, _frames(container, stream, blob.location)
+        yield stream, _frames(container, stream, blob)
 
 
-def _frames(container: InputContainer, stream: AudioStream, location: str) -> Iterator[AudioFrame]:
+def _frames(container: InputContainer, stream: AudioStream, blob: Blob) -> Iterator[AudioFrame]:
+    location, taken, most = blob.location, 0, max(SOUND.value, _UNFOLDS * blob.size)
     for packet in container.demux(stream):
         if packet.has_sidedata("encryption_info"):
             raise DecodeError(f"{location} is encrypted. Decrypt it first, by whoever has its key.")
-        yield from packet.decode()
+        for frame in packet.decode():
+            if frame.format.name.removesuffix("p") not in _READ:
+                raise DecodeError(
+                    f"{location} has samples of format {frame.format.name}. Encode it anew, as FLAC or PCM."
+                )
+            taken += 4 * frame.samples * len(frame.layout.channels)
+            SOUND.hold(taken, location, most=most, path=location)
+            yield frame
 
 
 def _decoded(source: Source) -> tuple[NDArray[np.float32], int]:

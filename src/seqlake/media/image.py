@@ -16,6 +16,8 @@ import numpy as np
 from seqlake import plugins
 from seqlake.errors import CorruptFrameError, DecodeError
 from seqlake.media._bytes import all_of
+from seqlake.media._limits import PIXELS, guard
+from seqlake.media._stills import most_pixels, size_and_bits
 from seqlake.media.video.pixels import convertible, rows_of
 
 if TYPE_CHECKING:
@@ -153,7 +155,7 @@ def decode(
 
     Raises:
         CorruptFrameError: It is damaged.
-        DecodeError: It is neither JPEG nor PNG.
+        DecodeError: It is neither JPEG nor PNG, or has more pixels than `SEQLAKE_MAX_PIXELS`.
     """
     codec = next((codec for magic, codec in _MAGIC.items() if bytes(data[: len(magic)]) == magic), None)
     if codec is None:
@@ -162,10 +164,23 @@ def decode(
         raise DecodeError(
             f"{name}: expected JPEG or PNG, found {'WebP' if known else f'bytes that begin with {head!r}'}."
         )
+    _fits(data, name)
     if codec == "mjpeg" and has_simplejpeg():
         made = _by_simplejpeg(data, name)
         return made if size is None or size == made.shape[1::-1] else scaled(made, size)
     return _array(_by_av(data, codec, name), size)
+
+
+def _fits(data: bytes | memoryview, name: str) -> None:
+    """Compare what a picture says of its size with its bytes, and with what one picture may take."""
+    found = size_and_bits(data)
+    if found is None:
+        raise _damaged(name, "it does not say how large it is")
+    (width, height), bits = found
+    most = most_pixels(data)
+    if most is not None and width * height > most:
+        raise _damaged(name, f"its {len(data):,} bytes cannot hold the {width} x {height} pixels that it declares")
+    PIXELS.hold(width * height * (2 if bits > 8 else 1), f"{name}, {width} x {height} of {bits} bits,")
 
 
 @cache
@@ -209,7 +224,7 @@ def _by_av(data: bytes | memoryview, codec: str, name: str) -> VideoFrame:
 
     context: Any = av.CodecContext.create(codec, "r")  # a fresh one each time: a reused PNG decoder gives wrong pixels
     context.thread_type, context.thread_count = "NONE", 1
-    context.options = {"err_detect": "crccheck+explode"}
+    context.options = {"err_detect": "crccheck+explode"} | guard(PIXELS.value)
     packet: av.Packet[Any] = av.Packet(len(data))
     memoryview(packet)[:] = data
     try:

@@ -16,6 +16,7 @@ import numpy as np
 from seqlake import plugins
 from seqlake.errors import CorruptFileError, DecodeError
 from seqlake.media._bytes import all_of, blob_of
+from seqlake.media._limits import POINTS
 from seqlake.media.image import ImageDecoder
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ def load(source: Source, /) -> Geometry:
 
     Raises:
         CorruptFileError: It is damaged, or not of its format.
-        DecodeError: A format that is not read here.
+        DecodeError: A format that is not read here, or more points and faces than `SEQLAKE_MAX_POINTS`.
         MissingDependencyError: trimesh is not installed.
 
     Example:
@@ -162,7 +163,10 @@ def load(source: Source, /) -> Geometry:
     location = blob_of(source).location
     try:
         scene = trimesh.load_scene(io.BytesIO(all_of(source)), file_type=kind, process=False, maintain_order=True)
+        POINTS.hold(_size_of(scene), location, path=location)
         parts = [_part(one) for one in scene.dump() if len(getattr(one, "vertices", ()))]
+    except DecodeError:
+        raise
     except Exception as error:  # its readers raise whatever Python does
         raise CorruptFileError(
             f"{location} cannot be read as {kind}: {type(error).__name__}: {error}. Copy it from where it came from, "
@@ -188,6 +192,14 @@ def _unknown(source: Source) -> DecodeError:
         f"{blob_of(source).location}: expected 3D data as {known}, found {_format(source)!r}. Read the file's bytes "
         "instead, or declare its format on the column."
     )
+
+
+def _size_of(scene: Any) -> int:
+    """Points and faces of all places where a scene shows its parts: a few bytes may show one a million times."""
+    sizes = {
+        name: len(getattr(one, "vertices", ())) + len(getattr(one, "faces", ())) for name, one in scene.geometry.items()
+    }
+    return sum(len(places) * sizes[name] for name, places in scene.graph.geometry_nodes.items())
 
 
 def _part(one: Any) -> Geometry:

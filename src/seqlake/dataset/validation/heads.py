@@ -1,4 +1,4 @@
-"""What the first bytes of a file say: its format, a picture's size and depth, and where the file should end."""
+"""What the first bytes of a file say: its format, and where the file should end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ PICTURES = frozenset({"jpeg", "png", "gif", "bmp", "tiff", "exr", "jp2", "jxl", 
 HEAD = 1 << 16
 """Bytes that are enough for all but a JPEG with large notes before its picture."""
 
-_NO_SIZE = frozenset({0xC4, 0xC8, 0xCC})  # between the frame headers, and none themselves
 _SEGMENT = b"\x18\x53\x80\x67"
 
 
@@ -47,34 +46,6 @@ def format_of(head: bytes, /) -> str | None:
     if head[4:8] == b"ftyp" and head[8:12] in _BRANDS:
         return _BRANDS[head[8:12]]
     return next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
-
-
-def picture(head: bytes, /) -> tuple[tuple[int, int], int] | None:
-    """Width and height, and the bits of a colour, of a PNG or JPEG; None where these bytes do not say them."""
-    if format_of(head) == "png":
-        if len(head) < 25 or head[12:16] != b"IHDR":
-            return None
-        bits = 8 if head[25:26] == b"\x03" else max(8, head[24])  # a palette, or fewer bits, is read as 8
-        return (int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")), bits
-    if format_of(head) == "jpeg":
-        return _jpeg(head)
-    return None
-
-
-def _jpeg(head: bytes) -> tuple[tuple[int, int], int] | None:
-    place = 2
-    while place + 9 < len(head):
-        if head[place] != 0xFF:
-            return None
-        marker = head[place + 1]
-        if marker == 0xFF or 0xD0 <= marker <= 0xD8:  # padding, or a marker without a length
-            place += 1 if marker == 0xFF else 2
-            continue
-        if 0xC0 <= marker <= 0xCF and marker not in _NO_SIZE:
-            height, width = (int.from_bytes(head[at : at + 2], "big") for at in (place + 5, place + 7))
-            return (width, height), head[place + 4]
-        place += 2 + int.from_bytes(head[place + 2 : place + 4], "big")
-    return None
 
 
 def is_cut(between: Callable[[int, int], bytes], size: int, /) -> bool:

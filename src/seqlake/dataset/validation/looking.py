@@ -12,6 +12,7 @@ from seqlake.dataset.validation import heads
 from seqlake.errors import CorruptFileError, DecodeError, SeqlakeError, UnsafeReferenceError
 from seqlake.files import locations, stores
 from seqlake.media._bytes import BlobBytes, blob_of
+from seqlake.media._stills import size_and_bits
 from seqlake.protocols import Source
 from seqlake.spec.column_types import ColumnType
 from seqlake.spec.rules.facts import CellFacts, FileFacts, Times
@@ -122,7 +123,7 @@ def picture(head: bytes, name: str, /) -> FileFacts:
     if kind not in heads.PICTURES:
         why = f"expected a picture, found bytes that begin with {head[:8]!r}"
         return FileFacts(name=name, trouble="unreadable", why=why)
-    size, bits = heads.picture(head) or (None, None)
+    size, bits = size_and_bits(head) or (None, None)
     return FileFacts(name=name, format=kind, size=size, bits=bits)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from seqlake.errors import CorruptFileError, DecodeError
+from seqlake.media._limits import PIXELS, frame_pixels, guard
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -55,7 +56,8 @@ def bare_codec(stream: Stream, /, *, packet: int = 0, strict: bool = True) -> Vi
     codec.color_range, codec.colorspace, codec.color_primaries, codec.color_trc = stream.tags
     codec.thread_type, codec.thread_count = "NONE", 1
     careful = {"err_detect": "crccheck+explode"} if strict and stream.codec not in _LENIENT else {}
-    codec.options = {"has_b_frames": str(stream.reorder)} | careful
+    PIXELS.hold(stream.width * stream.height, f"A frame of {stream.width} x {stream.height}", most=frame_pixels())
+    codec.options = {"has_b_frames": str(stream.reorder)} | careful | guard(frame_pixels())
     try:
         codec.open()
     except av.InvalidDataError as error:

@@ -12,6 +12,7 @@ from seqlake.errors import CorruptFileError, DecodeError
 from seqlake.files.checksums import crc32
 from seqlake.media._bytes import BlobBytes
 from seqlake.media._containers import open_container
+from seqlake.media._limits import PACKETS, PIXELS, frame_pixels
 from seqlake.media.video.codec import codec_name, in_sequence, refreshes
 from seqlake.media.video.packets import DAMAGED, HIDDEN, KEY, OPEN, PacketIndex, Stream
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from seqlake.protocols import Blob, Ints
 
 _EXIF = b"Exif\0\0"
+_LOOK = 1 << 16  # packets, after which their number is compared with its limit
 _NEAR = 32  # in Matroska a payload starts a few bytes after the place that is named
 _DECODED_ONCE = frozenset({"vp8", "mpeg1video", "mpeg2video", "vc1", "wmv3"})  # hidden frames, fields
 _NO_TIMES = frozenset({"avi", "h264", "hevc", "m4v", "mpegvideo", "mjpeg", "obu"})  # containers that do not tell them
@@ -42,7 +44,7 @@ class _Packets:
     turn: tuple[int, int, int, int] | None = None
     changes: list[tuple[int, bytes]] = field(default_factory=list)
 
-    def add(self, packet: av.Packet[Any], file: BlobBytes, size: int) -> None:
+    def add(self, packet: av.Packet[Any], file: BlobBytes, size: int, location: str) -> None:
         data = bytes(packet)
         if packet.has_sidedata("new_extradata"):
             self.changes.append((len(self.rows), bytes(packet.get_sidedata("new_extradata"))))
@@ -58,6 +60,8 @@ class _Packets:
         if packet.is_keyframe and not cut:
             codec = self.stream.codec_context
             flags |= KEY if refreshes(data, codec.name, bytes(codec.extradata or b"")) else KEY | OPEN
+        if not len(self.rows) % _LOOK:
+            PACKETS.hold(len(self.rows), location, path=location)
         self.rows.append((max(offset, 0), len(data), time or 0, flags, crc32(data)))
 
 
@@ -76,6 +80,8 @@ def index(blob: Blob, /) -> dict[int, PacketIndex]:
         known = {number: stream for number, stream in streams.items() if _has_decoder(stream)}
         if not known:
             raise DecodeError(f"{blob.location}: this FFmpeg has no decoder for its video. Encode it anew.")
+        for stream in known.values():
+            _fits(stream, blob.location)
         found = {stream.index: _Packets(stream) for stream in known.values()}
         container_name = container.format.name
         for packet in _demuxed(container, list(known.values()), blob.location):
@@ -83,7 +89,7 @@ def index(blob: Blob, /) -> dict[int, PacketIndex]:
                 raise DecodeError(f"{blob.location} is encrypted. Decrypt it first, by whoever has its key.")
             if packet.size:
                 _turned(found[packet.stream_index], packet)
-                found[packet.stream_index].add(packet, file, blob.size)
+                found[packet.stream_index].add(packet, file, blob.size, blob.location)
         met = {number: found[stream.index] for number, stream in known.items() if found[stream.index].rows}
         made = {number: _made(number, packets, blob.size) for number, packets in met.items()}
     for number, one in made.items():
@@ -104,6 +110,17 @@ def _demuxed(container: InputContainer, streams: list[VideoStream], location: st
             f"{location} is damaged: FFmpeg finds no packets behind some point ({error}). Record or copy it again.",
             path=location,
         ) from error
+
+
+def _fits(stream: VideoStream, location: str) -> None:
+    width, height = stream.codec_context.width, stream.codec_context.height
+    if not width or not height:
+        raise DecodeError(
+            f"{location}: FFmpeg finds no size of its frames, or one far above the limit of {frame_pixels():,} pixels "
+            f"(half of {PIXELS.name}). Raise that if you trust it.",
+            path=location,
+        )
+    PIXELS.hold(width * height, f"{location}: a frame of {width} x {height}", most=frame_pixels(), path=location)
 
 
 def _has_decoder(stream: VideoStream) -> bool:
