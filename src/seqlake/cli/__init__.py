@@ -14,6 +14,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Exit codes: 0 done; 1 an error, or `validate` found errors; 2 wrong usage; 3 finished, but something was
     skipped (only with `--on-error skip`); 130 interrupted.
     """
-    from seqlake.cli._main import run
-
+    try:
+        from seqlake.cli._main import run
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
     run(arguments)

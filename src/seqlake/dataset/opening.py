@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from seqlake import plugins
 from seqlake.dataset import conforming, inference, plain
+from seqlake.dataset.interrupts import import_pandas_first
 from seqlake.dataset.selection import Selection
 from seqlake.errors import DatasetExistsError, DatasetNotFoundError, SchemaMismatchError, SeqlakeError
 from seqlake.files import locations, stores
@@ -63,6 +64,7 @@ def open(  # noqa: A001 - the public name, as in tarfile.open
     """
     from seqlake.dataset.dataset import Dataset
 
+    import_pandas_first()
     # Table objects of other packages pass as they are.
     place = place_of(location) if isinstance(location, (str, os.PathLike)) else location
     storage = with_rules(storage, hosts=allow_hosts, buckets=allow_buckets)
@@ -142,6 +144,7 @@ def create(
     from seqlake.dataset.dataset import Dataset
     from seqlake.spec.schema import Schema as Columns
 
+    import_pandas_first()
     if format is not None:
         if partition_by or exist_ok:
             raise TypeError(f"partition_by and exist_ok are for Mixtrain datasets, not for {format!r}.")
@@ -217,6 +220,7 @@ def scan(
         sl.scan("downloads/bridge_data_v2")
         ```
     """
+    import_pandas_first()
     storage = with_rules(storage, hosts=allow_hosts, buckets=allow_buckets)
     if not isinstance(source, (str, os.PathLike)):
         if all(hasattr(source, name) for name in ("shards", "lengths", "fingerprint", "schema")):
@@ -269,6 +273,7 @@ def init(
         sl.init("exports/episodes", column_types={"action": sl.Trajectory(dim=7, units="rad", fps=20)})
         ```
     """
+    import_pandas_first()
     place = locations.absolute(location)
     store = stores.open_store(place, storage=storage)
     if stores.exists(store, METADATA):
