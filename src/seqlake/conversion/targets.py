@@ -9,6 +9,7 @@ from seqlake import plugins
 from seqlake.dataset.opening import refuse_occupied
 from seqlake.dataset.pictures import Pictures
 from seqlake.errors import DatasetExistsError, DatasetNotFoundError, SchemaMismatchError, SeqlakeError
+from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import is_local, local_path
 from seqlake.files.stores import open_store
 
@@ -86,7 +87,11 @@ class TableTarget:
         if state is None:
             made = not self._is_there()
             dataset = create(self.location, self.schema, storage=self.storage, exist_ok=True)
-            state = {"transaction": dataset.table.begin(), "made": made}
+            try:
+                state = {"transaction": dataset.table.begin(), "made": made}
+            except BaseException:
+                self.undo({"made": made})
+                raise
         else:
             dataset = open_dataset(self.location, storage=self.storage)
         sink = TableSink(
@@ -112,11 +117,7 @@ class TableTarget:
         paths = [path for path, _ in store.list() if path.startswith(_OF_OURS)]
         store.delete(paths)
         if is_local(self.location):
-            root = local_path(self.location)
-            folders = sorted((path for path in root.rglob("*") if path.is_dir()), reverse=True)
-            for folder in [*folders, root]:
-                if not any(folder.iterdir()):
-                    folder.rmdir()
+            remove_empty_folders(local_path(self.location))
 
     def _shape(self) -> ShardShape:
         from seqlake.dataset.staging import SHARD_BYTES, ShardShape

@@ -14,6 +14,7 @@ from seqlake.dataset.selection import Selection
 from seqlake.errors import DatasetExistsError, DatasetNotFoundError, SchemaMismatchError, SeqlakeError
 from seqlake.files import locations, stores
 from seqlake.files.allowed import with_rules
+from seqlake.files.local import holds_files, remove_empty_folders
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -167,9 +168,13 @@ def create(
             raise SchemaMismatchError(f"The dataset at {place} has other columns:\n" + "\n".join(problems))
         return found
     conforming.refuse_broken(wanted)
-    table = plugins.load("tables", _lake(place) or "standalone").create(
-        place, wanted, partition_by=partition_by, storage=storage
-    )
+    plug = plugins.load("tables", _lake(place) or "standalone")
+    try:
+        table = plug.create(place, wanted, partition_by=partition_by, storage=storage)
+    except BaseException:
+        if not _lake(place) and locations.is_local(place):  # folders of a table that was not made
+            remove_empty_folders(locations.local_path(place))
+        raise
     return Dataset(table, table.snapshot(), location=place, storage=storage, allow_outside=False)
 
 
@@ -288,13 +293,17 @@ def init(
 
 
 def refuse_occupied(location: str | os.PathLike[str], /, *, storage: Mapping[str, str] | None = None) -> None:
-    """Raise `DatasetExistsError` unless a folder or prefix is new or empty; of a lake's address its catalog knows."""
+    """Raise `DatasetExistsError` unless a folder or prefix is new or empty; of a lake's address its catalog knows.
+
+    Folders without files are empty: what a run that was killed may leave.
+    """
     place = place_of(location)
     if _lake(place):
         return
     found = [path for path, _ in islice(stores.open_store(place, storage=storage).list(), 3)]
     if not found and locations.is_local(place) and (path := locations.local_path(place)).exists():
-        found = [one.name for one in path.iterdir()] if path.is_dir() else [path.name]
+        found = [one.name for one in path.iterdir()] if path.is_dir() and holds_files(path) else []
+        found = found if path.is_dir() else [path.name]
     if found:
         raise DatasetExistsError(
             f"The output must be new or empty; {place} holds {', '.join(found)}.",

@@ -13,6 +13,7 @@ from seqlake.dataset.references import Carrier, FilesMode
 from seqlake.dataset.selection import Selection
 from seqlake.dataset.staging import SHARD_BYTES, ShardShape, Staging
 from seqlake.errors import CommitUnknownError, SchemaMismatchError, ValidationError
+from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import absolute, is_local, local_path
 from seqlake.files.stores import open_store
 
@@ -175,10 +176,19 @@ def split(
         )
     base = absolute(out).rstrip("/")
     numbers = np.array([names.index(str(value)) for value in values], np.int64)
-    made = {}
-    for number, name in enumerate(names):
-        part = Selection(dataset, rows=np.flatnonzero(numbers == number).astype(np.int64))
-        made[name] = _write([part], f"{base}/{name}", shape=ShardShape(), files=files, storage=storage)
+    for name in names:
+        opening.refuse_occupied(f"{base}/{name}", storage=storage)
+    made: dict[str, Dataset] = {}
+    try:
+        for number, name in enumerate(names):
+            part = Selection(dataset, rows=np.flatnonzero(numbers == number).astype(np.int64))
+            made[name] = _write([part], f"{base}/{name}", shape=ShardShape(), files=files, storage=storage)
+    except BaseException:
+        for name, whole_one in made.items():
+            _take_back(whole_one, f"{base}/{name}", storage=storage)
+        if is_local(base):
+            remove_empty_folders(local_path(base))
+        raise
     return made
 
 
@@ -222,10 +232,7 @@ def whole(
         raise  # it may stand: nothing of it may be removed
     except BaseException:
         staging.discard()
-        if hasattr(dataset.table, "drop"):  # a lake's, whose address is no folder
-            dataset.table.drop()
-        else:
-            _remove_all(out, storage=storage)
+        _take_back(dataset, out, storage=storage)
         raise
     dataset.refresh()
 
@@ -240,8 +247,11 @@ def _copy(part: Readable, schema: Schema, staging: Staging, files: FilesMode) ->
                 staging.write(carrier.carry(rows))
 
 
-def _remove_all(out: str | os.PathLike[str], *, storage: Mapping[str, str] | None = None) -> None:
-    """Take back a dataset that could not be finished; it was new or empty before."""
+def _take_back(dataset: Dataset, out: str | os.PathLike[str], *, storage: Mapping[str, str] | None) -> None:
+    """Remove a dataset of something that could not be finished; its place was new or empty before."""
+    if hasattr(dataset.table, "drop"):  # a lake's, whose address is no folder
+        dataset.table.drop()
+        return
     location = absolute(out)
     if is_local(location):
         shutil.rmtree(local_path(location), ignore_errors=True)

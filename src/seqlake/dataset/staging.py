@@ -377,10 +377,11 @@ def clear_errors(table: Any) -> Iterator[None]:
         where = getattr(table, "root", "the dataset")
         if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS} and not isinstance(error, ReadOnlyError):
             raise ReadOnlyError(
-                f"{where} cannot be written: {error}. Nothing was committed.", path=str(where)
+                f"{where} cannot be written: {error}. What was not committed before is lost.", path=str(where)
             ) from error
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
             raise OSError(
-                error.errno, f"No space is left in {where}. Nothing was committed; free some and write again"
+                error.errno,
+                f"No space is left in {where}. What was not committed before is lost: free some, write it again",
             ) from error
         raise

@@ -270,6 +270,18 @@ def _walk(top: str, prefix: str, above: tuple[tuple[int, int], ...]) -> Iterator
                 yield prefix + name, entry.stat().st_size
 
 
+def remove_empty_folders(top: Path) -> None:
+    """Remove a folder and those in it, as far as no file is in them; links are files."""
+    for path, _, _ in os.walk(top, topdown=False):
+        with contextlib.suppress(OSError):  # not empty: it stays
+            Path(path).rmdir()
+
+
+def holds_files(top: Path) -> bool:
+    """Whether something is in a folder, however deep; other folders are nothing."""
+    return any(files or any(Path(path, one).is_symlink() for one in inner) for path, inner, files in os.walk(top))
+
+
 def _pieces(data: bytes | Path) -> Iterator[memoryview]:
     if not isinstance(data, Path):
         yield memoryview(data)

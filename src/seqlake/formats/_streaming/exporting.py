@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from seqlake.errors import SchemaMismatchError, ValidationError
-from seqlake.files.locations import join
+from seqlake.files.local import remove_empty_folders
+from seqlake.files.locations import is_local, join, local_path
 from seqlake.files.stores import exists, open_store
 from seqlake.formats._streaming import index as indexes
 from seqlake.formats._streaming.cells import CellError
 from seqlake.formats._streaming.merging import below
 from seqlake.formats._streaming.restoring import described
-from seqlake.formats._streaming.writing import begin, remove_empty
+from seqlake.formats._streaming.writing import begin
 from seqlake.spec.schema import is_text
 
 if TYPE_CHECKING:
@@ -140,10 +141,9 @@ class SampleSink:
         store: Any = open_store(self.location, storage=self.storage)
         if exists(store, indexes.NAME):
             return
-        names = [path for path, _ in store.list() if _OURS.fullmatch(path)]
-        store.delete(names)
-        for folder in sorted({name.rpartition("/")[0] for name in names}, reverse=True):
-            remove_empty(self.location, folder)
+        store.delete([path for path, _ in store.list() if _OURS.fullmatch(path)])
+        if is_local(self.location):
+            remove_empty_folders(local_path(self.location))
 
 
 def _moved(cell: Any, root: str) -> Any:

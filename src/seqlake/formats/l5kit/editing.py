@@ -25,7 +25,7 @@ from seqlake.formats.l5kit.store import (
     Store,
     open_store,
 )
-from seqlake.formats.l5kit.writing import Appender, metadata_of, publish, staged_store
+from seqlake.formats.l5kit.writing import Appender, metadata_of, refuse_taken, remove_store, whole_store
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -70,6 +70,7 @@ def zarr_split(
 
     Raises:
         ValueError: The sizes leave nothing for the last part, or the last size is not -1.
+        DatasetExistsError: Something is where a part would be.
     """
     if not split_infos or split_infos[-1]["split_size_GB"] != -1:
         raise ValueError("The last part takes what remains: its split_size_GB must be -1.")
@@ -80,8 +81,16 @@ def zarr_split(
     if sum(counts) >= scenes:
         raise ValueError(f"The sizes take {sum(counts)} of {scenes} scenes and leave none for the last part.")
     edges = np.cumsum([0, *counts, scenes - sum(counts)]).tolist()
-    for info, (start, stop) in zip(split_infos, pairwise(edges), strict=True):
-        _write([(store, range(start, stop))], f"{output_path}/{info['name']}", storage=storage)
+    places = [refuse_taken(f"{output_path}/{info['name']}", storage=storage) for info in split_infos]
+    made: list[str] = []
+    try:
+        for place, (start, stop) in zip(places, pairwise(edges), strict=True):
+            _write([(store, range(start, stop))], place, storage=storage)
+            made.append(place)
+    except BaseException:
+        for place in made:
+            remove_store(place, storage=storage)
+        raise
     return list(pairwise(edges))
 
 
@@ -126,10 +135,9 @@ def uncompressed(input_zarr: str, output_zarr: str, /, *, storage: Mapping[str, 
         name: replace(array.metadata, chunks=(max(1, len(array)), *array.shape[1:]), compressor=None, text="")
         for name, array in store.arrays.items()
     }
-    writer = staged_store(output_zarr, arrays)
-    for name, array in store.arrays.items():
-        writer.appended(name, array.each_chunk())
-    publish(writer, store.attributes_text)
+    with whole_store(output_zarr, arrays, attributes=store.attributes_text) as writer:
+        for name, array in store.arrays.items():
+            writer.appended(name, array.each_chunk())
     return open_store(output_zarr)
 
 
@@ -149,14 +157,13 @@ def _write(
         for name, count in counts.items()
         if name in first.arrays
     }
-    writer = staged_store(location, arrays, storage=storage)
-    appenders = {name: Appender(writer, name) for name in arrays}
-    for rows in _moved(_scenes(parts, frames)):
-        for name, appender in appenders.items():
-            appender.add(rows[name])
-    for appender in appenders.values():
-        appender.close()
-    publish(writer, first.attributes_text)
+    with whole_store(location, arrays, attributes=first.attributes_text, storage=storage) as writer:
+        appenders = {name: Appender(writer, name) for name in arrays}
+        for rows in _moved(_scenes(parts, frames)):
+            for name, appender in appenders.items():
+                appender.add(rows[name])
+        for appender in appenders.values():
+            appender.close()
 
 
 def _counts(parts: Sequence[tuple[Store, range]], frames: int | None) -> dict[str, int]:

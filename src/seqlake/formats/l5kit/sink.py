@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake.errors import SchemaMismatchError, SeqlakeError, ValidationError
+from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import absolute, is_local, local_path
 from seqlake.files.stores import exists, open_store, read_all
 from seqlake.formats.l5kit.arrays import joined
@@ -152,7 +153,7 @@ class L5kitSink:
         if not self.mapping.tiles:
             totals = {name: self.mapping.arrays[name].shape[0] for name in self.arrays}
         sized = {name: metadata.resized(totals[name]) for name, metadata in self.arrays.items()}
-        writer = staged_store(self.location, sized, storage=self.storage, new=False)
+        writer = staged_store(self.location, sized, storage=self.storage)
         for name in self.arrays:
             if self.mapping.tiles:
                 self._tile(writer, name, ordered)
@@ -203,11 +204,7 @@ class L5kitSink:
         written = () if exists(store, ROOT) else tuple(f"{name}/" for name in (*self.arrays, MASKS))
         store.delete([path for path, _ in store.list() if path.startswith((f"{_STAGED}/", *written))])
         if is_local(self.location):
-            top = local_path(self.location)
-            folders = sorted((path for path in top.rglob("*") if path.is_dir()), reverse=True) if top.is_dir() else []
-            for folder in (*folders, top):
-                if folder.is_dir() and not any(folder.iterdir()):
-                    folder.rmdir()
+            remove_empty_folders(local_path(self.location))
 
 
 def _part(part: int, name: str) -> str:

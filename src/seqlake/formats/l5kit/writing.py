@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake.errors import DatasetExistsError, SchemaMismatchError
+from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import absolute, is_local, local_path
 from seqlake.files.stores import exists, open_store
 from seqlake.formats.l5kit.arrays import THREADS, joined
@@ -20,7 +22,7 @@ from seqlake.formats.l5kit.places import ROOT
 from seqlake.formats.l5kit.store import AGENTS, ARRAY, ATTRIBUTES, CHUNKS, DTYPES, FACES, FRAMES, MASKS, SCENES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -178,10 +180,59 @@ def create_store(
     Raises:
         DatasetExistsError: Something is there.
     """
-    writer = staged_store(location, arrays, storage=storage)
     version = 2 if FACES in arrays else 1
-    publish(writer, attributes_of(version) if attributes is None else attributes)
-    return writer
+    text = attributes_of(version) if attributes is None else attributes
+    with whole_store(location, arrays, attributes=text, storage=storage) as writer:
+        return writer
+
+
+@contextmanager
+def whole_store(
+    location: str,
+    arrays: Mapping[str, ArrayMetadata],
+    /,
+    *,
+    attributes: str,
+    storage: Mapping[str, str] | None = None,
+) -> Iterator[StoreWriter]:
+    """A store to be filled: at the end of the block it is there, and after an error nothing of it is.
+
+    Args:
+        location: A folder or URI that holds nothing yet.
+        arrays: The arrays by their names.
+        attributes: The text of `.zattrs`.
+        storage: Options of the object store.
+
+    Raises:
+        DatasetExistsError: Something is there.
+    """
+    place = refuse_taken(location, storage=storage)
+    try:
+        writer = staged_store(place, arrays, storage=storage)
+        yield writer
+        publish(writer, attributes)
+    except BaseException:
+        remove_store(place, storage=storage)
+        raise
+
+
+def remove_store(location: str, /, *, storage: Mapping[str, str] | None = None) -> None:
+    """Remove what lies at a place that held nothing before."""
+    store = open_store(location, storage=storage)
+    store.delete([path for path, _ in store.list()])
+    if is_local(location):
+        remove_empty_folders(local_path(location))
+
+
+def refuse_taken(location: str, /, *, storage: Mapping[str, str] | None = None) -> str:
+    """The place, absolute; raises `DatasetExistsError` unless nothing is there."""
+    place = absolute(location)
+    taken = is_local(place) and (path := local_path(place)).exists() and not path.is_dir()
+    if taken or any(True for _ in open_store(place, storage=storage).list()):
+        raise DatasetExistsError(
+            f"Expected a new or empty place, found something at {place}.", path=place, hint="Give another location."
+        )
+    return place
 
 
 def staged_store(
@@ -190,13 +241,11 @@ def staged_store(
     /,
     *,
     storage: Mapping[str, str] | None = None,
-    new: bool = True,
 ) -> StoreWriter:
-    """The same, which no reader takes for a store before `publish`; with `new=False` other files may lie there."""
+    """One that no reader takes for a store before `publish`; other files may lie there."""
     place = absolute(location)
     store = open_store(place, storage=storage)
-    taken = is_local(place) and (path := local_path(place)).exists() and not path.is_dir()
-    if taken or (any(True for _ in store.list()) if new else exists(store, ROOT)):
+    if exists(store, ROOT):
         raise DatasetExistsError(
             f"Expected a new or empty place, found something at {place}.", path=place, hint="Give another location."
         )
@@ -267,10 +316,10 @@ def write_store(
         name: metadata_of(name, rows.dtype, rows.shape, chunks=chunks, compressor=compressor)
         for name, rows in arrays.items()
     }
-    writer = staged_store(location, metadata, storage=storage)
-    for name, rows in arrays.items():
-        writer.appended(name, [rows])
-    publish(writer, attributes_of(2 if FACES in arrays else 1) if attributes is None else attributes)
+    text = attributes_of(2 if FACES in arrays else 1) if attributes is None else attributes
+    with whole_store(location, metadata, attributes=text, storage=storage) as writer:
+        for name, rows in arrays.items():
+            writer.appended(name, [rows])
 
 
 def named(data: SceneData, /) -> dict[str, NDArray[Any]]:

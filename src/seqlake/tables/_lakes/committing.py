@@ -49,7 +49,7 @@ def rounds(root: str, /) -> Iterator[int]:
             break
         time.sleep(random.random() * min(_LONGEST_WAIT, 0.005 * 2 ** min(turn, 20)))  # noqa: S311 - spreads rivals
     raise CommitConflictError(
-        f"Nothing was committed: other writers were faster {turn + 1} times, or for {SECONDS:.0f} s.",
+        f"Not committed: other writers were faster {turn + 1} times, or for {SECONDS:.0f} s.",
         path=root,
         hint="Try again when fewer writers commit at once, or commit more rows at a time.",
     )
@@ -131,7 +131,7 @@ def _parent(table: LakeTable, change: Change, transaction: Transaction) -> LakeS
         if not change.remove and change.schema is None:
             return table.state()
         raise CommitConflictError(
-            f"Nothing was committed: version {transaction.parent.id}, which the change was made on, expired meanwhile.",
+            f"Not committed: version {transaction.parent.id}, which the change was made on, expired meanwhile.",
             path=table.root,
             hint="Open the newest version and make the change again.",
         ) from error
@@ -163,7 +163,7 @@ def rollback(table: LakeTable, version: int | str, /) -> Version:
         made = table.engine.rollback(target.version.id, base=base)
     except RivalError as error:
         raise CommitConflictError(
-            f"Nothing was committed: the table was to go back from version {base.version.id} to {version}, but "
+            f"Not committed: the table was to go back from version {base.version.id} to {version}, but "
             "another commit came meanwhile.",
             path=table.root,
             hint="Look at the new versions, then roll back again.",
@@ -208,7 +208,7 @@ def _removed(keys: Sequence[str], parent: LakeState, newest: LakeState, root: st
     changed = [p for p in wanted if p not in now or p not in before or now[p].told != before[p].told]
     if changed:
         raise CommitConflictError(
-            f"Nothing was committed: version {newest.version.id} ({newest.version.operation}) or one before it "
+            f"Not committed: version {newest.version.id} ({newest.version.operation}) or one before it "
             f"replaced, removed or deleted rows of {len(changed)} of the shards that this change is about "
             f"({', '.join(changed[:3])}{', ...' if len(changed) > 3 else ''}).",
             path=root,
@@ -220,7 +220,7 @@ def _removed(keys: Sequence[str], parent: LakeState, newest: LakeState, root: st
 def _check_schema(parent: LakeState, newest: LakeState, root: str) -> None:
     if newest.mixtrain != parent.mixtrain or not newest.schema.equals(parent.schema):
         error = CommitConflictError(
-            f"Nothing was committed: a version up to {newest.version.id} changed the schema or the metadata meanwhile.",
+            f"Not committed: a version up to {newest.version.id} changed the schema or the metadata meanwhile.",
             path=root,
             hint="Make the change again on the newest version.",
         )
@@ -230,7 +230,7 @@ def _check_schema(parent: LakeState, newest: LakeState, root: str) -> None:
 
 def _other_partitions(parent: LakeState, newest: LakeState, root: str) -> CommitConflictError:
     return CommitConflictError(
-        f"Nothing was committed: the shards were written for a table that is partitioned by "
+        f"Not committed: the shards were written for a table that is partitioned by "
         f"{', '.join(parent.partition_by) or 'nothing'}, and in version {newest.version.id} it is by "
         f"{', '.join(newest.partition_by) or 'nothing'}.",
         path=root,
@@ -242,7 +242,7 @@ def _check_fence(table: LakeTable, transaction: Transaction) -> None:
     """A transaction whose marker is gone was given up by a collection, and what it staged with it."""
     if read(table.store, names.marker(transaction.id)) is None:
         raise CommitConflictError(
-            f"Nothing was committed: a collection gave transaction {transaction.id} up, because it had not been heard "
+            f"Not committed: a collection gave transaction {transaction.id} up, because it had not been heard "
             "of for longer than the collection's limit.",
             path=table.root,
             hint="Write the rows again; a writer that lives longer must call `renew` at least hourly.",

@@ -51,7 +51,7 @@ def refuse_to_write(table: Any, proposal: Proposal, /, *, root: str) -> None:
     reasons = list(_reasons(table, proposal))
     if reasons:
         raise ReadOnlyError(
-            f"{root} cannot be changed by seqlake: {'; '.join(reasons)}. Nothing was committed.",
+            f"{root} cannot be changed by seqlake: {'; '.join(reasons)}. This change was not committed.",
             path=root,
             hint="Make this change with deltalake or Spark; seqlake reads the table all the same.",
         )

@@ -110,7 +110,8 @@ def retried(make: Callable[[], _Made], /) -> _Made:
         except RivalError:
             time.sleep(random.uniform(0, 0.02 * (turn + 1)))  # noqa: S311 - rivals must not wait in step
     raise CommitConflictError(
-        f"Nothing was committed: other writers were faster {_TRIES} times.", hint="Try again when fewer write at once."
+        f"Not committed: other writers were faster {_TRIES} times.",
+        hint="Try again when fewer write at once.",
     )
 
 
@@ -177,7 +178,7 @@ def _sqlite_error(error: sqlite3.Error, address: Address) -> Exception:
     text = str(error)
     if "locked" in text or "busy" in text:
         return CommitConflictError(
-            f"Nothing was committed: other writers held {address} for {_PATIENCE:.0f} seconds.",
+            f"Not committed: other writers held {address} for {_PATIENCE:.0f} seconds.",
             path=address.target,
             hint="Try again; many writers at once are served better by PostgreSQL.",
         )
@@ -340,7 +341,7 @@ class PostgresCatalog(_Catalog):
             return self._missing()
         if isinstance(error, errors.LockNotAvailable):
             return CommitConflictError(
-                f"Nothing was committed: another session held {self.address} for {_PATIENCE:.0f} s.",
+                f"Not committed: another session held {self.address} for {_PATIENCE:.0f} s.",
                 path=str(self.address),
                 hint="Try again; pg_stat_activity shows whose transaction is open.",
             )

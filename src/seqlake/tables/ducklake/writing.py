@@ -216,8 +216,7 @@ def add_files(
     partition, keys = _partitioning(session, place, columns)
     if any(not set(keys) <= set(one.partition) for one in added):
         raise CommitConflictError(  # DuckDB would look for the rows in the partition of nulls
-            f"Nothing was committed: the table is partitioned by {', '.join(keys)}, and these rows are not divided by "
-            "that.",
+            f"Not committed: the table is partitioned by {', '.join(keys)}, and these rows are not divided by that.",
             hint="Open the newest version and write the rows again.",
         )
     next_row = first_row = _next_row(session, place)

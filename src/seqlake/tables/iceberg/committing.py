@@ -142,7 +142,7 @@ def _refuse_other_ids(engine: IcebergEngine, proposal: Proposal, ids: Mapping[st
         other = [name for name, number in found.items() if ids.get(name) != number]
         if other:
             error = CommitConflictError(
-                f"Nothing was committed: {one.path} numbers {', '.join(other[:3])} otherwise than the table does.",
+                f"Not committed: {one.path} numbers {', '.join(other[:3])} otherwise than the table does.",
                 path=engine.root,
                 hint="Make the change again.",
             )

@@ -75,7 +75,7 @@ def commit_version(
             break
         time.sleep(random.random() * min(_LONGEST_WAIT, base * 2 ** min(turn, 20)))  # noqa: S311 - spreads rivals
     raise CommitConflictError(
-        f"Nothing was committed: other writers were faster {ROUNDS} times, or for {SECONDS:.0f} s.",
+        f"Not committed: other writers were faster {ROUNDS} times, or for {SECONDS:.0f} s.",
         path=log.root,
         hint="Try again when fewer writers commit at once, or commit more rows at a time.",
     )

@@ -22,7 +22,7 @@ def check_fence(transaction: str, records: Iterable[Record], /, *, path: str) ->
     for record in records:
         if transaction in record.aborted:
             raise CommitConflictError(
-                f"Nothing was committed: version {record.version} (collect) gave transaction {transaction} up, "
+                f"Not committed: version {record.version} (collect) gave transaction {transaction} up, "
                 "because it had not been heard of for longer than the collection's limit.",
                 path=path,
                 hint="Write the rows again; a writer that lives longer must call `renew` at least hourly.",
@@ -49,7 +49,7 @@ def check_change(
     if gone:
         culprits = [record for record in records if set(gone) & set(record.remove)]
         raise CommitConflictError(
-            f"Nothing was committed: {_said(culprits or records)} replaced or removed {len(gone)} of the shards that "
+            f"Not committed: {_said(culprits or records)} replaced or removed {len(gone)} of the shards that "
             f"this change is about ({', '.join(gone[:3])}{', ...' if len(gone) > 3 else ''}).",
             path=path,
             hint="Open the newest version and make the change again.",
@@ -58,7 +58,7 @@ def check_change(
         rivals = [record for record in records if record.schema is not None or record.mixtrain is not None]
         if rivals:
             error = CommitConflictError(
-                f"Nothing was committed: {_said(rivals)} changed the schema or the metadata meanwhile.",
+                f"Not committed: {_said(rivals)} changed the schema or the metadata meanwhile.",
                 path=path,
                 hint="Make the change again on the newest version.",
             )
@@ -85,7 +85,7 @@ def check_sides(
         for side in record.side:
             if side.of in gone or any((side.of, column) in mine for column in side.columns):
                 raise CommitConflictError(
-                    f"Nothing was committed: {_said([record])} changed {', '.join(side.columns)} of the same shard "
+                    f"Not committed: {_said([record])} changed {', '.join(side.columns)} of the same shard "
                     f"({side.of}) meanwhile.",
                     path=path,
                     hint="Open the newest version and make the change again.",
@@ -101,7 +101,7 @@ def check_rollback(target: int, state: State, records: Sequence[Record], /, *, p
     rivals = [record for record in records if record.operation != "collect"]
     if rivals:
         raise CommitConflictError(
-            f"Nothing was committed: the table was to go back from version {rivals[0].version - 1} to {target}, but "
+            f"Not committed: the table was to go back from version {rivals[0].version - 1} to {target}, but "
             f"{_said(rivals)} came meanwhile (the newest is {state.version}).",
             path=path,
             hint="Look at the new versions, then roll back again.",

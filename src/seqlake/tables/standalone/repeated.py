@@ -61,7 +61,7 @@ def refuse_known(there: set[str], at_parent: set[str], /, *, root: str) -> None:
         )
     if there:
         raise CommitConflictError(
-            f"Nothing was committed: other writers added {_listed(there)} meanwhile.",
+            f"Not committed: other writers added {_listed(there)} meanwhile.",
             path=root,
             hint="Leave these rows out, or change them with `upsert`.",
         )
