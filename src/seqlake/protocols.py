@@ -79,6 +79,26 @@ class Store(Protocol):
 
 
 # ---- reading
+class Proof(Protocol):
+    """Bytes of a `Flat` are compared with what was written before they are handed out (`verify="first"`)."""
+
+    @property
+    def done(self) -> bool:
+        """Nothing is left to compare in this process."""
+
+    def pages(self, places: Ints, /) -> Ints:
+        """[n] number of the page that holds each byte."""
+
+    def rows(self, page: int, /) -> slice:
+        """The rows of a page, counted in the file."""
+
+    def touch(self, places: Ints, /) -> None:
+        """The pages of these bytes, in a blob that is memory, are what was written; CorruptFileError."""
+
+    def fetch(self, starts: Ints, stops: Ints, /) -> list[memoryview]:
+        """Parts of a blob that is not: their pages are read whole and compared; CorruptFileError."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Flat:
     """A column whose steps lie at known bytes of one blob: all a random window needs."""
@@ -90,6 +110,7 @@ class Flat:
     stored: np.dtype[Any]  # as the bytes lie (Parquet keeps int16 in 4 bytes)
     dtype: np.dtype[Any]  # as handed out
     shape: tuple[int, ...]  # of one step: (D,), () for [T], (3, 3)
+    proof: Proof | None = None  # what looks at pages first; None: nobody does
 
 
 class ShardReader(Protocol):

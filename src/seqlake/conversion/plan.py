@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from seqlake.shards.verified import verified
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
@@ -121,7 +123,7 @@ def plan(
     """
     if bytes_per_part < 1:
         raise ValueError(f"bytes_per_part is at least 1, found {bytes_per_part}.")
-    shards = source.shards()
+    shards = [verified(shard) for shard in source.shards()]  # what is written anew gets new checksums
     check = getattr(source, "check", None)
     dropped = dropped or {}
     schema = source.schema.without(list(dropped)) if dropped else source.schema

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.errors import ShardChangedError, ValidationError
+from seqlake.shards.cells import fetched
 from seqlake.spec.schema import is_binary, is_list
 
 if TYPE_CHECKING:
@@ -48,8 +49,10 @@ def flat_cell(flat: Flat, row: int, /) -> NDArray[Any] | None:
     view = flat.blob.view()
     if view is None:
         stop = start + (steps - 1) * flat.stride + step
-        view = flat.blob.ranges(np.array([start]), np.array([stop]))[0]
+        view = fetched(flat, np.array([start]), np.array([stop]))[0]
         start = 0
+    elif flat.proof is not None:
+        flat.proof.touch(flat.start[row : row + 1])
     try:
         array: NDArray[Any] = np.ndarray(shape, flat.stored, view, start, (flat.stride, *inner))
     except (TypeError, ValueError) as error:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from seqlake.dataset.partitioning import partition_of
 from seqlake.dataset.staging import SHARD_BYTES, ShardShape, Staging
-from seqlake.dataset.streaming import one_shard
+from seqlake.dataset.streaming import for_writing
 from seqlake.shards.columns import Columns
 from seqlake.shards.rows import Rows
 from seqlake.tables.standalone import names
@@ -63,7 +63,7 @@ def compact(
     try:
         staging.begin(dataset.version)
         for shard in chosen:
-            for batch in one_shard(shard, schema.names):
+            for batch in for_writing(shard, schema.names):
                 staging.write(batch)
     except BaseException:
         staging.discard()

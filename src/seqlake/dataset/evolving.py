@@ -14,7 +14,7 @@ from seqlake.dataset.partitioning import partition_of
 from seqlake.dataset.query import quoted
 from seqlake.dataset.rewriting import one_chunk, shape_of
 from seqlake.dataset.staging import ShardShape, Staging
-from seqlake.dataset.streaming import one_shard
+from seqlake.dataset.streaming import for_writing
 from seqlake.dataset.values import cell
 from seqlake.errors import CommitConflictError, CommitUnknownError, SchemaMismatchError
 from seqlake.spec.column_types import ColumnType
@@ -150,7 +150,7 @@ def _write_anew(dataset: Dataset, schema: Schema, staging: Staging, renamed: Map
     gone = []
     for shard in dataset.source.shards():
         staging.shape = shape_of(shard, dataset.schema)
-        for batch in one_shard(shard, columns):
+        for batch in for_writing(shard, columns):
             staging.write(pa.RecordBatch.from_arrays(batch.columns, names=schema.names))
         staging.close_shard()
         gone.append(shard.key)

@@ -15,6 +15,8 @@ from seqlake.errors import DatasetExistsError, DatasetNotFoundError, SchemaMisma
 from seqlake.files import locations, stores
 from seqlake.files.allowed import with_rules
 from seqlake.files.local import holds_files, remove_empty_folders
+from seqlake.shards.files import ParquetShard, innermost
+from seqlake.shards.verified import verified_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
     from seqlake.dataset.dataset import Dataset
     from seqlake.protocols import Version
+    from seqlake.shards.verified import Verify
     from seqlake.spec.column_types import ColumnType
     from seqlake.spec.metadata import Metadata
     from seqlake.spec.schema import Schema
@@ -39,6 +42,7 @@ def open(  # noqa: A001 - the public name, as in tarfile.open
     allow_outside: bool = False,
     allow_hosts: Iterable[str] = (),
     allow_buckets: Iterable[str] | None = None,
+    verify: Verify | None = None,
 ) -> Dataset:
     """Open a Mixtrain dataset, at its newest version or at an older one.
 
@@ -51,6 +55,8 @@ def open(  # noqa: A001 - the public name, as in tarfile.open
         allow_hosts: Web servers that the dataset may name although they are on this machine or in a private network;
             the host of its root is one already.
         allow_buckets: The only buckets that it may name besides its own, as `"films"` or `"s3://films"`; None: any.
+        verify: `"first"`: each page of signals that are read in place is compared with its checksum, and its rows
+            with the offset index, when this process first touches it, whoever reads: loaders, streams, single cells.
 
     Raises:
         DatasetNotFoundError: Nothing is there, or it is no Mixtrain dataset; says what it is and what to do.
@@ -78,6 +84,7 @@ def open(  # noqa: A001 - the public name, as in tarfile.open
         location=place if isinstance(place, str) else type(place).__name__,
         storage=storage,
         allow_outside=allow_outside,
+        verify=verify,
     )
 
 
@@ -201,6 +208,7 @@ def scan(
     storage: Mapping[str, str] | None = None,
     allow_hosts: Iterable[str] = (),
     allow_buckets: Iterable[str] | None = None,
+    verify: Verify | None = None,
     **options: Any,
 ) -> Selection:
     """Look at, query or train on data that is no Mixtrain dataset, as it is and without converting.
@@ -212,12 +220,14 @@ def scan(
         storage: Options of the object store.
         allow_hosts: As for `open`.
         allow_buckets: As for `open`.
+        verify: As for `open`; of Parquet only.
         **options: The format's own. Plain Parquet takes `column_types={name: ColumnType}`.
 
     Raises:
         DatasetNotFoundError: Nothing there can be read.
         SchemaMismatchError: Parquet files disagree about a column.
         UnknownPluginError: No format of that name.
+        ValueError: `verify` of something that is not Parquet.
 
     Example:
         ```python
@@ -227,21 +237,36 @@ def scan(
     """
     import_pandas_first()
     storage = with_rules(storage, hosts=allow_hosts, buckets=allow_buckets)
+    found, is_parquet = _scanned(source, format, storage, options)
+    if verify is not None and not is_parquet:
+        raise ValueError(
+            f"verify={verify!r} compares the pages of Parquet files, and this is something else: the documentation of "
+            "its format says which checksums it has, and `seqlake validate` compares them."
+        )
+    return Selection(verified_source(found, verify), storage=storage)
+
+
+def _scanned(
+    source: object, name: str | None, storage: Mapping[str, str] | None, options: Mapping[str, Any]
+) -> tuple[Any, bool]:
+    """What `scan` looks at, and whether it is Parquet."""
     if not isinstance(source, (str, os.PathLike)):
-        if all(hasattr(source, name) for name in ("shards", "lengths", "fingerprint", "schema")):
-            return Selection(source, storage=storage)  # type: ignore[arg-type]  # it offers what Readable asks
-        return Selection(plain.scan_table(source, **options), storage=storage)
+        if all(hasattr(source, one) for one in ("shards", "lengths", "fingerprint", "schema")):
+            readable: Any = source.pinned() if isinstance(source, Selection) else source
+            shards = [innermost(shard) for shard in readable.shards()]
+            return readable, not shards or any(isinstance(shard, ParquetShard) for shard in shards)
+        return plain.scan_table(source, **options), False
     place = place_of(source)
     given = {**options, **({} if storage is None else {"storage": storage})}
-    if format not in {None, "parquet"}:
-        return Selection(plugins.load("formats", str(format)).scan(place, **given), storage=storage)
-    table = _table(place, storage) if format is None and not options else None
+    if name not in {None, "parquet"}:
+        return plugins.load("formats", str(name)).scan(place, **given), False
+    table = _table(place, storage) if name is None and not options else None
     if table is not None:
-        return Selection(table.snapshot(), storage=storage)
-    found = _format(place, storage) if format is None else None
+        return table.snapshot(), True
+    found = _format(place, storage) if name is None else None
     if found is not None:
-        return Selection(plugins.load("formats", found).scan(place, **given), storage=storage)
-    return Selection(plain.scan_files(place, storage=storage, **options), storage=storage)
+        return plugins.load("formats", found).scan(place, **given), False
+    return plain.scan_files(place, storage=storage, **options), True
 
 
 def init(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ import pyarrow as pa
 
 from seqlake.dataset.pruning import Part, parts_of
 from seqlake.dataset.streaming import NARROW, Stream
-from seqlake.errors import QueryError
+from seqlake.errors import QueryError, SeqlakeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -137,6 +138,7 @@ class _Connection:
             range(len(self._arrow)), key=lambda i: schema[self._arrow.field(i).name].category not in NARROW
         )
         self._duckdb = duckdb
+        self._damage: SeqlakeError | None = None
         self._db = duckdb.connect(config=_SETTINGS)
         try:
             self._db.register(_SOURCE, self._renamed(self.every).empty_table())
@@ -175,8 +177,12 @@ class _Connection:
         schema = self._renamed(needed)
 
         def read() -> Iterator[pa.RecordBatch]:
-            for batch in batches(names):
-                yield pa.RecordBatch.from_arrays([batch.column(name) for name in names], schema=schema)
+            try:
+                for batch in batches(names):
+                    yield pa.RecordBatch.from_arrays([batch.column(name) for name in names], schema=schema)
+            except SeqlakeError as error:
+                self._damage = copy(error)  # DuckDB hands on its text alone; a copy has no frames that hold this
+                raise
 
         self._db.register(_SOURCE, Stream(schema, read))
         self._view(needed)
@@ -211,10 +217,12 @@ class _Connection:
         return self.run(lambda: self._db.sql(query))
 
     def run(self, call: Callable[[], Any]) -> Any:
-        """Call DuckDB; what it refuses is a `QueryError`."""
+        """Call DuckDB; what it refuses is a `QueryError`, and rows that cannot be read keep their error."""
         try:
             return call()
         except self._duckdb.Error as error:
+            if self._damage is not None:
+                raise self._damage from None
             raise QueryError(f"DuckDB refused the query: {str(error).strip()}") from error
 
     def check_one_query(self, query: str) -> str:

@@ -242,7 +242,7 @@ def _copy(part: Readable, schema: Schema, staging: Staging, files: FilesMode) ->
     kept = getattr(getattr(part, "access", part), "kept_packets", None)
     carrier = Carrier(schema, root=part.root, staging=staging, mode=files, storage=storage, kept=kept)
     for shard in progress.over(part.shards(), "write"):
-        for batch in streaming.one_shard(shard, schema.names):
+        for batch in streaming.for_writing(shard, schema.names):
             for rows in staging.parts(batch):
                 staging.write(carrier.carry(rows))
 

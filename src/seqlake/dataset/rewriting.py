@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from seqlake.dataset.references import refers
 from seqlake.dataset.staging import ShardShape
-from seqlake.dataset.streaming import one_shard
+from seqlake.dataset.streaming import for_writing
 from seqlake.shards.columns import Columns, Stored
 from seqlake.spec.rules.references import paths_in
 
@@ -94,7 +94,7 @@ def put_beside(staging: Staging, one: Touched, schema: Schema, given: Given, nam
     there = [name for name in names if _readable(one.shard, name)]
     parts = []
     start = 0
-    for batch in one_shard(one.shard, there or [str(schema.id)]):
+    for batch in for_writing(one.shard, there or [str(schema.id)]):
         old = with_nulls(batch, schema.select(names))
         parts.append(replaced(old, one, given, start))
         start += batch.num_rows
@@ -121,7 +121,7 @@ def rewrite(
     old = [name for name in schema.names if _readable(one.shard, name)]
     staging.shape = shape_of(one.shard, schema)
     start = 0
-    for batch in one_shard(one.shard, old):
+    for batch in for_writing(one.shard, old):
         staging.write(replaced(with_nulls(batch, schema), one, given, start))
         start += batch.num_rows
     if files:
@@ -132,7 +132,7 @@ def rewrite(
 def keep_only(staging: Staging, shard: Shard, schema: Schema, keep: Ints) -> None:
     """A new shard with some rows of an old one, in their order."""
     staging.shape = shape_of(shard, schema)
-    for batch in one_shard(shard, schema.names, rows=keep):
+    for batch in for_writing(shard, schema.names, rows=keep):
         staging.write(batch)
     staging.close_shard()
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from seqlake.shards.verified import verified
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -104,6 +106,14 @@ def one_shard(shard: Shard, columns: Sequence[str], /, *, rows: Ints | None = No
         yield from reader.batches(columns, rows=rows)
     finally:
         reader.close()
+
+
+def for_writing(shard: Shard, columns: Sequence[str], /, *, rows: Ints | None = None) -> Iterator[pa.RecordBatch]:
+    """Columns of one shard whose cells are to be written anew: compared with their checksums, whatever is else done.
+
+    What is written gets new checksums, so damage that is copied along would never be found again.
+    """
+    yield from one_shard(verified(shard), columns, rows=rows)
 
 
 def _whole_shard(shard: Shard, columns: Sequence[str]) -> list[pa.RecordBatch]:

@@ -263,7 +263,7 @@ class _Pieces:
         """Write them all."""
         place = 0
         for shard in progress.over(self._source.shards(), "cut"):
-            for batch in streaming.one_shard(shard, self._source.schema.names):
+            for batch in streaming.for_writing(shard, self._source.schema.names):
                 views = [self._source[place + row] for row in range(batch.num_rows)]
                 place += batch.num_rows
                 pieces = [piece for row, view in enumerate(views) for piece in self._pieces_of(row, view)]

@@ -197,8 +197,10 @@ def gather(flat: Flat, rows: Ints, /) -> NDArray[Any]:
         stops = stops[np.concatenate([joints, [stops.size - 1]])]
     view = flat.blob.view()
     if view is None:
-        parts = [np.frombuffer(part, np.uint8) for part in flat.blob.ranges(starts, stops)]
+        parts = [np.frombuffer(part, np.uint8) for part in fetched(flat, starts, stops)]
     else:
+        if flat.proof is not None:
+            flat.proof.touch(starts)
         whole = np.frombuffer(view, np.uint8)
         parts = [whole[a:b] for a, b in zip(starts.tolist(), stops.tolist(), strict=True)]
     if flat.stride != width:
@@ -214,6 +216,11 @@ def gather(flat: Flat, rows: Ints, /) -> NDArray[Any]:
     data = np.frombuffer(pa.allocate_buffer(expected), np.uint8)
     np.concatenate(parts, out=data)
     return data.view(flat.stored).astype(flat.dtype, copy=False)
+
+
+def fetched(flat: Flat, starts: Ints, stops: Ints, /) -> list[memoryview]:
+    """Bytes of a flat column whose blob is not memory: of whole pages that were compared, where it has a proof."""
+    return flat.blob.ranges(starts, stops) if flat.proof is None else flat.proof.fetch(starts, stops)
 
 
 def _destride(part: NDArray[np.uint8], stride: int, width: int) -> NDArray[np.uint8]:

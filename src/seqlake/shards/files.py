@@ -26,6 +26,7 @@ class ParquetShard:
         nbytes: Its bytes.
         key: `<name>#<hash>`; other bytes, other key.
         index: An offset index kept outside the file, for a file that has none of its own.
+        verify: Whether each page of a flat column is compared before it is first handed out.
     """
 
     blob: Blob
@@ -33,10 +34,11 @@ class ParquetShard:
     nbytes: int
     key: str
     index: bytes | None = field(default=None, repr=False)
+    verify: bool = False
 
     def open(self) -> ParquetReader:
         """A reader; the file is opened when it is first asked."""
-        return parquet.open(self.blob, index=self.index)
+        return parquet.open(self.blob, index=self.index, verify=self.verify)
 
 
 def parquet_shard(blob: Blob, /, *, index: bytes | None = None, rows: int | None = None) -> ParquetShard:

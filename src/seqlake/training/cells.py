@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from seqlake.protocols import Flat, Ints
+    from seqlake.protocols import Flat, Ints, Proof
     from seqlake.training.gather import Memory
 
 
@@ -43,6 +43,7 @@ class Cells:
         held: [shards] bytes that were decoded for each.
         layout: [shards] which of `layouts` a shard has.
         layouts: Every layout seen; nearly always one.
+        proofs: Shard -> what is still to compare its pages before they are read; only with `verify="first"`.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Cells:
         self.held = np.zeros(shards, dtype=np.int64)
         self.layout = np.full(shards, -1, dtype=np.int64)
         self.layouts: list[Layout] = []
+        self.proofs: dict[int, Proof] = {}
 
     def place(self, shard: int, rows: slice, flat: Flat, memory: Memory) -> None:
         """Take in a shard whose steps lie where `flat` says.
@@ -81,6 +83,26 @@ class Cells:
         self._set(shard, rows, layout, low + flat.start, steps)
         self.low[shard], self.high[shard] = low, high
         self.held[shard] = 0
+        if flat.proof is not None:
+            self.proofs[shard] = flat.proof
+
+    def prove(self, shard: int, rows: Ints) -> None:
+        """Compare the pages of some rows of a shard, as long as there are any that were not.
+
+        Raises:
+            CorruptFileError: One is not what was written.
+        """
+        proof = self.proofs.get(shard)
+        if proof is None:
+            return
+        proof.touch(self.address[rows[self.steps[rows] > 0]] - self.low[shard])
+        if proof.done:
+            del self.proofs[shard]
+
+    def forget(self, shard: int) -> None:
+        """Its memory is gone."""
+        self.low[shard] = self.high[shard] = self.held[shard] = 0
+        self.proofs.pop(shard, None)
 
     def count(self, shard: int, rows: slice, flat: Flat) -> None:
         """Take in how many steps there are in a shard whose windows are read by range: none of them is in memory."""

@@ -14,7 +14,7 @@ import pyarrow as pa
 from seqlake.errors import CacheTooSmallError, DamagedTableError
 from seqlake.spec.schema import is_list
 from seqlake.training.bad_data.damage import is_damage
-from seqlake.training.bad_data.salvage import salvage
+from seqlake.training.bad_data.salvage import lose_pages, salvage
 from seqlake.training.cells import Cells, Values
 from seqlake.training.decoded import flatten
 from seqlake.training.fetching.ranged import Ranged
@@ -134,7 +134,7 @@ class Opened:
             for cells in self.cells.values():
                 self.memory.drop(int(cells.low[shard]))
                 self._copied.room.decoded -= int(cells.held[shard])
-                cells.low[shard] = cells.high[shard] = cells.held[shard] = 0
+                cells.forget(shard)
             self._blobs.pop(shard, None)
 
     def harmed(self, rows: Ints) -> NDArray[np.bool_]:
@@ -202,6 +202,8 @@ class Opened:
             with self._lock:  # loaders made from each other share what is open
                 if not self._ready[shard]:
                     self._open(shard)
+        if any(cells.proofs for cells in self.cells.values()):
+            self._prove(rows)
         if self.harms:
             self.learn()
         now = monotonic()
@@ -211,6 +213,19 @@ class Opened:
             self._seen[shard] = now
         self.seconds += perf_counter() - began
         return counts
+
+    def _prove(self, rows: Ints) -> None:
+        """Compare pages that these rows are in and that nobody looked at yet (`verify="first"`)."""
+        rows = np.unique(rows)
+        shards = self.shard_of(rows)
+        for cells in self.cells.values():
+            for shard in np.intersect1d(shards, list(cells.proofs)).tolist():
+                with self._lock:
+                    if self._tolerant:
+                        file = self._survey.shards[shard].key.rpartition("#")[0]
+                        lose_pages(self, cells, shard, rows[shards == shard], file=file)
+                    else:
+                        cells.prove(shard, rows[shards == shard])
 
     def cell(self, name: str, row: int) -> NDArray[Any]:
         """[T, ...] one whole cell, copied; [0, ...] where it is null."""

@@ -16,7 +16,7 @@ from seqlake.dataset.cells import flat_cell
 from seqlake.dataset.streaming import one_shard
 from seqlake.errors import ValidationError
 from seqlake.files.memory import MemoryBlob
-from seqlake.shards.cells import cast
+from seqlake.shards.cells import cast, fetched
 from seqlake.spec.schema import is_binary
 
 if TYPE_CHECKING:
@@ -124,7 +124,8 @@ def blocks(flat: Flat, /) -> list[Flat]:
 def _flat_chunk(column: str, block: Flat, nulls: int) -> Iterator[Chunk]:
     count = int(block.steps.sum())
     if block.blob.view() is None and count:
-        ranges = block.blob.ranges(block.start, block.start + (block.steps - 1) * block.stride + _width(block))
+        ranges = fetched(block, block.start, block.start + (block.steps - 1) * block.stride + _width(block))
+        block = replace(block, proof=None)
         runs: Iterator[Any] = (
             flat_cell(replace(block, blob=MemoryBlob(bytes(part)), start=np.zeros(1, np.int64), steps=steps[None]), 0)
             for part, steps in zip(ranges, block.steps, strict=True)

@@ -79,6 +79,33 @@ def column_steps(footer: Footer, name: str, /, *, stored: str = "", dim: int = 0
     return grown.entry()
 
 
+def page_steps(
+    footer: Footer, name: str, entry: ColumnIndex, data: memoryview, page: Page, /
+) -> NDArray[np.int64] | None:
+    """[rows of the page] T of each row, from the levels of one page of a flat column; None where it is not flat.
+
+    Args:
+        footer: Of the file.
+        name: Column name.
+        entry: What an index says of the column.
+        data: The page, from its header on.
+        page: Its header, at the start of `data`.
+
+    Raises:
+        CorruptFileError: The page is damaged.
+    """
+    leaf = leaf_of(footer, name, stored=entry.stored)
+    if leaf is None or not page.is_data or page.encoding != PLAIN or page.stop > len(data) or not page.values:
+        return None
+    grown = _Growing(footer, name, leaf, entry.dim)
+    grown.dim = entry.dim
+    try:
+        grown.add_page(data, page, 0)
+    except NotFlatError:
+        return None
+    return grown.steps[0]
+
+
 class _Growing:
     """An index entry that grows page by page."""
 
@@ -109,11 +136,12 @@ class _Growing:
             if not page.is_data or page.encoding != PLAIN or page.uncompressed != page.stop - page.body:
                 raise NotFlatError
             if page.values:
-                self._add_page(data, page, chunk.start)
+                self.add_page(data, page, chunk.start)
         if self.rows - first != chunk.rows:
             raise NotFlatError
 
-    def _add_page(self, data: memoryview, page: Page, at: int) -> None:
+    def add_page(self, data: memoryview, page: Page, at: int) -> None:
+        """Take over one page; `at` is where `data` begins in the file."""
         repetition, definition = read_levels(
             data, page, deepest_repetition=self.deepest[0], deepest_definition=self.deepest[1]
         )

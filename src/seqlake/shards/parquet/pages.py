@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from seqlake.protocols import Ints
+
 DATA, DICTIONARY, DATA_V2 = 0, 2, 3  # PageType
 PLAIN = 0  # Encoding
 
@@ -197,25 +199,67 @@ def decode_levels(data: bytes, /, *, deepest: int, count: int) -> NDArray[np.uin
     if deepest == 0:
         return np.zeros(count, np.uint8)
     width = deepest.bit_length()
-    weights = (1 << np.arange(width)).astype(np.uint8)
-    parts: list[NDArray[np.uint8]] = []
-    at = filled = 0
-    try:
-        while filled < count:
-            head, at = thrift.read_varint(data, at)
-            if head & 1:
-                packed = np.frombuffer(data, np.uint8, min((head >> 1) * width, len(data) - at), at)
-                bits = np.unpackbits(packed, bitorder="little")
-                run = bits[: bits.size // width * width].reshape(-1, width) @ weights
-                at += (head >> 1) * width
-            else:
-                run = np.full(min(head >> 1, count - filled), data[at], np.uint8)
-                at += 1
-            parts.append(run[: count - filled])
-            filled += len(parts[-1])
-    except (IndexError, ValueError):
-        raise CorruptFileError(f"Expected {count} levels in a page, found {filled}. The file is damaged.") from None
-    levels = np.concatenate(parts) if parts else np.zeros(0, np.uint8)
+    starts, heads, bodies = _runs(data, width)
+    packed = (heads & 1).astype(np.bool_)
+    counts = np.minimum(heads >> 1, count) * np.where(packed, 8, 1)  # clipped, so that no sum overflows
+    ends = np.cumsum(counts)
+    used = int(np.searchsorted(ends, count)) + 1 if count else 0
+    if used > starts.size or (bodies[:used] >= len(data)).any():
+        found = int(ends[-1]) if ends.size else 0
+        raise CorruptFileError(f"Expected {count} levels in a page, found {min(found, count)}. The file is damaged.")
+    packed, counts, bodies, heads = packed[:used], counts[:used], bodies[:used], heads[:used]
+    if used:
+        counts[-1] -= int(ends[used - 1]) - count
+    buffer = np.frombuffer(data, np.uint8)
+    levels = np.repeat(np.where(packed, 0, buffer[bodies]).astype(np.uint8), counts)
+    if packed.any():
+        inside = np.zeros(len(data) + 1, np.int8)
+        inside[bodies[packed]] = 1
+        inside[np.minimum(bodies[packed] + (heads[packed] >> 1) * width, len(data))] -= 1
+        unpacked = _unpacked(buffer[np.cumsum(inside[:-1], dtype=np.int8).astype(np.bool_)], width)
+        wanted = int(counts[packed].sum())
+        if unpacked.size < wanted:
+            raise CorruptFileError(f"Expected {count} levels in a page, found fewer. The file is damaged.")
+        levels[np.repeat(packed, counts)] = unpacked[:wanted]
     if levels.size and int(levels.max()) > deepest:
         raise CorruptFileError(f"Expected levels up to {deepest} in a page, found {levels.max()}. The file is damaged.")
+    return levels
+
+
+def _runs(data: bytes, width: int) -> tuple[Ints, Ints, Ints]:
+    """[runs] where each begins, its header, and where its levels begin.
+
+    The one loop: a page may have a run for every step, so it only hops from header to header.
+    """
+    hops = [0 if head >= 0x80 else 1 + (head >> 1) * width if head & 1 else 2 for head in range(256)]
+    starts: list[int] = []
+    long: list[tuple[int, int, int]] = []  # headers of more than one byte
+    at, end = 0, len(data)
+    while at < end:
+        starts.append(at)
+        hop = hops[data[at]]
+        if hop:
+            at += hop
+            continue
+        try:
+            head, body = thrift.read_varint(data, at)
+        except (IndexError, ValueError):
+            starts.pop()
+            break
+        long.append((len(starts) - 1, head, body))
+        at = body + (min(head >> 1, end) * width if head & 1 else 1)
+    places = np.array(starts, np.int64)
+    heads, bodies = np.frombuffer(data, np.uint8)[places].astype(np.int64), places + 1
+    for run, head, body in long:
+        heads[run], bodies[run] = min(head, _MOST_LEVELS * 2 + (head & 1)), body
+    return places, heads, bodies
+
+
+def _unpacked(packed: NDArray[np.uint8], width: int) -> NDArray[np.uint8]:
+    """Levels of `width` bits each."""
+    bits = np.unpackbits(packed, bitorder="little")
+    rows = bits[: bits.size // width * width].reshape(-1, width)
+    levels: NDArray[np.uint8] = rows[:, 0].copy()
+    for place in range(1, width):
+        levels |= rows[:, place] << place
     return levels

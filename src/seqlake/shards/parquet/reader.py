@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from seqlake.shards.parquet import index as offsets
 from seqlake.shards.parquet.flatness import bears_out, flat_of
 from seqlake.shards.parquet.footer import DAMAGE, Footer, read_footer
 from seqlake.shards.parquet.pages import walk
+from seqlake.shards.parquet.proof import PageProof
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -37,9 +39,17 @@ class ParquetReader:
     """
 
     def __init__(
-        self, blob: Blob, /, *, index: bytes | None = None, headers: bool = True, footer: Footer | None = None
+        self,
+        blob: Blob,
+        /,
+        *,
+        index: bytes | None = None,
+        headers: bool = True,
+        footer: Footer | None = None,
+        verify: bool = False,
     ) -> None:
         self.blob = blob
+        self._verify = verify
         if footer is not None:
             self.footer = footer
         self._outside = index
@@ -106,7 +116,10 @@ class ParquetReader:
         self.blob.view()  # maps a local file, so that its ranges are slices
         # Only the file's own index lies under its seal; any other must be tied to these very rows.
         levels = None if self.footer.has_index else self.index.levels.get(column, b"")
-        return flat_of(self.footer, column, entry, levels=levels, headers=self._headers or levels is not None)
+        flat = flat_of(self.footer, column, entry, levels=levels, headers=self._headers or levels is not None)
+        if flat is None or not self._verify or not entry.page_start.size:
+            return flat
+        return replace(flat, proof=PageProof(footer=self.footer, column=column, entry=entry))
 
     def batches(self, columns: Sequence[str], /, *, rows: Ints | None = None) -> Iterator[pa.RecordBatch]:
         """Record batches of these columns, in this order, as the file stores them.
@@ -330,12 +343,13 @@ class _Fetched(io.RawIOBase):
         return bytes(part)
 
 
-def open(blob: Blob, /, *, index: bytes | None = None) -> ParquetReader:  # noqa: A001 - the verb of the ShardFormat protocol
+def open(blob: Blob, /, *, index: bytes | None = None, verify: bool = False) -> ParquetReader:  # noqa: A001 - the verb of the ShardFormat protocol
     """Open a Parquet file as a shard.
 
     Args:
         blob: The file.
         index: An offset index kept outside the file (`index.build`), used where the file has none of its own.
+        verify: Flat columns carry a `Proof`: each of their pages is compared before it is first handed out.
 
     Returns:
         A reader; the footer is read when it is first asked.
@@ -346,4 +360,4 @@ def open(blob: Blob, /, *, index: bytes | None = None) -> ParquetReader:  # noqa
         >>> flat.steps[:3], flat.shape
         (array([54, 40, 59]), (12,))
     """
-    return ParquetReader(blob, index=index)
+    return ParquetReader(blob, index=index, verify=verify)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from seqlake.errors import SchemaMismatchError
+from seqlake.errors import CorruptFileError, SchemaMismatchError
 from seqlake.training.bad_data.damage import Harm, is_damage
 from seqlake.training.decoded import flatten
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from seqlake.protocols import Ints, ShardReader
+    from seqlake.training.cells import Cells
     from seqlake.training.opened import Opened
     from seqlake.training.survey import Survey
 
@@ -65,6 +66,32 @@ def salvage(opened: Opened, shard: int, survey: Survey, /) -> None:
     finally:
         reader.close()
     opened.origins[shard] = 0
+
+
+def lose_pages(opened: Opened, cells: Cells, shard: int, rows: Ints, /, *, file: str) -> None:
+    """Compare the pages of some rows of a shard; where one is damaged all its rows count as null.
+
+    Args:
+        opened: The shards in use.
+        cells: One column.
+        shard: A shard that is read in place.
+        rows: Of the dataset, all in this shard.
+        file: What messages call the shard.
+    """
+    proof = cells.proofs[shard]
+    there = rows[cells.steps[rows] > 0]
+    pages = proof.pages(cells.address[there] - cells.low[shard])
+    for page in np.unique(pages).tolist():
+        lost = there[pages == page]
+        try:
+            cells.prove(shard, lost)
+        except CorruptFileError as error:
+            # The rows of the shard as it is shown: a selection may have left some of the page out, or moved them.
+            every = np.arange(opened.rows(shard).start, opened.rows(shard).stop)
+            every = every[cells.steps[every] > 0]
+            every = every[proof.pages(cells.address[every] - cells.low[shard]) == page]
+            cells.steps[every] = 0
+            _lose(opened, every, Harm.of(error, column=cells.name, file=file))
 
 
 def _lose(opened: Opened, rows: Ints, harm: Harm) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from seqlake.errors import SeqlakeError
 from seqlake.files.ranges import GAP, PARALLEL
+from seqlake.shards.verified import is_verified
 from seqlake.training.fetching.by_range import look
 from seqlake.training.shard_cache.layers import beneath
 from seqlake.training.telemetry import ORIGINS
@@ -46,7 +47,9 @@ class Ranged:
     """
 
     def __init__(self, survey: Survey, cache: Cache | None, transfers: Transfers, *, images: bool) -> None:
+        # What is compared with checksums is read by the page: such shards are fetched whole.
         self.wanted = chosen(survey, cache, images=images)
+        self.wanted &= ~np.array([is_verified(shard) for shard in survey.shards], np.bool_)
         self.flats: dict[int, dict[str, Flat]] = {}
         self._survey = survey
         self._transfers = transfers

@@ -200,6 +200,8 @@ class RowShards:
             inside = flat is not None and view is not None and form.fits(flat)
             if inside and flat is not None and view is not None and len(flat.start):
                 inside = int(flat.start.min()) >= 0 and int(flat.start.max()) + form.width <= view.nbytes
+                if flat.proof is not None:
+                    flat.proof.touch(flat.start)
                 low, _ = self.memory.hold(view)
                 placed.address[start:stop] = low + flat.start
                 kept.append((flat.blob, low))

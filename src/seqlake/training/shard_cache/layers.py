@@ -57,7 +57,7 @@ class Known(ParquetShard):
 
     def open(self) -> ParquetReader:
         """See `ParquetShard.open`."""
-        return ParquetReader(self.blob, index=self.index, footer=self.footer)
+        return ParquetReader(self.blob, index=self.index, footer=self.footer, verify=self.verify)
 
 
 def copyable(shard: Shard, /) -> Copyable | None:
@@ -103,7 +103,8 @@ def over(shard: Shard, blob: Blob, /, *, kind: Callable[..., ParquetShard] = Par
         return replace(shard, shard=over(shard.shard, blob, kind=kind))
     if not isinstance(shard, ParquetShard):
         return cast("Copyable", shard).over(blob)
-    return kind(blob=blob, rows=shard.rows, nbytes=shard.nbytes, key=shard.key, index=shard.index)
+    told = {"rows": shard.rows, "nbytes": shard.nbytes, "key": shard.key, "index": shard.index, "verify": shard.verify}
+    return kind(blob=blob, **told)
 
 
 def _by_range(blob: Blob) -> bool:

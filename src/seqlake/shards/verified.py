@@ -1,0 +1,87 @@
+"""Shards, and whole sources, whose pages are compared before they are handed out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from seqlake.shards.columns import Beside, Columns
+from seqlake.shards.files import ParquetShard, innermost
+from seqlake.shards.rows import Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from seqlake.protocols import Readable, Shard
+
+Verify = Literal["first"]
+
+
+def verified(shard: Shard, /) -> Shard:
+    """The same shard, each page of its flat columns compared with checksum and levels when it is first touched.
+
+    Columns that are decoded are compared as it is, and so are shards of other formats as far as their format can.
+
+    Example:
+        >>> verified(shard).key == shard.key
+        True
+    """
+    if isinstance(shard, Rows):
+        return replace(shard, shard=verified(shard.shard))
+    if isinstance(shard, Columns):
+        beside = {
+            name: replace(source, shard=verified(source.shard)) if isinstance(source, Beside) else source
+            for name, source in shard.mapping.items()
+        }
+        return replace(shard, shard=verified(shard.shard), mapping=beside)
+    if not isinstance(shard, ParquetShard) or shard.verify:
+        return shard
+    return ParquetShard(
+        blob=shard.blob, rows=shard.rows, nbytes=shard.nbytes, key=shard.key, index=shard.index, verify=True
+    )
+
+
+def is_verified(shard: Shard, /) -> bool:
+    """Whether its pages are compared first."""
+    found = innermost(shard)
+    return isinstance(found, ParquetShard) and found.verify
+
+
+class VerifiedSource:
+    """A `Readable` whose shards are `verified`; whatever else it offers is offered too.
+
+    Args:
+        inner: Any readable.
+    """
+
+    def __init__(self, inner: Readable, /) -> None:
+        self.inner = inner
+        self._shards: list[Shard] | None = None
+
+    def shards(self) -> Sequence[Shard]:
+        """As `Readable.shards`."""
+        if self._shards is None:
+            self._shards = [verified(shard) for shard in self.inner.shards()]
+        return self._shards
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "inner":  # not there yet, while it is unpickled
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"inner": self.inner, "_shards": None}
+
+    def __repr__(self) -> str:
+        return repr(self.inner)
+
+
+def verified_source(source: Any, verify: Verify | None, /) -> Any:
+    """The source with its pages compared, where that is wanted.
+
+    Raises:
+        ValueError: `verify` is neither None nor "first".
+    """
+    if verify not in {None, "first"}:
+        raise ValueError(f"verify is None or 'first': each page when it is first touched; found {verify!r}.")
+    return source if verify is None or isinstance(source, VerifiedSource) else VerifiedSource(source)

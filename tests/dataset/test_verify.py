@@ -1,0 +1,246 @@
+"""`verify="first"`: whatever reads notices changed values and lying lengths, and gives the same answers otherwise."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import seqlake as sl
+from seqlake.dataset.validation import validate
+from seqlake.errors import CorruptFileError, SeqlakeError
+from seqlake.files.memory import MemoryBlob
+from seqlake.files.stores import open_store
+from seqlake.shards.parquet import index
+from seqlake.shards.parquet.footer import read_footer
+from seqlake.shards.parquet.pages import walk
+
+DIMS = {"action": 2, "raw": 3}
+LENGTHS = [120, 0, 333, 7, 90, 250, 61, 400]
+
+
+def written(folder, shards=2):
+    schema = {
+        name: sl.Trajectory(dim=dim, **({"encoding": "raw"} if name == "raw" else {})) for name, dim in DIMS.items()
+    }
+    ds = sl.create(folder, sl.Schema({"task": pa.string(), **schema}))
+    with ds.writer(rows_per_shard=len(LENGTHS) // shards) as writer:
+        for n, steps in enumerate(LENGTHS):
+            cells = {
+                name: np.arange(steps * dim, dtype=np.float32).reshape(steps, dim) + n for name, dim in DIMS.items()
+            }
+            writer.add(f"ep_{n}", task="pick", **cells)
+    return folder
+
+
+def flip(folder, column="action", row_group=0):
+    """One bit of a value in the middle of a column of the first shard; the checksums stay as they are."""
+    path = min(Path(folder).rglob("*.parquet"))
+    data = bytearray(path.read_bytes())
+    footer = read_footer(MemoryBlob(bytes(data)))
+    chunk = footer.chunks[row_group][footer.leaves[column][0]]
+    page = next(walk(memoryview(data)[chunk.start : chunk.stop], values=chunk.values))
+    data[chunk.start + (page.body + page.stop) // 2 + 40] ^= 4
+    path.write_bytes(bytes(data))
+    return path
+
+
+def by_stream(ds):
+    ds.to_arrow()
+
+
+def by_cell(ds):
+    for sequence in ds:
+        _ = sequence["action"], sequence["raw"]
+
+
+def by_window(ds):
+    for sequence in ds:
+        sequence.window(0, 4, columns=["action"])
+
+
+def by_loader(ds):
+    window = {"action": range(3), **({"raw": range(-1, 2)} if ds.schema["raw"].category == "temporal" else {})}
+    list(sl.Loader(ds, window=window, batch_size=16))
+
+
+def by_whole(ds):
+    list(sl.Loader(ds, window=sl.Whole(["action"]), batch_size=2))
+
+
+def by_map_style(ds):
+    windows = sl.Loader(ds, window={"action": range(3)}, batch_size=16).dataset()
+    for start in range(0, len(windows), 64):
+        windows.__getitems__(list(range(start, min(start + 64, len(windows)))))
+
+
+ROWS = itertools.cycle([5, 6, 7])
+
+
+def by_statistics(ds):
+    sl.statistics(ds[: next(ROWS)])  # those of the same rows are kept, and nothing would be read
+
+
+def by_selection(ds):
+    picked = ds.where("len(action) > 5")
+    by_cell(picked)
+    by_loader(picked)
+
+
+READS = [by_stream, by_cell, by_window, by_loader, by_whole, by_map_style, by_statistics, by_selection]
+
+
+@pytest.mark.parametrize("read", READS)
+def test_every_way_of_reading_finds_a_changed_value(tmp_path, read):
+    written(tmp_path / "arm")
+    read(sl.open(tmp_path / "arm", verify="first"))
+    flip(tmp_path / "arm")
+    read(sl.open(tmp_path / "arm"))  # as documented: what is read in place is not compared
+    for ds in (sl.open(tmp_path / "arm", verify="first"), sl.scan(tmp_path / "arm" / "data", verify="first")):
+        with pytest.raises(CorruptFileError, match="'action'.* expected checksum"):
+            read(ds)
+
+
+def test_answers_are_the_same(tmp_path):
+    written(tmp_path / "arm")
+    plain, checked = sl.open(tmp_path / "arm"), sl.open(tmp_path / "arm", verify="first")
+    assert plain.to_arrow().equals(checked.to_arrow())
+    assert plain.fingerprint == checked.fingerprint
+    assert plain[::-1].where("len(raw) > 50").to_arrow().equals(checked[::-1].where("len(raw) > 50").to_arrow())
+    window = {"action": range(3), "raw": range(-2, 2)}
+    for one, other in zip(*(sl.Loader(ds, window=window, batch_size=8) for ds in (plain, checked)), strict=True):
+        assert one.keys() == other.keys()
+        assert all(np.array_equal(one[name], other[name]) for name in one)
+    assert all(np.array_equal(a["action"], b["action"]) for a, b in zip(plain, checked, strict=True))
+
+
+def test_only_pages_that_are_touched_are_compared(tmp_path):
+    """The same shard, the other row group: nobody has looked at the damage yet."""
+    ds = sl.create(tmp_path / "arm", sl.Schema({"action": sl.Trajectory(dim=256)}))
+    with ds.writer() as writer:
+        for n in range(4):
+            writer.add(f"ep_{n}", action=np.full((2000, 256), n, np.float32))  # 2 MB each: a page of its own
+    flip(tmp_path / "arm")
+    ds = sl.open(tmp_path / "arm", verify="first")
+    assert all((ds[f"ep_{n}"]["action"] == n).all() for n in (1, 2, 3))
+    with pytest.raises(CorruptFileError, match="checksum"):
+        ds["ep_0"]["action"]
+    loader = sl.Loader(ds, window={"action": range(2)}, batch_size=32, shuffle=False).on_error("mask", budget=None)
+    lost = np.concatenate([batch["sequence_id"][~batch["valid"]] for batch in loader])
+    assert set(lost.tolist()) == {"ep_0"}
+    assert len(lost) == 2000
+
+
+def test_lengths_that_were_shifted_and_sealed_anew_are_found(tmp_path):
+    from importlib.util import module_from_spec, spec_from_file_location
+
+    spec = spec_from_file_location("forging", Path(__file__).parents[1] / "shards" / "parquet" / "forging.py")
+    forging = module_from_spec(spec)
+    spec.loader.exec_module(forging)
+    written(tmp_path / "arm")
+    for path in Path(tmp_path, "arm").rglob("*.parquet"):
+        data = path.read_bytes()
+        told = forging.own_index(data)
+        (tmp_path / path.name).write_bytes(
+            forging.resealed(data, forging.lying(told, "action", steps=forging.shifted(told.columns["action"].steps)))
+        )
+    by_cell(sl.scan(tmp_path / path.name))
+    with pytest.raises(CorruptFileError, match="lengths of rows"):
+        by_cell(sl.scan(tmp_path / path.name, verify="first"))
+    assert index.read(MemoryBlob((tmp_path / path.name).read_bytes())) is not None
+
+
+CHILD = """
+import pickle, sys
+import seqlake as sl
+ds = pickle.load(open(sys.argv[1], "rb"))
+try:
+    list(sl.Loader(ds, window={"action": range(3)}, batch_size=16))
+except sl.errors.CorruptFileError as error:
+    print(error)
+"""
+
+
+def test_another_process_compares_for_itself(tmp_path):
+    written(tmp_path / "arm")
+    flip(tmp_path / "arm")
+    pickled = tmp_path / "pickled"
+    pickled.write_bytes(pickle.dumps(sl.open(tmp_path / "arm", verify="first")[2:7]))
+    done = subprocess.run([sys.executable, "-c", CHILD, str(pickled)], capture_output=True, text=True, check=True)
+    assert "expected checksum" in done.stdout
+
+
+def test_forked_workers_of_torch_compare_too(tmp_path):
+    torch = pytest.importorskip("torch.utils.data")
+    written(tmp_path / "arm")
+    flip(tmp_path / "arm")
+    loader = sl.Loader(sl.open(tmp_path / "arm", verify="first"), window={"action": range(3)}, batch_size=16)
+    with pytest.raises(CorruptFileError, match="checksum"):
+        list(torch.DataLoader(loader.torch(), batch_size=None, num_workers=1))
+
+
+def test_threads_share_what_was_compared(tmp_path):
+    written(tmp_path / "arm")
+    ds = sl.open(tmp_path / "arm", verify="first")
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda n: ds[n % len(LENGTHS)]["action"].shape[0], range(400)))
+    assert found == [LENGTHS[n % len(LENGTHS)] for n in range(400)]
+
+
+def test_pages_of_a_bucket_are_fetched_whole(s3_bucket, tmp_path):
+    """Cells of a bucket are parts of pages; so are windows that a loader reads by range."""
+    written(tmp_path / "arm")
+    flip(tmp_path / "arm")
+    place, storage = f"{s3_bucket.uri}/arm", s3_bucket.storage
+    store = open_store(place, storage=storage)
+    for path in Path(tmp_path, "arm").rglob("*"):
+        if path.is_file():
+            store.put(path.relative_to(tmp_path / "arm").as_posix(), path.read_bytes())
+    plain, checked = (sl.open(place, storage=storage, verify=verify) for verify in (None, "first"))
+    by_cell(plain)
+    assert np.array_equal(plain["ep_5"]["action"], checked["ep_5"]["action"])  # in the other shard
+    with pytest.raises(CorruptFileError, match="checksum"):
+        by_cell(checked)
+    ranged = {"window": {"action": range(3)}, "batch_size": 16, "cache": sl.Cache(fetch="range")}
+    list(sl.Loader(plain, **ranged))
+    with pytest.raises(CorruptFileError, match="checksum"):
+        list(sl.Loader(checked, **ranged))
+
+
+def test_what_is_written_anew_is_compared_always(tmp_path):
+    """New checksums over damaged values would hide the damage for good."""
+    written(tmp_path / "arm")
+    flip(tmp_path / "arm")
+    ds = sl.open(tmp_path / "arm")
+    for change in (
+        lambda: sl.compact(ds, rows_per_shard=100),
+        lambda: ds.delete("task = 'pick' AND len(action) = 333"),
+        lambda: sl.convert(ds, tmp_path / "copy"),
+    ):
+        with pytest.raises(SeqlakeError, match="checksum"):
+            change()
+    assert len(sl.open(tmp_path / "arm")) == len(LENGTHS)
+    assert {one.code for one in validate(sl.open(tmp_path / "arm"), depth="rows").errors} == {"P603"}
+
+
+def test_after_a_commit_it_is_still_compared(tmp_path):
+    ds = sl.open(written(tmp_path / "arm"), verify="first")
+    ds.append([{"sequence_id": "new", "action": np.zeros((5, 2)), "raw": np.zeros((5, 3)), "task": "place"}])
+    flip(tmp_path / "arm")
+    with pytest.raises(CorruptFileError):
+        by_cell(ds)
+
+
+def test_wrong_arguments(tmp_path):
+    written(tmp_path / "arm")
+    with pytest.raises(ValueError, match="None or 'first'"):
+        sl.open(tmp_path / "arm", verify="always")
+    with pytest.raises(ValueError, match="Parquet"):
+        sl.scan({"x": [1, 2]}, verify="first")
