@@ -89,9 +89,6 @@ class Proof(Protocol):
     def pages(self, places: Ints, /) -> Ints:
         """[n] number of the page that holds each byte."""
 
-    def rows(self, page: int, /) -> slice:
-        """The rows of a page, counted in the file."""
-
     def touch(self, places: Ints, /) -> None:
         """The pages of these bytes, in a blob that is memory, are what was written; CorruptFileError."""
 

@@ -10,7 +10,7 @@ from seqlake.dataset import changes, evolving, validation
 from seqlake.dataset.selection import Selection
 from seqlake.dataset.staging import SHARD_BYTES, ShardShape
 from seqlake.dataset.writer import Writer
-from seqlake.shards.verified import verified_source
+from seqlake.shards.verified import verified_alike
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from seqlake.media._encoding import Encoding
     from seqlake.protocols import Depth, Readable, Table, Version
-    from seqlake.shards.verified import Verify
     from seqlake.spec.column_types import ColumnType
     from seqlake.spec.findings import Report
     from seqlake.spec.schema import Column
@@ -38,7 +37,6 @@ class Dataset(Selection):
         location: The path or URI it was opened by.
         storage: Options of its store; never printed.
         allow_outside: Whether files outside its root may be opened.
-        verify: `"first"`: pages are compared with their checksums when they are first touched.
 
     Example:
         ```python
@@ -55,10 +53,8 @@ class Dataset(Selection):
         location: str,
         storage: Mapping[str, str] | None = None,
         allow_outside: bool = False,
-        verify: Verify | None = None,
     ) -> None:
-        super().__init__(verified_source(snapshot, verify), storage=storage, allow_outside=allow_outside)
-        self._verify = verify
+        super().__init__(snapshot, storage=storage, allow_outside=allow_outside)
         self.table = table
         self.location = location
 
@@ -74,10 +70,7 @@ class Dataset(Selection):
         return found
 
     def refresh(self) -> Version:
-        """Show the newest version, whoever made it.
-
-        Selections and sequences taken before keep the version they were taken from.
-        """
+        """Show the newest version, whoever made it; selections and sequences taken before keep theirs."""
         self._show(self.table.snapshot())
         return self.version
 
@@ -87,8 +80,8 @@ class Dataset(Selection):
             self.adopt()
 
     def _show(self, snapshot: Readable) -> None:
-        snapshot = verified_source(snapshot, self._verify)
-        Selection.__init__(self, snapshot, storage=self.storage, allow_outside=self.allow_outside)
+        source = verified_alike(self._source, snapshot)
+        Selection.__init__(self, source, storage=self.storage, allow_outside=self.allow_outside)
 
     # ---- adding rows
 

@@ -80,11 +80,10 @@ def open(  # noqa: A001 - the public name, as in tarfile.open
         raise _not_a_dataset(place, storage)
     return Dataset(
         table,
-        table.snapshot(version),
+        verified_source(table.snapshot(version), verify),
         location=place if isinstance(place, str) else type(place).__name__,
         storage=storage,
         allow_outside=allow_outside,
-        verify=verify,
     )
 
 

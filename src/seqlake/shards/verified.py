@@ -85,3 +85,8 @@ def verified_source(source: Any, verify: Verify | None, /) -> Any:
     if verify not in {None, "first"}:
         raise ValueError(f"verify is None or 'first': each page when it is first touched; found {verify!r}.")
     return source if verify is None or isinstance(source, VerifiedSource) else VerifiedSource(source)
+
+
+def verified_alike(known: Any, source: Any, /) -> Any:
+    """The source with its pages compared, where those of another one are."""
+    return verified_source(source, "first" if isinstance(known, VerifiedSource) else None)

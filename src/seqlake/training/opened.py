@@ -14,7 +14,8 @@ import pyarrow as pa
 from seqlake.errors import CacheTooSmallError, DamagedTableError
 from seqlake.spec.schema import is_list
 from seqlake.training.bad_data.damage import is_damage
-from seqlake.training.bad_data.salvage import lose_pages, salvage
+from seqlake.training.bad_data.proving import prove
+from seqlake.training.bad_data.salvage import salvage
 from seqlake.training.cells import Cells, Values
 from seqlake.training.decoded import flatten
 from seqlake.training.fetching.ranged import Ranged
@@ -202,8 +203,7 @@ class Opened:
             with self._lock:  # loaders made from each other share what is open
                 if not self._ready[shard]:
                     self._open(shard)
-        if any(cells.proofs for cells in self.cells.values()):
-            self._prove(rows)
+        prove(self, self._survey, rows, lock=self._lock, tolerant=self._tolerant)
         if self.harms:
             self.learn()
         now = monotonic()
@@ -213,19 +213,6 @@ class Opened:
             self._seen[shard] = now
         self.seconds += perf_counter() - began
         return counts
-
-    def _prove(self, rows: Ints) -> None:
-        """Compare pages that these rows are in and that nobody looked at yet (`verify="first"`)."""
-        rows = np.unique(rows)
-        shards = self.shard_of(rows)
-        for cells in self.cells.values():
-            for shard in np.intersect1d(shards, list(cells.proofs)).tolist():
-                with self._lock:
-                    if self._tolerant:
-                        file = self._survey.shards[shard].key.rpartition("#")[0]
-                        lose_pages(self, cells, shard, rows[shards == shard], file=file)
-                    else:
-                        cells.prove(shard, rows[shards == shard])
 
     def cell(self, name: str, row: int) -> NDArray[Any]:
         """[T, ...] one whole cell, copied; [0, ...] where it is null."""
@@ -308,9 +295,8 @@ class Opened:
                     self.keep(shard, name, found.column(name))
             finally:
                 self._copied.room.decoded -= room  # what was kept has been counted
-            for name in decode:
-                if name in self.cells:
-                    self._survey.check_counts(shard, name, self.cells[name].steps[self.rows(shard)])
+            for cell in cells:
+                self._survey.check_counts(shard, cell.name, cell.steps[self.rows(shard)])
         self._blobs.setdefault(shard, []).extend(blobs.values())
         copies = "cache" if self._copied.in_folder else "memory"
         origin = copies if shard in self._residents.open else "mapped"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from seqlake.errors import CorruptFileError, SchemaMismatchError
+from seqlake.errors import SchemaMismatchError
 from seqlake.training.bad_data.damage import Harm, is_damage
 from seqlake.training.decoded import flatten
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from seqlake.protocols import Ints, ShardReader
-    from seqlake.training.cells import Cells
     from seqlake.training.opened import Opened
     from seqlake.training.survey import Survey
 
@@ -45,7 +44,7 @@ def salvage(opened: Opened, shard: int, survey: Survey, /) -> None:
     except Exception as error:
         if not is_damage(error):
             raise
-        _lose(opened, everything, Harm.of(error, column="", file=file))
+        lose(opened, everything, Harm.of(error, column="", file=file))
         return
     lost: dict[str, Exception] = {}
     names = [*opened.cells, *opened.singles]
@@ -59,7 +58,7 @@ def salvage(opened: Opened, shard: int, survey: Survey, /) -> None:
                 lost[name] = error
         if len(lost) == len(names) > 1 and len({str(error) for error in lost.values()}) == 1:
             first = lost[names[0]]
-            _lose(opened, everything, Harm.of(first, column="", file=file))
+            lose(opened, everything, Harm.of(first, column="", file=file))
             return
         for name, why in lost.items():
             _Column(opened, survey, shard, file, reader, name).save(why)
@@ -68,33 +67,8 @@ def salvage(opened: Opened, shard: int, survey: Survey, /) -> None:
     opened.origins[shard] = 0
 
 
-def lose_pages(opened: Opened, cells: Cells, shard: int, rows: Ints, /, *, file: str) -> None:
-    """Compare the pages of some rows of a shard; where one is damaged all its rows count as null.
-
-    Args:
-        opened: The shards in use.
-        cells: One column.
-        shard: A shard that is read in place.
-        rows: Of the dataset, all in this shard.
-        file: What messages call the shard.
-    """
-    proof = cells.proofs[shard]
-    there = rows[cells.steps[rows] > 0]
-    pages = proof.pages(cells.address[there] - cells.low[shard])
-    for page in np.unique(pages).tolist():
-        lost = there[pages == page]
-        try:
-            cells.prove(shard, lost)
-        except CorruptFileError as error:
-            # The rows of the shard as it is shown: a selection may have left some of the page out, or moved them.
-            every = np.arange(opened.rows(shard).start, opened.rows(shard).stop)
-            every = every[cells.steps[every] > 0]
-            every = every[proof.pages(cells.address[every] - cells.low[shard]) == page]
-            cells.steps[every] = 0
-            _lose(opened, every, Harm.of(error, column=cells.name, file=file))
-
-
-def _lose(opened: Opened, rows: Ints, harm: Harm) -> None:
+def lose(opened: Opened, rows: Ints, harm: Harm, /) -> None:
+    """Say what is wrong with these rows."""
     for row in rows.tolist():
         own = opened.harms.setdefault(row, [])
         if harm not in own:
@@ -188,4 +162,4 @@ class _Column:
     def _lost(self, start: int, stop: int, error: BaseException) -> None:
         self._gone.update(range(start, stop))
         harm = Harm.of(error, column=self._name, file=self._file)
-        _lose(self._opened, np.arange(self._first + start, self._first + stop), harm)
+        lose(self._opened, np.arange(self._first + start, self._first + stop), harm)
