@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, overload
 
 from seqlake import plugins
-from seqlake.dataset import conforming, inference, plain
+from seqlake.dataset import absent, conforming, inference, plain
 from seqlake.dataset.interrupts import import_pandas_first
 from seqlake.dataset.selection import Selection
 from seqlake.errors import DatasetExistsError, DatasetNotFoundError, SchemaMismatchError, SeqlakeError
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from seqlake.spec.metadata import Metadata
     from seqlake.spec.schema import Schema
 
-METADATA = "mixtrain.json"
+METADATA = absent.METADATA
 _LAKES = ("delta", "iceberg", "ducklake", "uc")
 
 
@@ -77,7 +77,7 @@ def open(  # noqa: A001 - the public name, as in tarfile.open
     storage = with_rules(storage, hosts=allow_hosts, buckets=allow_buckets)
     table = _table(place, storage)
     if table is None:
-        raise _not_a_dataset(place, storage)
+        raise absent.not_a_dataset(place, storage)
     return Dataset(
         table,
         verified_source(table.snapshot(version), verify),
@@ -262,7 +262,7 @@ def _scanned(
     table = _table(place, storage) if name is None and not options else None
     if table is not None:
         return table.snapshot(), True
-    found = _format(place, storage) if name is None else None
+    found = absent.format_of(place, storage) if name is None else None
     if found is not None:
         return plugins.load("formats", found).scan(place, **given), False
     return plain.scan_files(place, storage=storage, **options), True
@@ -366,44 +366,3 @@ def _table(place: object, storage: Mapping[str, str] | None) -> Any:
             with suppress(DatasetNotFoundError):
                 return plug.open(place, storage=storage)
     return None
-
-
-def _format(place: str, storage: Mapping[str, str] | None) -> str | None:
-    known = ((name, plugins.load("formats", name)) for name in plugins.names("formats"))
-    return next((name for name, plug in known if plug.matches(place, storage=storage)), None)
-
-
-def _not_a_dataset(place: object, storage: Mapping[str, str] | None) -> DatasetNotFoundError:
-    """What is there instead, and what to do about it."""
-    if not isinstance(place, str):
-        return DatasetNotFoundError(f"Expected a path, a URI or a table object, found {type(place).__name__}.")
-    try:
-        found, hint = _what_is_there(place, storage)
-    except (OSError, SeqlakeError) as error:
-        found, hint = f"and what is there cannot be listed ({str(error).partition(chr(10))[0]})", "Check the address."
-    return DatasetNotFoundError(f"No Mixtrain dataset is at {place}: {found}.", path=place, hint=hint)
-
-
-def _what_is_there(place: str, storage: Mapping[str, str] | None) -> tuple[str, str]:
-    create_it = "Create one with sl.create(location, schema)."
-    local = locations.local_path(place) if locations.is_local(place) else None
-    if local is not None and not local.exists():
-        return "nothing is there", f"Check the path, or: {create_it}"
-    if local is not None and local.is_file():
-        return "it is one file", f"Read a Parquet file with sl.scan({place!r})."
-    name = _format(place, storage)
-    if name is not None:
-        return (
-            f"it is a dataset of the format {name!r}",
-            f"Read it with sl.scan({place!r}), or convert it with sl.convert({place!r}, OUT).",
-        )
-    inner = sorted(path.parent.name for path in local.glob(f"*/{METADATA}")) if local is not None else []
-    if inner:
-        return f"it is a folder of datasets ({', '.join(inner[:5])})", "Open one of them."
-    _, files = plain.parquet_paths(place, storage=storage)
-    if files:
-        return (
-            f"it holds Parquet ({len(files)} files) but no {METADATA}",
-            f"Read it with sl.scan({place!r}), or make it a dataset with: seqlake init {place}",
-        )
-    return f"it has neither {METADATA} nor Parquet files", create_it
