@@ -78,6 +78,8 @@ def test_stored_is_plain_and_logical_is_fixed() -> None:
     assert Column("c", pa.list_(F), ColumnType("trajectory")).shape == ()
     assert Column("c", plain, Trajectory(dim=9, shape=(3, 3))).shape == (3, 3)
     assert Column("c", plain, Trajectory(shape=(3, 3))).dim == 9
+    for far in (Trajectory(dim=1 << 40), Trajectory(shape=(1 << 20, 1 << 20))):  # no list of Arrow is so long
+        assert (Column("c", plain, far).dim, Column("c", plain, far).logical) == (None, plain)
     # A shape that does not fit is a finding; reading goes on with what fits.
     assert Column("c", plain, Trajectory(dim=9, shape=(2, 3))).shape == (9,)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -18,6 +19,9 @@ from seqlake.errors import DamagedTableError, DuplicateSequenceError
 from seqlake.files.sealed import seal
 from seqlake.files.stores import LocalStore
 from seqlake.tables.standalone import checkpoints
+from seqlake.tables.standalone.indexes import IndexFile
+from seqlake.tables.standalone.records import Entry
+from seqlake.tables.standalone.state import State
 from seqlake.testing import oracle
 
 
@@ -248,6 +252,26 @@ def test_a_checkpoint_that_is_later_than_this_release_is_done_without(root, monk
     assert "T508" in codes(root)
     sl.open(root).collect(older_than=timedelta(0))
     assert len(sl.open(root)) == 5
+
+
+# ---- memory
+
+
+def test_little_bytes_that_take_much_memory_are_refused_before_they_do(tmp_path):
+    bomb = pa.table({"shard": ["a.parquet"], "ids": pa.array([bytes(1 << 24)], pa.binary())})
+    with pa.ipc.new_file(tmp_path / "x", bomb.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+        writer.write_table(bomb)
+    many = pa.table({"shard": pa.nulls(1 << 30)})
+    with pa.ipc.new_file(tmp_path / "y", many.schema) as writer:
+        writer.write_table(many)
+    for name, why in (("x", "compressed"), ("y", "1073741824 rows")):
+        with pytest.raises(DamagedTableError, match=why):
+            IndexFile.decode((tmp_path / name).read_bytes(), path=name)
+    entry = Entry(name="a.parquet", transaction="0" * 32, rows=1, nbytes=1, statistics=f'{{"{"x" * (65 << 20)}": 1}}')
+    data = checkpoints.encode(replace(State(), version=0, shards={"a.parquet": entry}), index="")
+    assert len(data) < 100_000
+    with pytest.raises(DamagedTableError, match="more memory"):
+        checkpoints.decode(data, version=0, path="z")
 
 
 # ---- the oracle sees them, too

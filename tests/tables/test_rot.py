@@ -201,6 +201,29 @@ def test_rot_is_seen_or_harmless(made, tmp_path, monkeypatch):
             check_outcome(path, how, harmed(made, tmp_path / "ds", path, how, dice))
 
 
+def stranger(made: tuple[Path, Truth], place: Path, dice: random.Random) -> tuple[str, str, str]:
+    """A change with all digests right: anything may be read then, but no error is one of Python's own."""
+    kind = dice.choice(["versions", "index", "media", "checkpoints", "derived", "staged"])
+    path = dice.choice([path for path in files_of(made[0]) if rot.kind_of(path) == kind])
+    how = dice.choice([how for how in rot.mutations(path) if how in rot.WRITTEN])
+    root = crashes.fresh_copy(made[0], place)
+    try:
+        rot.mutate(root / path, how, dice)
+        rot.reseal(root, path)
+    except (pa.ArrowException, LookupError, ValueError, TypeError, AttributeError):
+        return path, how, "skipped"
+    return path, how, outcome(root, made[1])
+
+
+@pytest.mark.parametrize("count", [25, pytest.param(1500, marks=pytest.mark.soak)])
+def test_what_a_stranger_sealed_is_no_error_of_python(made, tmp_path, monkeypatch, count):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    dice = random.Random(23)
+    found = [stranger(made, tmp_path / "ds", dice) for _ in range(count)]
+    assert not [one for one in found if one[2].startswith("bare")]
+    assert sum(one[2] != "skipped" for one in found) > count // 2
+
+
 @pytest.mark.soak
 def test_rot_of_every_file(made, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Category = Literal["scalar", "temporal", "frames", "file", "vector", "other"]
 ID = "sequence_id"
+_LARGEST_DIM = (1 << 31) - 1  # of a list in Arrow; a larger one is as good as none
 
 
 def is_list(kind: pa.DataType, /) -> bool:
@@ -119,7 +120,7 @@ class Column:
     def dim(self) -> int | None:
         """Numbers per step (or of a vector), where that is declared."""
         declared = self.type.get("dim") if self.type is not None else None
-        if isinstance(declared, int) and not isinstance(declared, bool) and declared > 0:
+        if isinstance(declared, int) and not isinstance(declared, bool) and 0 < declared <= _LARGEST_DIM:
             return declared
         kind = self.arrow
         if is_list(kind) and pa.types.is_fixed_size_list(kind.value_type):
@@ -127,7 +128,7 @@ class Column:
         if self.category == "vector" and pa.types.is_fixed_size_list(kind):
             return int(kind.list_size)
         shape = self._declared_shape()
-        return prod(shape) if shape is not None else None
+        return prod(shape) if shape is not None and prod(shape) <= _LARGEST_DIM else None
 
     @property
     def nested(self) -> bool:

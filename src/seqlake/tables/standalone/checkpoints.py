@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from seqlake.files.arrow_ipc import decoded_bytes
 from seqlake.tables.standalone import names
 from seqlake.tables.standalone.records import (
     FORMAT,
     UNSEALED,
     Entry,
+    count,
     damaged,
     encode_side,
     parse_schema,
@@ -36,6 +38,8 @@ EVERY_VERSIONS = 64
 EVERY_ENTRIES = 10_000
 _KEY = b"seqlake"
 _BLANK = b"0" * 64
+_HEAD = 8  # bytes before the messages of an Arrow file
+_LEAST, _MOST = 64 << 20, 100  # bytes that any checkpoint may take, and times its size
 # What pyarrow, json and wrong types raise on bytes of somebody else.
 _DAMAGE = (
     *(pa.ArrowException, OSError, KeyError, TypeError, ValueError, AttributeError),
@@ -125,6 +129,8 @@ def decode(data: bytes | memoryview, /, *, version: int, path: str) -> State:
     _compare(data, rest.get("digest"), path=path)  # before anything is decompressed
     refuse_requirements(rest.get("requires", []), path=path)
     try:
+        if decoded_bytes(memoryview(data)[_HEAD:]) > max(_LEAST, _MOST * len(data)):
+            raise ValueError("it would take more memory than any checkpoint of its size")
         return _state(reader.read_all(), rest, version)
     except _DAMAGE as error:
         raise damaged(path, f"{type(error).__name__}: {error}") from error
@@ -145,8 +151,8 @@ def _compare(data: bytes | memoryview, digest: object, *, path: str) -> None:
 
 
 def _state(table: pa.Table, rest: dict[str, Any], version: int) -> State:
-    if rest["version"] != version:
-        raise ValueError(f"it says version {rest['version']}")
+    if rest["version"] != version or count(rest["oldest"]) > version:
+        raise ValueError(f"it says version {rest['version']}, and {rest['oldest']} for the oldest")
     if not names.is_merged_index(rest["index"]) and rest["index"]:
         raise ValueError(f"an index file was expected, found {rest['index']!r}")
     columns = (table.column(name).to_pylist() for name in _COLUMNS.names)
@@ -154,8 +160,8 @@ def _state(table: pa.Table, rest: dict[str, Any], version: int) -> State:
         name: Entry(
             name=name,
             transaction=transaction,
-            rows=rows,
-            nbytes=nbytes,
+            rows=count(rows),
+            nbytes=count(nbytes),
             columns=mapping or "",
             statistics=statistics or "",
         )

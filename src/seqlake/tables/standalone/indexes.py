@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from seqlake.files.arrow_ipc import decoded_bytes
 from seqlake.files.checksums import crc32
 from seqlake.protocols import Copied
 from seqlake.tables.standalone import names
@@ -40,6 +41,7 @@ _COLUMNS = pa.schema(
 )
 _TEXTS = pa.field("texts", pa.binary(), nullable=False)  # optional: lakes keep the ids themselves, too
 _CHECKSUM = pa.field("checksum", pa.uint32(), nullable=False)  # older releases wrote none
+_HEAD = 8  # bytes before the messages of an Arrow file
 _DAMAGE = (pa.ArrowException, KeyError, OSError, ValueError, TypeError, OverflowError, MemoryError)
 _MEDIA = pa.schema(
     [
@@ -137,8 +139,12 @@ class _Rows:
     @classmethod
     def read(cls, data: bytes | memoryview, schema: pa.Schema, /, *, optional: pa.Field | None = None) -> _Rows:
         """All rows; raises one of `_DAMAGE` where they are none."""
-        with pa.ipc.open_file(pa.py_buffer(data)) as reader:
+        if decoded_bytes(memoryview(data)[_HEAD:]) > len(data):
+            raise ValueError("it is compressed, which nobody could map")
+        with pa.ipc.open_stream(pa.py_buffer(data).slice(_HEAD)) as reader:  # the very messages that were looked at
             table = reader.read_all()
+        if table.num_rows > len(data):
+            raise ValueError(f"it says {table.num_rows} rows in {len(data)} bytes")
         for field in (optional, _CHECKSUM):
             if field is not None and field.name in table.column_names:
                 schema = schema.append(field)

@@ -266,12 +266,12 @@ def _parse(document: dict[str, Any], number: int, digest: str) -> Record:
     mixtrain = document.get("mixtrain")
     oldest = document.get("oldest")
     return Record(
-        version=_count(document["version"]),
+        version=count(document["version"]),
         transaction=transaction,
         time=parse_time(document["time"]),
         operation=_text(document["operation"]),
         writer=_text(document["writer"]),
-        rows=_count(document["rows"]),
+        rows=count(document["rows"]),
         add=tuple(_parse_entry(item, transaction) for item in _list(document, "add")),
         remove=tuple(_checked(name, names.is_shard_name, "a shard's name") for name in _list(document, "remove")),
         schema=None if schema is None else parse_schema(schema),
@@ -279,7 +279,7 @@ def _parse(document: dict[str, Any], number: int, digest: str) -> Record:
         renamed={_text(old): _text(new) for old, new in _object(document.get("renamed", {})).items()},
         side=tuple(parse_side(item) for item in _list(document, "side")),
         aborted=tuple(_checked(t, names.is_transaction, "a transaction id") for t in _list(document, "aborted")),
-        oldest=None if oldest is None else _count(oldest),
+        oldest=None if oldest is None else count(oldest),
         previous=_text(document.get("previous", "")),
         requires=tuple(_list(document, "requires")),
         format=number,
@@ -316,8 +316,8 @@ def _parse_entry(item: dict[str, Any], transaction: str) -> Entry:
     return Entry(
         name=_checked(item["name"], names.is_shard_name, "a shard's name"),
         transaction=transaction,
-        rows=_count(item["rows"]),
-        nbytes=_count(item["nbytes"]),
+        rows=count(item["rows"]),
+        nbytes=count(item["nbytes"]),
         columns=encode_mapping({_text(k): None if v is None else _text(v) for k, v in columns.items()}),
         statistics=json.dumps(item["statistics"], ensure_ascii=False) if item.get("statistics") else "",
     )
@@ -352,7 +352,7 @@ def parse_side(item: dict[str, Any]) -> SideEntry:
         name=_checked(item["name"], names.side_owner, "a side shard's name"),
         of=_checked(item["of"], names.is_shard_name, "a shard's name"),
         columns={_text(column): _text(stored.get(column, column)) for column in _list(item, "columns")},
-        nbytes=_count(item.get("nbytes", 0)),
+        nbytes=count(item.get("nbytes", 0)),
         sha256=_text(item.get("sha256", "")),
     )
 
@@ -376,8 +376,13 @@ def _list(item: dict[str, Any], key: str) -> list[Any]:
     return found
 
 
-def _count(value: Any) -> int:
-    if type(value) is not int or value < 0:
+def count(value: Any, /) -> int:
+    """A number of rows, bytes or versions.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if type(value) is not int or not 0 <= value < 1 << 62:
         raise ValueError(f"a count was expected, found {value!r}")
     return value
 
