@@ -71,16 +71,16 @@ def black_png(size: int, bits: int = 8) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
 
 
-def crowd() -> bytes:
-    """A scene that shows one cloud 20 000 times."""
-    points, count = 20_000, 20_000
+def crowd(places: int = 20_000, parts: int = 1) -> bytes:
+    """A scene that shows one cloud of 20 000 points again and again."""
+    points = 20_000
     data = np.zeros((points, 3), "<f4").tobytes()
     scene = {
         "asset": {"version": "2.0"},
         "scene": 0,
-        "scenes": [{"nodes": list(range(count))}],
-        "nodes": [{"mesh": 0}] * count,
-        "meshes": [{"primitives": [{"attributes": {"POSITION": 0}, "mode": 0}]}],
+        "scenes": [{"nodes": list(range(places))}],
+        "nodes": [{"mesh": 0}] * places,
+        "meshes": [{"primitives": [{"attributes": {"POSITION": 0}, "mode": 0}] * parts}],
         "buffers": [{"byteLength": len(data)}],
         "bufferViews": [{"buffer": 0, "byteLength": len(data)}],
         "accessors": [{"bufferView": 0, "componentType": 5126, "count": points, "type": "VEC3"}],
@@ -127,6 +127,8 @@ BOMBS: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "silence": ("audio", silence, "SEQLAKE_MAX_SOUND"),
     "WAV that lies": ("audio", lambda: test_audio.encoded("pcm_s16le", "wav", "s16")[:44] + bytes(8), ""),
     "GLB, a crowd": ("glb", crowd, "SEQLAKE_MAX_POINTS"),
+    "GLB, a crowd in a few places": ("glb", lambda: crowd(2_000), "SEQLAKE_MAX_POINTS"),
+    "GLB, one buffer for many parts": ("glb", lambda: crowd(1, 20_000), "SEQLAKE_MAX_POINTS"),
     "PLY": ("ply", lambda: test_spatial.ply(faces=True).replace(b"vertex 50", b"vertex 4000000000"), "cannot be read"),
     "PLY of text": (
         "ply",
