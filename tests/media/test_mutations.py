@@ -12,11 +12,15 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 import seqlake as sl
+from seqlake import media
+from seqlake.protocols import Source
 from seqlake.spec.column_types import ColumnType
 
 from .. import counting  # noqa: TID252 - tests are no package that could be named
@@ -24,7 +28,7 @@ from . import clips, mutations, test_audio, test_spatial
 from .test_image import jpeg, png, random
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 pytestmark = [
     pytest.mark.mutations,
@@ -132,4 +136,81 @@ def test_changed_files_are_refused_or_read(part: int, tmp_path: Path) -> None:
 def test_many_changed_files_are_refused_or_read(kind: str, tmp_path: Path) -> None:
     (counts,) = counted([kind], tmp_path, 1000, 500)
     counts.keep()
+    assert not counts.bad(), counts.examples
+
+
+FORGED: dict[str, list[Any]] = {
+    "codec": ["", "none", "aac", "libx264", "h264\0", 7, None, "é", "x" * 1000, "rawvideo", "png", "ffv1"],
+    "extradata": ["", "AAAA", "!", None, "/" * 4000],
+    "width": [0, -1, 1 << 20, 1 << 40, 1e30, "96", None, True],
+    "height": [0, -1, 1 << 20, [], 63],
+    "pix_fmt": ["nonsense", "yuv444p", "cuda", None, 3],
+    "reorder": [-1, 16, 1 << 31, "2", None],
+    "time_base": ["0", "1/0", "-1/30", "x", None, "1/" + "9" * 5000],
+    "rate": ["1/0", "-1", None],
+    "tags": [[], [1, 2], [1 << 40] * 4, ["a"] * 4, [-1] * 4, None],
+    "turn": [[0, 0, 0, 0], [1, 1, 1, 1], [5, 0, 0, 1], [], None, [0, 1, -1, 0]],
+    "size": [-1, 0, 10**30, "x"],
+    "placed": [None, "no", False],
+    "number": [-1, 99, None],
+    "changes": [[[0, "AAAA"]], [[-1, "AAAA"]], [["x", "AAAA"]], [[1 << 60, ""]], 7],
+    "fourcc": ["toolong", "é", None, "MJPG"],
+    "depth": [-1, 1 << 31, None, 12],
+    "version": [0, None, "1"],
+}
+
+
+def forged(kept: bytes) -> Iterator[tuple[str, bytes]]:
+    """Packet indexes with one field or column changed, by pyarrow alone."""
+    table = pa.ipc.open_stream(kept).read_all()
+
+    def written(columns: dict[str, Any], header: Any) -> bytes:
+        made = pa.table(columns).replace_schema_metadata({b"seqlake.packets": json.dumps(header)})
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, made.schema) as writer:
+            writer.write_table(made)
+        return sink.getvalue().to_pybytes()
+
+    header = json.loads(table.schema.metadata[b"seqlake.packets"])
+    columns = {name: table[name] for name in table.column_names}
+    for name in header:
+        yield f"without {name}", written(columns, {key: value for key, value in header.items() if key != name})
+    for name, values in FORGED.items():
+        for value in values:
+            yield f"{name} {str(value)[:20]}", written(columns, {**header, name: value})
+    for value in ([], "x", None):
+        yield f"header {value}", written(columns, value)
+    for name, column in columns.items():
+        yield f"no {name}", written({key: value for key, value in columns.items() if key != name}, header)
+        for kind in (pa.string(), pa.float64(), pa.int16()):
+            yield f"{name} as {kind}", written({**columns, name: column.cast(kind, safe=False)}, header)
+        values = column.to_pylist()
+        top = 2 ** (8 * column.type.bit_width // 8) // 2 - 1
+        for value in (
+            None,
+            0,
+            1,
+            top,
+            *([-1, -top] if name in {"gap", "length", "step"} else [255 if name == "flags" else 7]),
+        ):
+            for place in (0, len(values) // 2):
+                wrong = pa.array([*values[:place], value, *values[place + 1 :]], column.type)
+                yield f"{name}[{place}] = {value}", written({**columns, name: wrong}, header)
+
+
+def test_an_index_that_was_forged_is_refused_or_right() -> None:
+    """Whoever writes a dataset writes the packet indexes in it."""
+    data = clips.encode(times=SHORT, bf="2", g="8")
+    kept = media.index(Source(blob=data, column=ColumnType("video")))[0]
+    counts = counting.Counts(reader="media, packet index")
+    truth = media.open(Source(blob=data, column=ColumnType("video"))).read(np.arange(20))
+    for name, index in forged(kept):
+        source = Source(blob=data, column=ColumnType("video"), index=index)
+
+        def read(source: Source = source) -> Any:
+            decoder = media.open(source)
+            return decoder.read(np.arange(min(20, len(decoder))))
+
+        counts.of(read, lambda answer: answer.size <= truth.size, name=name)  # which frames there are, is its to say
+    assert counts.mutations > 150
     assert not counts.bad(), counts.examples

@@ -44,6 +44,8 @@ def bare_codec(stream: Stream, /, *, packet: int = 0, strict: bool = True) -> Vi
         made = av.CodecContext.create(_SOFTWARE.get(stream.codec, stream.codec), "r")
     except UnknownCodecError as error:
         raise DecodeError(f"The FFmpeg inside this PyAV ({av.__version__}) cannot decode {stream.codec!r}.") from error
+    if made.type != "video":
+        raise DecodeError(f"{stream.codec!r} is no codec of pictures.")
     codec = cast("VideoCodecContext", made)
     held = [data for first, data in stream.changes if first <= packet]
     codec.extradata = (held[-1] if held else stream.extradata) or None
@@ -52,7 +54,10 @@ def bare_codec(stream: Stream, /, *, packet: int = 0, strict: bool = True) -> Vi
         codec.codec_tag = stream.fourcc.ljust(4, "\0")
     codec.bits_per_coded_sample = stream.depth
     if stream.pix_fmt:
-        codec.pix_fmt = stream.pix_fmt
+        try:
+            codec.pix_fmt = stream.pix_fmt
+        except ValueError as error:
+            raise CorruptFileError(f"FFmpeg knows no pixels called {stream.pix_fmt!r}.") from error
     codec.color_range, codec.colorspace, codec.color_primaries, codec.color_trc = stream.tags
     codec.thread_type, codec.thread_count = "NONE", 1
     careful = {"err_detect": "crccheck+explode"} if strict and stream.codec not in _LENIENT else {}

@@ -17,6 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.errors import CorruptFileError
+from seqlake.files.arrow_ipc import decoded_bytes
+from seqlake.media._limits import PACKETS, frame_pixels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,6 +31,9 @@ OPEN = 4  # a key packet of H.264 whose followers may let go of pictures from be
 DAMAGED = 8  # did not decode in sequence when the index was made
 _VERSION = 1
 _NAME = b"seqlake.packets"
+_WRONG = (OSError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError)  # made of a header by others
+_TURNS = frozenset({(a, 0, 0, d) for a in (1, -1) for d in (1, -1)} | {(0, b, c, 0) for b in (1, -1) for c in (1, -1)})
+_PACKET = 32  # bytes of one, unpacked
 _PLAIN = frozenset({"av1", "h264", "hevc", "mjpeg", "vp8", "vp9"})  # decoded without being told `fourcc` and `depth`
 
 
@@ -151,7 +156,7 @@ class PacketIndex:
             CorruptFileError: It is something else, or of a newer version.
         """
         try:
-            table = pa.ipc.open_stream(data).read_all()
+            table = _table_of(data)
             header = json.loads(table.schema.metadata[_NAME])
             version = header.pop("version")
             header |= {
@@ -168,7 +173,16 @@ class PacketIndex:
             gap, length, step, flags, crc = (
                 table[name].to_numpy() for name in ("gap", "length", "step", "flags", "crc")
             )
-        except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
+            _check(stream, gap, length)
+        except (
+            pa.ArrowException,
+            OSError,
+            LookupError,
+            TypeError,
+            ValueError,
+            ArithmeticError,
+            AttributeError,
+        ) as error:
             raise CorruptFileError(f"This is no packet index: {error}. Remove it; it is made again.") from error
         if version != _VERSION:
             raise CorruptFileError(f"This packet index has version {version!r}, expected {_VERSION}. Update seqlake.")
@@ -176,3 +190,40 @@ class PacketIndex:
         return PacketIndex(
             stream=stream, offset=offset, length=length, pts=np.cumsum(step), flags=flags.copy(), crc=crc
         )
+
+
+_COLUMNS = {"gap": "i8", "length": "i8", "step": "i8", "flags": "u1", "crc": "u4"}
+
+
+def _table_of(data: bytes) -> pa.Table:
+    """Strangers write indexes too: nothing is unpacked that is larger than the limit, or of other types."""
+    if (taken := decoded_bytes(data)) > _PACKET * PACKETS.value:
+        raise ValueError(f"it would take {taken:,} bytes, and {PACKETS.name} is {PACKETS.value:,}")
+    table = pa.ipc.open_stream(data).read_all()
+    table.validate(full=True)
+    for name, kind in _COLUMNS.items():
+        column = table[name]
+        if column.null_count or column.type.to_pandas_dtype() != np.dtype(kind):
+            raise TypeError(f"its column {name!r} is {column.type} with {column.null_count} nulls")
+    return table
+
+
+def _check(stream: Stream, gap: Ints, length: Ints) -> None:
+    """What a decoder takes for granted."""
+    small = (stream.number, stream.reorder, stream.depth, *stream.tags)
+    large = (stream.width, stream.height, stream.size)
+    if not all(type(one) is int and 0 <= one < most for of, most in ((small, 256), (large, 1 << 48)) for one in of):
+        raise ValueError(f"it has numbers that no video has: {small + large}")
+    if len(stream.tags) != 4 or stream.width * stream.height > frame_pixels() or stream.turn not in _TURNS:
+        raise ValueError(f"its frames are {stream.width} x {stream.height}, turned by {stream.turn}")
+    texts = (stream.codec, stream.pix_fmt, stream.fourcc)
+    if not all(isinstance(one, str) and one.isascii() and len(one) < 64 for one in texts) or len(stream.fourcc) > 4:
+        raise ValueError(f"it has names that no codec has: {texts}")
+    if stream.time_base <= 0 or stream.rate < 0 or not isinstance(stream.placed, bool):
+        raise ValueError("it tells no times")
+    if not all(isinstance(packet, int) and packet >= 0 for packet, _ in stream.changes):
+        raise ValueError("other parameter sets begin nowhere")
+    ends = np.cumsum(gap.astype(np.float64)) + np.cumsum(length.astype(np.float64))  # of forged numbers, not wrapped
+    starts = ends - length
+    if len(length) and (length.min() < 0 or (stream.placed and (starts.min() < 0 or ends.max() > stream.size))):
+        raise ValueError("its packets lie outside of the file")
