@@ -18,6 +18,7 @@ from seqlake import plugins
 from seqlake.errors import DatasetNotFoundError
 from seqlake.files.credentials import Storage, for_pyiceberg, from_pyiceberg
 from seqlake.files.locations import absolute, is_local, local_path, scheme
+from seqlake.tables.iceberg.guarding import guarded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,7 +64,7 @@ class Address:
         """
         if self.kind is not None:
             made: Catalog = self.kind(self.catalog, **self.properties)
-            return made
+            return guarded(made, self.storage)
         loading = plugins.require("pyiceberg.catalog", extra="iceberg")
         try:
             found: Catalog = loading.load_catalog(self.catalog, **self.properties)
@@ -74,7 +75,7 @@ class Address:
                 hint="Name it in ~/.pyiceberg.yaml or PYICEBERG_CATALOG__..., give its 'uri' and 'warehouse' in "
                 "storage=, or open a local warehouse: iceberg:FOLDER/namespace.table.",
             ) from None
-        return found
+        return guarded(found, self.storage)
 
 
 def parse(text: str, storage: Mapping[str, str] | None = None, /) -> Address:

@@ -1,0 +1,72 @@
+"""What the bytes of a table may make pyiceberg do, which lets them choose the class that reads and where keys are sent.
+
+A table's properties are written by whoever made the table. pyiceberg merges them into the options of its `FileIO`:
+`py-io-impl` imports any module, `s3.endpoint` sends requests that your keys signed to any host. Here they do not count;
+a REST catalog's answers do, which come from a server that you named, all but `py-io-impl`.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from seqlake.errors import UnsafeReferenceError
+from seqlake.files.allowed import refuse_bucket
+from seqlake.files.locations import scheme, shown
+from seqlake.files.remote import SCHEMES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.io import FileIO, InputFile
+
+CODE = "py-io-impl"
+
+
+def guarded(catalog: Catalog, storage: Mapping[str, str], /) -> Catalog:
+    """A catalog whose tables read files as you said, and no others than they may name.
+
+    Args:
+        catalog: Just made; changed in place.
+        storage: Options, with `allow_buckets`.
+    """
+    loading: Any = catalog
+    loading._load_file_io = partial(_load, loading._load_file_io, catalog, storage)  # noqa: SLF001 - no public way in 0.12
+    return catalog
+
+
+def _load(
+    load: Callable[..., FileIO],
+    catalog: Catalog,
+    storage: Mapping[str, str],
+    properties: Mapping[str, str] | None = None,
+    location: str | None = None,
+) -> FileIO:
+    """As the catalog's own, without what the table says of itself."""
+    known = {name: value for name, value in (properties or {}).items() if name != CODE and _is_rest(catalog)}
+    made: Any = load(known, location)
+    home = catalog.properties.get("warehouse") or location or ""
+    made.new_input = partial(_judged, made.new_input, home, storage)
+    return made  # type: ignore[no-any-return]  # set on an object, so typed as anything
+
+
+def _judged(read: Callable[[str], InputFile], home: str, storage: Mapping[str, str], location: str) -> InputFile:
+    """A file that metadata name, where they may name it.
+
+    Raises:
+        UnsafeReferenceError: It is in a bucket that may not be read, or on a store of which nothing is known.
+    """
+    kind = scheme(location)
+    if kind not in {"file", *SCHEMES, scheme(home)}:
+        raise UnsafeReferenceError(
+            f"{shown(location)}: an Iceberg table names a file by the scheme {kind!r}.", path=shown(location)
+        )
+    refuse_bucket(location, storage, named_by=home)
+    return read(location)
+
+
+def _is_rest(catalog: Catalog) -> bool:
+    module = sys.modules.get("pyiceberg.catalog.rest")
+    return module is not None and isinstance(catalog, module.RestCatalog)
