@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import hashlib
 import json
 import os
 import re
@@ -67,8 +68,10 @@ class Work:
         held = self._load("plan.json")
         if held is None:
             self._save("plan.json", dict(identity))
+        elif not isinstance(held, Mapping):
+            raise SeqlakeError(f"{self.folder / 'plan.json'} is not a file of a conversion.", path=str(self.folder))
         elif held != dict(identity):
-            differs = sorted(k for k in {*held, *identity} if held.get(k) != identity.get(k))
+            differs = sorted(str(k) for k in {*held, *identity} if held.get(k) != identity.get(k))
             raise SeqlakeError(
                 f"The work folder {self.folder} belongs to another conversion: {', '.join(differs)} differ.",
                 path=str(self.folder),
@@ -104,12 +107,12 @@ class Work:
 
     def _load(self, name: str) -> Any:
         try:
-            text = (self.folder / name).read_text("utf-8")
+            data = (self.folder / name).read_bytes()
         except FileNotFoundError:
             return None
         try:
-            return decode(json.loads(text))
-        except (ValueError, KeyError, TypeError) as error:
+            return decode(_proven(json.loads(data)))
+        except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             raise SeqlakeError(
                 f"{self.folder / name} is not a file of a conversion: {error}.",
                 path=str(self.folder),
@@ -120,10 +123,22 @@ class Work:
         # Replaced at once or not at all: a torn receipt would stand for a part that is not there.
         temporary = self.folder / f"{name}.tmp"
         with temporary.open("w", encoding="utf-8") as file:
-            json.dump(encode(value), file)
+            held = encode(value)
+            json.dump({"value": held, "sha256": _digest(held)}, file)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(self.folder / name)
+
+
+def _proven(document: Any) -> Any:
+    """What a file holds, if it is what was written."""
+    if document["sha256"] != _digest(document["value"]):
+        raise ValueError("its bytes have changed since they were written")
+    return document["value"]
+
+
+def _digest(held: Any) -> str:
+    return hashlib.sha256(json.dumps(held, sort_keys=True).encode()).hexdigest()
 
 
 def encode(value: object, /) -> Any:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import LoaderStateError
 from seqlake.training.order import ORDER_VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from seqlake.training.order import Shuffle
 
 FORMAT = "seqlake loader state 1"
@@ -59,8 +58,9 @@ def position(state: Mapping[str, Any], here: Mapping[str, Any], /) -> tuple[int,
     Raises:
         LoaderStateError: It is not a state, or one of another dataset, window or order; says what differs.
     """
-    if state.get("format") != FORMAT:
-        raise LoaderStateError(f"Expected a loader's state_dict ({FORMAT!r}), found {state.get('format')!r}.")
+    if not isinstance(state, Mapping) or state.get("format") != FORMAT:
+        found = state.get("format") if isinstance(state, Mapping) else type(state).__name__
+        raise LoaderStateError(f"Expected a loader's state_dict ({FORMAT!r}), found {found!r}.")
     # JSON, msgpack and torch.save give lists back as lists or tuples.
     changed = [name for name in here if _plain(state.get(name)) != _plain(here[name])]
     if changed:
@@ -71,7 +71,8 @@ def position(state: Mapping[str, Any], here: Mapping[str, Any], /) -> tuple[int,
             "load_state_dict. Batch size, rank and world size may differ.",
         )
     epoch, sample = state.get("epoch"), state.get("next_sample")
-    if not isinstance(epoch, int) or not isinstance(sample, int) or epoch < 0 or not 0 <= sample <= here["samples"]:
+    whole = isinstance(epoch, int) and isinstance(sample, int)
+    if not whole or not 0 <= epoch < 1 << 62 or not 0 <= sample <= here["samples"]:
         raise LoaderStateError(
             f"A state needs an epoch and a sample of it (0 .. {here['samples']}); found {epoch!r} and {sample!r}."
         )

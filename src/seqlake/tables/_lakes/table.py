@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from seqlake.errors import ReadOnlyError, VersionNotFoundError
 from seqlake.protocols import Transaction, Version
 from seqlake.tables._lakes import collecting, committing, foreign, paths, resolving, staging, types
+from seqlake.tables._lakes.damage import as_damage
 from seqlake.tables._lakes.shelf import Shelf
 from seqlake.tables._lakes.snapshot import LakeSnapshot
 from seqlake.tables.standalone import derived, markers, names, transactions
@@ -115,7 +116,8 @@ class LakeTable:
     # ---- reading
     def versions(self) -> Sequence[Version]:
         """The versions that can be read, oldest first."""
-        return self.engine.versions()
+        with as_damage(self.root):
+            return self.engine.versions()
 
     def snapshot(self, version: Version | int | str | datetime | None = None, /) -> LakeSnapshot:
         """One version, pinned.
@@ -134,7 +136,8 @@ class LakeTable:
         wanted = _id(version.id if isinstance(version, Version) else version)
         if isinstance(wanted, int) and wanted in self._states:
             return self._states[wanted]
-        state = resolving.resolved(self.shelf, self.engine.state(wanted))
+        with as_damage(self.root):
+            state = resolving.resolved(self.shelf, self.engine.state(wanted))
         while len(self._states) >= _REMEMBERED:
             self._states.pop(next(iter(self._states)))
         self._states[state.version.id] = state

@@ -45,10 +45,13 @@ def open(  # noqa: A001 - the name that every table offers
         >>> len(open("ducklake:sqlite:lake.sqlite?table=arm").snapshot().shards())
         0
     """
+    from seqlake.tables._lakes.damage import as_damage
     from seqlake.tables._lakes.table import LakeTable
     from seqlake.tables.ducklake.engine import DuckLakeEngine
 
-    return LakeTable(DuckLakeEngine.opened(parse(os.fspath(location)), storage=storage))
+    address = parse(os.fspath(location))
+    with as_damage(address.default_data_path or "the DuckLake"):
+        return LakeTable(DuckLakeEngine.opened(address, storage=storage))
 
 
 def create(

@@ -63,11 +63,14 @@ def open(location: Any, /, *, storage: Mapping[str, str] | None = None) -> LakeT
 
 
 def _opened(engine: IcebergEngine) -> LakeTable:
+    from seqlake.tables._lakes.damage import as_damage
     from seqlake.tables._lakes.table import LakeTable
     from seqlake.tables._lakes.types import PROPERTY
 
-    if PROPERTY not in engine.load().properties:
-        name = engine.address.name
+    name = engine.address.name
+    with as_damage(name):
+        properties = engine.load().properties
+    if PROPERTY not in properties:
         raise DatasetNotFoundError(
             f"{name} is no Mixtrain dataset: the table has no property {PROPERTY!r}.",
             path=name,

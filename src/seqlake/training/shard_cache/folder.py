@@ -13,6 +13,7 @@ Only files of exactly these names are ever removed: a folder may hold other peop
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+_DIGEST = "sha256"
 _SHARD = re.compile(r"([0-9a-f]{32})\.parquet")
 _RECORD = re.compile(r"([0-9a-f]{32})\.json")
 _PART = re.compile(r"([0-9a-f]{32})\.(\d+-[0-9a-f]{16})\.(?:part|mirror)")
@@ -120,11 +122,12 @@ class Folder:
             record = json.loads(self.record(key).read_bytes())
         except (OSError, ValueError):
             return None
-        return record if isinstance(record, dict) and self.shard(key).exists() else None
+        whole = isinstance(record, dict) and record.pop(_DIGEST, None) == _digest(record)
+        return record if whole and self.shard(key).exists() else None
 
     def write_record(self, key: str, record: Mapping[str, Any], /) -> None:
         """Say what a shard was made of; a torn record counts as none."""
-        self.record(key).write_text(json.dumps(record), encoding="utf-8")
+        self.record(key).write_text(json.dumps({**record, _DIGEST: _digest(record)}), encoding="utf-8")
 
     def remove(self, key: str, /) -> None:
         """Remove a shard; those who have it open go on reading it."""
@@ -238,6 +241,11 @@ def write_claims(file: LockFile, claims: Claims, /) -> None:
     """Say something else."""
     told = {"making": claims.making, "held": claims.held, "next": claims.next}  # `asdict` would copy every key
     file.write(json.dumps(told).encode())
+
+
+def _digest(record: Mapping[str, Any]) -> str:
+    """Of a record as it was said; what rots in it would vouch for other bytes."""
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
 def allocated(status: os.stat_result, /) -> int:
