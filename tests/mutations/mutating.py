@@ -15,6 +15,7 @@ import resource
 import shutil
 import sqlite3
 import sys
+import traceback
 from collections.abc import Callable, Iterable
 from contextlib import closing, redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass
@@ -29,6 +30,7 @@ import pyarrow.parquet as pq
 
 import seqlake as sl
 from seqlake.dataset.statistics import scan
+from seqlake.errors import SeqlakeError
 from seqlake.files.cache import BlobCache
 from seqlake.files.stores import open_blob
 from seqlake.testing import samples
@@ -444,7 +446,7 @@ def main(reader: str, seed: int, count: int, folder: Path) -> None:
         print(json.dumps({"number": number, "path": str(path.relative_to(folder))}), file=sys.stderr, flush=True)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         counts.of(
-            lambda: case.read(folder),
+            lambda: told(case, folder),
             lambda answer: case.any_answer or answer is None or answer == truth,
             name=f"{number} {path.relative_to(folder)}",
         )
@@ -452,6 +454,17 @@ def main(reader: str, seed: int, count: int, folder: Path) -> None:
         counts.over_2_gb += before < 2 * GB // 1024 <= after
         replaced(path, original)
     print(json.dumps(asdict(counts)))
+
+
+def told(case: Case, folder: Path) -> Any:
+    """What is read; where a bare exception comes from is told on stderr."""
+    try:
+        return case.read(folder)
+    except SeqlakeError:
+        raise
+    except Exception:
+        traceback.print_exc()
+        raise
 
 
 def replaced(path: Path, data: bytes) -> None:

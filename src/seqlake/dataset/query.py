@@ -259,6 +259,8 @@ class _Connection:
     def _select(self, expression: str) -> tuple[object, list[Any]]:
         """(everything around the selected expressions, their trees), without positions in the text."""
         text = f"SELECT (\n{expression}\n) AS keep FROM {NAME}"
+        if text != text.encode(errors="replace").decode():
+            raise QueryError(f"{expression!r} holds what no text can: bytes of another encoding, or half a letter.")
         answer = json.loads(self._db.execute("SELECT json_serialize_sql(?)", [text]).fetchall()[0][0])
         if answer["error"]:
             raise QueryError(f"{expression!r} is not a boolean expression: {answer['error_message']}")

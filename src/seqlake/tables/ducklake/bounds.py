@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from datetime import date
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from seqlake.tables._lakes.damage import as_damage
 from seqlake.tables.ducklake.catalogs import catalog
 from seqlake.tables.ducklake.statistics import FLOATS, WHOLE
 
@@ -44,7 +45,8 @@ class Bounds:
     def told(self, file: int, /) -> Told:
         """Column -> (least, greatest, nulls)."""
         if self._found is None:
-            self._found = self._read()
+            with as_damage(self._address.default_data_path or "the DuckLake"):
+                self._found = self._read()
         return self._found.get(file, {})
 
     def _read(self) -> dict[int, dict[str, tuple[object, object, int]]]:
