@@ -71,8 +71,11 @@ def position(state: Mapping[str, Any], here: Mapping[str, Any], /) -> tuple[int,
             "load_state_dict. Batch size, rank and world size may differ.",
         )
     epoch, sample = state.get("epoch"), state.get("next_sample")
-    whole = isinstance(epoch, int) and isinstance(sample, int)
-    if not whole or not 0 <= epoch < 1 << 62 or not 0 <= sample <= here["samples"]:
+    if (
+        not isinstance(epoch, int)
+        or not isinstance(sample, int)
+        or not (0 <= epoch < 1 << 62 and 0 <= sample <= here["samples"])
+    ):
         raise LoaderStateError(
             f"A state needs an epoch and a sample of it (0 .. {here['samples']}); found {epoch!r} and {sample!r}."
         )
