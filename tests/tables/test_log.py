@@ -190,6 +190,7 @@ def test_hostile_records_are_refused(change, number):
         parse(data, version=1, path="_seqlake/versions/1")
 
 
+@settings(deadline=None)
 @given(
     data=st.binary(max_size=80)
     | st.recursive(st.none() | st.integers() | st.text(), st.lists).map(lambda v: json.dumps(v).encode())
@@ -199,7 +200,7 @@ def test_any_bytes_are_a_record_or_an_error_of_ours(data):
         parse(data, version=0, path="x")
 
 
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_a_record_with_any_byte_changed_is_refused(data):
     whole = record(1, add=(entry("a", f"{1:032x}"),), oldest=0).encode()
@@ -306,7 +307,7 @@ def test_a_torn_checkpoint_is_refused(cut):
         checkpoints.decode(data, version=1, path="x")
 
 
-@settings(max_examples=100)
+@settings(max_examples=100, deadline=None)
 @given(at=st.integers(0, 1 << 20), bit=st.integers(0, 7))
 def test_a_checkpoint_with_any_bit_changed_is_refused(at, bit):
     encoded = bytearray(checkpoints.encode(fold(EMPTY, [record(0, add=(entry("a"),), rows=1)]), index=""))
