@@ -90,9 +90,10 @@ def decode_video(source: Source, stop: Event, /) -> dict[str, Any]:
     """Every frame of a video that can be opened.
 
     Returns:
-        `damage`, `looked`, `black`, `frozen`; or `undecoded`.
+        `damage`, `looked`, `black`, `frozen`, `unread`; or `undecoded`.
     """
     from seqlake.media import video
+    from seqlake.media.video.pixels import too_deep
 
     decoder = video.open(source)
     looks, found = Looks(), list[Damage]()
@@ -111,7 +112,8 @@ def decode_video(source: Source, stop: Event, /) -> dict[str, Any]:
         return {"undecoded": True}  # this FFmpeg has no decoder for the codec
     finally:
         decoder.close()
-    return {"damage": joined(found), **looks.facts}
+    unread = too_deep(decoder.packets.stream.pix_fmt)
+    return {"damage": joined(found), "unread": unread, **looks.facts}
 
 
 def _calls(decoder: VideoDecoder) -> Iterator[list[NDArray[np.int64]]]:

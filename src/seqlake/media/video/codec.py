@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING, Any, cast
 
 from seqlake.errors import CorruptFileError, DecodeError
 from seqlake.media._limits import PIXELS, frame_pixels, guard
+from seqlake.media.video.packets import KEY, MARKED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     import av
+    from av.packet import PacketSideData
     from av.video.codeccontext import VideoCodecContext
     from av.video.frame import VideoFrame
 
-    from seqlake.media.video.packets import Stream
+    from seqlake.media.video.packets import PacketIndex, Stream
 
 _LENIENT = frozenset({"tiff"})  # decoders that take a tag they do not know for damage when they are strict
 _SOFTWARE = {"av1": "libdav1d"}  # the decoder that carries the codec's own name needs hardware
@@ -76,69 +79,69 @@ def bare_codec(stream: Stream, /, *, packet: int = 0, strict: bool = True) -> Vi
 
 
 def in_sequence(
-    stream: Stream, packets: Iterable[bytes], /, *, first: int = 0, strict: bool = True
+    index: PacketIndex, packets: Iterable[bytes], /, *, first: int = 0
 ) -> Iterator[tuple[int, list[VideoFrame] | None]]:
-    """Decode all packets from `first` on.
+    """Decode all packets from `first` on, strictly.
 
     Yields:
         The packet's number and the frames that came out with it, whose `pts` are packet numbers; None where it raised.
     """
     import av
 
+    stream = index.stream
     changes = {packet for packet, _ in stream.changes}
-    codec = bare_codec(stream, packet=first, strict=strict)
+    feeder = Feeder(index)
+    codec = bare_codec(stream, packet=first)
     number = first
     for number, data in enumerate(packets):
         if number < first:
             continue
         if number in changes and number > first:
             yield number - 1, codec.decode(None)
-            codec = bare_codec(stream, packet=number, strict=strict)
+            codec = bare_codec(stream, packet=number)
         try:
-            yield number, codec.decode(packet_of(data, number))
+            yield number, codec.decode(feeder.packet(data, number, begins=number == first))
         except av.FFmpegError:
             yield number, None
     yield number, codec.decode(None)
 
 
-def refreshes(data: bytes, codec: str, extradata: bytes, /) -> bool:
-    """Whether a key packet lets go of everything before it; True for all codecs but H.264.
+class Feeder:
+    """Makes packets for a bare decoder, with all that the container said about each.
 
-    Other pictures of H.264 may be marked as key packets (a recovery point); what follows one refers to the past in its
-    reference marking, if not in its pixels, and a strict decoder that begins there takes that for damage.
+    Args:
+        index: The packets.
     """
-    if codec != "h264":
-        return True
-    return 5 in (_prefixed(data, (extradata[4] & 3) + 1) if extradata[:1] == b"\x01" else _delimited(data))
+
+    def __init__(self, index: PacketIndex, /) -> None:
+        self._marked: list[bool] = ((index.flags & (MARKED | KEY)) > 0).tolist()
+        self._palettes = index.stream.palettes
+        self._changes = [packet for packet, _ in self._palettes]
+
+    def packet(self, data: bytes | memoryview, number: int, /, *, begins: bool) -> av.Packet[Any]:
+        """A packet that carries its number as its time, so that its frame gives the number back.
+
+        Args:
+            data: Its bytes.
+            number: Its number.
+            begins: It is the first that a decoder is fed, and brings the colours that hold there.
+        """
+        import av
+
+        packet: av.Packet[Any] = av.Packet(len(data))  # padded by FFmpeg, which reads past the end
+        memoryview(packet)[:] = data
+        packet.pts = number
+        packet.is_keyframe = self._marked[number]
+        if self._palettes:
+            place = bisect_right(self._changes, number) - 1
+            if place >= 0 and (begins or self._changes[place] == number):
+                packet.set_sidedata(_side_data(self._palettes[place][1]))
+        return packet
 
 
-def _prefixed(data: bytes, width: int) -> Iterator[int]:
-    """Types of the units in a packet, each behind its length, up to the first slice."""
-    place = 0
-    while place + width < len(data):
-        kind = data[place + width] & 31
-        yield kind
-        if kind in {1, 5}:
-            return
-        place += width + int.from_bytes(data[place : place + width], "big")
+def _side_data(palette: bytes) -> PacketSideData:
+    from av.packet import PacketSideData
 
-
-def _delimited(data: bytes) -> Iterator[int]:
-    """Types of the units in a packet, each behind a start code, up to the first slice."""
-    place = data.find(b"\0\0\1")
-    while 0 <= place < len(data) - 3:
-        kind = data[place + 3] & 31
-        yield kind
-        if kind in {1, 5}:
-            return
-        place = data.find(b"\0\0\1", place + 3)
-
-
-def packet_of(data: bytes | memoryview, number: int, /) -> av.Packet[Any]:
-    """A packet that carries its number as its time, so that its frame gives the number back."""
-    import av
-
-    packet: av.Packet[Any] = av.Packet(len(data))  # padded by FFmpeg, which reads past the end
-    memoryview(packet)[:] = data
-    packet.pts = number
-    return packet
+    made: PacketSideData = cast("Any", PacketSideData)(0, len(palette))  # 0: AV_PKT_DATA_PALETTE
+    memoryview(made)[:] = palette
+    return made

@@ -22,16 +22,16 @@ from seqlake.media._bytes import BlobBytes, blob_of
 from seqlake.media._clip import Clip
 from seqlake.media._containers import open_container
 from seqlake.media.video import indexing, parameter_sets
+from seqlake.media.video.demuxing import packet_reader, picture_streams
 from seqlake.media.video.opening import VideoDecoder, open_video
 from seqlake.media.video.packets import DAMAGED, HIDDEN, KEY, OPEN
+from seqlake.media.video.pixels import planes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from av.video.codeccontext import VideoCodecContext
-    from av.video.frame import VideoFrame
-    from numpy.typing import NDArray
 
     from seqlake.media.video.packets import PacketIndex
     from seqlake.protocols import Blob, Ints, Source
@@ -218,7 +218,7 @@ def _mux(
         open_container(BlobBytes(blob), blob.location) as container,
         av.open(str(path), "w", format=kind, options=options) as out,
     ):
-        stream: Any = out.add_stream_from_template(indexing.picture_streams(container)[index.number], opaque=True)
+        stream: Any = out.add_stream_from_template(picture_streams(container)[index.number], opaque=True)
         stream.codec_context.extradata = extradata or None
         for number, (data, key) in enumerate(contents):
             packet: Any = av.Packet(len(data))
@@ -256,7 +256,7 @@ def _copied(packets: PacketIndex, blob: Blob, plan: _Plan) -> Iterator[tuple[byt
         spans = zip(packets.offset[plan.begin : plan.end].tolist(), packets.length[plan.begin : plan.end], strict=True)
         found: Iterator[bytes] = (file.between(start, start + int(length)) for start, length in spans)
     else:
-        found = islice(indexing.packet_reader(packets, file, blob.location), plan.begin, plan.end)
+        found = islice(packet_reader(packets, file, blob.location), plan.begin, plan.end)
     for number, data in enumerate(found, plan.begin):
         if crc32(data) != packets.crc[number]:
             raise CorruptFrameError(
@@ -338,17 +338,5 @@ def _check(decoder: VideoDecoder, path: Path, plan: _Plan) -> None:
     for number in {plan.first, plan.last - 1} if plan.first < plan.last else ():
         before = next(frame for _, frame in decoder.planes(np.array([number])))
         after = next(frame for _, frame in made.planes(np.array([number - plan.start])))
-        if not all(map(np.array_equal, _rows(before), _rows(after))):
+        if not all(map(np.array_equal, planes_of(before), planes_of(after))):
             raise DecodeError(f"The copied frame {number} shows something else in the clip.")
-
-
-def _rows(frame: VideoFrame) -> list[NDArray[np.uint8]]:
-    """Every plane without what pads its rows."""
-    wide = 2 if max(part.bits for part in frame.format.components) > 8 else 1
-    packed = len(frame.planes) == 1  # all components in one plane: its rows are compared with their padding left out
-    made = []
-    for plane in frame.planes:
-        rows = np.frombuffer(plane, np.uint8).reshape(plane.height, plane.line_size)  # type: ignore[call-overload]
-        bits = frame.format.padded_bits_per_pixel if packed else 8 * wide
-        made.append(rows[:, : plane.width * bits // 8])
-    return made

@@ -14,8 +14,8 @@ import numpy as np
 
 from seqlake.errors import CorruptFileError, CorruptFrameError, DecodeError
 from seqlake.files.checksums import crc32
-from seqlake.media.video.codec import bare_codec, packet_of
-from seqlake.media.video.packets import DAMAGED, OPEN
+from seqlake.media.video.codec import Feeder, bare_codec
+from seqlake.media.video.packets import DAMAGED, OPEN, PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from seqlake.media.video.packets import PacketIndex
     from seqlake.protocols import Blob
 
-_REMEMBERS = frozenset({"ffv1", "mpeg4"})  # what they conceal damage with survives a flush
 _TOGETHER = 32 << 20  # bytes of packets that are fetched by one request
 
 
@@ -40,10 +39,12 @@ class FrameReader:
 
     Attributes:
         fed: Packets given to the decoder so far.
+        refused: The packet at which the decoder found the damage of the last error; None where it found none.
     """
 
     def __init__(self, index: PacketIndex, blob: Blob, /, *, location: str) -> None:
         self.fed = 0
+        self.refused: int | None = None
         self._index = index
         self._blob = blob
         self._location = location
@@ -60,6 +61,7 @@ class FrameReader:
         self._keep_from = self._stop = 0
         # An IDR picture of H.264 lets go of all before it, and nothing waits inside: a flush would only cost time.
         self._resets = index.stream.codec == "h264" and index.stream.reorder == 0
+        self._feeder = Feeder(index)
         self._codec = self._codec_for(0, strict=True)
         self._bad: list[int] = np.flatnonzero(index.flags & DAMAGED).tolist()
         self._base = self._at = 0  # the run's key packet; the next packet to feed
@@ -88,7 +90,7 @@ class FrameReader:
         self._last = max(need.values())
         runs: dict[int, set[int]] = {}
         for packet in need:
-            runs.setdefault(self._first(packet), set()).add(packet)
+            runs.setdefault(self.start_of(packet), set()).add(packet)
         try:
             following = sorted(runs)
             for start in sorted(runs):
@@ -99,6 +101,12 @@ class FrameReader:
         except BaseException:
             self._jump(0)  # whatever state it was left in
             raise
+
+    def restart(self) -> None:
+        """Forget all that was decoded."""
+        self._jump(0)
+        self._base = self._at = len(self._pts)
+        self._last = -1
 
     def _run(self, start: int, run: set[int], *, ahead: bool) -> Iterator[tuple[int, VideoFrame]]:
         """The frames of one group of pictures, decoded once."""
@@ -129,9 +137,21 @@ class FrameReader:
                 raise self._damage(min(missing))
             start = earlier[-1]  # a key packet in name only (intra refresh): one further back
             self._jump(start)
+        self._see_what_they_refer_to(max(run))
         self._out = {one: frame for one, frame in self._out.items() if self._pts[one] > self._keep_from}
 
-    def _first(self, packet: int) -> int:
+    def _see_what_they_refer_to(self, newest: int) -> None:
+        """Pictures that are shown later than those that refer to them tell only then whether they are damaged."""
+        reorder = self._index.stream.reorder
+        end = min(len(self._pts), newest + 1 + reorder)
+        while reorder and any(one < newest for one in self._inside) and self._at < end:
+            self._feed(self._at)
+        if reorder and self._at == len(self._pts) and any(one < newest for one in self._inside):
+            self._drain()
+        if any(one <= newest for one in self._damaged):
+            raise self._damage(newest)
+
+    def start_of(self, packet: int) -> int:
         """The newest key packet at or before it that is shown no later than it."""
         place = bisect_right(self._starts, packet) - 1
         while place > 0 and self._pts[self._starts[place]] > self._pts[packet]:
@@ -150,8 +170,8 @@ class FrameReader:
 
     def _jump(self, start: int, *, flush: bool = True) -> None:
         """Begin anew at a key packet; with `flush=False` leave it to the packet to reset the decoder where it does."""
-        if self._damaged or self._index.stream.codec in _REMEMBERS:
-            self._codecs.clear()  # what damage leaves behind survives a flush
+        if self._damaged or self._index.stream.codec not in PLAIN:
+            self._codecs.clear()  # what was shown before, or damage left behind, survives a flush
         strict = start >= len(self._pts) or not self._index.flags[start] & OPEN
         codec = self._codec_for(start, strict=strict)
         if flush or not self._resets or not strict or codec is not self._codec or self._inside:
@@ -191,7 +211,7 @@ class FrameReader:
         self._at = packet + 1
         self.fed += 1
         try:
-            self._came_out(self._codec.decode(packet_of(data, packet)))
+            self._came_out(self._codec.decode(self._feeder.packet(data, packet, begins=packet == self._base)))
         except av.FFmpegError:
             # Leading pictures of a cut open group refer to what the cut took away; nobody asks for them.
             if self._pts[packet] >= self._pts[self._base]:
@@ -222,6 +242,8 @@ class FrameReader:
                     "Encode it anew.",
                     path=self._location,
                 )
+            if frame.is_corrupt and self._pts[packet] >= self._pts[self._base]:
+                self._damaged.add(packet)  # and all that refer to it
             if packet in self._wanted or self._pts[packet] > self._keep_from:
                 self._out[packet] = frame
 
@@ -242,7 +264,8 @@ class FrameReader:
 
     def _fetch(self, number: int) -> None:
         """A packet's bytes, and those of the packets that this run will feed after it."""
-        starts, lengths = self._index.offset[number : self._stop], self._index.length[number : self._stop]
+        stop = max(self._stop, number + 1) + self._index.stream.reorder
+        starts, lengths = self._index.offset[number:stop], self._index.length[number:stop]
         view = self._blob.view()
         self._mapped = view is not None
         if view is None:
@@ -257,7 +280,8 @@ class FrameReader:
         return int(np.searchsorted(self._index.pts[self._index.order], self._pts[packet]))
 
     def _damage(self, packet: int) -> CorruptFrameError:
-        where = f" (at packet {min(self._damaged)})" if self._damaged else ""
+        self.refused = min(self._damaged, default=None)
+        where = "" if self.refused is None else f" (at packet {self.refused})"
         return CorruptFrameError(
             f"{self._location}: frame {self._shown(packet)} cannot be decoded from what the file holds{where}. "
             "The file is damaged; frames in other groups of pictures can still be read.",

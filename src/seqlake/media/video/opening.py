@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-import weakref
 from contextlib import suppress
-from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
 from seqlake.errors import CorruptFileError, DecodeError
-from seqlake.files.blobs import LocalBlob
 from seqlake.files.cache import BlobCache
 from seqlake.files.memory import MemoryBlob
-from seqlake.media._bytes import BlobBytes, blob_of
+from seqlake.media._bytes import blob_of
 from seqlake.media.video import indexing
 from seqlake.media.video.decoder import FrameReader
+from seqlake.media.video.demuxing import in_one_piece
 from seqlake.media.video.packets import PacketIndex
-from seqlake.media.video.pixels import Converter
+from seqlake.media.video.pixels import Converter, too_deep
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
     from fractions import Fraction
 
     from av.video.frame import VideoFrame
@@ -137,6 +132,21 @@ def _choose(source: Source, found: Mapping[int, PacketIndex], blob: Blob) -> Pac
     return found[asked]
 
 
+def refuse_deep(packets: PacketIndex, location: str, /) -> None:
+    """Pixels of more than 8 bits are not cut to 8 without a word.
+
+    Raises:
+        DecodeError: They are such.
+    """
+    why = too_deep(packets.stream.pix_fmt)
+    if why:
+        raise DecodeError(
+            f"{location} is not read as RGB: {why}. `seqlake frames` writes pictures of grey with all their bits; for "
+            "RGB encode the file anew, as in: ffmpeg -i FILE -pix_fmt yuv420p OUT.mp4",
+            path=location,
+        )
+
+
 class VideoDecoder:
     """The frames of one video stream by number; for one thread at a time.
 
@@ -156,7 +166,6 @@ class VideoDecoder:
         self._first = first
         self._count = count
         self._reader: FrameReader | None = None
-        self._tidy: Callable[[], object] | None = None
         self._converter = Converter(packets.stream)
 
     def __len__(self) -> int:
@@ -222,8 +231,10 @@ class VideoDecoder:
         Raises:
             CorruptFrameError: A packet is damaged, or the decoder gives no picture for it.
             CorruptFileError: Pictures change their size in the middle of the file.
+            DecodeError: Its pixels have more than 8 bits.
             IndexError: There is no such frame.
         """
+        refuse_deep(self.packets, self._blob.location)
         wanted = np.asarray(indices, np.int64)
         width, height = size or self.size
         if out is None:
@@ -245,26 +256,9 @@ class VideoDecoder:
     def close(self) -> None:
         """Let go of the decoder; the next read makes a new one."""
         self._reader = None
-        if self._tidy is not None:
-            self._tidy()
-            self._tidy = None
 
     def _open(self) -> FrameReader:
         if self._reader is None:
-            packets, blob = self.packets, self._blob
-            if not packets.stream.placed:
-                packets, blob = self._demuxed()
+            packets, blob = in_one_piece(self.packets, self._blob)
             self._reader = FrameReader(packets, blob, location=self._blob.location)
         return self._reader
-
-    def _demuxed(self) -> tuple[PacketIndex, Blob]:
-        """Packets that do not lie in the file as they are (MPEG-TS): written one after another to a temporary file."""
-        folder = tempfile.mkdtemp(prefix="seqlake-")
-        self._tidy = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
-        path = Path(folder) / "packets"
-        lengths: Sequence[int] = self.packets.length.tolist()
-        with path.open("wb") as file:
-            for data in indexing.packet_reader(self.packets, BlobBytes(self._blob), self._blob.location):
-                file.write(data)
-        offset = np.cumsum([0, *lengths[:-1]]).astype(np.int64)
-        return replace(self.packets, offset=offset), LocalBlob(path)

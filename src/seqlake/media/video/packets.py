@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,8 @@ from seqlake.files.arrow_ipc import decoded_bytes
 from seqlake.media._limits import PACKETS, frame_pixels
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
     from seqlake.protocols import Ints
@@ -28,13 +30,16 @@ if TYPE_CHECKING:
 KEY = 1  # decoding may begin here
 HIDDEN = 2  # decoded, never shown: edit lists, a cut, the codec's own
 OPEN = 4  # a key packet of H.264 whose followers may let go of pictures from before it
-DAMAGED = 8  # did not decode in sequence when the index was made
+DAMAGED = 8  # did not decode in sequence when the index was made, or the container says that it is damaged
+MARKED = 16  # the container calls it a key packet, which some decoders are to be told
 _VERSION = 1
 _NAME = b"seqlake.packets"
 _WRONG = (OSError, LookupError, TypeError, ValueError, ArithmeticError, AttributeError)  # made of a header by others
 _TURNS = frozenset({(a, 0, 0, d) for a in (1, -1) for d in (1, -1)} | {(0, b, c, 0) for b in (1, -1) for c in (1, -1)})
+_COLOURS = 1024  # bytes of a palette
 _PACKET = 32  # bytes of one, unpacked
-_PLAIN = frozenset({"av1", "h264", "hevc", "mjpeg", "vp8", "vp9"})  # decoded without being told `fourcc` and `depth`
+# Of these nothing survives a flush but damage, and a container's times may prove the order of frames.
+PLAIN = frozenset({"av1", "h264", "hevc", "vp9"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +63,9 @@ class Stream:
         changes: Where other parameter sets begin: (packet, extradata), ascending; not those inside packets.
         fourcc: The container's name of the codec, by which some decoders tell variants apart.
         depth: Bits of a coded sample as the container says; 0 where it does not.
+        palettes: Where other colours begin: (packet, 256 colours as FFmpeg keeps them), ascending.
+        proof: Why frames are held to be these packets: `"times"`, the container's timestamps; `"decoded"`, they were
+            decoded and compared; empty in an index of a release that did not say.
     """
 
     number: int
@@ -76,6 +84,11 @@ class Stream:
     changes: tuple[tuple[int, bytes], ...] = ()
     fourcc: str = ""
     depth: int = 0
+    palettes: tuple[tuple[int, bytes], ...] = ()
+    proof: str = ""
+
+
+_FIELDS = frozenset(one.name for one in fields(Stream))  # of a later release there may be more
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -87,7 +100,7 @@ class PacketIndex:
         offset: [packets] first byte in the file.
         length: [packets] bytes.
         pts: [packets] when its frame is shown, in ticks; only meaningful where it is shown.
-        flags: [packets] `KEY`, `HIDDEN`, `OPEN`, `DAMAGED`.
+        flags: [packets] `KEY`, `HIDDEN`, `OPEN`, `DAMAGED`, `MARKED`.
         crc: [packets] CRC-32 of the bytes.
     """
 
@@ -108,6 +121,18 @@ class PacketIndex:
     def starts(self) -> Ints:
         """Packets at which decoding may begin, ascending."""
         return np.flatnonzero(self.flags & KEY)
+
+    @property
+    def believed(self) -> bool:
+        """Whether times alone can say which packet is which frame."""
+        pts, stream = self.pts, self.stream
+        if stream.codec not in PLAIN or (self.flags & DAMAGED).any() or not len(pts):
+            return False
+        if len(np.unique(pts)) < len(pts) or self.flags[0] & (KEY | OPEN) != KEY:
+            return False
+        if stream.reorder > 0 and len(pts) > 1 and bool((np.diff(pts) > 0).all()):
+            return False  # pictures that are reordered, and times that are not
+        return not ((pts < pts[0]) & ((self.flags & HIDDEN) == 0)).any()  # leading pictures, whose references are gone
 
     def shown(self, order: Ints, times: Ints, /, *, time_base: Fraction) -> PacketIndex:
         """The same packets with an order that was learned by decoding.
@@ -137,7 +162,8 @@ class PacketIndex:
         header = asdict(self.stream) | {
             "version": _VERSION,
             "extradata": base64.b64encode(self.stream.extradata).decode(),
-            "changes": [(packet, base64.b64encode(data).decode()) for packet, data in self.stream.changes],
+            "changes": _to_json(self.stream.changes),
+            "palettes": _to_json(self.stream.palettes),
             "time_base": str(self.stream.time_base),
             "rate": str(self.stream.rate),
         }
@@ -161,15 +187,14 @@ class PacketIndex:
             version = header.pop("version")
             header |= {
                 "extradata": base64.b64decode(header["extradata"]),
-                "changes": tuple((packet, base64.b64decode(data)) for packet, data in header["changes"]),
+                "changes": _of_json(header["changes"]),
+                "palettes": _of_json(header.get("palettes", ())),
                 "time_base": Fraction(header["time_base"]),
                 "rate": Fraction(header["rate"]),
                 "tags": tuple(header["tags"]),
                 "turn": tuple(header["turn"]),
             }
-            if header["codec"] not in _PLAIN:
-                _ = header["fourcc"]  # older indexes lack what its decoder must know
-            stream = Stream(**header)
+            stream = Stream(**{key: value for key, value in header.items() if key in _FIELDS})
             gap, length, step, flags, crc = (
                 table[name].to_numpy() for name in ("gap", "length", "step", "flags", "crc")
             )
@@ -187,9 +212,12 @@ class PacketIndex:
         if version != _VERSION:
             raise CorruptFileError(f"This packet index has version {version!r}, expected {_VERSION}. Update seqlake.")
         offset = np.cumsum(gap) + np.cumsum(length) - length
-        return PacketIndex(
+        made = PacketIndex(
             stream=stream, offset=offset, length=length, pts=np.cumsum(step), flags=flags.copy(), crc=crc
         )
+        if not stream.proof and not (made.believed and stream.placed):
+            raise CorruptFileError(f"This packet index says too little about {stream.codec}; it is made again.")
+        return made
 
 
 _COLUMNS = {"gap": "i8", "length": "i8", "step": "i8", "flags": "u1", "crc": "u4"}
@@ -216,14 +244,24 @@ def _check(stream: Stream, gap: Ints, length: Ints) -> None:
         raise ValueError(f"it has numbers that no video has: {small + large}")
     if len(stream.tags) != 4 or stream.width * stream.height > frame_pixels() or stream.turn not in _TURNS:
         raise ValueError(f"its frames are {stream.width} x {stream.height}, turned by {stream.turn}")
-    texts = (stream.codec, stream.pix_fmt, stream.fourcc)
+    texts = (stream.codec, stream.pix_fmt, stream.fourcc, stream.proof)
     if not all(isinstance(one, str) and one.isascii() and len(one) < 64 for one in texts) or len(stream.fourcc) > 4:
         raise ValueError(f"it has names that no codec has: {texts}")
     if stream.time_base <= 0 or stream.rate < 0 or not isinstance(stream.placed, bool):
         raise ValueError("it tells no times")
     if not all(isinstance(packet, int) and packet >= 0 for packet, _ in stream.changes):
         raise ValueError("other parameter sets begin nowhere")
+    if not all(isinstance(packet, int) and packet >= 0 and len(data) == _COLOURS for packet, data in stream.palettes):
+        raise ValueError("other colours begin nowhere, or are none")
     ends = np.cumsum(gap.astype(np.float64)) + np.cumsum(length.astype(np.float64))  # of forged numbers, not wrapped
     starts = ends - length
     if len(length) and (length.min() < 0 or (stream.placed and (starts.min() < 0 or ends.max() > stream.size))):
         raise ValueError("its packets lie outside of the file")
+
+
+def _to_json(held: Iterable[tuple[int, bytes]]) -> list[tuple[int, str]]:
+    return [(packet, base64.b64encode(data).decode()) for packet, data in held]
+
+
+def _of_json(held: Iterable[tuple[int, str]]) -> tuple[tuple[int, bytes], ...]:
+    return tuple((packet, base64.b64decode(data)) for packet, data in held)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import zlib
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -58,6 +60,17 @@ class Converter:
         out[:] = turned(rows_of(picture), self._turn)
 
 
+@cache
+def too_deep(pix_fmt: str, /) -> str:
+    """Why pictures of such pixels are not given as RGB of 8 bits; empty where nothing is lost by it."""
+    import av
+
+    bits = max((part.bits for part in av.VideoFormat(pix_fmt).components), default=8) if pix_fmt else 8
+    if bits <= 8:
+        return ""
+    return f"its pixels have {bits} bits ({pix_fmt}), and frames are given in 8"
+
+
 @contextmanager
 def convertible(frame: VideoFrame, /) -> Iterator[None]:
     """Names what FFmpeg's converter refuses.
@@ -95,3 +108,26 @@ def turned(picture: NDArray[Any], turn: tuple[int, int, int, int], /) -> NDArray
     if a:
         return picture[:: d or 1, ::a]
     return picture.swapaxes(0, 1)[:: b or 1, :: c or 1]
+
+
+def planes_of(frame: VideoFrame, /) -> list[NDArray[np.uint8]]:
+    """[rows, bytes] views of every plane, without what pads its rows; a palette is the last."""
+    kind, made = frame.format, list[Any]()
+    for number, plane in enumerate(frame.planes):
+        held = np.frombuffer(plane, np.uint8)  # type: ignore[call-overload]
+        parts = [part for part in kind.components if part.plane == number]
+        if not parts:
+            made.append(held[None])
+            continue
+        wide = (kind.padded_bits_per_pixel + 7) // 8 if len(kind.components) == len(parts) else 0
+        wide = wide or len(parts) * (1 + (max(part.bits for part in parts) > 8))
+        made.append(held.reshape(plane.height, plane.line_size)[:, : plane.width * wide])
+    return made
+
+
+def fingerprint(frame: VideoFrame, /) -> int:
+    """A number that other pictures do not have, but by a rare chance."""
+    made = 0
+    for plane in planes_of(frame):
+        made = zlib.crc32(np.ascontiguousarray(plane).data, made)
+    return made

@@ -36,7 +36,9 @@ def check_decoded(cell: CellFacts, column: Column, place: dict[str, Any], notes:
         notes.note("F432", place, "every frame is black", holds=cell.black)
         notes.note("F433", place, "all frames look the same", holds=cell.frozen and not cell.black)
         notes.note("F434", place, "every sample is zero", holds=cell.silent)
-    notes.note("F435", place, f"not decoded: nothing here decodes this kind of {kind}", holds=cell.undecoded)
+    why = f"frames cannot be read: {cell.unread}" if cell.unread else ""
+    why = why or f"not decoded: nothing here decodes this kind of {kind}"
+    notes.note("F435", place, why, holds=cell.undecoded or bool(cell.unread))
 
 
 def check_notes(notes: Gathered, /) -> Iterator[Finding]:
@@ -135,7 +137,9 @@ def f434_silent(notes: Gathered, /) -> Iterator[dict[str, Any]]:
     yield from notes.told("F434")
 
 
-@rule("F435", "note", "There is a decoder for the file.", section=FILES)
+@rule("F435", "note", "There is a decoder for the file, and what it decodes can be read.", section=FILES)
 def f435_undecoded(notes: Gathered, /) -> Iterator[dict[str, Any]]:
-    """At depth `decode`: files of other kinds are not looked into."""
+    """At depth `decode`: files of other kinds are not looked into. Pixels of more than 8 bits are decoded, but frames
+    are not given from them.
+    """
     yield from notes.told("F435")

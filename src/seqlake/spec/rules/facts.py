@@ -98,6 +98,9 @@ class CellFacts:
     undecoded: bool = False
     """Nothing here decodes this kind of file, though it was wanted."""
 
+    unread: str = ""
+    """Why its frames are not given to readers, though they decode."""
+
     @property
     def many(self) -> bool:
         """Whether it is a picture for each step."""

@@ -1,0 +1,152 @@
+"""What the packets of an H.264 stream say of themselves: which let go of the past, and where one before is missing.
+
+Sections are those of ITU-T H.264. FFmpeg conceals a missing picture in silence, with whatever was decoded last.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_SLICE, _IDR, _SPS, _PPS = 1, 5, 7, 8
+_HEAD = 40  # bytes of a unit in which all that is asked for lies
+_CHROMA = frozenset({100, 110, 122, 244, 44, 83, 86, 118, 128, 138, 139, 134, 135})  # of profiles, 7.3.2.1.1
+
+
+class Packets:
+    """Follows the packets of one stream in decoding order.
+
+    Args:
+        extradata: Parameter sets as the container holds them.
+    """
+
+    def __init__(self, extradata: bytes, /) -> None:
+        self._width = (extradata[4] & 3) + 1 if extradata[:1] == b"\x01" else 0
+        self._largest: dict[int, int] = {}  # parameter set -> modulus of frame numbers; 0: gaps are allowed
+        self._sets: dict[int, int] = {}  # picture parameter set -> sequence parameter set
+        self._last: int | None = None  # frame number of the newest reference picture
+        if self._width:
+            for unit in _of_record(extradata):
+                self._learn(unit)
+        else:
+            for unit in _delimited(extradata):
+                self._learn(unit)
+
+    def see(self, data: bytes, /) -> tuple[bool, bool]:
+        """The next packet.
+
+        Returns:
+            Whether it lets go of everything before it (an IDR picture); a key packet that does not is a recovery
+            point, and what follows one refers to the past in its reference marking, if not in its pixels. And whether
+            a picture that it should refer to was lost.
+        """
+        for unit in _prefixed(data, self._width) if self._width else _delimited(data):
+            kind = unit[0] & 31
+            if kind in {_SLICE, _IDR}:
+                return kind == _IDR, self._lost(unit, kind)
+            self._learn(unit)
+        return False, False
+
+    def _learn(self, unit: bytes) -> None:
+        bits = _Bits(unit[1:])
+        try:
+            if unit[0] & 31 == _SPS:
+                number, largest = _largest_number(bits)
+                self._largest[number] = largest
+            elif unit[0] & 31 == _PPS:
+                number = bits.golomb()
+                self._sets[number] = bits.golomb()
+        except IndexError:
+            return  # damaged: nothing is known
+
+    def _lost(self, unit: bytes, kind: int) -> bool:
+        """Whether the frame number of a slice does not follow, 7.4.3."""
+        bits, refers = _Bits(unit[1:]), unit[0] & 96
+        try:
+            bits.golomb()  # first macroblock
+            bits.golomb()  # type
+            largest = self._largest.get(self._sets.get(bits.golomb(), -1), 0)
+            if not largest:
+                self._last = None
+                return False
+            found = bits.take((largest - 1).bit_length())
+        except IndexError:
+            return False
+        before, self._last = self._last, found if refers or kind == _IDR else self._last
+        # A memory management operation may set the number to 0 without an IDR picture.
+        return kind != _IDR and before is not None and found not in {before, (before + 1) % largest, 0, 1}
+
+
+def _largest_number(bits: _Bits) -> tuple[int, int]:
+    """Number of a sequence parameter set, and what its frame numbers are counted modulo; 0 where gaps are allowed."""
+    profile = bits.take(8)
+    bits.take(16)
+    number = bits.golomb()
+    if profile in _CHROMA:
+        if bits.golomb() == 3 and bits.take(1):  # each colour in a plane of its own: other slice heads
+            return number, 0
+        bits.golomb()
+        bits.golomb()
+        bits.take(1)
+        if bits.take(1):  # scaling matrices, which nobody here wants to read through
+            return number, 0
+    largest = 1 << (bits.golomb() + 4)
+    order = bits.golomb()
+    if order == 0:
+        bits.golomb()
+    elif order == 1:
+        return number, 0
+    bits.golomb()
+    return number, 0 if bits.take(1) else largest
+
+
+class _Bits:
+    """The head of a unit bit by bit."""
+
+    def __init__(self, data: bytes, /) -> None:
+        data = data[:_HEAD].replace(b"\0\0\3", b"\0\0")
+        self._value, self._left = int.from_bytes(data, "big"), 8 * len(data)
+
+    def take(self, count: int) -> int:
+        if count > self._left:
+            raise IndexError
+        self._left -= count
+        return (self._value >> self._left) & ((1 << count) - 1)
+
+    def golomb(self) -> int:
+        """An unsigned number of the code of 9.1."""
+        zeros = self._left - (self._value & ((1 << self._left) - 1)).bit_length()
+        if zeros > 31:
+            raise IndexError
+        return self.take(2 * zeros + 1) - 1
+
+
+def _prefixed(data: bytes, width: int) -> Iterator[bytes]:
+    """The units of a packet, each behind its length."""
+    place = 0
+    while place + width < len(data):
+        size = int.from_bytes(data[place : place + width], "big")
+        yield data[place + width : place + width + min(max(size, 1), 4 * _HEAD)]
+        place += width + size
+
+
+def _delimited(data: bytes) -> Iterator[bytes]:
+    """The units of a packet, each behind a start code."""
+    place = data.find(b"\0\0\1")
+    while 0 <= place < len(data) - 3:
+        yield data[place + 3 : place + 3 + 4 * _HEAD]
+        place = data.find(b"\0\0\1", place + 3)
+
+
+def _of_record(extradata: bytes) -> Iterator[bytes]:
+    """The parameter sets of an `avcC` record."""
+    place = 5
+    for mask in (31, 255):
+        count, place = extradata[place] & mask if place < len(extradata) else 0, place + 1
+        for _ in range(count):
+            size = int.from_bytes(extradata[place : place + 2], "big")
+            if size and place + 2 < len(extradata):
+                yield extradata[place + 2 : place + 2 + size]
+            place += 2 + size

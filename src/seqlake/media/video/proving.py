@@ -1,0 +1,199 @@
+"""Proves which packet is which frame: by the container's times where they can be believed, else by decoding.
+
+Where they cannot, the file is decoded from its start as any player does, and then packet by packet from each key packet
+as it will be read later. A key packet from which other pictures come is none, and where no beginning gives the same
+pictures the packet is damaged. So whatever is read later is what a sequential decode shows, or an error.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import replace
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from seqlake.errors import CorruptFileError, CorruptFrameError, DecodeError
+from seqlake.media._bytes import BlobBytes
+from seqlake.media._containers import open_container
+from seqlake.media.video import ffv1
+from seqlake.media.video.codec import in_sequence
+from seqlake.media.video.decoder import FrameReader
+from seqlake.media.video.demuxing import demuxed, in_one_piece, packet_reader, picture_streams
+from seqlake.media.video.packets import DAMAGED, HIDDEN, KEY, OPEN, PacketIndex
+from seqlake.media.video.pixels import fingerprint
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from seqlake.protocols import Blob, Ints
+
+# Containers whose presentation times are those of the pictures; AVI, MXF, ASF and raw streams only count packets.
+_TIMED = frozenset({"mov", "matroska", "webm", "mpegts", "mpeg", "flv", "nut", "ivf"})
+_ONCE = 1  # key packets that are doubted for one that does not decode
+_OFTEN = 3  # for one that shows another picture
+_HELD, _PIXELS = 12, 1 << 25  # pictures, and pixels of all of them
+_MANY = 12  # in one file: then all of them
+
+
+def proven(one: PacketIndex, blob: Blob, /, *, container: str, timed: bool) -> PacketIndex:
+    """The index with an order of frames and with key packets that can be believed.
+
+    Args:
+        one: What the container says.
+        blob: The file.
+        container: FFmpeg's names of its kind, with commas.
+        timed: Each packet has a presentation time.
+
+    Raises:
+        DecodeError: FFmpeg shows other pictures when it is fed without the container.
+    """
+    if timed and one.believed and _tells(one, container):
+        if (one.flags & OPEN).any():
+            one = _damage_marked(one, blob)
+        return _said(one, "times")
+    if one.stream.codec == "ffv1":
+        one = replace(one, flags=one.flags | _checksums_failed(one, blob))
+    shown = _played(one, blob)
+    made = _confirmed(_ordered(one, list(shown), timed=timed), blob, shown)
+    return _said(_damage_marked(made, blob) if (made.flags & OPEN).any() else made, "decoded")
+
+
+def _tells(one: PacketIndex, container: str) -> bool:
+    return one.stream.reorder == 0 or bool(_TIMED & set(container.split(",")))
+
+
+def _said(one: PacketIndex, proof: str) -> PacketIndex:
+    return replace(one, stream=replace(one.stream, proof=proof))
+
+
+def _damage_marked(one: PacketIndex, blob: Blob) -> PacketIndex:
+    """Open groups of H.264 cannot be begun strictly, so their damage is found in sequence, once."""
+    closed = np.flatnonzero((one.flags & (KEY | OPEN)) == KEY)
+    if not len(closed):
+        return one
+    flags = one.flags.copy()
+    for number, frames in in_sequence(one, packet_reader(one, BlobBytes(blob), blob.location), first=int(closed[0])):
+        if frames is None:
+            flags[number] |= DAMAGED
+    return replace(one, flags=flags)
+
+
+def _checksums_failed(one: PacketIndex, blob: Blob) -> NDArray[np.uint8]:
+    """[packets] DAMAGED where a checksum within the packet says so; FFmpeg conceals these in silence."""
+    packets = packet_reader(one, BlobBytes(blob), blob.location)
+    failed = np.fromiter((not ffv1.is_whole(data) for data in packets), bool, len(one.pts))
+    return failed.astype(np.uint8) * np.uint8(DAMAGED)
+
+
+def _played(one: PacketIndex, blob: Blob) -> dict[int, int]:
+    """Packet to fingerprint of every frame in the order in which a decode of the whole container gives them out."""
+    import av
+
+    shown: dict[int, int] = {}
+    with open_container(BlobBytes(blob), blob.location) as container:
+        stream = picture_streams(container)[one.stream.number]
+        stream.codec_context.thread_type = "NONE"
+        number = -1
+        for packet in demuxed(container, [stream], blob.location):
+            if packet.size:
+                number += 1
+                packet.pts = number
+            try:
+                frames = stream.codec_context.decode(packet)
+            except av.FFmpegError:
+                continue  # damage, or leading pictures of a cut file: no frame, as in every player
+            for frame in frames:
+                which = -1 if frame.pts is None else int(frame.pts)
+                if which in shown or not 0 <= which < len(one.pts):
+                    raise DecodeError(
+                        f"{blob.location}: one packet of its {one.stream.codec} shows several pictures, so that none "
+                        "can be read alone. Encode it anew, as H.264 for example.",
+                        path=blob.location,
+                    )
+                shown[which] = fingerprint(frame)
+    return shown
+
+
+def _ordered(one: PacketIndex, shown: list[int], *, timed: bool) -> PacketIndex:
+    """The index with the order in which frames came out."""
+    kept = np.array([number for number in shown if not one.flags[number] & HIDDEN], np.int64)
+    times = _times(one, kept, timed=timed)
+    if times is not None:
+        return one.shown(kept, times, time_base=one.stream.time_base)
+    rate = one.stream.rate or Fraction(25)
+    return one.shown(kept, np.arange(len(kept)), time_base=1 / rate)
+
+
+def _times(one: PacketIndex, order: Ints, *, timed: bool) -> Ints | None:
+    """Ascending times for frames whose order is known; None where the file has none."""
+    times = one.pts[order] if timed else np.sort(one.pts)[: len(order)]
+    ascending = len(times) < 2 or bool((np.diff(times) > 0).all())
+    if not ascending:
+        times = np.sort(times)
+        ascending = bool((np.diff(times) > 0).all())
+    return times if ascending else None
+
+
+def _confirmed(one: PacketIndex, blob: Blob, shown: dict[int, int]) -> PacketIndex:
+    """The index without key packets from which other pictures come than were shown, and with damage marked."""
+    flags = one.flags.copy()
+    placed, data = in_one_piece(one, blob)
+    taken: dict[int, list[int]] = {}  # packet that failed -> key packets that were doubted for it
+    begin = 0  # groups of pictures before it are confirmed
+    while (failure := _first_failure(replace(placed, flags=flags), data, shown, begin)) is not None:
+        start, packet, raised = failure
+        doubted = taken.setdefault(packet, [])
+        if start > 0 and len(doubted) < (_ONCE if raised else _OFTEN):
+            doubted.append(start)
+            flags[start] &= ~np.uint8(KEY)
+            if sum(map(len, taken.values())) > _MANY:
+                flags[1:] &= ~np.uint8(KEY)
+            keys = np.flatnonzero(flags & KEY)
+            begin = int(keys[keys < start].max(initial=0))
+            continue
+        if packet == one.order[0] and not raised:
+            raise DecodeError(
+                f"{blob.location}: FFmpeg shows other pictures of its {one.stream.codec} when it is fed without the "
+                "container. Encode it anew, as H.264 for example.",
+                path=blob.location,
+            )
+        flags[doubted] |= KEY  # it was not them
+        doubted.clear()
+        flags[packet] |= DAMAGED
+        begin = start
+    return replace(one, flags=flags)
+
+
+def _first_failure(index: PacketIndex, blob: Blob, shown: dict[int, int], begin: int) -> tuple[int, int, bool] | None:
+    """The first group of pictures from `begin` on that gives something else when it is decoded alone.
+
+    Returns:
+        Its key packet, the packet at fault, and whether it raised; None where there is none.
+    """
+    reader = FrameReader(index, blob, location=blob.location)
+    groups: dict[int, list[int]] = {}
+    for number, packet in enumerate(index.order.tolist()):
+        groups.setdefault(reader.start_of(packet), []).append(number)
+    bad = np.flatnonzero(index.flags & DAMAGED)
+    # While these live, pictures lie elsewhere in memory than before: damage may show what memory held.
+    held = deque[object](maxlen=max(1, min(_HELD, _PIXELS // (index.stream.width * index.stream.height))))
+    for start in sorted(groups):
+        if start < begin:
+            continue
+        reader.restart()
+        for number in groups[start]:
+            packet = int(index.order[number])
+            if ((bad >= start) & (bad <= packet)).any():
+                continue
+            try:
+                ((_, frame),) = reader.frames([number])
+            except CorruptFrameError:
+                return start, packet if reader.refused is None else min(packet, reader.refused), True
+            except CorruptFileError:
+                break  # other sizes or pixels from here on, which is an error whenever it is read
+            held.append(frame)
+            if fingerprint(frame) != shown[packet]:
+                return start, packet, False
+    return None
