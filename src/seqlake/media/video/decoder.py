@@ -188,7 +188,7 @@ class FrameReader:
             try:
                 self._codecs[key] = bare_codec(self._index.stream, packet=packet, strict=strict)
             except DecodeError as error:
-                raise type(error)(f"{self._location}: {error.message}", path=self._location) from error
+                raise type(error)(f"{self._location}: {error.message}", path=self._location, hint=error.hint) from error
         return self._codecs[key]
 
     def _take(self, missing: set[int]) -> Iterator[tuple[int, VideoFrame]]:
