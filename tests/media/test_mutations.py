@@ -44,7 +44,12 @@ KINDS: dict[str, tuple[str, Callable[[], bytes]]] = {
     ),
     "mp4, hevc": ("video", lambda: clips.encode("libx265", times=SHORT, **{"x265-params": "log-level=none:keyint=8"})),
     "mp4, av1": ("video", lambda: clips.encode("libsvtav1", times=SHORT, g="8", preset="10")),
-    "mov, prores": ("video", lambda: clips.encode("prores_ks", container="mov", times=range(5), pix_fmt="yuv422p10le")),
+    "mov, dnxhr": (
+        "video",
+        lambda: clips.encode(
+            "dnxhd", container="mov", times=range(5), pix_fmt="yuv422p", size=(256, 128), profile="dnxhr_sq"
+        ),
+    ),
     "mov, qtrle": ("video", lambda: clips.encode("qtrle", container="mov", times=range(5), pix_fmt="rgb24")),
     "mkv": ("video", lambda: clips.encode(container="matroska", times=SHORT, bf="2", g="8")),
     "mkv, ffv1": ("video", lambda: clips.encode("ffv1", container="matroska", times=range(6), g="3")),

@@ -40,6 +40,7 @@ class _Packets:
     rows: list[tuple[int, int, int, int, int]] = field(default_factory=list)
     timed: bool = True  # every packet has a pts
     placed: bool = True
+    begins: bool = True  # a picture comes out of the first key packet alone; not so of a gradual refresh
     turn: tuple[int, int, int, int] | None = None
     changes: list[tuple[int, bytes]] = field(default_factory=list)
     palettes: list[tuple[int, bytes]] = field(default_factory=list)
@@ -101,7 +102,8 @@ def index(blob: Blob, /) -> dict[int, PacketIndex]:
         met = {number: found[stream.index] for number, stream in known.items() if found[stream.index].rows}
         made = {number: _made(number, packets, blob.size) for number, packets in met.items()}
     return {
-        number: proven(one, blob, container=container_name, timed=met[number].timed) for number, one in made.items()
+        number: proven(one, blob, container=container_name, timed=met[number].timed, begins=met[number].begins)
+        for number, one in made.items()
     }
 
 
@@ -132,13 +134,14 @@ def _turned(packets: _Packets, packet: av.Packet[Any]) -> None:
 
     if packets.turn is not None or not packet.is_keyframe:
         return
-    packets.turn = (1, 0, 0, 1)
+    packets.turn, packets.begins = (1, 0, 0, 1), False
     codec = packets.stream.codec_context
     data = bytes(packet)
     if _EXIF in data:  # a still's own orientation is not applied, and PyAV does not know what FFmpeg makes of it
         packet = av.Packet(data.replace(_EXIF, b"Exi_\0\0"))
     try:
         frames = [*codec.decode(packet), *codec.decode(None)]
+        packets.begins = bool(frames)
         matrix = frames[0].side_data.get("DISPLAYMATRIX") if frames else None
     except (av.FFmpegError, ValueError):  # ValueError: such notes of a TIFF, a PNG or a WebP
         return

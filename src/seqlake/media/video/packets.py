@@ -128,7 +128,7 @@ class PacketIndex:
         pts, stream = self.pts, self.stream
         if stream.codec not in PLAIN or (self.flags & DAMAGED).any() or not len(pts):
             return False
-        if len(np.unique(pts)) < len(pts) or self.flags[0] & (KEY | OPEN) != KEY:
+        if len(np.unique(pts)) < len(pts) or not self.flags[0] & KEY:
             return False
         if stream.reorder > 0 and len(pts) > 1 and bool((np.diff(pts) > 0).all()):
             return False  # pictures that are reordered, and times that are not

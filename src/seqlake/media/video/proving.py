@@ -37,7 +37,7 @@ _HELD, _PIXELS = 12, 1 << 25  # pictures, and pixels of all of them
 _MANY = 12  # in one file: then all of them
 
 
-def proven(one: PacketIndex, blob: Blob, /, *, container: str, timed: bool) -> PacketIndex:
+def proven(one: PacketIndex, blob: Blob, /, *, container: str, timed: bool, begins: bool) -> PacketIndex:
     """The index with an order of frames and with key packets that can be believed.
 
     Args:
@@ -45,11 +45,12 @@ def proven(one: PacketIndex, blob: Blob, /, *, container: str, timed: bool) -> P
         blob: The file.
         container: FFmpeg's names of its kind, with commas.
         timed: Each packet has a presentation time.
+        begins: A picture comes out of the first key packet alone.
 
     Raises:
         DecodeError: FFmpeg shows other pictures when it is fed without the container.
     """
-    if timed and one.believed and _tells(one, container):
+    if timed and begins and one.believed and _tells(one, container):
         if (one.flags & OPEN).any():
             one = _damage_marked(one, blob)
         return _said(one, "times")
