@@ -137,6 +137,8 @@ def _turned(packets: _Packets, packet: av.Packet[Any]) -> None:
     packets.turn, packets.begins = (1, 0, 0, 1), False
     codec = packets.stream.codec_context
     data = bytes(packet)
+    if packet.is_discard:  # an edit list leaves it out, and the decoder would
+        packet = av.Packet(data)
     if _EXIF in data:  # a still's own orientation is not applied, and PyAV does not know what FFmpeg makes of it
         packet = av.Packet(data.replace(_EXIF, b"Exi_\0\0"))
     try:
