@@ -199,15 +199,7 @@ class PacketIndex:
                 table[name].to_numpy() for name in ("gap", "length", "step", "flags", "crc")
             )
             _check(stream, gap, length)
-        except (
-            pa.ArrowException,
-            OSError,
-            LookupError,
-            TypeError,
-            ValueError,
-            ArithmeticError,
-            AttributeError,
-        ) as error:
+        except (pa.ArrowException, *_WRONG) as error:
             raise CorruptFileError(f"This is no packet index: {error}. Remove it; it is made again.") from error
         if version != _VERSION:
             raise CorruptFileError(f"This packet index has version {version!r}, expected {_VERSION}. Update seqlake.")

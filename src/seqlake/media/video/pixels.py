@@ -65,7 +65,10 @@ def too_deep(pix_fmt: str, /) -> str:
     """Why pictures of such pixels are not given as RGB of 8 bits; empty where nothing is lost by it."""
     import av
 
-    bits = max((part.bits for part in av.VideoFormat(pix_fmt).components), default=8) if pix_fmt else 8
+    try:
+        bits = max((part.bits for part in av.VideoFormat(pix_fmt).components), default=8)
+    except ValueError:  # no such pixels: the decoder says so
+        return ""
     if bits <= 8:
         return ""
     return f"its pixels have {bits} bits ({pix_fmt}), and frames are given in 8"
