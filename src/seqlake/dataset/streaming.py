@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from seqlake.errors import CorruptFileError, SeqlakeError
+from seqlake.shards.parquet.footer import DAMAGE
 from seqlake.shards.verified import verified
 
 if TYPE_CHECKING:
@@ -78,8 +80,23 @@ def _scanned(source: Readable, columns: Sequence[str]) -> Iterator[pa.RecordBatc
     dataset: Any = None if offer is None else offer()
     if dataset is None or not set(columns) <= set(dataset.schema.names):
         return None
-    batches: Iterator[pa.RecordBatch] = dataset.scanner(columns=list(columns)).to_batches()
-    return batches
+    return _told(dataset.scanner(columns=list(columns)), source)
+
+
+def _told(scanner: Any, source: Readable) -> Iterator[pa.RecordBatch]:
+    """A scanner's batches; what it says of damaged files becomes an error of ours."""
+    try:
+        yield from scanner.to_batches()
+    except SeqlakeError:
+        raise
+    except DAMAGE as error:
+        if getattr(error, "errno", None) is not None:
+            raise  # the machine's or the store's, not the file's
+        raise CorruptFileError(
+            f"A file below {source.root} cannot be read: {str(error).partition(chr(10))[0]}.",
+            path=source.root,
+            hint="`seqlake validate --depth rows` says which.",
+        ) from None
 
 
 def _shard_by_shard(shards: Sequence[Shard], columns: Sequence[str], *, ahead: bool) -> Iterator[pa.RecordBatch]:

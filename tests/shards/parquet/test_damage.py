@@ -146,6 +146,17 @@ def test_not_parquet(bad):
         list(parquet.open(MemoryBlob(bad)).batches(["action"]))
 
 
+@pytest.mark.parametrize(
+    "head", [b"\x15\x02\x19\xfc", b"\x15\x02\x19\x2c\x48\x01a\x15\x02\x00\x15\x02\x25\x00\x18\x01x\x00\x16\x00\x19\xfc"]
+)
+def test_a_footer_whose_lists_say_more_than_it_holds(head):
+    """A million schema elements or row groups in fewer than fifty bytes: refused before memory is taken for them."""
+    footer = head + b"\xc0\x84\x3d" + b"\x48\x01a\x00" * 3
+    data = b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1"
+    with pytest.raises(CorruptFileError, match="size limit"):
+        read_footer(MemoryBlob(data))
+
+
 def test_bytes_after_the_end_or_a_cut_in_the_middle_are_noticed(data):
     with pytest.raises(SeqlakeError):
         list(parquet.open(MemoryBlob(data + b"\0" * 16)).batches(["action"]))

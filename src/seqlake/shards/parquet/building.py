@@ -142,6 +142,8 @@ class _Growing:
 
     def add_page(self, data: memoryview, page: Page, at: int) -> None:
         """Take over one page; `at` is where `data` begins in the file."""
+        if page.values > (page.stop - page.body) // self.leaf.stored.itemsize + self.footer.rows:
+            raise NotFlatError  # neither values nor empty rows; levels may say so in a few bytes
         repetition, definition = read_levels(
             data, page, deepest_repetition=self.deepest[0], deepest_definition=self.deepest[1]
         )

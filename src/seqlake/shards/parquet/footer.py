@@ -228,7 +228,7 @@ def read_footer(blob: Blob, /) -> Footer:
     data = bytes(tail[-8 - length : -8])
     own_index = _own_index(blob, data, tail)
     try:
-        metadata = pq.read_metadata(pa.BufferReader(pa.py_buffer(_MAGIC + data + tail[-8:])))
+        metadata = _metadata(data, tail)
         groups = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
         if metadata.num_rows != sum(groups) or any(rows < 0 for rows in groups):
             raise _damaged(blob, f"row groups of {groups} rows, together not {metadata.num_rows}")
@@ -237,6 +237,16 @@ def read_footer(blob: Blob, /) -> Footer:
         raise
     except DAMAGE as error:
         raise _damaged(blob, f"a footer that cannot be read ({_first_line(error)})") from None
+
+
+def _metadata(data: bytes, tail: bytes) -> pq.FileMetaData:
+    """The footer as pyarrow parses it; no list or text in it is longer than the footer itself.
+
+    Without these limits a list that says it has a million elements takes 700 MB before it is found to be cut off.
+    """
+    source = pa.BufferReader(pa.py_buffer(_MAGIC + data + tail[-8:]))
+    limit = max(len(data), 1)
+    return pq.ParquetFile(source, thrift_string_size_limit=limit, thrift_container_size_limit=limit).metadata
 
 
 def _own_index(blob: Blob, data: bytes, tail: bytes) -> bytes | None:
