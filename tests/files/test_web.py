@@ -12,6 +12,7 @@ from seqlake.errors import CorruptFileError, ReadOnlyError, ShardChangedError, U
 from seqlake.files import locations, web
 from seqlake.files.stores import open_blob, open_store, read_all
 
+UNMAPPED = {"mmap": "false"}
 DATA = np.random.default_rng(0).bytes(2_000_000)
 
 
@@ -261,8 +262,13 @@ def test_a_whole_file_is_compared_with_its_limit(tmp_path) -> None:
         file.truncate(1 << 43)
     with pytest.raises(CorruptFileError, match="at most 100 bytes"):
         read_all(open_blob(path), most=100)
-    with pytest.raises(CorruptFileError, match="memory"):
-        read_all(open_blob(path))
+    for read in (
+        read_all,
+        lambda blob: part(blob, 0, blob.size),
+        lambda blob: open_blob(path, storage=UNMAPPED).view(),
+    ):
+        with pytest.raises(CorruptFileError, match="memory"):
+            read(open_blob(path))
 
 
 def test_an_object_that_no_machine_holds_is_not_read_whole(liar) -> None:

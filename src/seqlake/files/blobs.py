@@ -15,7 +15,7 @@ import numpy as np
 
 from seqlake.errors import ShardChangedError
 from seqlake.files.mapping import HELD, map_file
-from seqlake.files.memory import bounded
+from seqlake.files.memory import bounded, refuse_more_than_memory
 
 if TYPE_CHECKING:
     from seqlake.protocols import Ints
@@ -89,10 +89,12 @@ class LocalBlob:
 
         Raises:
             ShardChangedError: The file changed, or does not reach that far.
+            CorruptFileError: They are more than this machine could hold.
         """
         with open(self._path, "rb", buffering=0) as file:  # noqa: PTH123 - a string
             self._check(os.fstat(file.fileno()))
             firsts, ends = bounded(starts, stops, self.size, self._path)
+            refuse_more_than_memory(sum(ends) - sum(firsts), self._path)
             return [_read(file.fileno(), first, end, self._path) for first, end in zip(firsts, ends, strict=True)]
 
     def let_go(self) -> None:
@@ -105,6 +107,7 @@ class LocalBlob:
             self._check(os.fstat(file.fileno()))
             if self.mapped and not on_network(self._device):
                 return HELD.keep(shared, map_file(file.fileno(), self.size), copied=False)
+            refuse_more_than_memory(self.size, self._path)
             # Not shared, and gone with this blob: a map keeps its inode from a new file, a copy does not.
             return HELD.keep(self._key, _read(file.fileno(), 0, self.size, self._path), copied=True)
 
