@@ -119,6 +119,10 @@ def _played(one: PacketIndex, blob: Blob) -> dict[int, int]:
 
 def _ordered(one: PacketIndex, shown: list[int], *, timed: bool) -> PacketIndex:
     """The index with the order in which frames came out."""
+    cut = [number for number in shown[:-1] if one.flags[number] & HIDDEN]
+    if cut:  # the file ends within it, and others are shown behind it: it keeps its place, but not its picture
+        flags = one.flags & ~np.uint8(HIDDEN) | np.uint8(DAMAGED)
+        one = replace(one, flags=np.where(np.isin(np.arange(len(one.flags)), cut), flags, one.flags))
     kept = np.array([number for number in shown if not one.flags[number] & HIDDEN], np.int64)
     times = _times(one, kept, timed=timed)
     if times is not None:
