@@ -22,6 +22,8 @@ from seqlake.shards.parquet.checking import check
 from seqlake.shards.parquet.footer import read_footer
 from seqlake.testing.shards import flat_is, identical
 
+from ... import counting  # noqa: TID252 - tests are no package that could be named
+
 SCRIPT = Path(__file__).with_name("mutating.py")
 MUTATING = runpy.run_path(str(SCRIPT))
 TEMPORAL = ["action", "state", "raw"]
@@ -62,6 +64,7 @@ def mutate(place, seed, count):
         assert counts["right"] > 0.9 * count  # without its index, the file is read through pyarrow
     if place == "values":
         assert counts["caught"] == counts["right"] + counts["raised"]  # by their checksums, every one
+    return counts
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -70,9 +73,12 @@ def test_changed_bytes(place):
 
 
 @pytest.mark.soak
+@pytest.mark.mutations
 @pytest.mark.parametrize("place", PLACES)
 def test_many_changed_bytes(place):
-    mutate(place, 12, 3000)
+    found = mutate(place, 12, 3000)  # which ends at the first that is wrong, and says which
+    right, refused = found["right"], found["raised"]
+    counting.Counts(reader=f"one shard, {place}", mutations=right + refused, right=right, refused=refused).keep()
 
 
 def test_sorted_and_rewritten_by_pyarrow_with_our_footer_key(data):

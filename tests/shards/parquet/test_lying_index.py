@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -94,6 +95,15 @@ def test_lengths_that_the_file_cannot_hold_are_not_believed(tmp_path, column, la
         assert loader.plan().samples == sum(LENGTHS)
         assert all(batch[f"{column}_mask"][:, 0].all() for batch in loader)
     assert {found.code for found in check(MemoryBlob(path.read_bytes()))} == {"P604"}
+
+
+def test_raw_cells_of_no_known_type_tell_no_lengths(tmp_path):
+    written(tmp_path / "arm")
+    told = forging.own_index(shard_of(tmp_path / "arm").read_bytes()).columns["raw"]
+    path = lie(tmp_path / "arm", "raw", steps=longer(told.steps), stored="")
+    assert parquet.open(MemoryBlob(path.read_bytes())).lengths("raw") is None
+    shutil.rmtree(tmp_path / "arm" / "_seqlake")  # a folder as somebody would send it
+    assert sl.open(tmp_path / "arm").lengths("raw").tolist() == LENGTHS
 
 
 @pytest.mark.parametrize("column", list(COLUMNS))

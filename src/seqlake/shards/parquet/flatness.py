@@ -120,7 +120,7 @@ def bears_out(footer: Footer, column: str, entry: ColumnIndex, /) -> bool:
         return bool((counted <= held).all() if ragged else (counted == held).all())
     if parquet.physical_type == "BYTE_ARRAY":
         if not entry.stored or any(chunk.dictionary for chunk in chunks):
-            return not entry.stored or not entry.flat  # a dictionary holds a value once: nothing can be said
+            return False  # a dictionary holds a value once: nothing can be said
         nbytes = np.add.reduceat(entry.cell_bytes(raw=True), first)
         return bool((nbytes <= [chunk.decoded for chunk in chunks]).all())
     return bool(entry.steps.max(initial=1) == 1 and (entry.steps != 0).all())  # one number a row, or null
