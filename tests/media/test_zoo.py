@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(shutil.which("ffmpeg") is None, reason="needs th
 SAMPLE = [
     ("png.matroska", True),  # decoded with what was shown before where packets are not marked as keys
     ("png-pal.mov", True),
-    ("raw-pal.mov", True),  # colours beside the packets
+    ("raw-pal.nut", True),  # colours beside the packets
     ("smc.mov", True),
     ("xvid-b.avi", True),  # two pictures in a packet, and none in the next
     ("xvid-b.matroska", True),
