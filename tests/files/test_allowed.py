@@ -6,7 +6,9 @@ import http.server
 import multiprocessing
 import pickle
 import socket
+import sqlite3
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -263,3 +265,15 @@ def test_references_elsewhere_are_counted_by_place() -> None:
     kinds = {"cam": sl.Image(), "part": sl.Video(), "many": sl.Image()}
     places = elsewhere(sl.scan(pa.table(rows), column_types=kinds))
     assert places == {"s3://films": 9, "https://h:8": 3}
+
+
+def test_a_catalog_that_somebody_sent_names_no_bucket_and_no_host_that_may_not_be_named(server, tmp_path) -> None:
+    place = f"ducklake:sqlite:{tmp_path}/lake.sqlite?table=arm"
+    ds = sl.create(place, sl.Schema({"action": sl.Trajectory(dim=1)}))
+    ds.append([{"sequence_id": "s0", "action": np.zeros((3, 1), np.float32)}])
+    for elsewhere_, hint in (("s3://films/x/", "buckets"), (f"http://localhost:{server.server_port}/x/", "hosts")):
+        with closing(sqlite3.connect(tmp_path / "lake.sqlite")) as catalog, catalog:
+            catalog.execute("UPDATE ducklake_metadata SET value = ? WHERE key = 'data_path'", (elsewhere_,))
+        with pytest.raises(UnsafeReferenceError, match=f"allow_{hint}"):
+            pickle.loads(pickle.dumps(sl.open(place, allow_buckets=[])))["s0"]["action"]
+    assert server.connected == 0

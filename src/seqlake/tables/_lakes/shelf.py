@@ -24,6 +24,7 @@ class Shelf:
         storage: obstore's options; never printed.
         label: What tells this table from others of the same root.
         sidecar: What makes the sidecar of a store, where a lake has a place of its own for it; picklable.
+        named_by: Where the root was read, if nobody gave it: in a catalog that may be somebody else's.
     """
 
     def __init__(
@@ -34,18 +35,20 @@ class Shelf:
         storage: Mapping[str, str] | None = None,
         label: str = "",
         sidecar: Callable[[Store], Sidecar] | None = None,
+        named_by: str | None = None,
     ) -> None:
         self.root = root
         self.label = label
         self.storage = None if storage is None else Storage(storage)
-        self.store: Store = open_store(root, storage=storage)
-        self._make = sidecar
+        self.store: Store = open_store(root, storage=storage, named_by=named_by)
+        self._make, self._named_by = sidecar, named_by
         self.sidecar = Sidecar(self.store, label=label) if sidecar is None else sidecar(self.store)
         self.ids = LakeIds(self.store, self.sidecar, storage=self.storage)
         self.packets = KeptPackets(self.store)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"root": self.root, "storage": self.storage, "label": self.label, "sidecar": self._make}
+        kept = {"root": self.root, "storage": self.storage, "label": self.label}
+        return {**kept, "sidecar": self._make, "named_by": self._named_by}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         root = state.pop("root")

@@ -57,6 +57,7 @@ class LakeTable:
             storage=self.engine.storage,
             label=getattr(self.engine, "label", ""),  # tables of one DuckLake share a root
             sidecar=getattr(self.engine, "sidecar", None),
+            named_by=getattr(self.engine, "named_by", None),
         )
         self._states: dict[int | str, LakeState] = {}
         self._scratch: dict[str, str] = {}

@@ -73,6 +73,11 @@ class DuckLakeEngine:
         return cls(address, address.data_path or here(place.data_path, address), storage=storage)
 
     @property
+    def named_by(self) -> str | None:
+        """The catalog's file, which says where the data are; None where whoever opened it said so."""
+        return None if self.address.data_path is not None else self.address.default_data_path
+
+    @property
     def root(self) -> str:
         """The lake's data path: what relative references resolve against, for all its tables."""
         return self._root
