@@ -117,9 +117,10 @@ def table(lines: list[str]) -> str:
     """The section of the page."""
     rows = summed(lines)
     when, minutes = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", sum(row["seconds"] for row in rows.values()) / 60
+    lasted = f" in {minutes:.0f} minutes" if minutes else ""
     heads = ["reader", "mutations", "right", "refused", "crash", "hang", "over 2 GB", "bare exception"]
     text = [
-        f"{when}, {sum(row['mutations'] for row in rows.values()):,} changed inputs in {minutes:.0f} minutes.",
+        f"{when}, {sum(row['mutations'] for row in rows.values()):,} changed inputs{lasted}.",
         "",
         f"| {' | '.join([*heads, 'wrong, `validate` clean'])} |",
         "|---|---|---|---|---|---|---|---|---|",
