@@ -72,3 +72,12 @@ def test_a_manifest_may_not_be_anywhere(dataset, address, tmp_path, elsewhere, o
     path.write_text(json.dumps(metadata))
     with pytest.raises(UnsafeReferenceError):
         sl.open(address, **options).to_arrow()
+
+
+def test_a_table_may_not_lie_in_a_bucket_that_may_not_be_named(dataset, address, tmp_path) -> None:
+    path = Path(newest(tmp_path / "warehouse" / "catalog.db").removeprefix("file://"))
+    metadata = json.loads(path.read_text())
+    metadata["location"] = "s3://films/x"
+    path.write_text(json.dumps(metadata))
+    with pytest.raises(UnsafeReferenceError, match="allow_buckets"):
+        sl.open(address, allow_buckets=[]).to_arrow()

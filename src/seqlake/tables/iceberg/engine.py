@@ -127,6 +127,12 @@ class IcebergEngine:
         return place_of(self.table.location())
 
     @property
+    def named_by(self) -> str | None:
+        """The warehouse, where it is a place: the table's metadata may name another."""
+        warehouse = self.address.properties.get("warehouse", "")
+        return warehouse if "://" in warehouse else None
+
+    @property
     def storage(self) -> Mapping[str, str] | None:
         """Options of obstore for its files; never printed."""
         return file_options(self.address, self.table)
