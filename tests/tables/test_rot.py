@@ -39,7 +39,7 @@ def told(ds: Any) -> dict[str, dict[str, Any]]:
         cells = {name: view[name] for name in ds.schema.names}
         cells = {name: cell.tolist() if isinstance(cell, np.ndarray) else cell for name, cell in cells.items()}
         for name in {"cam", "log"} & cells.keys():
-            if cells[name] is not None:
+            if hasattr(cells[name], "reference"):  # else null, or of a type that nobody knows
                 reference = cells[name].reference
                 cells[name] = reference, Path(ds.location, reference).read_bytes()
         found[str(view.id)] = cells
