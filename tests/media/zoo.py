@@ -189,10 +189,12 @@ class Clip:
     Attributes:
         name: `encoder.container`, and `+how` it was treated.
         data: Its bytes.
+        whole: What they were before the end was cut off.
     """
 
     name: str
     data: bytes
+    whole: bytes = b""
 
 
 def ffmpeg(*arguments: str, out: Path) -> bytes:
@@ -318,9 +320,10 @@ def treatment(clip: Clip, how: str, folder: Path) -> Clip | None:
         return copied(clip, folder, how, *copies[how], container)
     if how.startswith("to-"):
         return copied(clip, folder, how, [], ["-strict", "-2"], how.removeprefix("to-"))
-    whole = {"short": clip.data[: len(clip.data) * 7 // 10], "twice": clip.data * 2}
-    if how in whole:
-        return Clip(f"{clip.name}+{how}", whole[how])
+    if how == "short":
+        return Clip(f"{clip.name}+short", clip.data[: len(clip.data) * 7 // 10], whole=clip.data)
+    if how == "twice":
+        return Clip(f"{clip.name}+twice", clip.data * 2)
     if how == "joined":
         return joined(clip, folder)
     return lost_parts(clip, seed) if how.startswith("lost") else damaged(clip, seed, how[:-1])
@@ -425,7 +428,7 @@ def judged(clip: Clip, *, seed: int = 0) -> Verdict:
     try:
         kept = video.index(Source(blob=clip.data, column=Video()))
         decoder = video.open(Source(blob=clip.data, column=Video(), index=kept))
-        total, expected = len(decoder), meant(decoder, truth)
+        total, expected = len(decoder), meant(decoder, truth, played(clip.whole) if clip.whole else [])
     except SeqlakeError as error:
         verdict.error = str(error)
         return verdict
@@ -442,14 +445,15 @@ def judged(clip: Clip, *, seed: int = 0) -> Verdict:
     return verdict
 
 
-def meant(decoder: video.VideoDecoder, truth: list[Shown]) -> dict[int, bytes]:
+def meant(decoder: video.VideoDecoder, truth: list[Shown], uncut: list[Shown]) -> dict[int, bytes]:
     """Number to what is to be seen: by their times where these are what names frames, else one after another.
 
+    At a cut a plain decode may lose whole pictures that were still inside the decoder: those are of the uncut file.
     A frame that a plain decode leaves out, for what it refers to is lost, is in none; it must be an error.
     """
     if decoder.packets.stream.proof != "times":
         return dict(enumerate(one.planes for one in truth[: len(decoder)]))
-    shown = {one.pts: one.planes for one in truth}
+    shown = {one.pts: one.planes for one in (*uncut, *truth)}
     return {number: shown[pts] for number, pts in enumerate(decoder.pts.tolist()) if pts in shown}
 
 

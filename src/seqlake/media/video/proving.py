@@ -53,7 +53,8 @@ def proven(one: PacketIndex, blob: Blob, /, *, container: str, timed: bool, begi
     if timed and begins and one.believed and _tells(one, container):
         if (one.flags & OPEN).any():
             one = _damage_marked(one, blob)
-        return _said(one, "times")
+        if not (one.flags & DAMAGED).any():
+            return _said(one, "times")
     if one.stream.codec == "ffv1":
         one = replace(one, flags=one.flags | _checksums_failed(one, blob))
     shown = _played(one, blob)
@@ -76,8 +77,8 @@ def _damage_marked(one: PacketIndex, blob: Blob) -> PacketIndex:
         return one
     flags = one.flags.copy()
     for number, frames in in_sequence(one, packet_reader(one, BlobBytes(blob), blob.location), first=int(closed[0])):
-        if frames is None:
-            flags[number] |= DAMAGED
+        bad = [number] if frames is None else [int(frame.pts or 0) for frame in frames if frame.is_corrupt]
+        flags[bad] |= DAMAGED
     return replace(one, flags=flags)
 
 
