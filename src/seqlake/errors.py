@@ -36,10 +36,33 @@ A message says what was expected, what was found and what to do next.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+# Controls but the line feed, line separators, what turns the direction of writing or is not seen, and lone surrogates.
+_UNSEEN = re.compile(
+    "[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff\U000e0000-\U000e007f]"
+)
+
+
+def visible(text: str, /) -> str:
+    r"""Text for a terminal: what would steer it, or show something else than it is, as Python writes it in a string.
+
+    Names, ids and texts of a dataset are its maker's. Line feeds stay; see `in_line`.
+
+    Example:
+        >>> visible("a\x1b[2Jb")
+        'a\\x1b[2Jb'
+    """
+    return _UNSEEN.sub(lambda found: ascii(found.group())[1:-1], text)
+
+
+def in_line(text: str, /) -> str:
+    """The same for a name within a line: it cannot begin another one."""
+    return visible(text).replace("\n", "\\n")
 
 
 class SeqlakeError(Exception):
@@ -57,7 +80,7 @@ class SeqlakeError(Exception):
         self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.message} {self.hint}" if self.hint else self.message
+        return visible(f"{self.message} {self.hint}" if self.hint else self.message)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Errors cross processes; OSError's own pickling would drop the attributes.

@@ -2,8 +2,15 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import pty
+import re
+import subprocess
+import sys
 
+import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 import seqlake as sl
 
@@ -41,6 +48,45 @@ def test_ls_filters_sorts_and_limits(run, dataset) -> None:
     told = run("ls", dataset, "-n", 2)
     assert "10 more" in told.err
     assert "action" not in told.out
+
+
+@pytest.mark.parametrize("form", [["-q"], ["--json"], ["--format", "ndjson"], ["--format", "csv"], []])
+def test_ls_gives_programs_all_there_are(run, tmp_path, form) -> None:
+    ids = [f"ep_{number:03}" for number in range(120)]
+    ds = sl.create(tmp_path / "many", sl.Schema({"task": pa.string()}))
+    ds.append([{"sequence_id": one, "task": "pick"} for one in ids])
+    told = run("ls", ds.location, *form)
+    assert re.findall(r"ep_\d{3}", told.out) == ids
+    assert told.err == ""
+    some = run("ls", ds.location, "-n", 7, *form)
+    assert re.findall(r"ep_\d{3}", some.out) == ids[:7]
+    assert some.err == "113 more; --limit 0 shows all.\n"
+
+
+def test_ls_shows_fifty_in_a_table_on_a_terminal_and_says_so(tmp_path) -> None:
+    ds = sl.create(tmp_path / "many", sl.Schema({"task": pa.string()}))
+    ds.append([{"sequence_id": f"ep_{number:03}", "task": "pick"} for number in range(120)])
+    call = [sys.executable, "-c", "from seqlake.cli import main; main()", "ls", ds.location]
+    for more, shown in (([], 50), (["-q"], 120), (["--limit", "0"], 120)):
+        master, slave = pty.openpty()
+        with subprocess.Popen([*call, *more], stdout=slave, stderr=subprocess.PIPE) as process:
+            os.close(slave)
+            out = _read(master)
+            _, err = process.communicate()
+        os.close(master)
+        assert len(re.findall(rb"ep_\d{3}", out)) == shown
+        assert err == (b"70 more; --limit 0 shows all.\n" if shown == 50 else b"")
+
+
+def _read(terminal: int) -> bytes:
+    """All that is shown."""
+    found = b""
+    try:
+        while part := os.read(terminal, 65536):
+            found += part
+    except OSError:  # Linux says so at the end
+        pass
+    return found
 
 
 def test_ls_of_an_unknown_column_is_wrong_usage(run, dataset) -> None:

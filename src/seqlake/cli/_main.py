@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import difflib
-import json
+import io
+import logging
 import os
 import sys
+import traceback
 import warnings
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from seqlake import plugins
+from seqlake.cli._output import say, say_json
 from seqlake.errors import SeqlakeError
 
 if TYPE_CHECKING:
@@ -119,10 +122,12 @@ def run(arguments: Sequence[str] | None) -> NoReturn:
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except click.ClickException as error:
-        error.show()
+        shown = io.StringIO()
+        error.show(shown)
+        say(shown.getvalue().rstrip("\n"), err=True)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        click.echo("seqlake: interrupted", err=True)
+        say("seqlake: interrupted", err=True)
         sys.exit(130)
     except BrokenPipeError:
         # Whoever read our output has seen enough; flushing at exit would complain.
@@ -130,8 +135,9 @@ def run(arguments: Sequence[str] | None) -> NoReturn:
         sys.exit(1)
     except (SeqlakeError, OSError, ValueError) as error:
         if "--debug" in given:
-            raise
-        _show(error, as_json="--json" in given)
+            say(traceback.format_exc().rstrip(), err=True)
+        else:
+            _show(error, as_json="--json" in given)
         sys.exit(1)
     sys.exit(code if isinstance(code, int) else 0)
 
@@ -145,13 +151,21 @@ def _show(error: Exception, *, as_json: bool) -> None:
             "path": getattr(error, "path", None),
             "hint": getattr(error, "hint", None),
         }
-        click.echo(json.dumps({"error": text}), err=True)
+        say_json({"error": text}, err=True)
     else:
-        click.echo(f"seqlake: error: {error}", err=True)
+        say(f"seqlake: error: {error}", err=True)
 
 
 def _show_warnings_in_one_line() -> None:
     def show(message: Warning | str, *_: object, **__: object) -> None:
-        click.echo(f"seqlake: warning: {message}", err=True)
+        say(f"seqlake: warning: {message}", err=True)
 
     warnings.showwarning = show
+    logging.getLogger("seqlake").addHandler(_Told(logging.WARNING))
+
+
+class _Told(logging.Handler):
+    """What the library logs, as one line each."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        say(f"seqlake: {record.levelname.lower()}: {record.getMessage()}", err=True)

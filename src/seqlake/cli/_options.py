@@ -10,6 +10,7 @@ import click
 
 from seqlake.cli import _remote
 from seqlake.cli._output import below
+from seqlake.errors import in_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,7 +91,9 @@ def _complete(kind: str) -> Callable[[click.Context, click.Parameter, str], list
         location = ctx.params.get("source")
         before, comma, last = incomplete.rpartition(",") if kind == "columns" else ("", "", incomplete)
         found = _within(0.3, lambda: names(location)) if location else []
-        return [f"{before}{comma}{name}" for name in found if name.startswith(last)][:200]
+        # A shell would take what such a name says for its own.
+        plain = [name for name in found if name.startswith(last) and in_line(name) == name]
+        return [f"{before}{comma}{name}" for name in plain[:200]]
 
     return complete
 

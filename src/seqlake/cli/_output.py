@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
+from seqlake.errors import in_line, visible
+
 SCHEMA_VERSION = 1
 FORMATS = ("table", "json", "ndjson", "csv", "tsv", "parquet")
 
@@ -33,12 +35,12 @@ class Output:
         """Whether long work shows progress: never for programs, else as the terminal decides."""
         return False if self.no_progress or self.quiet or self.format == "json" else None
 
-    def document(self, value: Mapping[str, Any], /, *, text: str) -> None:
-        """One result: JSON for programs, `text` for people."""
-        if self.format == "json":
-            click.echo(json.dumps({"schema_version": SCHEMA_VERSION, **plain(value)}, allow_nan=False))
+    def document(self, value: Mapping[str, Any], /, *, text: str, styled: bool = False) -> None:
+        """One result: JSON for programs, `text` for people; see `say` for `styled`."""
+        if self.format in {"json", "ndjson"}:
+            say_json({"schema_version": SCHEMA_VERSION, **plain(value)})
         elif text:
-            click.echo(text)
+            say(text, styled=styled)
 
     def rows(self, rows: Iterable[Mapping[str, Any]], /, *, key: str, columns: Sequence[str]) -> None:
         """Many results of one kind.
@@ -50,10 +52,10 @@ class Output:
         """
         if self.quiet:
             for row in rows:
-                click.echo(str(row[key]))
+                click.echo(_cell(str(row[key])), color=True)  # click would take escapes out of ids
         elif self.format == "ndjson":
             for row in rows:
-                click.echo(json.dumps(plain(row), allow_nan=False))
+                say_json(plain(row))
         elif self.format == "json":
             self.document({"rows": [dict(row) for row in rows]}, text="")
         elif self.format in {"csv", "tsv"}:
@@ -63,16 +65,17 @@ class Output:
 
             self.arrow(pa.Table.from_pylist([plain(row) for row in rows]))
         else:
-            click.echo(table([[shown(row[c]) for c in columns] for row in rows], head=columns, fit=self.truncate))
+            say(table([[shown(row[c]) for c in columns] for row in rows], head=columns, fit=self.truncate))
 
     def _separated(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:
         import csv
 
         writer = csv.writer(sys.stdout, delimiter="\t" if self.format == "tsv" else ",", lineterminator="\n")
-        writer.writerow(columns)
+        writer.writerow(map(_cell, columns))
         for row in rows:
             cells = [plain(row[c]) for c in columns]
-            writer.writerow([json.dumps(c) if isinstance(c, (dict, list)) else c for c in cells])
+            texts = [json.dumps(c) if isinstance(c, (dict, list)) else c for c in cells]
+            writer.writerow([_cell(text) if isinstance(text, str) else text for text in texts])
 
     def arrow(self, result: Any, /, *, out: Path | None = None) -> None:
         """An Arrow table, as Parquet in a file or on a stdout that is no terminal."""
@@ -84,6 +87,28 @@ class Output:
         if sys.stdout.isatty():
             raise click.UsageError("Parquet is not for a terminal: redirect it, or name a file with -o.")
         pq.write_table(result, sys.stdout.buffer)
+
+
+def say(text: str, /, *, err: bool = False, styled: bool = False) -> None:
+    """Print text: the one place through which names and texts of a dataset reach a terminal.
+
+    Args:
+        text: One line or several.
+        err: To stderr.
+        styled: It has colours of ours in it, and has been made visible before they came in.
+    """
+    click.echo(text if styled else visible(text), err=err)
+
+
+def say_json(value: Mapping[str, Any], /, *, err: bool = False) -> None:
+    """Print a JSON object in one line of ASCII."""
+    # The one control character that `json` leaves as it is; it can only stand in a string.
+    click.echo(json.dumps(value, allow_nan=False).replace("\x7f", "\\u007f"), err=err)
+
+
+def _cell(text: str) -> str:
+    """A value by itself: as it is for a program, so that ids stay ids; made visible on a terminal."""
+    return in_line(text) if sys.stdout.isatty() else text
 
 
 def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -148,7 +173,7 @@ def shown(value: Any) -> str:
         return size(len(value))
     if isinstance(value, float):
         return f"{value:.6g}"
-    return str(value).replace("\n", "⏎")
+    return visible(str(value)).replace("\n", "⏎")
 
 
 def size(count: int) -> str:
@@ -163,7 +188,7 @@ def size(count: int) -> str:
 
 def table(rows: Sequence[Sequence[str]], /, *, head: Sequence[str] = (), fit: bool = True) -> str:
     """Columns side by side; fitted to the terminal where there is one."""
-    everything = [list(head), *map(list, rows)] if head else [list(r) for r in rows]
+    everything = [[in_line(one) for one in row] for row in ([head, *rows] if head else rows)]
     if not everything:
         return ""
     widths = [max(len(row[i]) for row in everything) for i in range(len(everything[0]))]

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from seqlake.errors import in_line
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -54,7 +56,7 @@ def film_strips(view: SequenceView, /, *, count: int | None = None) -> Iterator[
     for name in view.schema:
         if number and is_pictures(view.schema[name]):
             one = strip(view, name, count=number, box=(width, _TALLEST))
-            yield f"{name}  {one.note}"
+            yield in_line(f"{name}  {one.note}")
             yield from side_by_side(one.pictures, one.labels)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from seqlake.cli import _options
-from seqlake.cli._output import Output, output_options, size
+from seqlake.cli._output import Output, output_options, say, size
 
 if TYPE_CHECKING:
     from seqlake.dataset.inventory import FileEntry
@@ -44,7 +44,7 @@ def command(source: str, *, elsewhere: bool, dangling: bool, orphans: bool, outp
     output.rows([_record(one, for_people=for_people) for one in shown], key="reference", columns=_COLUMNS)
     if for_people and not output.quiet:
         said = [f"{one['files']} {state} ({size(one['bytes'])})" for state, one in totals(found).items()]
-        click.echo(", ".join(said) or "no files", err=True)
+        say(", ".join(said) or "no files", err=True)
 
 
 def _chosen(

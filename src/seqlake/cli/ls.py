@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from seqlake.cli import _options
-from seqlake.cli._output import Output, output_options
+from seqlake.cli._output import Output, output_options, say
+
+_ROWS = 50  # on a terminal
 
 
 @click.command()
@@ -20,7 +24,10 @@ from seqlake.cli._output import Output, output_options
 )
 @click.option("--sort", metavar="COLUMN", help="Order by this column; -COLUMN for descending.")
 @click.option(
-    "-n", "--limit", type=click.IntRange(min=0), default=50, show_default=True, help="At most so many; 0: all."
+    "-n",
+    "--limit",
+    type=click.IntRange(min=0),
+    help=f"At most so many; 0: all. By default all, but {_ROWS} in a table on a terminal.",
 )
 @click.option("--offset", type=click.IntRange(min=0), default=0, help="Leave out so many first.")
 @output_options
@@ -31,7 +38,7 @@ def command(
     version: int | str | None,
     columns: str | None,
     sort: str | None,
-    limit: int,
+    limit: int | None,
     offset: int,
     output: Output,
 ) -> None:
@@ -51,11 +58,13 @@ def command(
     rows = selection.select(*names, *order).to_arrow()
     if sort:
         rows = rows.sort_by([(sort.removeprefix("-"), "descending" if sort.startswith("-") else "ascending")])
+    if limit is None:
+        limit = _ROWS if output.format == "table" and not output.quiet and sys.stdout.isatty() else 0
     rows = rows.slice(offset, limit or None)
+    left = len(selection) - offset - rows.num_rows
     if output.format == "parquet":
         output.arrow(rows)
-        return
-    output.rows(rows.to_pylist(), key=key, columns=names)
-    left = len(selection) - offset - rows.num_rows
-    if left > 0 and output.format == "table" and not output.quiet:
-        click.echo(f"{left} more; --limit 0 shows all.", err=True)
+    else:
+        output.rows(rows.to_pylist(), key=key, columns=names)
+    if left > 0:
+        say(f"{left} more; --limit 0 shows all.", err=True)

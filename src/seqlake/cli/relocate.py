@@ -50,6 +50,7 @@ def command(
     much = f"{len(found.references)} references in {found.cells} cells, {size(found.nbytes)} of files"
     if dry_run:
         absent = "".join(f"\n  not there: {one}" for one in found.missing[:20])
+        absent += f"\n  … and {len(found.missing) - 20} more" if len(found.missing) > 20 else ""
         output.document({**found.to_json(), "dry_run": True}, text=f"Would change {much}.{absent}")
         return
     made = carry_out(dataset, found, allow_missing=allow_missing)

@@ -10,6 +10,7 @@ import click
 from seqlake.cli import _files, _options
 from seqlake.cli._output import Output, output_options, plain, shown
 from seqlake.cli._terminal import colours, film_strips, sparkline
+from seqlake.errors import in_line
 
 
 @click.command()
@@ -52,10 +53,10 @@ def command(
 
         _files.save(png, encode_image(contact_sheet(view, frames=8 if count is None else count)), overwrite=overwrite)
         document["png"] = str(png)
-        lines.append(f"contact sheet: {png}")
+        lines.append(in_line(f"contact sheet: {png}"))
     elif output.format == "table" and not output.quiet and colours():
-        lines += film_strips(view, count=count)
-    output.document(document, text="\n".join(lines))
+        lines += film_strips(view, count=count)  # in colours
+    output.document(document, text="\n".join(lines), styled=True)
 
 
 def _facts(view: Any) -> tuple[dict[str, Any], list[str]]:
@@ -73,9 +74,9 @@ def _facts(view: Any) -> tuple[dict[str, Any], list[str]]:
         else:
             others[name] = shown(value)
     document = {"sequence_id": view.id, "scalars": plain(scalars), "signals": signals, "others": others}
-    lines = [f"{name}: {shown(value)}" for name, value in {**scalars, **others}.items()]
+    lines = [f"{in_line(name)}: {shown(value)}" for name, value in {**scalars, **others}.items()]
     for signal in signals:
-        lines.append(f"{signal['column']}: {signal['array']}")
+        lines.append(f"{in_line(signal['column'])}: {signal['array']}")
         lines += [
             f"  {d['dim']:>3}  {d['curve']}  min {d['min']:.4g}  max {d['max']:.4g}  mean {d['mean']:.4g}"
             + (f"  {d['not_finite']} not finite" if d["not_finite"] else "")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from seqlake.cli import _options, _remote
-from seqlake.cli._output import Output, output_options
+from seqlake.cli._output import Output, output_options, say
 
 if TYPE_CHECKING:
     from seqlake.protocols import Depth
@@ -49,9 +49,9 @@ def command(source: str, *, version: int | str | None, depth: Depth, strict: boo
         output.document(report.to_json(), text="")
     elif output.format == "table" and not output.quiet:
         for finding in report:
-            click.echo(str(finding))
+            say(str(finding))
         counts = f"{len(report.errors)} errors, {len(report.warnings)} warnings, {len(report.notes)} notes"
-        click.echo(f"{counts} at depth {depth}.", err=True)
+        say(f"{counts} at depth {depth}.", err=True)
     else:
         rows = [finding.to_json() for finding in report]
         output.rows(

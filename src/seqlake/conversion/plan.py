@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from seqlake.errors import in_line
 from seqlake.shards.verified import verified
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ class Plan:
         lines += [str(finding) for finding in self.findings[:_SHOWN]]
         if len(self.findings) > _SHOWN:
             lines.append(f"... and {len(self.findings) - _SHOWN} findings more.")
-        return "\n".join(lines)
+        return "\n".join(map(in_line, lines))
 
 
 def plan(

@@ -16,7 +16,7 @@ import numpy as np
 
 from seqlake.dataset.drawing.plots import runs
 from seqlake.dataset.drawing.strips import is_pictures, strip
-from seqlake.errors import SeqlakeError
+from seqlake.errors import SeqlakeError, in_line, visible
 from seqlake.files import locations
 from seqlake.media._encoding import encode_image
 
@@ -57,7 +57,7 @@ def selection_text(selection: Selection) -> str:
     if len(lines) > _LINES - 1:
         more = len(lines) - (_LINES - 2)
         lines = [*lines[: _LINES - 2], f"  ... and {more} columns more"]
-    return "\n".join([headline(selection), *lines])
+    return "\n".join(map(in_line, [headline(selection), *lines]))
 
 
 def headline(selection: Selection) -> str:
@@ -128,7 +128,7 @@ def sequence_text(view: SequenceView) -> str:
     lines = [f"  {name:<{width}}  {_brief_cell(view, name)}" for name in names[: _LINES * 2]]
     if len(names) > len(lines):
         lines.append(f"  ... and {len(names) - len(lines)} columns more")
-    return "\n".join([f"Sequence {_safe_id(view)!r}", *lines])
+    return "\n".join(map(in_line, [f"Sequence {_safe_id(view)!r}", *lines]))
 
 
 def _safe_id(view: SequenceView) -> str:
@@ -232,7 +232,7 @@ def _film_strip(name: str, cells: Sequence[object]) -> str:
 
 def _image(data: bytes, kind: str, label: str) -> str:
     coded = base64.b64encode(data).decode()
-    name = escape(label)
+    name = escape(visible(label))
     return f'<img alt="{name}" title="{name}" height="{_THUMB[1]}" src="data:image/{kind};base64,{coded}"/> '
 
 
@@ -290,7 +290,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _text(value: str) -> str:
-    return escape(value if len(value) <= 4 * _TEXT else f"{value[: 4 * _TEXT]}...")
+    return escape(visible(value if len(value) <= 4 * _TEXT else f"{value[: 4 * _TEXT]}..."))
 
 
 def _failed(error: Exception) -> str:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal
 
-from seqlake.errors import ValidationError
+from seqlake.errors import ValidationError, in_line, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -47,11 +47,8 @@ class Finding:
     def __str__(self) -> str:
         step = f"step {self.step}" if self.step is not None else ""
         place = " · ".join(part for part in (self.location, self.sequence_id, self.column, step) if part)
-        return (
-            f"{self.severity} {self.code}  {place}: {self.message}"
-            if place
-            else (f"{self.severity} {self.code}  {self.message}")
-        )
+        told = f"{place}: {self.message}" if place else self.message
+        return in_line(f"{self.severity} {self.code}  {told}")
 
     def to_json(self) -> dict[str, Any]:
         """The finding as a JSON object."""
@@ -134,8 +131,12 @@ class Report:
 
     def _repr_html_(self) -> str:
         rows = "".join(
-            f"<tr><td>{escape(f.severity)}</td><td>{escape(f.code)}</td><td>{escape(f.location)}</td>"
-            f"<td>{escape(f.sequence_id)}</td><td>{escape(f.column)}</td><td>{escape(f.message[:500])}</td></tr>"
-            for f in self.findings[:200]
+            "<tr>" + "".join(f"<td>{escape(visible(text))}</td>" for text in _cells(finding)) + "</tr>"
+            for finding in self.findings[:200]
         )
         return f"<p>{len(self.errors)} errors, {len(self.warnings)} warnings</p><table>{rows}</table>"
+
+
+def _cells(finding: Finding) -> tuple[str, ...]:
+    place = (finding.location, finding.sequence_id, finding.column)
+    return (finding.severity, finding.code, *place, finding.message[:500])

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from seqlake.errors import SchemaMismatchError
+from seqlake.errors import SchemaMismatchError, in_line
 from seqlake.spec.column_types import ColumnType
 from seqlake.spec.metadata import Metadata
 
@@ -195,7 +195,7 @@ class Column:
 
     def __str__(self) -> str:
         if self.type is None:
-            return f"{self.name}: {self.arrow}"
+            return in_line(f"{self.name}: {self.arrow}")
         size = "[T]" if self.category == "temporal" and not self.nested else ""
         if self.category == "temporal" and self.nested:
             size = f"[T, {self.dim or '?'}]"
@@ -203,7 +203,7 @@ class Column:
             size = f"[{self.dim or '?'}]"
         facts = " ".join(f"{k}={v}" for k, v in self.type.fields.items() if k != "dim")
         value = str(self.value_type) if self.value_type is not None else ""
-        return " ".join(part for part in (f"{self.name}: {self.type.type}", size, value, facts) if part)
+        return in_line(" ".join(part for part in (f"{self.name}: {self.type.type}", size, value, facts) if part))
 
 
 def _named(name: str) -> pa.DataType:
@@ -366,8 +366,8 @@ class Schema(Mapping[str, Column]):
 
     def _repr_html_(self) -> str:
         rows = "".join(
-            f"<tr><td>{escape(c.name)}</td><td>{c.category}</td><td>{escape(str(c.arrow))}</td>"
-            f"<td>{escape(str(c.type or ''))}</td></tr>"
+            f"<tr><td>{escape(in_line(c.name))}</td><td>{c.category}</td><td>{escape(in_line(str(c.arrow)))}</td>"
+            f"<td>{escape(in_line(str(c.type or '')))}</td></tr>"
             for c in self._columns.values()
         )
         return f"<table><tr><th>column</th><th>category</th><th>Arrow</th><th>type</th></tr>{rows}</table>"

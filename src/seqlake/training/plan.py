@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from seqlake.errors import in_line
 from seqlake.training.order import Order
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class Plan:
             f"in use    about {self.resident_shards:,} of {self.shards:,} shards, {self.resident_bytes / 1e6:,.0f} MB",
             f"a batch   {self.batch_bytes / 1e6:,.2f} MB",
         ]
-        return "\n".join(lines)
+        return "\n".join(map(in_line, lines))
 
 
 def plan(survey: Survey, steps: Steps, *, shuffle: Shuffle | None, seed: int) -> Plan:

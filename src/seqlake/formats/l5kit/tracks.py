@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from seqlake.errors import InvalidMetadataError, SchemaMismatchError
+from seqlake.errors import InvalidMetadataError, SchemaMismatchError, in_line
 from seqlake.formats.l5kit.cells import Cells
 from seqlake.formats.l5kit.columns import step_cells, step_column
 from seqlake.formats.l5kit.identity import grouped, state_of, stem_of
@@ -200,7 +200,7 @@ class L5kitTracks:
 
     def __repr__(self) -> str:
         rows = sum(len(tracks.steps) for _, tracks in self._groups)
-        return f"L5kitTracks({self.root!r}, {rows} tracks, columns: {', '.join(self._schema.names)})"
+        return f"L5kitTracks({self.root!r}, {rows} tracks, columns: {in_line(', '.join(self._schema.names))})"
 
 
 def schema_of(mapping: Mapping, store: Store, mask: NDArray[Any] | None, /) -> Schema:
