@@ -18,6 +18,7 @@ from seqlake.protocols import Source
 from seqlake.spec.column_types import ColumnType, Video
 
 from . import clips
+from .test_audio import encoded
 from .test_torchcodec import missing
 
 if TYPE_CHECKING:
@@ -97,3 +98,20 @@ def test_torchcodec_is_not_asked_about_what_it_might_take_for_a_list() -> None:
     text = b"ffconcat version 1.0\nfile '/etc/passwd'\n".ljust(len(data), b"#")
     with pytest.raises(DecodeError, match="is neither MP4"):
         media.open(Source(blob=text, column=Video(), index=kept), decoder="torchcodec")
+
+
+@pytest.mark.parametrize(("first", "count"), [(-1, None), (-50, 3), (0, -1)])
+@pytest.mark.parametrize("kind", ["video", "audio"])
+def test_a_part_that_begins_before_its_file_is_refused(kind: str, first: int, count: int | None) -> None:
+    """Counted from the end it would be another frame, in silence."""
+    data = clips.clip("h264 with B-frames") if kind == "video" else encoded("pcm_s16le", "wav", "s16")
+    with pytest.raises(DecodeError, match="begins at frame 0 or later"):
+        len(media.open(Source(blob=data, column=ColumnType(kind), first=first, count=count)))
+
+
+def test_what_a_stranger_s_schema_says_of_streams_and_rates_is_refused_by_name() -> None:
+    data = clips.clip("h264 with B-frames")
+    with pytest.raises(DecodeError, match=r"no video stream \[1\]"):
+        media.open(Source(blob=data, column=ColumnType("video", stream=[1])))
+    with pytest.raises(DecodeError, match="fps: expected frames per second, found '1/0'"):
+        media.open_steps(0, lambda _: None, ColumnType("image", fps="1/0"))

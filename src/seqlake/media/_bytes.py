@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from seqlake.errors import DecodeError
 from seqlake.files.memory import MemoryBlob
 from seqlake.files.reading import BlobFile
 
@@ -19,6 +20,20 @@ _BLOCKS = 8
 def blob_of(source: Source, /) -> Blob:
     """The bytes as a blob, also where they stand in the row."""
     return MemoryBlob(source.blob) if isinstance(source.blob, (bytes, bytearray, memoryview)) else source.blob
+
+
+def part_of(source: Source, /) -> tuple[int, int | None]:
+    """The first frame of this source in its file, and how many there are; all the rest by default.
+
+    Raises:
+        DecodeError: Whoever wrote the row named none.
+    """
+    if source.first < 0 or (source.count or 0) < 0:
+        raise DecodeError(
+            f"{blob_of(source).location}: expected a part that begins at frame 0 or later, found {source.count} frames "
+            f"from {source.first}. Mend `first_frame` and `num_frames` of the row."
+        )
+    return source.first, source.count
 
 
 def all_of(source: Source, /) -> bytes | memoryview:

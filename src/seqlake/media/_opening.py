@@ -85,8 +85,15 @@ def open_steps(count: int, picture: Callable[[int], Source | None], column: Colu
         count: How many steps.
         picture: Gives one step's picture, None where there is none; called when it is read.
         column: May declare `fps`, which gives steps their times.
+
+    Raises:
+        DecodeError: `fps` is no number.
     """
     from seqlake.media.image import ImageDecoder
 
     rate = column.get("fps")
-    return ImageDecoder(count, picture, rate=Fraction(str(rate)) if rate else None)
+    try:
+        found = Fraction(str(rate)) if rate else None
+    except (ValueError, ArithmeticError):
+        raise DecodeError(f"fps: expected frames per second, found {rate!r}. Mend the column's type.") from None
+    return ImageDecoder(count, picture, rate=found)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake.errors import CorruptFileError, CorruptFrameError, DecodeError
-from seqlake.media._bytes import BlobBytes, blob_of
+from seqlake.media._bytes import BlobBytes, blob_of, part_of
 from seqlake.media._containers import open_container
 from seqlake.media._limits import SOUND
 
@@ -120,7 +120,7 @@ class AudioDecoder:
     def _samples(self) -> tuple[NDArray[np.float32], int]:
         """[samples, channels] of this source and the sample rate, decoded once."""
         if self._held is None:
-            first, count = self._source.first, self._source.count
+            first, count = part_of(self._source)
             samples, rate = _decoded(self._source)
             self._held = samples[first:][:count], rate
         return self._held

@@ -11,7 +11,7 @@ import pyarrow as pa
 from seqlake.errors import CorruptFileError, DecodeError
 from seqlake.files.cache import BlobCache
 from seqlake.files.memory import MemoryBlob
-from seqlake.media._bytes import blob_of
+from seqlake.media._bytes import blob_of, part_of
 from seqlake.media.video import indexing
 from seqlake.media.video.decoder import FrameReader
 from seqlake.media.video.demuxing import in_one_piece
@@ -65,8 +65,9 @@ def open_video(source: Source, /, *, threads: int = 1, device: str = "cpu") -> V
     if device != "cpu":
         raise DecodeError(f"PyAV decodes on the CPU; expected device='cpu', found {device!r}.")
     blob = blob_of(source)
+    first, count = part_of(source)
     found = _kept(source, blob) or _choose(source, _indexes(blob), blob)
-    return VideoDecoder(found, blob, first=source.first, count=source.count)
+    return VideoDecoder(found, blob, first=first, count=count)
 
 
 def _kept(source: Source, blob: Blob) -> PacketIndex | None:
@@ -127,7 +128,7 @@ def _choose(source: Source, found: Mapping[int, PacketIndex], blob: Blob) -> Pac
         raise CorruptFileError(f"{blob.location} holds no video: expected at least one stream of pictures.")
     if asked is None:
         return max(found.values(), key=lambda one: (one.stream.width * one.stream.height, -one.stream.number))
-    if asked not in found:
+    if not isinstance(asked, int) or asked not in found:
         raise DecodeError(f"{blob.location} has no video stream {asked!r}; it has {', '.join(map(str, found))}.")
     return found[asked]
 
