@@ -207,7 +207,7 @@ def scan(
     storage: Mapping[str, str] | None = None,
     allow_hosts: Iterable[str] = (),
     allow_buckets: Iterable[str] | None = None,
-    verify: Verify | None = None,
+    verify: Verify | bool | None = None,
     **options: Any,
 ) -> Selection:
     """Look at, query or train on data that is no Mixtrain dataset, as it is and without converting.
@@ -219,7 +219,7 @@ def scan(
         storage: Options of the object store.
         allow_hosts: As for `open`.
         allow_buckets: As for `open`.
-        verify: As for `open`; of Parquet only.
+        verify: As for `open`; of Parquet only. True and False are options of other formats, as of MDS.
         **options: The format's own. Plain Parquet takes `column_types={name: ColumnType}`.
 
     Raises:
@@ -236,7 +236,9 @@ def scan(
     """
     import_pandas_first()
     storage = with_rules(storage, hosts=allow_hosts, buckets=allow_buckets)
-    found, is_parquet = _scanned(source, format, storage, options)
+    own = {"verify": verify} if isinstance(verify, bool) else {}
+    verify = None if isinstance(verify, bool) else verify
+    found, is_parquet = _scanned(source, format, storage, {**options, **own})
     if verify is not None and not is_parquet:
         raise ValueError(
             f"verify={verify!r} compares the pages of Parquet files, and this is something else: the documentation of "
@@ -265,6 +267,13 @@ def _scanned(
     found = absent.format_of(place, storage) if name is None else None
     if found is not None:
         return plugins.load("formats", found).scan(place, **given), False
+    foreign = sorted(options.keys() - {"column_types"})
+    if foreign and name is None:
+        raise DatasetNotFoundError(
+            f"Nothing at {place} is of a format that takes {foreign[0]!r}.",
+            path=place,
+            hint="If you know the format, name it: scan(..., format=...) says what is wrong with it.",
+        )
     return plain.scan_files(place, storage=storage, **options), True
 
 

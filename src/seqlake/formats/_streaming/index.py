@@ -251,7 +251,7 @@ def _entry(shard: Any, seen: dict[str, tuple[Config, frozenset[str]]]) -> tuple[
 def _config(shard: Mapping[str, Any]) -> Config:
     kind = shard.get("format")
     _expect(shard.get("version", VERSION) == VERSION, f"version {VERSION}, found {shard.get('version')!r}")
-    _expect(kind in FORMATS, f"a format among {', '.join(sorted(FORMATS))}, found {kind!r}")
+    _expect(isinstance(kind, str) and kind in FORMATS, f"a format among {', '.join(sorted(FORMATS))}, found {kind!r}")
     if kind == "json":
         columns: Any = shard.get("columns")
         _expect(isinstance(columns, dict) and _texts(list(columns.values())), "'columns': names with encodings")

@@ -9,12 +9,28 @@ import numpy as np
 from seqlake.errors import InvalidMetadataError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from seqlake.protocols import Ints
 
 _OFTEN = 100  # times that all rows of an array may be named, on average
 _FEW = 1_000_000  # rows that may be named as often as one likes
+
+
+def expect_fields(dtype: np.dtype[Any], names: Sequence[str], /, *, array: str, path: str = "") -> None:
+    """See that rows have the fields that somebody asks for by name.
+
+    Raises:
+        InvalidMetadataError: One is missing.
+    """
+    missing = [name for name in names if name not in (dtype.names or ())]
+    if missing:
+        raise InvalidMetadataError(
+            f"{path or 'The store'}: {array} has no field {missing[0]!r}; it has {', '.join(dtype.names or ())}.",
+            path=path or None,
+        )
 
 
 def in_range(intervals: NDArray[Any], size: int, /, *, what: str, array: str, path: str = "") -> Ints:

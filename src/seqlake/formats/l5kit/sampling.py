@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqlake.formats.l5kit.intervals import in_range
+from seqlake.formats.l5kit.intervals import expect_fields, in_range
 from seqlake.formats.l5kit.intervals import span as between
 from seqlake.formats.l5kit.poses import Track, ego_track, relative
 from seqlake.formats.l5kit.slices import (
@@ -23,13 +23,23 @@ from seqlake.formats.l5kit.slices import (
     scene_of,
     spans_of,
 )
-from seqlake.formats.l5kit.store import AGENT_INTERVAL, AGENTS, FRAME_INTERVAL, SceneData, Store
+from seqlake.formats.l5kit.store import (
+    AGENT_INTERVAL,
+    AGENTS,
+    FRAME_INTERVAL,
+    FRAMES,
+    SCENES,
+    SceneData,
+    Store,
+)
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MIN_FRAME_HISTORY, MIN_FRAME_FUTURE = 10, 1
 _HOST_BYTES = 70
+_OF_FRAMES = ("timestamp", AGENT_INTERVAL, "ego_translation", "ego_rotation")
+_OF_AGENTS = ("centroid", "extent", "yaw", "track_id", "label_probabilities")
 
 
 def get_history_slice(
@@ -109,6 +119,9 @@ def generate_agent_sample(
     Raises:
         IndexError: The agent is not in the frame, or below the threshold.
     """
+    expect_fields(frames.dtype, _OF_FRAMES, array=FRAMES)
+    if selected_track_id is not None:
+        expect_fields(agents.dtype, _OF_AGENTS, array=AGENTS)
     width = history_num_frames + 1 + future_num_frames
     numbers = np.arange(state_index - history_num_frames, state_index + future_num_frames + 1)
     there = np.flatnonzero((numbers >= 0) & (numbers < len(frames)))
@@ -164,7 +177,9 @@ class EgoDataset:
 
     @cached_property
     def _scenes(self) -> NDArray[Any]:
-        return self.dataset.scenes[:]
+        found: NDArray[Any] = self.dataset.scenes[:]
+        expect_fields(found.dtype, [FRAME_INTERVAL, "host"], array=SCENES)
+        return found
 
     @cached_property
     def cumulative_sizes(self) -> NDArray[np.int64]:
@@ -250,6 +265,7 @@ class AgentDataset(EgoDataset):
 
     @cached_property
     def _frame_ends(self) -> NDArray[np.int64]:
+        expect_fields(self.dataset.frames.dtype, [AGENT_INTERVAL], array=FRAMES)
         ends: NDArray[np.int64] = self.dataset.frames[:][AGENT_INTERVAL][:, 1]
         return ends
 

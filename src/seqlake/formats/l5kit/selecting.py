@@ -19,6 +19,7 @@ from seqlake.files.locations import absolute, parent
 from seqlake.files.stores import exists, open_store, read_all
 from seqlake.formats.l5kit.arrays import joined
 from seqlake.formats.l5kit.identity import state_of
+from seqlake.formats.l5kit.intervals import expect_fields
 from seqlake.formats.l5kit.layout import CHILDREN, layout_of
 from seqlake.formats.l5kit.slices import label_mask
 from seqlake.formats.l5kit.store import AGENTS, FRAMES, Store
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from seqlake.formats.l5kit.layout import SceneRows
     from seqlake.protocols import Ints
 
+_OF_AGENTS = ("centroid", "extent", "yaw", "track_id", "label_probabilities")
 TH_YAW_DEGREE = 30.0
 TH_EXTENT_RATIO = 1.1
 TH_DISTANCE_AV = 50.0
@@ -82,6 +84,8 @@ def select_agents(
         ```
     """
     rules = thresholds or Thresholds()
+    expect_fields(store.agents.dtype, _OF_AGENTS, array=AGENTS, path=store.location)
+    expect_fields(store.frames.dtype, ["ego_translation"], array=FRAMES, path=store.location)
     told = "" if keep is None else json.dumps([state_of(store), asdict(rules)])
     if keep is not None and (known := _kept(keep, told, storage)) is not None:
         return known

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqlake.formats.l5kit.intervals import in_range, span
+from seqlake.formats.l5kit.intervals import expect_fields, in_range, span
 from seqlake.formats.l5kit.labels import KEPT, TL_FACE_LABEL_TO_INDEX
 from seqlake.formats.l5kit.store import (
     AGENT_INTERVAL,
@@ -18,6 +18,7 @@ from seqlake.formats.l5kit.store import (
     FACES,
     FRAME_INTERVAL,
     FRAMES,
+    SCENES,
     SceneData,
 )
 
@@ -127,7 +128,9 @@ def frames_of(store: Store | SceneData, scene: Any, number: int, /) -> slice:
     Raises:
         InvalidMetadataError: It names others than there are.
     """
-    pair, path = np.asarray(scene[FRAME_INTERVAL])[None], getattr(store, "location", "")
+    path = getattr(store, "location", "")
+    expect_fields(scene.dtype, [FRAME_INTERVAL], array=SCENES, path=path)
+    pair = np.asarray(scene[FRAME_INTERVAL])[None]
     in_range(pair, len(store.frames), what=f"of scene {number}, interval", array=FRAMES, path=path)
     return get_frames_slice_from_scenes(scene)
 

@@ -19,6 +19,7 @@ from seqlake.errors import InvalidMetadataError, SchemaMismatchError, in_line
 from seqlake.formats.l5kit.cells import Cells
 from seqlake.formats.l5kit.columns import step_cells, step_column
 from seqlake.formats.l5kit.identity import grouped, state_of, stem_of
+from seqlake.formats.l5kit.intervals import expect_fields
 from seqlake.formats.l5kit.layout import layout_of
 from seqlake.formats.l5kit.mapping import SCENE, TIMES, Mapping
 from seqlake.formats.l5kit.shard import scene_bytes
@@ -115,6 +116,7 @@ def tracks_of(store: Store, /, *, mask: NDArray[Any] | None = None) -> L5kitTrac
         store: An open store.
         mask: [agents, ...] what `selection` shows of each sighting, as `select_agents` gives it; None: no such column.
     """
+    expect_fields(store.agents.dtype, [TRACK], array=AGENTS, path=store.location)
     layout = layout_of(store)
     mapping = Mapping.of(store, tiles=layout.tiles)
     rows = [row for row in layout.rows if row.scene >= 0]

@@ -151,7 +151,8 @@ def _named(info: Mapping[str, object], present: list[str], place: str) -> list[S
 
 def _of_split(dataset: str, split: Mapping[str, object]) -> list[ShardFile]:
     lengths = split.get("shardLengths") or []
-    assert isinstance(lengths, list)
+    if not isinstance(lengths, list):
+        raise TypeError(f"'shardLengths' is {type(lengths).__name__}, no list")
     files = []
     for number, length in enumerate(lengths):
         path = str(split.get("filepathTemplate") or _TEMPLATE)

@@ -1,0 +1,119 @@
+"""Folders of other formats, changed at random: an error of ours or the right answer, within bounds."""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from seqlake.formats import jsonl, mds, xsv
+
+from ..counting import Counts  # noqa: TID252 - tests are no package that could be named
+from .l5kit import conftest as zarr
+from .mutating import counted
+from .rlds import conftest as tfds
+
+pytest.importorskip("zstandard")
+pytest.importorskip("numcodecs")
+
+FEW, MANY = 15, 2_000
+OFTEN = (
+    "MDS",
+    "MDS, zstd, hashed",
+    "CSV",
+    "XSV, bz2",
+    "JSON lines",
+    "L5Kit, Blosc",
+    "L5Kit, zlib",
+    "L5Kit, zip",
+    "RLDS",
+)
+
+
+def samples(home: Path, **options: Any) -> None:
+    columns = {"a": "int", "f": "ndarray:int16:2,2", "h": "float32", "j": "json", "n": "ndarray", "p": "jpeg_array"}
+    columns |= {"q": "pil", "r": "ndarray:float64", "s": "str", "t": "str_int", "u": "str_decimal", "z": "bytes"}
+    Image = pytest.importorskip("PIL.Image")
+    with mds.writer(str(home / "set"), columns, size_limit=900, **options) as writer:
+        for i in range(12):
+            one = {"a": i, "f": np.full((2, 2), i, "i2"), "h": i / 3, "j": {"k": [i]}, "p": [b"x" * i, b""]}
+            one |= {"n": np.arange(i + 1, dtype="i2"), "q": Image.new("L", (3, 2), i), "s": "ä" * i, "t": 10**i}
+            one |= {"r": np.arange(2.0 * (i + 1)).reshape(2, -1), "u": Decimal(i), "z": bytes(i)}
+            writer.write(one)
+
+
+def texts(plug: Any, **options: Any) -> Callable[[Path], object]:
+    def make(home: Path) -> None:
+        columns = {"t": "str", "i": "int", "x": "float"}
+        with plug.writer(str(home / "set"), columns, size_limit=300, **options) as writer:
+            writer.write_all({"t": "ä" * i, "i": i, "x": i / 3} for i in range(30))
+
+    return make
+
+
+def store(codec: str, *, archive: int | None = None) -> Callable[[Path], object]:
+    def make(home: Path) -> None:
+        arrays = zarr.drives(scenes=3, frames=12, agents=6)
+        arrays["agents_mask/0.5"] = np.ones((len(arrays["agents"]), 2), np.uint32)
+        folder = zarr.write(home / "s.zarr", arrays, codec=zarr.CODECS.get(codec, {"id": codec}), chunks=60)
+        if archive is not None:
+            zarr.zipped(folder, home / "s.zip", method=archive)
+            shutil.rmtree(folder)
+
+    return make
+
+
+READERS: dict[str, tuple[str, Callable[[Path], object], str]] = {
+    "MDS": ("mds", samples, "no hash in the index"),
+    "MDS, hashed": ("mds", lambda home: samples(home, hashes=["sha1"]), ""),
+    "MDS, zstd, hashed": ("mds", lambda home: samples(home, hashes=["xxh64"], compression="zstd"), ""),
+    "MDS, gz": ("mds", lambda home: samples(home, compression="gz"), ""),
+    "MDS, br": ("mds", lambda home: samples(home, compression="br"), "no hash in the index"),
+    "CSV": ("csv", texts(xsv), "no hash in the index"),
+    "TSV, zstd, hashed": ("tsv", texts(xsv, separator="\t", compression="zstd", hashes=["md5"]), ""),
+    "XSV, bz2": ("xsv", texts(xsv, separator="::", newline="\r\n", compression="bz2"), ""),
+    "JSON lines": ("json", texts(jsonl), "no hash in the index"),
+    "JSON lines, snappy, hashed": ("json", texts(jsonl, compression="snappy", hashes=["sha1"]), ""),
+    "L5Kit, Blosc": ("l5kit", store("blosc-1"), "chunks of zarr have no checksum"),
+    "L5Kit, plain": ("l5kit", store("none"), "chunks of zarr have no checksum"),
+    "L5Kit, zlib": ("l5kit", store("zlib"), "a file of zarr that is gone, or another's, is no damage"),
+    "L5Kit, zstd": ("l5kit", store("zstd"), "chunks of zarr have no checksum"),
+    "L5Kit, lz4": ("l5kit", store("lz4"), "chunks of zarr have no checksum"),
+    "L5Kit, zip": ("l5kit", store("blosc-1", archive=zipfile.ZIP_STORED), ""),
+    "L5Kit, zip, deflated": ("l5kit", store("none", archive=zipfile.ZIP_DEFLATED), ""),
+    "RLDS": ("rlds", lambda home: tfds.arm_folder().write(home / "arm"), ""),
+}
+"""Reader -> its kind, how its folder is made, and why a changed byte may go unnoticed."""
+
+
+def look(reader: str, home: Path, *, first: int, count: int) -> None:
+    kind, make, why = READERS[reader]
+    (home / "base").mkdir()
+    make(home / "base")
+    counts = Counts(reader=reader)
+    counted(kind, home / "base", counts, first=first, count=count)
+    if why and counts.wrong:
+        counts.cause = why
+    counts.keep()
+    bad = {name: number for name, number in counts.bad().items() if name != "wrong" or not why}
+    assert not bad, (bad, counts.examples[:20])
+    assert counts.right
+    assert counts.refused
+
+
+@pytest.mark.parametrize("reader", OFTEN)
+def test_what_is_changed_is_an_error_or_the_right_answer(tmp_path: Path, reader: str) -> None:
+    look(reader, tmp_path, first=0, count=FEW)
+
+
+@pytest.mark.soak
+@pytest.mark.mutations
+@pytest.mark.parametrize("reader", READERS)
+def test_thousands_of_changes(tmp_path: Path, reader: str) -> None:
+    look(reader, tmp_path, first=FEW, count=MANY)
