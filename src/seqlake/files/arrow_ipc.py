@@ -24,8 +24,12 @@ def decoded_bytes(data: bytes | memoryview, /) -> int:
         ValueError: It is no stream of Arrow; so is every error of pyarrow that comes out of here.
 
     Example:
-        >>> decoded_bytes(written.index)
-        5824
+        >>> sink, batch = pa.BufferOutputStream(), pa.record_batch({"x": pa.array([0] * 1000, pa.int64())})
+        >>> options = pa.ipc.IpcWriteOptions(compression="zstd")
+        >>> with pa.ipc.new_stream(sink, batch.schema, options=options) as stream:
+        ...     stream.write_batch(batch)
+        >>> sink.getvalue().size < 500, decoded_bytes(sink.getvalue())
+        (True, 8000)
     """
     total = 0
     messages = pa.ipc.MessageReader.open_stream(pa.py_buffer(data))
