@@ -153,17 +153,21 @@ def _files(shard: Shard, source: Readable, staging: Staging, table: Any) -> dict
     Files that a lake copied in lie out of reach of every lake's cleanup, under the same names in all of them.
     """
     schema = source.schema
-    names = [name for name in schema.names if refers(schema, name)]
+    names = [name for name in schema.names if refers(schema[name])]
     found: set[str] = set()
     if names:
         for batch in one_shard(shard, names):
             for column in batch.columns:
                 found.update(path for cell in column.to_pylist() for path, _ in paths_in(cell) if is_relative(path))
+    inner: Any = source
+    while hasattr(inner, "access"):  # a selection of a table's version, or of a selection
+        inner = inner.access.source
+    known = getattr(inner, "copied", None)
+    told: Mapping[str, Copied] = {} if known is None else known(shard.key)
+    found |= told.keys()  # those that plain texts name, too
     start = f"{table.files(staging.transaction)}/"
     if any(not path.startswith(start) or ".." in path.split("/") for path in found):
         return None
-    known = getattr(getattr(source, "access", source), "copied", None) or getattr(source, "copied", None)
-    told: Mapping[str, Copied] = {} if known is None else known(shard.key)
     return {path: told.get(path, Copied(path=path, size=-1, sha256="")) for path in sorted(found)}
 
 

@@ -11,7 +11,7 @@ from seqlake.dataset.pictures import Pictures
 from seqlake.errors import DatasetExistsError, DatasetNotFoundError, SchemaMismatchError, SeqlakeError
 from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import is_local, local_path
-from seqlake.files.stores import open_store
+from seqlake.files.stores import open_store, own
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -114,7 +114,7 @@ class TableTarget:
             drop()
             return
         store = open_store(self.location, storage=self.storage)
-        paths = [path for path, _ in store.list() if path.startswith(_OF_OURS)]
+        paths = [path for path, _ in own(store) if path.startswith(_OF_OURS)]
         store.delete(paths)
         if is_local(self.location):
             remove_empty_folders(local_path(self.location))

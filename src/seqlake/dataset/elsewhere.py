@@ -27,7 +27,7 @@ def elsewhere(selection: Selection, /) -> dict[str, int]:
         elsewhere(ds)                       # {'s3://films': 1200, 'https://cams.lab.example': 3}
         ```
     """
-    columns = [name for name in selection.schema if refers(selection.schema, name)]
+    columns = [name for name in selection.schema if refers(selection.schema[name])]
     found: Counter[str] = Counter()
     for batch in selection.batches(columns) if columns else ():
         for column in batch.columns:

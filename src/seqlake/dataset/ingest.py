@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seqlake.dataset import conforming
+from seqlake.dataset.references import may_name
 from seqlake.dataset.values import cell
 from seqlake.errors import DuplicateSequenceError, SchemaMismatchError, ValidationError
 from seqlake.files.locations import absolute, is_local, local_path
@@ -375,7 +376,7 @@ def existing(file: File, column: Column, where: str) -> File:
         ValidationError: No such file.
     """
     stored = column.arrow
-    if not pa.types.is_string(stored) and not pa.types.is_string(getattr(stored, "value_type", None) or pa.null()):
+    if not may_name(column) or pa.types.is_struct(stored):
         raise SchemaMismatchError(f"{where}: expected {stored}, found a File; only string columns refer to files.")
     if is_local(file.location) and not local_path(file.location).is_file():
         raise ValidationError(f"{where}: expected a file to copy at {os.fspath(file.path)!r}, found none.")

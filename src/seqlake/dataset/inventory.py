@@ -115,7 +115,7 @@ class Use:
 def references(selection: Selection, /) -> dict[str, Use]:
     """Every reference that the rows hold, in the order they hold it; empty ones are left out."""
     schema = selection.schema
-    columns = [name for name in schema if refers(schema, name)]
+    columns = [name for name in schema if refers(schema[name])]
     if not columns:
         return {}
     key = selection.access.source.schema.id

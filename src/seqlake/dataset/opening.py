@@ -51,7 +51,8 @@ def open(  # noqa: A001 - the public name, as in tarfile.open
             or a lake's own table object.
         version: A `Version` of `ds.versions()`, its id, or a datetime: the last version that is not later.
         storage: Options of the object store, by obstore's names; by default the usual environment.
-        allow_outside: File references may leave the dataset's root; say so only of data that you trust.
+        allow_outside: References, links and the paths in a lake's metadata may leave the dataset's root; say so only
+            of data that you trust.
         allow_hosts: Web servers that the dataset may name although they are on this machine or in a private network;
             the host of its root is one already.
         allow_buckets: The only buckets that it may name besides its own, as `"films"` or `"s3://films"`; None: any.
@@ -74,7 +75,7 @@ def open(  # noqa: A001 - the public name, as in tarfile.open
     import_pandas_first()
     # Table objects of other packages pass as they are.
     place = place_of(location) if isinstance(location, (str, os.PathLike)) else location
-    storage = with_rules(storage, hosts=allow_hosts, buckets=allow_buckets)
+    storage = with_rules(storage, hosts=allow_hosts, buckets=allow_buckets, outside=allow_outside)
     table = _table(place, storage)
     if table is None:
         raise absent.not_a_dataset(place, storage)
@@ -205,6 +206,7 @@ def scan(
     *,
     format: str | None = None,  # noqa: A002 - the word of the field
     storage: Mapping[str, str] | None = None,
+    allow_outside: bool = False,
     allow_hosts: Iterable[str] = (),
     allow_buckets: Iterable[str] | None = None,
     verify: Verify | bool | None = None,
@@ -217,6 +219,8 @@ def scan(
             as an Arrow, pandas or Polars table or a dict of columns; or any `Readable`.
         format: A format's name, as in `"rlds"`; found out by default. `"parquet"` for plain Parquet.
         storage: Options of the object store.
+        allow_outside: References, links and the paths in a lake's metadata may leave the folder; say so only of data
+            that you trust.
         allow_hosts: As for `open`.
         allow_buckets: As for `open`.
         verify: As for `open`; of Parquet only. True and False are options of other formats, as of MDS.
@@ -235,7 +239,7 @@ def scan(
         ```
     """
     import_pandas_first()
-    storage = with_rules(storage, hosts=allow_hosts, buckets=allow_buckets)
+    storage = with_rules(storage, hosts=allow_hosts, buckets=allow_buckets, outside=allow_outside)
     own = {"verify": verify} if isinstance(verify, bool) else {}
     verify = None if isinstance(verify, bool) else verify
     found, is_parquet = _scanned(source, format, storage, {**options, **own})
@@ -244,7 +248,7 @@ def scan(
             f"verify={verify!r} compares the pages of Parquet files, and this is something else: the documentation of "
             "its format says which checksums it has, and `seqlake validate` compares them."
         )
-    return Selection(verified_source(found, verify), storage=storage)
+    return Selection(verified_source(found, verify), storage=storage, allow_outside=allow_outside)
 
 
 def _scanned(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from seqlake.dataset.references import refers
+from seqlake.dataset.references import may_name
 from seqlake.spec.rules.references import paths_in
 
 if TYPE_CHECKING:
@@ -127,6 +127,6 @@ def field_ids_of(table: Any, schema: Schema, /) -> Mapping[str, int] | None:
 
 def _named(batch: pa.RecordBatch, schema: Schema) -> Iterator[str]:
     for name in batch.schema.names:
-        if refers(schema, name):
+        if may_name(schema[name]):
             for cell in batch.column(name).to_pylist():
                 yield from (path for path, _ in paths_in(cell))

@@ -161,7 +161,9 @@ def parquet_paths(location: str, *, storage: Mapping[str, str] | None = None) ->
     Those in `data/`; where there are none, all below the root outside `files/` and names that begin with `_` or `.`.
     """
     location = locations.absolute(location)
-    if location.endswith(".parquet") and not (locations.is_local(location) and locations.local_path(location).is_dir()):
+    local = locations.is_local(location)
+    if location.endswith(".parquet") and not (local and locations.local_path(location).is_dir()):
+        location = os.path.realpath(location) if local else location  # a link that the user names is the user's own
         root, _, name = location.rpartition("/")
         try:
             stores.open_store(root, storage=storage).blob(name)

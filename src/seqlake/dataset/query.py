@@ -18,6 +18,7 @@ import pyarrow as pa
 from seqlake.dataset.pruning import Part, parts_of
 from seqlake.dataset.streaming import NARROW, Stream
 from seqlake.errors import QueryError, SeqlakeError
+from seqlake.files import sandbox
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,7 +35,7 @@ _COLUMN = re.compile(r"_seqlake_column_(\d+)_")
 # DuckDB 1.5 hands comparisons to pyarrow, which thinks differently of NaN. No filter of a plan passes a LIMIT, and
 # those that a join finds while it runs are switched off.
 _NO_PUSHDOWN = f"LIMIT {2**63 - 1}"
-_SETTINGS: dict[str, str | bool | int | float | list[str]] = {"disabled_optimizers": "join_filter_pushdown"}
+_SETTINGS: dict[str, Any] = {"disabled_optimizers": "join_filter_pushdown"}
 # Fails instead of answering wrongly, should a plan ever read a column that it did not name.
 _NOT_READ = "error('this column was not read')"
 _NOW = frozenset({"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"})
@@ -87,7 +88,6 @@ def asked(schema: Schema, query: str, /) -> tuple[list[str], list[Part]]:
         QueryError: It does not parse or bind, or is not one query.
     """
     with _Connection(schema) as connection:
-        connection.lock()
         explained = connection.check_one_query(query) == "SELECT"
         numbers = connection.needed(query) if explained else connection.every
         return [schema.arrow.field(i).name for i in numbers], connection.parts(query) if explained else []
@@ -119,7 +119,6 @@ def relation(
     connection = _Connection(schema)
     for name, other in others.items():
         connection.add(name, other)
-    connection.lock()
     explained = connection.check_one_query(query) == "SELECT"
     connection.provide(connection.needed(query) if explained else connection.every, batches)
     found: duckdb.DuckDBPyRelation = connection.relation(query)
@@ -139,7 +138,7 @@ class _Connection:
         )
         self._duckdb = duckdb
         self._damage: SeqlakeError | None = None
-        self._db = duckdb.connect(config=_SETTINGS)
+        self._db = sandbox.connect(**_SETTINGS)
         try:
             self._db.register(_SOURCE, self._renamed(self.every).empty_table())
             described = self._db.execute(f"DESCRIBE {_SOURCE}").fetchall()
@@ -165,11 +164,6 @@ class _Connection:
                 f"DuckDB cannot read {name!r}, a {type(table).__name__}: {_first_line(error)}",
                 hint="Give an Arrow table, a pandas or Polars frame, or a Selection.",
             ) from error
-
-    def lock(self) -> None:
-        """From here on no file, extension or variable of this process can be reached."""
-        self._db.execute("SET enable_external_access = false")
-        self._db.execute("SET lock_configuration = true")
 
     def provide(self, needed: Sequence[int], batches: Callable[[Sequence[str]], Iterator[pa.RecordBatch]]) -> None:
         """Put the real rows behind the view, with the needed columns only."""

@@ -8,17 +8,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from seqlake.errors import UnsafeReferenceError, ValidationError
 from seqlake.files.locations import inside, is_local, join, local_path
+from seqlake.files.stores import exists, open_store
 from seqlake.spec.rules.references import is_relative, paths_in
-from seqlake.spec.schema import is_text
+from seqlake.spec.schema import is_list, is_text
+from seqlake.tables.standalone import names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from seqlake.dataset.staging import Staging
-    from seqlake.spec.schema import Schema
+    from seqlake.spec.schema import Column, Schema
 
 FilesMode = Literal["copy", "hardlink", "reference"]
 
@@ -55,7 +58,8 @@ class Carrier:
         self._staging = staging
         self._mode = mode
         self._kept = kept or (lambda _: {})
-        self._columns = [name for name in schema.names if refers(schema, name)]
+        self._columns = [name for name in schema.names if may_name(schema[name]) and name != schema.id]
+        self._plain = {name for name in self._columns if not refers(schema[name])}
         # A file that several rows share is copied once per shard: each shard owns what its rows name.
         self._seen: dict[tuple[int, str, str], str] = {}
 
@@ -63,6 +67,8 @@ class Carrier:
         """The rows with references that hold in the new dataset; their files are there before them."""
         for name in self._columns:
             place = batch.schema.get_field_index(name)
+            if name in self._plain and not _any_of_ours(batch.column(place)):
+                continue
             cells = batch.column(place).to_pylist()
             ids = [""] * len(cells) if self._id is None else batch.column(self._id).to_pylist()
             moved = [
@@ -75,7 +81,7 @@ class Carrier:
         return batch
 
     def _moved(self, reference: str, *, column: str, sequence_id: str) -> str:
-        if not is_relative(reference):
+        if not is_relative(reference) or (column in self._plain and not self._is_copied(reference)):
             return reference
         location = join(self._root, reference)
         where = f"Sequence {sequence_id!r}, column {column!r}"
@@ -105,6 +111,18 @@ class Carrier:
                 ) from error
         return self._seen[key]
 
+    def _is_copied(self, text: str) -> bool:
+        """Whether the text of a plain column is the name of a file that was copied in for it."""
+        return names.copied_owner(text) is not None and exists(open_store(self._root, storage=self._storage), text)
+
+
+def _any_of_ours(column: pa.Array) -> bool:
+    """Whether any text of a column may name a file that was copied in: a quick look at all of them."""
+    while is_list(column.type):
+        column = column.flatten()
+    text = column.cast(pa.string())
+    return bool(pc.any(pc.match_substring(text, f"{names.FILES}/")).as_py())
+
 
 def sizes_seen(batch: pa.RecordBatch, schema: Schema, /, *, root: str, copied: str) -> dict[str, int]:
     """Reference -> size of the files below a local root that file cells name and that were not copied in.
@@ -131,12 +149,17 @@ def sizes_seen(batch: pa.RecordBatch, schema: Schema, /, *, root: str, copied: s
     return found
 
 
-def refers(schema: Schema, name: str) -> bool:
+def refers(column: Column) -> bool:
     """Whether the cells of a column name files."""
-    column = schema[name]
     if column.category == "file":
         return True
     return column.category == "frames" and is_text(column.arrow.value_type)
+
+
+def may_name(column: Column) -> bool:
+    """Whether cells of a column may name files that were copied in: a plain text may, where a `File` was given."""
+    kind = column.arrow
+    return refers(column) or is_text(kind.value_type if is_list(kind) else kind)
 
 
 def mapped(cell: Any, move: Callable[[str], str]) -> Any:

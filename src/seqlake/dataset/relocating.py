@@ -76,7 +76,7 @@ def plan(dataset: Dataset, old: str, new: str | None = None, /, *, files: Mode =
     way = Way.between(root, old, new, files=files)
     moved: dict[str, str | None] = {}
     cells = 0
-    columns = [name for name in dataset.schema if refers(dataset.schema, name)]
+    columns = [name for name in dataset.schema if refers(dataset.schema[name])]
     for batch in dataset.batches(columns) if columns else ():
         for cell in chain.from_iterable(column.to_pylist() for column in batch.columns):
             inside_it = [path for path, _ in paths_in(cell) if path.strip() and way.rest(path) is not None]
@@ -197,7 +197,7 @@ def _rewritten(dataset: Dataset, staging: Staging, plan: Relocation) -> list[str
             taken[column, reference] = staging.copy_in(column, key, location, storage=dataset.storage)
         return taken[column, reference]
 
-    given = _Cells([name for name in schema if refers(schema, name)])
+    given = _Cells([name for name in schema if refers(schema[name])])
     start = 0
     for batch in dataset.batches([str(schema.id), *given.cells]):
         ids = batch.column(0).to_pylist()

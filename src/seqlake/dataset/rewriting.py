@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from seqlake.dataset.references import refers
+from seqlake.dataset.references import may_name
 from seqlake.dataset.staging import ShardShape
 from seqlake.dataset.streaming import for_writing
 from seqlake.shards.columns import Columns, Stored
@@ -190,8 +190,8 @@ def shape_of(shard: Shard, schema: Schema) -> ShardShape:
 def named(rows: pa.Table, schema: Schema, files: Mapping[str, Copied]) -> Sequence[Copied]:
     """The copied-in files that these rows name."""
     found: set[str] = set()
-    for name in rows.column_names:
-        if refers(schema, name):
+    for name in rows.column_names if files else ():
+        if may_name(schema[name]):
             for cell in rows.column(name).to_pylist():
                 found.update(path for path, _ in paths_in(cell))
     return [files[path] for path in sorted(found & files.keys())]

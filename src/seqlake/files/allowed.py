@@ -18,7 +18,9 @@ from seqlake.files.credentials import Storage, kind_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-HOSTS, BUCKETS = "allow_hosts", "allow_buckets"
+HOSTS, BUCKETS, OUTSIDE = "allow_hosts", "allow_buckets", "allow_outside"
+ANYWHERE = {OUTSIDE: "true"}
+"""For a look at what is there, before anything of it is read."""
 _WEB = {"http", "https"}
 _LOCAL = (
     ipaddress.IPv6Network("64:ff9b:1::/48"),
@@ -28,7 +30,12 @@ _TRANSLATED = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("::/
 
 
 def with_rules(
-    storage: Mapping[str, str] | None, /, *, hosts: Iterable[str] = (), buckets: Iterable[str] | None = None
+    storage: Mapping[str, str] | None,
+    /,
+    *,
+    hosts: Iterable[str] = (),
+    buckets: Iterable[str] | None = None,
+    outside: bool = False,
 ) -> Mapping[str, str] | None:
     """Options of stores that also say what a dataset may name.
 
@@ -37,6 +44,7 @@ def with_rules(
         hosts: Names or addresses of web servers that a dataset may name although they are on this machine or in a
             private network.
         buckets: The only buckets that a dataset may name, besides its root's; None: any.
+        outside: Links, and paths in metadata, may lead out of a root on this machine.
 
     Raises:
         ValueError: A name that is none, as an address with a path.
@@ -47,9 +55,9 @@ def with_rules(
     """
     names = [_host(one) for one in _listed(hosts)]
     places = None if buckets is None else [_bucket(one) for one in _listed(buckets)]
-    if not names and places is None:
+    if not names and places is None and not outside:
         return storage
-    given = {HOSTS: ",".join(names)} if names else {}
+    given = {**({HOSTS: ",".join(names)} if names else {}), **(ANYWHERE if outside else {})}
     return {**(storage or {}), **given, **({} if places is None else {BUCKETS: ",".join(places)})}
 
 

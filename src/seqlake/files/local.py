@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seqlake.errors import ReadOnlyError
+from seqlake.errors import ReadOnlyError, UnsafeReferenceError
+from seqlake.files import fence
 from seqlake.files.blobs import LocalBlob
 from seqlake.files.names import checked, folder
 from seqlake.files.system_calls import SystemCalls, no_hard_links
@@ -34,6 +35,7 @@ class LocalStore:
         root: The folder; made when something is put into it.
         calls: The system calls, which kill tests replace (`store.calls` is an attribute like any other).
         mapped: Whether blobs are mapped into memory.
+        allow_outside: Links may lead what is read out of the root. What is written, moved or deleted follows none.
 
     Example:
         >>> store = LocalStore("data/arm")
@@ -41,19 +43,28 @@ class LocalStore:
     """
 
     def __init__(
-        self, root: str | os.PathLike[str], /, *, calls: SystemCalls | None = None, mapped: bool = True
+        self,
+        root: str | os.PathLike[str],
+        /,
+        *,
+        calls: SystemCalls | None = None,
+        mapped: bool = True,
+        allow_outside: bool = False,
     ) -> None:
         self.root = os.path.abspath(root)  # noqa: PTH100 - resolve() follows links
         self.calls = calls or SystemCalls()
         self.mapped = mapped
+        self.allow_outside = allow_outside
 
     def blob(self, path: str, /) -> LocalBlob:
         """The file of that name.
 
         Raises:
             FileNotFoundError: There is none.
-            UnsafeReferenceError: The name leaves the root.
+            UnsafeReferenceError: The name leaves the root, or a link does.
         """
+        if not self.allow_outside:
+            fence.refuse_outside(self.root, checked(path))
         return LocalBlob(self._path(path), mapped=self.mapped)
 
     def list(self, prefix: str = "", /, *, after: str = "") -> Iterator[tuple[str, int]]:
@@ -62,9 +73,20 @@ class LocalStore:
         Args:
             prefix: The folder, relative to the root; the root itself by default. One that is not there is empty.
             after: Begin behind this path.
+
+        Raises:
+            UnsafeReferenceError: A link to a folder leads out of the root.
         """
-        below = folder(prefix)
-        return (entry for entry in _walk(os.path.join(self.root, below), below, ()) if entry[0] > after)  # noqa: PTH118 - a string
+        found = fence.walk(self.root, folder(prefix), allow_outside=self.allow_outside)
+        return (entry for entry in found if entry[0] > after)
+
+    def own(self, prefix: str = "", /) -> Iterator[tuple[str, int]]:
+        """As `list`, for what is to be moved or removed: links to folders are passed by.
+
+        Raises:
+            UnsafeReferenceError: The folder itself is a link.
+        """
+        return fence.own(self.root, folder(prefix))
 
     def put(self, path: str, data: bytes | Path, /, *, if_absent: bool = False, temporary: str = "") -> None:
         """Bytes under a name: whole and durable, or not there. The name itself is durable after `sync`.
@@ -103,11 +125,17 @@ class LocalStore:
                 raise
 
     def local(self, path: str, /) -> Path:
-        """Where other code may write this name itself; its folder is there. `put` it afterwards."""
+        """Where other code may write this name itself; its folder is there. `put` it afterwards.
+
+        Raises:
+            UnsafeReferenceError: Its folder is a link.
+            ReadOnlyError: The place cannot be written.
+        """
         target = self._path(path)
         with _refused(target):
             self._make_folder(target.parent)
-        return target
+            with fence.parent_of(target):
+                return Path(target)
 
     def copy(self, source: str, target: str, /) -> None:
         """A second name for the same bytes: a hard link, or a copy where there are none.
@@ -116,6 +144,8 @@ class LocalStore:
             FileExistsError: The name is taken.
             FileNotFoundError: There is no such source.
         """
+        if not self.allow_outside:
+            fence.refuse_outside(self.root, checked(source))
         old, new = self._path(source), self._path(target)
         with _refused(new):
             self._make_folder(new.parent)
@@ -163,7 +193,7 @@ class LocalStore:
         return shutil.disk_usage(place).free
 
     def _path(self, path: str) -> Path:
-        return Path(self.root, checked(path))
+        return fence.Below.of(self.root, checked(path))
 
     def _give_name(self, passing: Path, target: Path) -> None:
         """The commit itself: `link` refuses a name that is taken, where `rename` would replace a rival's bytes."""
@@ -238,8 +268,14 @@ class LocalStore:
             return
         self._make_folder(path.parent)
         with contextlib.suppress(FileExistsError):  # a rival's is as good; if it is a file, the next call says so
-            self.calls.mkdir(path)
-        self.calls.fsync_folder(path.parent)
+            self.calls.mkdir(self._fenced(path))
+        self.calls.fsync_folder(self._fenced(path.parent))
+
+    def _fenced(self, path: Path) -> Path:
+        """A path with the root below which no link is followed, where it lies there."""
+        here = os.fspath(path)
+        inside = here.startswith(self.root.rstrip(os.sep) + os.sep)
+        return fence.Below.of(self.root, here[len(self.root) :].lstrip(os.sep)) if inside else path
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LocalStore) and self.root == other.root
@@ -249,25 +285,6 @@ class LocalStore:
 
     def __repr__(self) -> str:
         return f"LocalStore({self.root!r})"
-
-
-def _walk(top: str, prefix: str, above: tuple[tuple[int, int], ...]) -> Iterator[tuple[str, int]]:
-    """Files below a folder in the order of their whole names: `a.txt` before `a/b`, since `.` comes before `/`."""
-    try:
-        status = os.stat(top)  # noqa: PTH116 - strings throughout
-        here = (status.st_dev, status.st_ino)
-        if here in above:
-            return  # a link to a folder that we are in already
-        with os.scandir(top) as entries:
-            found = sorted(((f"{e.name}/" if e.is_dir() else e.name, e) for e in entries), key=lambda pair: pair[0])
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    for name, entry in found:
-        if name.endswith("/"):
-            yield from _walk(entry.path, prefix + name, (*above, here))
-        else:
-            with contextlib.suppress(FileNotFoundError):  # moved on between the listing and the look
-                yield prefix + name, entry.stat().st_size
 
 
 def remove_empty_folders(top: Path) -> None:
@@ -303,7 +320,7 @@ def _refused(path: Path) -> Iterator[None]:
     """What the system forbids, in our own words."""
     try:
         yield
-    except ReadOnlyError:
+    except (ReadOnlyError, UnsafeReferenceError):
         raise
     except OSError as error:
         if error.errno not in _FORBIDDEN:

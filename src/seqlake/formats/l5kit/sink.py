@@ -10,7 +10,7 @@ import numpy as np
 from seqlake.errors import SchemaMismatchError, SeqlakeError, ValidationError
 from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import absolute, is_local, local_path
-from seqlake.files.stores import exists, open_store, read_all
+from seqlake.files.stores import exists, open_store, own, read_all
 from seqlake.formats.l5kit.arrays import joined
 from seqlake.formats.l5kit.layout import CHILDREN
 from seqlake.formats.l5kit.mapping import KEY, SCENE, Mapping, kind_of
@@ -202,7 +202,7 @@ class L5kitSink:
         """Remove every part that was staged, and what a commit that failed had written."""
         store = open_store(self.location, storage=self.storage)
         written = () if exists(store, ROOT) else tuple(f"{name}/" for name in (*self.arrays, MASKS))
-        store.delete([path for path, _ in store.list() if path.startswith((f"{_STAGED}/", *written))])
+        store.delete([path for path, _ in own(store) if path.startswith((f"{_STAGED}/", *written))])
         if is_local(self.location):
             remove_empty_folders(local_path(self.location))
 

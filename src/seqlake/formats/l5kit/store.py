@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqlake.errors import DatasetNotFoundError, InvalidMetadataError, SeqlakeError
+from seqlake.errors import DatasetNotFoundError, InvalidMetadataError, SeqlakeError, UnsafeReferenceError
 from seqlake.files.locations import absolute
 from seqlake.files.stores import exists, read_all
 from seqlake.formats.l5kit.arrays import THREADS, Array
@@ -274,6 +274,8 @@ def is_store(location: str, /, *, storage: Mapping[str, str] | None = None) -> b
     try:
         place = open_place(location, storage=storage)
         return all(exists(place, path) for path in (ROOT, *(f"{name}/{ARRAY}" for name in (SCENES, FRAMES, AGENTS))))  # type: ignore[arg-type]  # it asks for `blob` alone
+    except UnsafeReferenceError:
+        raise  # what it is can be said once that is allowed
     except (SeqlakeError, OSError, ValueError):
         return False
 

@@ -14,7 +14,7 @@ import numpy as np
 from seqlake.errors import DatasetExistsError, SchemaMismatchError
 from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import absolute, is_local, local_path
-from seqlake.files.stores import exists, open_store
+from seqlake.files.stores import exists, open_store, own
 from seqlake.formats.l5kit.arrays import THREADS, joined
 from seqlake.formats.l5kit.labels import PERCEPTION_LABELS
 from seqlake.formats.l5kit.metadata import BLOSC, ArrayMetadata, encode
@@ -219,7 +219,7 @@ def whole_store(
 def remove_store(location: str, /, *, storage: Mapping[str, str] | None = None) -> None:
     """Remove what lies at a place that held nothing before."""
     store = open_store(location, storage=storage)
-    store.delete([path for path, _ in store.list()])
+    store.delete([path for path, _ in own(store)])
     if is_local(location):
         remove_empty_folders(local_path(location))
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from seqlake.errors import CorruptFileError, SeqlakeError
+from seqlake.errors import CorruptFileError, SeqlakeError, UnsafeReferenceError
 from seqlake.files.locations import absolute, join
 from seqlake.files.stores import open_store, read_all
 from seqlake.formats.rlds.columns import Column, columns, schema
@@ -35,6 +35,8 @@ def matches(location: str, /, *, storage: Mapping[str, str] | None = None) -> bo
     """Whether a folder holds `features.json` and `dataset_info.json`, or one folder below it does."""
     try:
         version_folder(open_store(absolute(location), storage=storage), location)
+    except UnsafeReferenceError:
+        raise  # what it is can be said once that is allowed
     except (SeqlakeError, OSError, ValueError):
         return False
     return True

@@ -7,9 +7,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from seqlake.errors import DamagedTableError
+from seqlake.files.stores import own
 from seqlake.tables._lakes import foreign, paths, sidecar
 from seqlake.tables.standalone import markers, names
-from seqlake.tables.standalone.log import names_in, read
+from seqlake.tables.standalone.log import read
+from seqlake.tables.standalone.publishing import own_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,7 +38,7 @@ def collect(table: LakeTable, /, *, limit: datetime, dry_run: bool) -> Sequence[
     store = table.store
     # Lists first, then markers, then the lake: whatever a list shows has a marker or a version by then.
     listed = _listed(table)
-    staged = [f"{names.STAGED}/{name}" for name in names_in(store, names.STAGED)]
+    staged = [f"{names.STAGED}/{name}" for name in own_names(store, names.STAGED)]
     alive, dead = _transactions(table, limit)
     if not dry_run:
         for transaction in dead:  # the fence: a commit looks for its marker
@@ -54,22 +56,13 @@ def collect(table: LakeTable, /, *, limit: datetime, dry_run: bool) -> Sequence[
 
 def _listed(table: LakeTable) -> set[str]:
     """What may be ours: in `_seqlake/` and the folder of data files, but for datasets that lie in there."""
-    found = {path for path, _ in table.store.list(names.OURS)}
+    found = {path for path, _ in own(table.store, names.OURS)}
     folder = table.engine.data_path("", {}).rstrip("/")
     if not paths.is_outside(folder):
-        data = [path for path, _ in table.store.list(folder)]
-        others = tuple({other for path in data if (other := _dataset(path))})
+        data = [path for path, _ in own(table.store, folder)]
+        others = paths.apart(data)
         found.update(path for path in data if not path.startswith(others))
     return {path for path in found if _ours(path)}
-
-
-def _dataset(path: str) -> str:
-    """The folder below the root that this file shows to be a dataset of its own, with a slash; empty for none."""
-    folder, inside, _ = path.partition(f"/{names.OURS}/")
-    if not inside:
-        folder, inside, name = path.rpartition("/")
-        inside = inside if name == names.METADATA else ""
-    return f"{folder}/" if inside else ""
 
 
 def _ours(path: str) -> bool:

@@ -9,17 +9,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from seqlake.files import locations
-from seqlake.files.stores import open_blob
+from seqlake.files.allowed import OUTSIDE
+from seqlake.files.credentials import Storage
+from seqlake.files.references import open_reference
+from seqlake.files.stores import own
 from seqlake.tables.standalone import names
+from seqlake.tables.standalone.log import root_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from seqlake.protocols import Blob, Store
 
 FILES = f"{names.OURS}/{names.FILES}"
 MERGED = f"{names.INDEX}/merged"
 DERIVED = names.DERIVED
+_KINDS = (".parquet", ".orc", ".avro", ".puffin")
 
 
 def owner(path: str, /) -> str | None:
@@ -38,15 +43,45 @@ def is_outside(path: str, /) -> bool:
 
 
 def blob_at(store: Store, path: str, /, *, storage: Mapping[str, str] | None) -> Blob:
-    """The bytes of a data file, below the root or outside it.
+    """The bytes of a data file, below the root or, where that is allowed, outside it.
 
     Raises:
         FileNotFoundError: It is gone.
-        UnsafeReferenceError: The lake names a host or a bucket that it may not.
+        UnsafeReferenceError: It lies outside on this machine, and `allow_outside` was not given; or the lake names a
+            host or a bucket that it may not.
     """
     if not is_outside(path):
         return store.blob(path)
-    return open_blob(path, storage=storage, named_by=str(getattr(store, "root", "")))
+    allowed = Storage(storage).allows(OUTSIDE)
+    return open_reference(root_of(store), path, storage=storage, allow_outside=allowed)
+
+
+def apart(listed: Iterable[str], /) -> tuple[str, ...]:
+    """The folders, with a final slash, that are datasets of their own among these paths of a lake's folder."""
+    found = set()
+    for path in listed:
+        folder, inside, _ = path.partition(f"/{names.OURS}/")
+        if not inside:
+            folder, inside, name = path.rpartition("/")
+            inside = inside if name == names.METADATA else ""
+        if inside:
+            found.add(f"{folder}/")
+    return tuple(found)
+
+
+def removable(store: Store, named: Iterable[str], /) -> list[str]:
+    """Which of the files that a lake's metadata name may be removed; whoever wrote the metadata may have named any.
+
+    Those that lie below the root, reached without links, in none of the datasets in there, and are of a kind that
+    lakes write; sorted.
+    """
+    listed = {path for path, _ in own(store)}
+    others = apart(listed)
+    return sorted(
+        path
+        for path in listed.intersection(named)
+        if path.endswith(_KINDS) and not path.startswith((*others, f"{names.OURS}/"))
+    )
 
 
 def below(root: str, location: str, /) -> str:

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from seqlake.files.stores import own
 from seqlake.spec.schema import ID
 from seqlake.tables._lakes import paths
 from seqlake.tables.standalone import indexes, names
-from seqlake.tables.standalone.log import names_in, on_disk
+from seqlake.tables.standalone.log import on_disk
+from seqlake.tables.standalone.publishing import own_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -87,13 +89,13 @@ def discard(store: Store, transaction: str, /, placed: Iterable[str] = ()) -> No
         transaction: Whose.
         placed: Its data files, where they are known; others are found by their names.
     """
-    known = list(placed) or [path for path, _ in store.list() if paths.owner(path) == transaction]
+    known = list(placed) or [path for path, _ in own(store) if paths.owner(path) == transaction]
     staged = [
         f"{names.STAGED}/{name}"
-        for name in names_in(store, names.STAGED)
+        for name in own_names(store, names.STAGED)
         if names.staged_owner(name) == transaction and names.marker_owner(name) is None
     ]
-    copied = [path for path, _ in store.list(paths.FILES) if names.copied_owner(path) == transaction]
+    copied = [path for path, _ in own(store, paths.FILES) if names.copied_owner(path) == transaction]
     for path in [
         *known,
         *staged,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import ReadOnlyError, VersionNotFoundError
+from seqlake.files.stores import own
 from seqlake.protocols import Transaction, Version
 from seqlake.tables._lakes import collecting, committing, foreign, paths, resolving, staging, types
 from seqlake.tables._lakes.damage import as_damage
@@ -284,7 +285,7 @@ class LakeTable:
         """Take back a table that was just made, with everything in it."""
         self.engine.drop()
         if not self.shelf.label:  # tables of one root share the folder; what is of this one, `collect` removes
-            self.store.delete([path for path, _ in self.store.list(names.OURS)])
+            self.store.delete([path for path, _ in own(self.store, names.OURS)])
         self._states.clear()
 
     def _holds(self, transaction: Transaction) -> bool:

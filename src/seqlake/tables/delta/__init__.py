@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from seqlake.files.allowed import ANYWHERE
 from seqlake.files.locations import absolute, is_local
 from seqlake.files.stores import open_store
 from seqlake.tables.delta.log import is_there
@@ -38,7 +39,7 @@ def matches(location: object, /) -> bool:
         return False
     if text.startswith(("delta:", "uc://")):
         return True
-    return is_local(text) and is_there(open_store(text))
+    return is_local(text) and is_there(open_store(text, storage=ANYWHERE))
 
 
 def open(location: object, /, *, storage: Mapping[str, str] | None = None) -> LakeTable:  # noqa: A001 - the name that every table offers

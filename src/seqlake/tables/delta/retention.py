@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from seqlake.errors import VersionNotFoundError
 from seqlake.tables._lakes.engine import Expired, LakeFile
-from seqlake.tables._lakes.paths import is_outside
+from seqlake.tables._lakes.paths import removable
 from seqlake.tables.delta.log import OLDEST, described
 from seqlake.tables.standalone import names
 
@@ -127,9 +127,7 @@ def expire(log: DeltaLog, limit: datetime, /, *, dry_run: bool, state: Callable[
     for actions in log.many([number for number in numbers if number > oldest]):
         retained |= {file.path: file for file in _added(actions or [])}
     ever = {path for actions in log.many(every) for path in _named(actions or [])}
-    gone = sorted(path for path in ever - retained.keys() if not is_outside(path))
-    there = {path for path, _ in log.store.list()}
-    removed = [path for path in gone if path in there]
+    removed = removable(log.store, ever - retained.keys())
     if not dry_run:
         if oldest > log.oldest():
             log.store.put(OLDEST, str(oldest).encode(), temporary=names.temporary(names.new_transaction()))

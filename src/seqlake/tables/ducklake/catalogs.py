@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import sqlite3
 import time
 from contextlib import contextmanager, suppress
@@ -16,8 +17,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from seqlake import plugins
-from seqlake.errors import CommitConflictError, CommitUnknownError, DatasetNotFoundError, ReadOnlyError, SeqlakeError
+from seqlake.errors import (
+    CommitConflictError,
+    CommitUnknownError,
+    DatasetNotFoundError,
+    ReadOnlyError,
+    SeqlakeError,
+    UnsafeReferenceError,
+)
+from seqlake.files import sandbox
 from seqlake.tables._lakes.engine import RivalError
+from seqlake.tables.ducklake.places import TABLES, refuse_views
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -28,6 +38,7 @@ if TYPE_CHECKING:
 _Made = TypeVar("_Made")
 _PATIENCE = 60.0  # seconds that a writer waits for those before it
 _TRIES = 20
+_NAME = re.compile("[a-z0-9_]+")
 _STORAGE = "v1.0.0"  # of new DuckDB files: DuckDB 2 reads and writes them, and so does every 1.x
 _SHORT_PATIENCE = 3.0  # for a DuckDB file, which another process may keep open for good
 
@@ -61,8 +72,9 @@ class Session:
         if self.kind == "sqlite":
             sql = "SELECT name FROM sqlite_master WHERE type = 'table'"
         else:
-            sql = "SELECT table_name FROM information_schema.tables WHERE table_schema = current_schema()"
-        return {name for (name,) in self.rows(sql) if name.startswith(prefix)}
+            sql = f"{TABLES} AND table_type = 'BASE TABLE'"
+        # Names become SQL, so whoever made the catalog may not choose just any.
+        return {name for (name,) in self.rows(sql) if name.startswith(prefix) and _NAME.fullmatch(name)}
 
     def _spelled(self, sql: str) -> str:
         return sql.replace("%", "%%").replace("?", "%s") if self.kind == "postgres" else sql
@@ -163,7 +175,9 @@ class SqliteCatalog(_FileCatalog):
             raise self._missing()
         connection = sqlite3.connect(path, timeout=_PATIENCE, isolation_level=None)
         try:
+            connection.execute("PRAGMA trusted_schema = OFF")
             connection.execute(begin)
+            refuse_views(Session(connection, "sqlite"), self.address)
             yield connection
             connection.execute("COMMIT")
         except sqlite3.Error as error:
@@ -223,14 +237,22 @@ class DuckdbCatalog(_FileCatalog):
 
     @contextmanager
     def _opened(self, *, read_only: bool, make: bool = False) -> Iterator[Any]:
+        import duckdb
+
         if not make and not Path(self.address.target).exists():
             raise self._missing()
         connection = self._connected(read_only=read_only)
         try:
-            connection.execute("SET TimeZone = 'UTC'")
             connection.execute("BEGIN")
+            refuse_views(Session(connection, "duckdb"), self.address)
             yield connection
             connection.execute("COMMIT")
+        except duckdb.PermissionException as error:
+            raise UnsafeReferenceError(
+                f"{self.address}: the catalog's own SQL tried to reach outside of it ({str(error).splitlines()[0]}).",
+                path=self.address.target,
+                hint="No DuckLake has such SQL; do not use this catalog unless you know why it does.",
+            ) from error
         finally:
             connection.close()
 
@@ -241,7 +263,7 @@ class DuckdbCatalog(_FileCatalog):
         config: dict[str, Any] = {} if Path(path).exists() else {"storage_compatibility_version": _STORAGE}
         while True:
             try:
-                return duckdb.connect(path, read_only=read_only, config=config)
+                return sandbox.connect(path, read_only=read_only, utc=True, **config)
             except duckdb.Error as error:
                 text = str(error)
                 if not read_only and not os.access(path if Path(path).exists() else Path(path).parent, os.W_OK):
@@ -313,6 +335,7 @@ class PostgresCatalog(_Catalog):
                     connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted}")
                 connection.execute(f"SET search_path = {quoted}")
             connection.execute(f"BEGIN TRANSACTION {mode}")
+            refuse_views(Session(connection, "postgres"), self.address)
             yield connection
             self._commit(connection, psycopg)
         except psycopg.Error as error:

@@ -12,11 +12,11 @@ import pyarrow as pa
 
 from seqlake.errors import SchemaMismatchError, VersionNotFoundError
 from seqlake.files.credentials import Storage
-from seqlake.files.stores import open_store
+from seqlake.files.stores import open_store, own
 from seqlake.shards.memory import ArrowShard
 from seqlake.tables._lakes import types as lake_types
 from seqlake.tables._lakes.engine import Expired, LakeFile, LakeState, RivalError
-from seqlake.tables.ducklake import evolving, expiring, history, reading, restoring, texts, types, writing
+from seqlake.tables.ducklake import evolving, expiring, history, places, reading, restoring, texts, types, writing
 from seqlake.tables.ducklake.bounds import Bounds
 from seqlake.tables.ducklake.catalogs import catalog, retried
 from seqlake.tables.ducklake.creating import here
@@ -67,10 +67,13 @@ class DuckLakeEngine:
 
         Raises:
             DatasetNotFoundError: There is none.
+            UnsafeReferenceError: Its data lie elsewhere on this machine, and only the catalog says so.
         """
         with catalog(address).reading() as session:
             place = reading.find(session, address)
-        return cls(address, address.data_path or here(place.data_path, address), storage=storage)
+        root = address.data_path or here(place.data_path, address)
+        places.refuse_elsewhere(address, root, storage=storage)
+        return cls(address, root, storage=storage)
 
     @property
     def named_by(self) -> str | None:
@@ -189,31 +192,43 @@ class DuckLakeEngine:
         return made
 
     def expire(self, limit: datetime, /, *, dry_run: bool) -> Expired:
-        """Forget versions that were replaced before `limit`, and remove the data files that only they named."""
+        """Forget versions that were replaced before `limit`, and remove the data files that only they named.
+
+        Raises:
+            UnsafeReferenceError: The catalog alone says where the data lie, and it is not beside it.
+        """
+        places.refuse_unnamed(self.address, self._root, storage=self._storage)
+        store = open_store(self._root, storage=self._storage)
+        there = {path for path, _ in own(store, self.data_path("", {}).rstrip("/"))}
+
+        def planned(session: Session, place: Place) -> tuple[expiring.Doomed, list[str], list[LakeFile]]:
+            gone = expiring.doomed(session, place, limit)
+            paths = expiring.removable(session, place, gone, limit)
+            return gone, paths, expiring.retained(session, place, but=gone)
+
         if dry_run:
             with self._reading() as (session, place):
-                gone = expiring.doomed(session, place, limit)
-                paths = sorted({path for _, path in (*gone.files, *gone.deletes)})
-                return Expired(removed=paths, retained=expiring.retained(session, place))
+                _, paths, kept = planned(session, place)
+                return Expired(removed=[path for path in paths if path in there], retained=kept)
         lake = catalog(self.address)
 
         def forgotten() -> tuple[list[str], list[LakeFile]]:
             with lake.writing() as session:
                 place = self._place(session)
-                gone = expiring.doomed(session, place, limit)
-                paths = expiring.forget(session, place, gone, datetime.now(UTC))
-                paths += [path for path in expiring.scheduled(session, place, limit) if path not in paths]
-                return paths, expiring.retained(session, place)
+                gone, paths, kept = planned(session, place)
+                expiring.forget(session, place, gone, datetime.now(UTC))
+                return paths, kept
 
         paths, kept = retried(forgotten)
-        open_store(self._root, storage=self._storage).delete(paths)
+        removed = [path for path in paths if path in there]
+        store.delete(removed)
 
         def unscheduled() -> None:
             with lake.writing() as session:
                 expiring.unschedule(session, paths)
 
         retried(unscheduled)
-        return Expired(removed=paths, retained=kept)
+        return Expired(removed=removed, retained=kept)
 
     def drop(self) -> None:
         """Drop the table, as `DROP TABLE` does: what older snapshots show of it stays until they expire."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from seqlake.tables._lakes.engine import LakeFile
+from seqlake.tables._lakes.paths import is_outside
 from seqlake.tables.ducklake import reading
 from seqlake.tables.ducklake.catalogs import moment, text_of
 from seqlake.tables.standalone.names import OURS
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from seqlake.tables.ducklake.reading import Place
 
 _BATCH = 500
+_OURS = re.compile(r"part-[0-9a-f]{32}-[0-9a-z]{1,16}(?:-delete)?\.parquet")
 _PATH = re.compile(rf"{OURS}/files/[^'\",\]}}]+")
 
 
@@ -38,11 +40,13 @@ class Doomed:
         snapshots: Their numbers.
         files: (number, path) of data files.
         deletes: (number, path) of files of deletes.
+        left: The numbers of the lake's snapshots that stay, ascending.
     """
 
     snapshots: Sequence[int]
     files: Sequence[tuple[int, str]]
     deletes: Sequence[tuple[int, str]]
+    left: Sequence[int]
 
 
 def doomed(session: Session, place: Place, limit: datetime, /) -> Doomed:
@@ -60,7 +64,7 @@ def doomed(session: Session, place: Place, limit: datetime, /) -> Doomed:
     left = sorted({number for number, _, _ in told} - set(gone))
     files = _unseen(session, place, "ducklake_data_file", "data_file_id", left)
     deletes = _unseen(session, place, "ducklake_delete_file", "delete_file_id", left)
-    return Doomed(snapshots=gone, files=files, deletes=deletes)
+    return Doomed(snapshots=gone, files=files, deletes=deletes, left=left)
 
 
 def _alone(place: Place, changes: str, number: int) -> bool:
@@ -90,13 +94,25 @@ def _sees(left: Sequence[int], begin: int, end: int) -> bool:
     return at < len(left) and left[at] < end
 
 
-def forget(session: Session, place: Place, gone: Doomed, now: datetime, /) -> list[str]:
+def removable(session: Session, place: Place, gone: Doomed, limit: datetime, /) -> list[str]:
+    """The files below the data path that nothing names any more once all of it is forgotten, and that we remove.
+
+    They have names of our own: a catalog can name any file, and whoever wrote it may have had yours in mind. What
+    DuckDB wrote stays scheduled, for DuckDB to remove.
+    """
+    named = {file.path for file in retained(session, place, but=gone)} | _delete_paths(session, place, gone)
+    paths = {path for _, path in (*gone.files, *gone.deletes)} | set(scheduled(session, place, limit))
+    return sorted(path for path in paths - named if _OURS.fullmatch(path.rpartition("/")[2]) and not is_outside(path))
+
+
+def forget(session: Session, place: Place, gone: Doomed, now: datetime, /) -> None:
     """Take all of it out of the catalog.
 
-    Returns:
-        The paths of files below the data path that nothing names any more; they are scheduled for removal, as
-        DuckLake's own expiry does it, so that a crash loses none of them.
+    Files below the data path that nothing names any more are scheduled for removal, as DuckLake's own expiry does it,
+    so that a crash loses none of them.
     """
+    named = {file.path for file in retained(session, place, but=gone)} | _delete_paths(session, place, gone)
+    paths = {path for _, path in (*gone.files, *gone.deletes)} - named
     _delete(session, "ducklake_snapshot", "snapshot_id", gone.snapshots)
     _delete(session, "ducklake_snapshot_changes", "snapshot_id", gone.snapshots)
     numbers = [number for number, _ in gone.files]
@@ -112,16 +128,12 @@ def forget(session: Session, place: Place, gone: Doomed, now: datetime, /) -> li
     _delete(session, "ducklake_delete_file", "delete_file_id", deletes)
     if f"ducklake_inlined_delete_{place.id}" in session.tables("ducklake_inlined_delete_"):
         _delete(session, f"ducklake_inlined_delete_{place.id}", "file_id", numbers)
-    left = [number for (number,) in session.rows("SELECT snapshot_id FROM ducklake_snapshot ORDER BY snapshot_id")]
     for name, _ in reading.inlined_tables(session, place):
-        _forget_rows(session, name, left)
-    named = {file.path for file in retained(session, place)} | _delete_paths(session, place)
-    paths = [path for _, path in (*gone.files, *gone.deletes) if path not in named and _ours(path)]
+        _forget_rows(session, name, gone.left)
     session.insert(
         "ducklake_files_scheduled_for_deletion",
-        [(number, path, True, text_of(now)) for number, path in enumerate(paths)],
+        [(n, path, True, text_of(now)) for n, path in enumerate(sorted(paths)) if not is_outside(path)],
     )
-    return paths
 
 
 def unschedule(session: Session, paths: Sequence[str], /) -> None:
@@ -138,52 +150,69 @@ def scheduled(session: Session, place: Place, limit: datetime, /) -> list[str]:
     return [path for path, relative, when in found if relative and path.startswith(folder) and moment(when) < limit]
 
 
-def retained(session: Session, place: Place, /) -> list[LakeFile]:
+def retained(session: Session, place: Place, /, *, but: Doomed) -> list[LakeFile]:
     """Every data file of every table of the lake that a snapshot names: what is ours beside them serves all tables.
 
     Rows that lie in the catalog are among them, as the texts that they hold.
+
+    Args:
+        session: A transaction.
+        place: The table.
+        but: What is about to be forgotten, or was.
     """
-    files = [LakeFile(path=path, rows=rows, nbytes=nbytes) for path, rows, nbytes in _all_files(session, place)]
-    texts = sorted(_inlined_texts(session))
+    numbers = {number for number, _ in but.files}
+    files = [
+        LakeFile(path=path, rows=rows, nbytes=nbytes)
+        for number, path, rows, nbytes in _all_files(session, place)
+        if number not in numbers
+    ]
+    texts = sorted(_inlined_texts(session, place, but))
     if texts:
         held = pa.table({"text": pa.array(texts, pa.string())})
         files.append(LakeFile(path="ducklake_inlined_data", rows=len(texts), nbytes=held.nbytes, held=held))
     return files
 
 
-def _inlined_texts(session: Session) -> set[str]:
+def _inlined_texts(session: Session, place: Place, but: Doomed) -> set[str]:
     """Paths of ours in rows of any table that lie in the catalog, at any depth."""
     found: set[str] = set()
+    mine = {name for name, _ in reading.inlined_tables(session, place)}
     for name in session.tables("ducklake_inlined_data_"):
         if name != "ducklake_inlined_data_tables":
-            for row in session.rows(f"SELECT * FROM {name}"):
-                for cell in row:
+            # All tables of this kind begin with a row's number and the snapshots that begin and end it.
+            for begin, end, *cells in session.rows(f"SELECT begin_snapshot, end_snapshot, * FROM {name}"):
+                if name in mine and end is not None and not _sees(but.left, begin, end):
+                    continue
+                for cell in cells:
                     text = bytes(cell).decode("utf-8", "replace") if isinstance(cell, bytes | memoryview) else str(cell)
                     found.update(_PATH.findall(text))
     return found
 
 
-def _all_files(session: Session, place: Place) -> list[tuple[str, int, int]]:
+def _all_files(session: Session, place: Place) -> list[tuple[int, str, int, int]]:
     found = []
-    for path, relative, rows, nbytes, table, table_relative, schema, schema_relative in session.rows(
-        "SELECT d.path, d.path_is_relative, d.record_count, d.file_size_bytes, t.path, t.path_is_relative, s.path, "
-        "s.path_is_relative FROM ducklake_data_file d JOIN (SELECT DISTINCT table_id, schema_id, path, "
-        "path_is_relative FROM ducklake_table) t ON t.table_id = d.table_id "
-        "JOIN ducklake_schema s ON s.schema_id = t.schema_id"
+    for number, path, relative, rows, nbytes, table, table_relative, schema, schema_relative in session.rows(
+        "SELECT d.data_file_id, d.path, d.path_is_relative, d.record_count, d.file_size_bytes, t.path, "
+        "t.path_is_relative, s.path, s.path_is_relative FROM ducklake_data_file d "
+        "JOIN (SELECT DISTINCT table_id, schema_id, path, path_is_relative FROM ducklake_table) t "
+        "ON t.table_id = d.table_id JOIN ducklake_schema s ON s.schema_id = t.schema_id"
     ):
         above = (place.data_path if schema_relative else "") + schema
         folder = (above if table_relative else "") + table
         whole = (folder if relative else "") + path
-        found.append((whole.removeprefix(place.data_path), rows, nbytes))
+        found.append((number, whole.removeprefix(place.data_path), rows, nbytes))
     return found
 
 
-def _delete_paths(session: Session, place: Place) -> set[str]:
+def _delete_paths(session: Session, place: Place, but: Doomed) -> set[str]:
+    numbers, files = {number for number, _ in but.deletes}, {number for number, _ in but.files}
     return {
         place.resolved(path, relative=bool(relative))
-        for path, relative in session.rows(
-            "SELECT path, path_is_relative FROM ducklake_delete_file WHERE table_id = ?", place.id
+        for number, file, path, relative in session.rows(
+            "SELECT delete_file_id, data_file_id, path, path_is_relative FROM ducklake_delete_file WHERE table_id = ?",
+            place.id,
         )
+        if number not in numbers and file not in files
     }
 
 
@@ -198,8 +227,3 @@ def _delete(session: Session, table: str, key: str, values: Sequence[object]) ->
     for start in range(0, len(values), _BATCH):
         part = values[start : start + _BATCH]
         session.run(f"DELETE FROM {table} WHERE {key} IN ({', '.join('?' * len(part))})", *part)
-
-
-def _ours(path: str) -> bool:
-    """Whether it lies below the data path: what lies elsewhere is somebody else's."""
-    return "://" not in path and not path.startswith("/")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from seqlake.errors import SchemaMismatchError
+from seqlake.files import sandbox
 from seqlake.tables.ducklake.types import refuse_moved
 
 if TYPE_CHECKING:
@@ -54,9 +55,8 @@ def _cast(cells: Sequence[Sequence[object]], old: Sequence[Field], new: Sequence
     casts = [_expression(name, a, b) for name, a, b in zip(names, old, new, strict=True)]
     if not casts:
         return []
-    connection = duckdb.connect(":memory:")
+    connection = sandbox.connect(utc=True)
     try:
-        connection.execute("SET TimeZone = 'UTC'")
         connection.register("held", pa.Table.from_arrays(texts, names=names))
         found = connection.sql(f"SELECT {', '.join(casts)} FROM held").to_arrow_table()
     except duckdb.Error as error:
@@ -67,6 +67,7 @@ def _cast(cells: Sequence[Sequence[object]], old: Sequence[Field], new: Sequence
 
 
 def _expression(name: str, old: Field, new: Field) -> str:
+    _ = old.arrow, new.arrow  # refuses what is no type: the catalog's words become SQL here
     if old.type in {"blob", "uuid"}:
         return f"unhex({name})"
     typed = f"CAST({name} AS {old.sql})"

@@ -16,6 +16,7 @@ from seqlake.tables._lakes.engine import LakeState
 from seqlake.tables._lakes.table import refuse_to_write
 from seqlake.tables.iceberg import committing, datafiles, expiring, history, schemas
 from seqlake.tables.iceberg.addresses import file_options, place_of
+from seqlake.tables.iceberg.fenced import FencedIO, refuse_elsewhere
 from seqlake.tables.iceberg.listing import Manifests, below, live_files, reachable
 from seqlake.tables.iceberg.offsets import PuffinSidecar
 
@@ -84,6 +85,7 @@ class IcebergEngine:
 
         Raises:
             DatasetNotFoundError: The catalog has no such table.
+            UnsafeReferenceError: It lies away from a catalog in a local file, and `allow_outside` was not given.
         """
         from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
@@ -100,6 +102,10 @@ class IcebergEngine:
                 hint="Create it with sl.create(address, schema).",
             ) from None
         table: Table = self._table
+        if not self.address.storage.allows("allow_outside"):
+            root = place_of(table.location())
+            refuse_elsewhere(self.address, root)
+            table.io = FencedIO(table.io, root)  # type: ignore[assignment]  # what is asked of one
         return table
 
     @property

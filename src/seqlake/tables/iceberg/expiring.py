@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from seqlake.files.locations import is_local, join
+from seqlake.files.stores import own
 from seqlake.tables._lakes import paths
 from seqlake.tables._lakes.engine import Expired, LakeFile, RivalError
 from seqlake.tables.iceberg import offsets
@@ -43,7 +44,7 @@ def expire(engine: IcebergEngine, limit: datetime, /, *, dry_run: bool) -> Expir
     indexes = _indexes(engine, table.metadata, keep)
     superfluous = (before | _orphans(engine, table)) - reachable(table.io, left) - indexes
     location = table.metadata.location
-    removed = sorted(path for one in superfluous if not paths.is_outside(path := below(location, one)))
+    removed = paths.removable(engine.store, [below(location, one) for one in superfluous])
     if not dry_run:
         for path in removed:
             with suppress(FileNotFoundError):
@@ -99,7 +100,7 @@ def _orphans(engine: IcebergEngine, table: Table) -> set[str]:
     youngest = datetime.now(UTC) - _UNDER_WAY
     named = {one.statistics_path for one in table.metadata.statistics}
     found = set()
-    for path, _ in engine.store.list(folder):
+    for path, _ in own(engine.store, folder):
         transaction = path.rpartition("/")[2].partition("-")[0]
         if path.endswith(offsets.SUFFIX) and _born(transaction) < youngest:
             found.add(_located(table.metadata.location, path))

@@ -12,7 +12,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import CorruptFileError, DamagedTableError
-from seqlake.files.stores import open_blob, read_all
+from seqlake.files.stores import read_all
 from seqlake.tables._lakes import paths
 from seqlake.tables._lakes.sidecar import Sidecar
 from seqlake.tables.iceberg import puffin
@@ -111,8 +111,7 @@ class PuffinSidecar(Sidecar):
         place = below(self._engine.metadata().location, path)
         try:
             if paths.is_outside(place):
-                engine = self._engine
-                data: bytes | None = read_all(open_blob(place, storage=engine.storage, named_by=engine.root))
+                data: bytes | None = read_all(paths.blob_at(self._store, place, storage=self._engine.storage))
             else:
                 data = read(self._store, place)
             return [] if data is None else puffin.decode(data, path=path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from seqlake.files.allowed import ANYWHERE
 from seqlake.files.locations import is_local
 from seqlake.files.stores import open_store
 from seqlake.tables.standalone.log import Log
@@ -32,7 +33,7 @@ def matches(location: object, /) -> bool:
     text = os.fspath(location)
     if not isinstance(text, str):
         return False
-    return Log(open_store(text)).is_there() if is_local(text) else True
+    return Log(open_store(text, storage=ANYWHERE)).is_there() if is_local(text) else True
 
 
 def open(  # noqa: A001 - the name that every table offers

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from seqlake.errors import SeqlakeError, VersionNotFoundError
+from seqlake.files.stores import own, refuse_links
 from seqlake.tables.standalone import markers, names
 from seqlake.tables.standalone.changes import writer_name
 from seqlake.tables.standalone.committing import all_or_nothing, commit_version
-from seqlake.tables.standalone.log import names_in
 from seqlake.tables.standalone.lookup import ShardIndex
-from seqlake.tables.standalone.publishing import move, recover, remove
+from seqlake.tables.standalone.publishing import move, own_names, recover, remove
 from seqlake.tables.standalone.records import Record
 from seqlake.tables.standalone.shards import bare_shard, own_texts
 from seqlake.tables.standalone.transactions import begin, end
@@ -106,9 +106,10 @@ class _Listing:
 
     @classmethod
     def of(cls, store: Store) -> _Listing:
+        refuse_links(store, names.FOLDERS)
         folders = (names.DATA, names.RETIRED, names.STAGED, names.INDEX, names.SIDE, names.MEDIA)
-        found: dict[str, Sequence[str]] = {folder: names_in(store, folder) for folder in folders}
-        found[names.FILES] = [path for path, _ in store.list(names.FILES)]
+        found: dict[str, Sequence[str]] = {folder: own_names(store, folder) for folder in folders}
+        found[names.FILES] = [path for path, _ in own(store, names.FILES)]
         return cls(found=found)
 
     def __getitem__(self, folder: str) -> Sequence[str]:
@@ -209,7 +210,7 @@ def copied_files(log: Log, /) -> Iterator[tuple[str, int, Need]]:
     removes it. A `stranger` has a name that is not ours, and is never touched.
     """
     # Lists first, then markers, then the log: as a sweep does, and for its reasons.
-    listed = list(log.store.list(names.FILES))
+    listed = list(own(log.store, names.FILES))
     alive = {marker.transaction for marker in markers.read_all(log.store)}
     needed = _named(log, _Retained.of(log))
     for path, size in listed:

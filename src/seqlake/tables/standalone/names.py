@@ -24,6 +24,8 @@ INDEX = f"{OURS}/index"
 CHECKPOINTS = f"{OURS}/checkpoints"
 LAST = f"{CHECKPOINTS}/last"
 SUFFIX = ".parquet"
+FOLDERS = (DATA, FILES, VERSIONS, STAGED, RETIRED, SIDE, MEDIA, DERIVED, INDEX, CHECKPOINTS)
+"""What a writer puts, moves and removes names in."""
 NOBODY = "0" * 32
 """Stands for a transaction where there is none: the shards of a plain folder, whose names are paths."""
 

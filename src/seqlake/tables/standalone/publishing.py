@@ -7,8 +7,9 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import PublishPendingWarning
+from seqlake.files.stores import own
 from seqlake.tables.standalone import checkpoints, indexes, markers, names
-from seqlake.tables.standalone.log import Log, names_in, read, touched
+from seqlake.tables.standalone.log import Log, read, touched
 from seqlake.tables.standalone.state import fingerprint
 
 if TYPE_CHECKING:
@@ -91,15 +92,25 @@ def remove(store: Store, paths: Sequence[str], /) -> None:
             continue
 
 
+def own_names(store: Store, folder: str, /) -> list[str]:
+    """The names of the files that lie directly in a folder of the table's own, to move or remove them; sorted.
+
+    Raises:
+        UnsafeReferenceError: The folder is a link.
+    """
+    paths = (path.removeprefix(f"{folder}/") for path, _ in own(store, folder))
+    return [name for name in paths if "/" not in name]
+
+
 def discard(store: Store, transaction: str, /) -> None:
     """Remove all that a transaction owns, its marker last."""
     owned = [
         f"{names.STAGED}/{name}"
-        for name in names_in(store, names.STAGED)
+        for name in own_names(store, names.STAGED)
         if names.staged_owner(name) == transaction and names.marker_owner(name) is None
     ]
-    owned += [f"{names.SIDE}/{n}" for n in names_in(store, names.SIDE) if names.side_owner(n) == transaction]
-    owned += [path for path, _ in store.list(names.FILES) if names.copied_owner(path) == transaction]
+    owned += [f"{names.SIDE}/{n}" for n in own_names(store, names.SIDE) if names.side_owner(n) == transaction]
+    owned += [path for path, _ in own(store, names.FILES) if names.copied_owner(path) == transaction]
     remove(store, [*owned, names.index(transaction), names.media(transaction), names.marker(transaction)])
 
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from seqlake.shards.columns import Beside, Columns, Constant, Stored
 from seqlake.shards.files import ParquetShard
+from seqlake.spec.schema import is_list, is_text
 from seqlake.tables.standalone import names
 from seqlake.tables.standalone.blobs import PlacedBlob, SealedBlob
 from seqlake.tables.standalone.state import physical
@@ -110,22 +111,20 @@ def own_texts(shard: Shard, /) -> set[str]:
 
 
 def _holds_text(kind: pa.DataType) -> bool:
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+    if is_list(kind):
         return _holds_text(kind.value_type)
     if pa.types.is_struct(kind):
         return any(_holds_text(kind.field(at).type) for at in range(kind.num_fields))
     if pa.types.is_map(kind):
         return _holds_text(kind.key_type) or _holds_text(kind.item_type)
-    if pa.types.is_dictionary(kind):
-        return _holds_text(kind.value_type)
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+    return is_text(kind)
 
 
 def _texts(array: Any) -> Iterator[str]:
     if pa.types.is_struct(array.type):
         for at in range(array.type.num_fields):
             yield from _texts(array.field(at))
-    elif pa.types.is_list(array.type) or pa.types.is_large_list(array.type) or pa.types.is_fixed_size_list(array.type):
+    elif is_list(array.type):
         yield from _texts(array.flatten())
     elif pa.types.is_map(array.type):
         yield from _texts(array.keys)

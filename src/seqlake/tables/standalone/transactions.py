@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING
 
+from seqlake.files.stores import refuse_links
 from seqlake.protocols import Transaction, Version
 from seqlake.tables.standalone import markers, names
 from seqlake.tables.standalone.log import Log, read
@@ -27,7 +28,11 @@ def announce(store: Store, newest: int, /) -> str:
 
     Returns:
         The transaction's id.
+
+    Raises:
+        UnsafeReferenceError: A folder of the table is a link: what it leads to is not the table's to change.
     """
+    refuse_links(store, names.FOLDERS)
     transaction = names.new_transaction()
     data = markers.Marker(transaction=transaction, begin=newest - 1, time=markers.now()).encode()
     try:
