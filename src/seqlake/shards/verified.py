@@ -30,10 +30,12 @@ def verified(shard: Shard, /) -> Shard:
         return replace(shard, shard=verified(shard.shard))
     if isinstance(shard, Columns):
         beside = {
-            name: replace(source, shard=verified(source.shard)) if isinstance(source, Beside) else source
-            for name, source in shard.mapping.items()
-        }
-        return replace(shard, shard=verified(shard.shard), mapping=beside)
+            name: replace(source, shard=verified(source.shard))
+            for name, source in (shard.mapping.items() if isinstance(shard.mapping, dict) else ())
+            if isinstance(source, Beside)
+        }  # a mapping of another kind, as Iceberg's, finds columns in the file itself, and stays what it is
+        mapping = {**shard.mapping, **beside} if beside else shard.mapping
+        return replace(shard, shard=verified(shard.shard), mapping=mapping)
     if not isinstance(shard, ParquetShard) or shard.verify:
         return shard
     return ParquetShard(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -110,7 +112,7 @@ def theirs_update(dataset):
     return Update()
 
 
-def test_files_without_ids_are_read_by_the_names_they_had(dataset, theirs, cells, tmp_path):
+def test_files_without_ids_are_read_by_the_names_they_had(dataset, theirs, cells):
     """`add_files` of Parquet that any writer made; then its columns are renamed, dropped and their names used again."""
     plain = pa.schema(
         [
@@ -120,7 +122,7 @@ def test_files_without_ids_are_read_by_the_names_they_had(dataset, theirs, cells
             ("action", pa.list_(pa.list_(pa.float32()))),
         ]
     )
-    path = tmp_path / "theirs.parquet"
+    path = Path(dataset.root, "theirs.parquet")
     row = {"sequence_id": "foreign", "task": "wave", "reward": 3.0, "action": [[1.0, 2.0]]}
     pq.write_table(pa.Table.from_pylist([row], plain), path)
     theirs().add_files([str(path)])

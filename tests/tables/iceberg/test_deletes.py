@@ -97,14 +97,14 @@ def files(table):
 
 
 @pytest.mark.parametrize("kind", ["positions", "vector"])
-def test_deleted_rows_are_gone_and_the_rest_stays_flat(kind, dataset, theirs, cells, tmp_path):
+def test_deleted_rows_are_gone_and_the_rest_stays_flat(kind, dataset, theirs, cells):
     before, pinned = cells(dataset), sl.open(dataset.location)
     first, second = files(theirs())[6], files(theirs())[4]
     if kind == "positions":
-        position_deletes(theirs(), {first: [1, 4], second: [0]}, tmp_path)
+        position_deletes(theirs(), {first: [1, 4], second: [0]}, Path(dataset.root))
     else:
-        deletion_vector(theirs(), first, [1, 4], tmp_path)
-        deletion_vector(theirs(), second, [0], tmp_path)
+        deletion_vector(theirs(), first, [1, 4], Path(dataset.root))
+        deletion_vector(theirs(), second, [0], Path(dataset.root))
     dataset.refresh()
     left = {name: row for name, row in before.items() if name not in {"ep_001", "ep_004", "ep_006"}}
     assert cells(dataset) == left == cells(theirs().scan().to_arrow())
@@ -118,8 +118,8 @@ def test_deleted_rows_are_gone_and_the_rest_stays_flat(kind, dataset, theirs, ce
     assert "ep_001" not in dataset
 
 
-def test_a_deleted_id_may_come_back_and_a_shard_with_deletes_is_rewritten(dataset, theirs, cells, tmp_path, make_rows):
-    position_deletes(theirs(), {files(theirs())[6]: [1, 4]}, tmp_path)
+def test_a_deleted_id_may_come_back_and_a_shard_with_deletes_is_rewritten(dataset, theirs, cells, make_rows):
+    position_deletes(theirs(), {files(theirs())[6]: [1, 4]}, Path(dataset.root))
     dataset.append(make_rows(1, 2))
     dataset.update([{"sequence_id": "ep_000", "task": "new"}])
     expected = {row["sequence_id"]: row for row in make_rows(0, 10) if row["sequence_id"] != "ep_004"}
@@ -127,8 +127,8 @@ def test_a_deleted_id_may_come_back_and_a_shard_with_deletes_is_rewritten(datase
     assert cells(dataset) == expected == cells(theirs().scan().to_arrow())
 
 
-def test_a_rollback_brings_deletes_back(dataset, theirs, cells, tmp_path):
-    position_deletes(theirs(), {files(theirs())[6]: [0]}, tmp_path)
+def test_a_rollback_brings_deletes_back(dataset, theirs, cells):
+    position_deletes(theirs(), {files(theirs())[6]: [0]}, Path(dataset.root))
     dataset.refresh()
     there = cells(dataset)
     deleted = dataset.version
@@ -149,7 +149,7 @@ def test_equality_deletes_are_refused_with_the_reason(dataset, theirs, address):
 
 def test_a_table_of_version_3_is_read_and_not_written(dataset, theirs, cells, tmp_path):
     """pyiceberg cannot write it, so neither can we; it says so before anything is staged."""
-    deletion_vector(theirs(), files(theirs())[6], [0, 5], tmp_path)
+    deletion_vector(theirs(), files(theirs())[6], [0, 5], Path(dataset.root))
     table = theirs()
     document = json.loads(Path(table.metadata_location.removeprefix("file://")).read_text())
     document |= {"format-version": 3, "next-row-id": 10}
@@ -182,10 +182,10 @@ def test_what_pyiceberg_deletes_overwrites_and_upserts_is_read(dataset, theirs, 
     assert np.array_equal(dataset["ep_008"]["action"], expected["ep_008"]["action"])
 
 
-def test_files_of_deletes_are_no_shards_to_a_collection(dataset, theirs, tmp_path):
+def test_files_of_deletes_are_no_shards_to_a_collection(dataset, theirs):
     table = theirs()
     (path,) = [task.file.file_path for task in table.scan().plan_files() if task.file.record_count == 4]
-    position_deletes(table, {path: [0, 2]}, tmp_path)
+    position_deletes(table, {path: [0, 2]}, Path(dataset.root))
     engine = sl.open(dataset.location).table.engine
     kept = engine.expire(datetime.now(UTC) - timedelta(days=1), dry_run=True).retained
     assert sorted(file.rows for file in kept) == [4, 6]
