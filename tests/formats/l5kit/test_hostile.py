@@ -358,6 +358,7 @@ def test_track_ids_above_63_bits(zarr, tmp_path):
     [
         {"dtype": "|O"}, {"dtype": "O,i4"}, {"dtype": []}, {"dtype": [["a"]]}, {"dtype": [["a", "<f4", 3]]},
         {"dtype": [["a", "<f4"], ["a", "<f4"]]}, {"dtype": [["a", "<f4", [10**9]]]}, {"dtype": {"a": 1}},
+        {"dtype": [["a:b", "<f4"]]}, {"dtype": [["\ud800", "<f4"]]},
         {"dtype": None}, {"shape": [-1]}, {"shape": [1.5]}, {"shape": [10**40]}, {"shape": []}, {"shape": {}},
         {"chunks": [True]}, {"chunks": "1"}, {"chunks": [2**61]}, {"compressor": []}, {"compressor": {"id": []}},
         {"compressor": "blosc"}, {"fill_value": "!!"}, {"fill_value": "AAAA"}, {"fill_value": {}},
@@ -384,3 +385,32 @@ def test_attributes_that_make_no_sense(drive, tmp_path, text):
     (folder / ".zattrs").write_bytes(text)
     with pytest.raises(InvalidMetadataError):
         assert open_store(str(folder)).format_version
+
+
+MISSING = {
+    ("scenes", "frame_index_interval"): ("scan", "scene", "sample", "select"),
+    ("frames", "agent_index_interval"): ("scan", "sample", "select"),
+    ("frames", "timestamp"): ("sample",),
+    ("agents", "track_id"): ("tracks", "select"),
+}
+
+
+@pytest.mark.parametrize(("array", "field"), MISSING)
+def test_fields_that_are_missing_are_named(zarr, tmp_path, array, field):
+    arrays = zarr.drives(scenes=1, frames=12, agents=4)
+    rows = arrays[array]
+    names = [name if name != field else f"old_{name}" for name in rows.dtype.names]
+    arrays[array] = rows.view([(name, *kind[1:]) for name, kind in zip(names, rows.dtype.descr, strict=True)])
+    folder = str(zarr.write(tmp_path / "s.zarr", arrays, codec=None))
+    store = open_store(folder)
+    ways = {
+        "scan": lambda: sl.scan(folder),
+        "tracks": lambda: sl.scan(folder, view="tracks"),
+        "scene": lambda: store.get_scene_dataset(0),
+        "sample": lambda: l5.EgoDataset(dataset=store)[0],
+        "select": lambda: l5.select_agents(store),
+    }
+    for way in MISSING[array, field]:
+        with pytest.raises(InvalidMetadataError, match=f"{array} has no field '{field}'"):
+            ways[way]()
+    assert "frames per scene" in str(store)

@@ -164,8 +164,9 @@ def _dtype(described: Any) -> np.dtype[Any]:
 
 def _field(one: Any) -> tuple[Any, ...]:
     name, kind, *shape = one
-    if not isinstance(name, str) or len(shape) > 1:
+    if not isinstance(name, str) or ":" in name or len(shape) > 1:  # numpy hands no colon to a codec
         raise ValueError(f"a field is a name, a dtype and perhaps a shape, found {one!r}")
+    name.encode()  # half of a surrogate pair is a ValueError here and not in a codec
     sizes = tuple(shape[0]) if shape else ()
     if not all(type(size) is int and 0 < size < _ROW_BYTES for size in sizes):
         raise ValueError(f"the field {name!r} has the shape {shape[0]!r}")

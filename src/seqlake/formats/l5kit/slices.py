@@ -172,7 +172,7 @@ def described(store: Store | SceneData, /) -> str:
     """Counts, hours and rates of a store, in lines for people."""
     frames = len(store.frames)
     rate = _USUAL_RATE
-    if frames > 1:
+    if frames > 1 and "timestamp" in (store.frames.dtype.names or ()):
         times = np.diff(store.frames[:_SHOWN_FRAMES]["timestamp"])
         with np.errstate(divide="ignore"):
             rate = float(np.mean(1e9 / times))
