@@ -244,18 +244,19 @@ def _run(
     if not work.begun:
         target.check()
     work.begin(identity)
-    sink, state = target.begin(work.state())
-    work.keep_state(state)
+    sink = state = None
     try:
+        sink, state = target.begin(work.state())
+        work.keep_state(state)
         _write_parts(planned, sink, work, workers=workers, progress=progress)
+        receipts = work.receipts()
     except BaseException as error:
-        if not keep:
+        if not keep and sink is not None:
             _undo(sink, target, state)
-        elif isinstance(error, SeqlakeError):
+        elif keep and sink is not None and isinstance(error, SeqlakeError):
             kept = f"Finished parts are kept in {work.folder}: the same call goes on from there."
             error.hint = f"{error.hint} {kept}" if error.hint else kept
         raise
-    receipts = work.receipts()
     try:
         sink.commit([receipts[task.part] for task in planned.tasks])
     except CommitUnknownError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -82,18 +83,19 @@ class TableTarget:
         """See `Target`; the state is the table's transaction, and whether the table was made for it."""
         from seqlake.dataset.opening import create
         from seqlake.dataset.opening import open as open_dataset
+        from seqlake.dataset.withdrawing import nothing_left
+
+        if state is not None:
+            return self._sink(open_dataset(self.location, storage=self.storage), state), state
+        made = not self._is_there()
+        with nothing_left(self.location, storage=self.storage) if made else nullcontext():
+            dataset = create(self.location, self.schema, storage=self.storage, exist_ok=True)
+            state = {"transaction": dataset.table.begin(), "made": made}
+            return self._sink(dataset, state), state
+
+    def _sink(self, dataset: Dataset, state: Mapping[str, Any]) -> Sink:
         from seqlake.dataset.sink import TableSink
 
-        if state is None:
-            made = not self._is_there()
-            dataset = create(self.location, self.schema, storage=self.storage, exist_ok=True)
-            try:
-                state = {"transaction": dataset.table.begin(), "made": made}
-            except BaseException:
-                self.undo({"made": made})
-                raise
-        else:
-            dataset = open_dataset(self.location, storage=self.storage)
         sink = TableSink(
             table=dataset.table,
             schema=self.schema,
@@ -103,7 +105,7 @@ class TableTarget:
             storage=self.source_storage,
             pictures=self.pictures,
         )
-        return cast("Sink", sink), state
+        return cast("Sink", sink)
 
     def undo(self, state: Any, /) -> None:
         """See `Target`; a dataset that was there before, or has rows by now, is left alone."""

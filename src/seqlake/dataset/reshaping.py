@@ -12,6 +12,7 @@ from seqlake.dataset import conforming, opening, progress, streaming
 from seqlake.dataset.references import Carrier, FilesMode
 from seqlake.dataset.selection import Selection
 from seqlake.dataset.staging import SHARD_BYTES, ShardShape, Staging
+from seqlake.dataset.withdrawing import nothing_left
 from seqlake.errors import CommitUnknownError, SchemaMismatchError, ValidationError
 from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import absolute, is_local, local_path
@@ -222,8 +223,9 @@ def whole(
             hint="Select the id column too.",
         )
     opening.refuse_occupied(out, storage=storage)
-    dataset = opening.create(out, schema, storage=storage)
-    staging = Staging(dataset.table, schema, shape=shape)
+    with nothing_left(out, storage=storage):
+        dataset = opening.create(out, schema, storage=storage)
+        staging = Staging(dataset.table, schema, shape=shape)
     try:
         yield dataset, staging
         if staging.written or staging.begun:

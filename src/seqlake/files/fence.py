@@ -70,8 +70,8 @@ def parent_of(path: Path, /) -> Iterator[tuple[str, int | None]]:
                     _refuse_links(top, folders[: number + 1])
                 error.filename = os.path.join(top, *folders[: number + 1])  # noqa: PTH118 - a string
                 raise
-            os.close(fd)
-            fd = below
+            fd, above = below, fd  # before it is closed: a number that is closed twice may be another file's by then
+            os.close(above)
         yield name, fd
     except OSError as error:
         if error.filename == name:  # the system was told no more than that
