@@ -229,6 +229,18 @@ def test_links_out_of_the_dataset_are_not_followed(ds: sl.Dataset, tmp_path: Pat
     assert trusting["a"]["log"].read() == b"key"
 
 
+def test_nothing_is_moved_away_through_a_folder_that_is_a_link(ds: sl.Dataset, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "a.log").write_bytes(b"key")
+    Path(ds.location, "in").symlink_to(tmp_path / "mine")
+    ds.upsert([{"sequence_id": "a", "log": "in/a.log"}])
+    trusting = sl.open(ds.location, allow_outside=True)
+    with pytest.warns(UserWarning, match="could not be removed"):
+        relocate(trusting, "in", files="move")
+    assert (tmp_path / "mine" / "a.log").read_bytes() == b"key"
+    assert trusting["a"]["log"].read() == b"key"
+
+
 def test_a_rivals_commit_takes_the_copies_back(ds: sl.Dataset, old: Path, tmp_path: Path) -> None:
     planned = plan(ds, str(old), str(tmp_path / "new"), files="move")
     sl.open(ds.location).update([{"sequence_id": "a", "n": 100}])

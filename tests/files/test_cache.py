@@ -143,3 +143,18 @@ def test_without_a_home_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert user_folder() is None
     CACHE.put(MemoryBlob(b"video"), b"x")
     assert CACHE.get(MemoryBlob(b"video")) is None
+
+
+def test_only_entries_go_and_nothing_behind_a_link(tmp_path: Path, folder: Path) -> None:
+    blob = MemoryBlob(b"video", location="s3://bucket/a.mp4")
+    CACHE.put(blob, b"made")
+    [entry] = entries(folder)
+    mine = entry.parent / "thesis.txt"
+    mine.write_bytes(b"x" * 5000)  # more than the folder's share, and nobody's entry
+    CACHE.put(blob, b"made anew")
+    assert mine.exists()
+    entry.parent.rename(tmp_path / "mine")
+    entry.parent.symlink_to(tmp_path / "mine")
+    before = {path: path.read_bytes() for path in (tmp_path / "mine").iterdir()}
+    CACHE.put(blob, b"made once more" * 100)
+    assert {path: path.read_bytes() for path in (tmp_path / "mine").iterdir()} == before

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from seqlake.errors import CacheTooSmallError
+from seqlake.errors import CacheTooSmallError, UnsafeReferenceError
 from seqlake.shards.memory import ArrowShard
 from seqlake.shards.rows import Rows
 from seqlake.spec.schema import Schema
@@ -560,3 +560,17 @@ def test_a_shard_more_is_not_a_look_at_every_other(tmp_path, monkeypatch) -> Non
     assert counts[-1] <= counts[5] <= 8
     assert 40 * 8192 < cache.nbytes() < 40 * 24_000
     cache.close()
+
+
+@pytest.mark.parametrize("name", ["shards", "users"])
+def test_a_folder_behind_a_link_is_not_the_caches_to_clean(tmp_path, name):
+    other, mine = folder.Folder(tmp_path / "other"), folder.Folder(tmp_path / "mine")
+    with other.locked(patience=1), mine.locked(patience=1):
+        left = (other.shard("0" * 32), other.users / f"1-{'0' * 16}.user", other.part("1" * 32, f"1-{'0' * 16}"))
+        for path in left:
+            path.write_bytes(b"kept")
+    (tmp_path / "mine" / name).rmdir()
+    (tmp_path / "mine" / name).symlink_to(tmp_path / "other" / name)
+    with pytest.raises(UnsafeReferenceError, match="is a link"), mine.locked(patience=1):
+        mine.inventory("2-0")
+    assert all(path.read_bytes() == b"kept" for path in left)

@@ -266,8 +266,7 @@ class _Copies:
             source, target = join(root, old), join(root, new)
             if source == target:
                 continue
-            place, _, name = target.rpartition("/")
-            store = open_store(place, storage=storage)
+            store, name = _placed(self.dataset, target)
             with on_this_machine(source, storage) as path:
                 try:
                     store.put(checked(name), path, if_absent=True, temporary=f"{name}.seqlake-copy")
@@ -281,13 +280,22 @@ class _Copies:
                             ) from error
                 else:
                     self.made.append((store, name))
-            store.sync("")
+            store.sync(name.rpartition("/")[0])
 
     def take_back(self) -> None:
         """Remove the copies again."""
         for store, name in self.made:
             store.delete([name])
         self.made = []
+
+
+def _placed(dataset: Dataset, location: str) -> tuple[AnyStore, str]:
+    """The store and the name of a file to write or remove: below the dataset's root no link on the way is followed."""
+    top = f"{dataset.root.rstrip('/')}/"
+    if location.startswith(top):
+        return open_store(dataset.root, storage=dataset.storage), location.removeprefix(top)
+    place, _, name = location.rpartition("/")
+    return open_store(place, storage=dataset.storage), name
 
 
 def _remove(dataset: Dataset, plan: Relocation) -> None:
@@ -298,9 +306,9 @@ def _remove(dataset: Dataset, plan: Relocation) -> None:
         stays = new is not None and join(dataset.root, new) == location
         if stays or old in plan.missing or is_ours(dataset.root, location):
             continue
-        place, _, name = location.rpartition("/")
+        store, name = _placed(dataset, location)
         try:
-            open_store(place, storage=dataset.storage).delete([checked(name)])
+            store.delete([checked(name)])
         except OSError as error:
             left.append(f"{location} ({error})")
     if left:

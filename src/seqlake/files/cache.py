@@ -8,17 +8,21 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import secrets
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from seqlake.files import fence
+
 if TYPE_CHECKING:
     from seqlake.protocols import Blob
 
 _MAGIC = b"seqlake cache 1\n"
 _HASH = 32
+_ENTRY = re.compile(r"[0-9a-f]{62}(?:-[0-9a-f]{16}\.tmp)?")
 
 
 def user_folder() -> Path | None:
@@ -78,6 +82,7 @@ class BlobCache:
         temporary = path.with_name(f"{path.name}-{secrets.token_hex(8)}.tmp")
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            fence.refuse_links(str(path.parent.parent.parent), f"{self.name}/{path.parent.name}")
             temporary.write_bytes(_head(blob, data) + data)
             temporary.replace(path)  # whole or not at all; a torn one after power loss fails its hash
             self._bound(path.parent, but=path)
@@ -93,11 +98,13 @@ class BlobCache:
         return top / self.name / key[:2] / key[2:]
 
     def _bound(self, folder: Path, *, but: Path) -> None:
-        """Remove entries of a folder, oldest first, until they fit."""
+        """Remove entries of a folder, oldest first, until they fit; what else lies there is not ours."""
         found = []
         for path in folder.iterdir():
+            if not _ENTRY.fullmatch(path.name):
+                continue
             with suppress(FileNotFoundError):  # another process removes, too
-                status = path.stat()
+                status = path.lstat()
                 found.append((status.st_mtime_ns, status.st_size, path))
         total = sum(size for _, size, _ in found)
         for _, size, path in sorted(found):

@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from seqlake.files import fence
 from seqlake.training.shard_cache.locks import LockFile, locked
 
 if TYPE_CHECKING:
@@ -102,6 +103,8 @@ class Folder:
         if not self.users.is_dir():
             self.shards.mkdir(parents=True, exist_ok=True)
             self.users.mkdir(exist_ok=True)
+        for folder in (self.shards, self.users):  # what a link leads to is not the cache's to clean
+            fence.refuse_links(str(self.path), folder.name)
         return locked(self.path / "lock", patience=patience)
 
     def shard(self, key: str, /) -> Path:
