@@ -337,10 +337,12 @@ def refuse_occupied(location: str | os.PathLike[str], /, *, storage: Mapping[str
     place = place_of(location)
     if _lake(place):
         return
-    found = [path for path, _ in islice(stores.open_store(place, storage=storage).list(), 3)]
-    if not found and locations.is_local(place) and (path := locations.local_path(place)).exists():
-        found = [one.name for one in path.iterdir()] if path.is_dir() and holds_files(path) else []
-        found = found if path.is_dir() else [path.name]
+    if locations.is_local(place):  # no link is followed to say whether a folder is free
+        path = locations.local_path(place)
+        found = sorted(one.name for one in path.iterdir())[:3] if path.is_dir() and holds_files(path) else []
+        found = [path.name] if path.exists() and not path.is_dir() else found
+    else:
+        found = [path for path, _ in islice(stores.open_store(place, storage=storage).list(), 3)]
     if found:
         raise DatasetExistsError(
             f"The output must be new or empty; {place} holds {', '.join(found)}.",
