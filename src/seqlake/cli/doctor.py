@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -12,12 +13,7 @@ import click
 
 from seqlake.cli._output import Output, output_options, size, table
 
-CORE = ("numpy", "pyarrow", "duckdb", "av", "obstore", "click", "tqdm")
-EXTRAS = {
-    "torch": "torch", "images": "simplejpeg", "spatial": "trimesh", "iceberg": "pyiceberg", "delta": "deltalake",
-    "lance": "pylance", "vortex": "vortex-data", "l5kit": "numcodecs", "mds": "zstandard", "mcap": "mcap",
-    "hdf5": "h5py", "ray": "ray", "viewer": "starlette", "rerun": "rerun-sdk", "torchcodec": "torchcodec",
-}  # fmt: skip
+NO_PART = frozenset({"all", "dev"})  # extras that say nothing of what a package is for
 
 
 @click.command()
@@ -25,8 +21,7 @@ EXTRAS = {
 def command(*, output: Output) -> None:
     """Say which packages are installed, which extras are missing, and how much disk they take."""
     rows: list[dict[str, Any]] = [_package("seqlake", "")]
-    rows += [_package(name, "core") for name in CORE]
-    rows += [_package(name, extra) for extra, name in EXTRAS.items()]
+    rows += [_package(name, part) for name, part in _needed()]
     total = sum(row["nbytes"] for row in rows if row["part"] in {"", "core"})
     system = {
         "python": platform.python_version(),
@@ -41,6 +36,18 @@ def command(*, output: Output) -> None:
     text = table(cells, head=["package", "version", "size", "to install"], fit=output.truncate)
     text += f"\n\nPython {system['python']} on {system['platform']}\ncore packages: {size(total)}"
     output.document({**system, "packages": rows, "core_nbytes": total}, text=text)
+
+
+def _needed() -> list[tuple[str, str]]:
+    """The packages that the installed seqlake names, each with the extra that brings it, or "core"."""
+    parts: dict[str, str] = {}
+    for requirement in metadata.requires("seqlake") or ():
+        name = re.match(r"[\w.-]+", requirement)
+        extra = re.search(r"extra == ['\"]([\w-]+)['\"]", requirement)
+        part = extra[1] if extra else "core"
+        if name and name[0] != "seqlake" and part not in NO_PART:
+            parts.setdefault(name[0], part)
+    return sorted(parts.items(), key=lambda item: (item[1] != "core", item[1]))
 
 
 def _package(name: str, part: str) -> dict[str, Any]:
