@@ -17,9 +17,10 @@ import obstore
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
     from pathlib import Path
 
+ENDED = pytest.StashKey[str]()
 CREDENTIALS = {"access_key_id": "testing", "secret_access_key": "testing", "region": "us-east-1"}
 
 
@@ -28,6 +29,64 @@ class Bucket(NamedTuple):
 
     uri: str
     storage: dict[str, str]
+
+
+def counted(item: pytest.Item) -> bool:
+    """Whether it is one of those whose counts stand in `benchmarks/results/soak.md`."""
+    return item.get_closest_marker("soak") is not None and item.get_closest_marker("mutations") is not None
+
+
+def tell(**line: object) -> None:
+    """A line for the page; see `counting.py`."""
+    from . import counting  # not at the top: run as a script, this file belongs to no package
+
+    counting.tell(**line)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """What the soak was to read."""
+    tell(planned=[item.nodeid for item in session.items if counted(item)])
+
+
+def pytest_collectreport(report: pytest.CollectReport) -> None:
+    """Tests that could not even be collected, where they are changes of inputs."""
+    if not report.passed and "mutations" in report.nodeid:
+        tell(ended=report.nodeid, how=f"{report.outcome}: {ending(report)}", cpu=0.0)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """What a test of the soak cost, whatever became of it."""
+    if not counted(item):
+        return (yield)
+    before = cpu()
+    try:
+        return (yield)
+    finally:
+        how = item.stash.get(ENDED, "did not come to its end")
+        tell(ended=item.nodeid, how=how, cpu=round(cpu() - before, 1))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """How it ended."""
+    report = yield
+    if not report.passed or (report.when == "call" and ENDED not in item.stash):
+        item.stash[ENDED] = "passed" if report.passed else f"{report.outcome}: {ending(report)}"
+    return report
+
+
+def ending(report: pytest.CollectReport | pytest.TestReport) -> str:
+    """The reason in a line."""
+    told = report.longrepr
+    lines = (str(told[2]) if isinstance(told, tuple) else str(told)).strip().splitlines() or [""]
+    return lines[-1][:200]
+
+
+def cpu() -> float:
+    """Seconds of this process and of those that it waited for."""
+    used = os.times()
+    return used.user + used.system + used.children_user + used.children_system
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,7 +1,10 @@
 """What became of inputs that were changed on purpose, counted by reader, in one format for every room's soak.
 
 A test makes one `Counts`, counts into it and calls `keep`: where SEQLAKE_SOAK_RESULTS names a file, one JSON line is
-appended to it. Run as a script, this file makes the table of `benchmarks/results/soak.md` out of such lines.
+appended to it. `tests/conftest.py` adds which tests there were and how each ended, so that one that was skipped, failed
+or was cut off is told. Run as a script, this file makes the table of `benchmarks/results/soak.md` out of such lines.
+
+SEQLAKE_SOAK_SEED changes every reader's changes; SEQLAKE_SOAK_SHARE, as in 0.02, makes fewer of them.
 """
 
 from __future__ import annotations
@@ -21,8 +24,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 VARIABLE = "SEQLAKE_SOAK_RESULTS"
+SEED, SHARE = "SEQLAKE_SOAK_SEED", "SEQLAKE_SOAK_SHARE"
 BEGIN, END = "<!-- mutations: begin -->", "<!-- mutations: end -->"
 BAD = ("crash", "hang", "over_2_gb", "bare", "wrong")
+
+
+def seeded(own: int) -> int:
+    """A test's own first seed, or another one where the caller asked for other changes."""
+    return own + int(os.environ.get(SEED) or 0) * 1_000_003
+
+
+def many(count: int) -> int:
+    """How many changes of a long test are made; all of them but where the caller asked for fewer."""
+    return max(1, round(count * float(os.environ.get(SHARE) or 1)))
+
+
+def tell(**line: object) -> None:
+    """One JSON line for the page, where somebody asked for it."""
+    place = os.environ.get(VARIABLE)
+    if place:
+        with Path(place).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")  # one short write: tests of several processes share the file
 
 
 @dataclass(kw_only=True)
@@ -88,11 +110,7 @@ class Counts:
     def keep(self) -> None:
         """One JSON line for the page, where somebody asked for it."""
         self.seconds = round(time.monotonic() - self.began, 1)
-        place = os.environ.get(VARIABLE)
-        if place:
-            line = {name: value for name, value in asdict(self).items() if name != "began"}
-            with Path(place).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")  # one short write: tests of several processes share the file
+        tell(**{name: value for name, value in asdict(self).items() if name != "began"})
 
     def _note(self, text: str) -> None:
         if len(self.examples) < 10:
@@ -103,8 +121,7 @@ def summed(lines: list[str]) -> dict[str, dict[str, Any]]:
     """The counts of each reader, from lines of one or several tests."""
     known = {one.name for one in fields(Counts)} - {"reader", "cause", "examples", "began"}
     found: dict[str, dict[str, Any]] = {}
-    for line in filter(None, map(str.strip, lines)):
-        one = json.loads(line)
+    for one in _read(lines, "reader"):
         row = found.setdefault(one["reader"], {**dict.fromkeys(known, 0), "causes": []})
         for name in known:
             row[name] += one.get(name, 0)
@@ -113,11 +130,27 @@ def summed(lines: list[str]) -> dict[str, dict[str, Any]]:
     return dict(sorted(found.items()))
 
 
+def unfinished(lines: list[str]) -> list[str]:
+    """Tests that did not pass, and why; one that was begun and never ended was cut off."""
+    ended = {one["ended"]: one["how"] for one in _read(lines, "ended")}
+    planned = dict.fromkeys(test for one in _read(lines, "planned") for test in one["planned"])
+    told = {**dict.fromkeys(planned, "did not come to its end"), **ended}
+    return [f"- `{test}`: {how}" for test, how in told.items() if how != "passed"]
+
+
+def _read(lines: list[str], kind: str) -> list[dict[str, Any]]:
+    """The lines that have this key."""
+    found = [json.loads(line) for line in lines if line.strip()]
+    return [one for one in found if kind in one]
+
+
 def table(lines: list[str]) -> str:
     """The section of the page."""
     rows = summed(lines)
-    when, minutes = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", sum(row["seconds"] for row in rows.values()) / 60
-    lasted = f" in {minutes:.0f} minutes" if minutes else ""
+    when, seconds = f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC", [one["cpu"] for one in _read(lines, "ended")]
+    lasted = f" in {sum(seconds) / 60:.0f} minutes of CPU" if seconds else ""
+    lasted += f", seed {os.environ.get(SEED) or 0}"
+    lasted += f", {os.environ[SHARE]} of the usual counts" if os.environ.get(SHARE) else ""
     heads = ["reader", "mutations", "right", "refused", "crash", "hang", "over 2 GB", "bare exception"]
     text = [
         f"{when}, {sum(row['mutations'] for row in rows.values()):,} changed inputs{lasted}.",
@@ -129,7 +162,9 @@ def table(lines: list[str]) -> str:
         cells = [f"{row[name]:,}" for name in ("mutations", "right", "refused", *BAD)]
         text.append(f"| {' | '.join([reader, *cells])} |")
     causes = [f"- {reader}: {'; '.join(row['causes'])}" for reader, row in rows.items() if row["causes"]]
-    return "\n".join([*text, *(["", "What is not 0, by cause:", "", *causes] if causes else [])])
+    missing = unfinished(lines)
+    text += ["", "What is not 0, by cause:", "", *causes] if causes else []
+    return "\n".join([*text, *(["", "Not read, or not to the end:", "", *missing] if missing else [])])
 
 
 def main(results: str, page: str) -> None:

@@ -13,6 +13,7 @@ SeqlakeError
 ├── SchemaMismatchError       (ValueError)          expected / found, column by column
 ├── QueryError                (ValueError)          SQL that cannot be used here
 ├── ReadOnlyError             (PermissionError)     the place cannot be written
+├── DiskFullError             (OSError)             no space is left; errno says which kind
 ├── CommitConflictError                             what changed meanwhile, how to retry
 │   └── CommitUnknownError                          no answer: the log decides
 ├── DamagedTableError         (OSError)             committed bytes are gone or changed
@@ -36,6 +37,7 @@ A message says what was expected, what was found and what to do next.
 
 from __future__ import annotations
 
+import errno as _errno
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -151,6 +153,16 @@ class QueryError(SeqlakeError, ValueError):
 
 class ReadOnlyError(SeqlakeError, PermissionError):
     """The place cannot be written."""
+
+
+class DiskFullError(SeqlakeError, OSError):
+    """No space is left, or a quota is used up: what was committed before stands, and the rest left nothing.
+
+    Attributes:
+        errno: The system's number for it: `ENOSPC` or `EDQUOT`.
+    """
+
+    errno: int = _errno.ENOSPC  # in the instance's dictionary where it is another one, so that it crosses processes
 
 
 class CommitConflictError(SeqlakeError):

@@ -9,12 +9,16 @@ from __future__ import annotations
 import difflib
 import importlib
 import importlib.util
+import inspect
 import pkgutil
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import MissingDependencyError, UnknownPluginError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 GROUPS = ("tables", "formats", "media", "cli")
 
@@ -68,6 +72,29 @@ def load(group: str, name: str, /) -> Any:
     near = difflib.get_close_matches(name, known, n=1)
     guess = f" Did you mean {near[0]!r}?" if near else ""
     raise UnknownPluginError(f"Nothing in {group!r} is called {name!r}; known are {', '.join(known)}.{guess}")
+
+
+def check_options(function: Any, options: Mapping[str, Any], /, *, what: str) -> None:
+    """See that a function takes these options.
+
+    Args:
+        function: Whose keyword arguments they will be.
+        options: By their names.
+        what: What messages call the function.
+
+    Raises:
+        TypeError: One that it does not take; those that it does are named.
+
+    Example:
+        >>> check_options(lambda place, *, view="": 0, {"columns": 1}, what="The format 'l5kit'")
+        Traceback (most recent call last):
+        TypeError: The format 'l5kit' takes no option 'columns'; it takes view.
+    """
+    kinds = inspect.signature(function).parameters.values()
+    known = [one.name for one in kinds if one.kind is one.KEYWORD_ONLY]
+    unknown = sorted(options.keys() - set(known))
+    if unknown and not any(one.kind is one.VAR_KEYWORD for one in kinds):
+        raise TypeError(f"{what} takes no option {unknown[0]!r}; it takes {', '.join(sorted(known)) or 'none'}.")
 
 
 def require(module: str, /, *, extra: str) -> Any:

@@ -3,12 +3,14 @@
 Describe, then open: `Shard`, `Change`, `Written`, `Source` and `Sink` are small picklable values that travel to
 workers; `ShardReader` and `Decoder` are handles of one process. The contract suites in `seqlake.testing` test
 the laws.
+
+What stands here a plug must offer; what it may offer besides stands in `abilities.py`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     import pyarrow.dataset
 
     from seqlake.spec.column_types import ColumnType
-    from seqlake.spec.findings import Finding
     from seqlake.spec.schema import Schema
 
 Ints: TypeAlias = NDArray[np.int64]
@@ -122,12 +123,6 @@ class ShardReader(Protocol):
     def close(self) -> None: ...
 
 
-class StepReader(ShardReader, Protocol):
-    """Optional: part of one long cell that is not flat (HDF5, zarr, MCAP)."""
-
-    def slice(self, column: str, row: int, start: int, stop: int, /) -> NDArray[Any]: ...
-
-
 class Shard(Protocol):
     """A unit of rows: a picklable description that opens itself in any process."""
 
@@ -144,6 +139,7 @@ class Shard(Protocol):
     def open(self) -> ShardReader: ...
 
 
+@runtime_checkable
 class Readable(Protocol):
     """Rows in a fixed order: a table at a version, a selection, somebody else's dataset."""
 
@@ -166,16 +162,12 @@ class Readable(Protocol):
         """[all rows] T in shard order, from an index where there is one; -1 null."""
 
 
-class Pushdown(Readable, Protocol):
-    """Optional: an engine may scan and prune these rows itself."""
+@runtime_checkable
+class Snapshot(Readable, Protocol):
+    """A table at one version."""
 
-    def arrow_dataset(self) -> pyarrow.dataset.Dataset: ...
-
-
-class Checked(Readable, Protocol):
-    """Optional: what only this plug can know is wrong."""
-
-    def check(self, depth: Depth, /) -> Iterator[Finding]: ...
+    @property
+    def version(self) -> Version: ...
 
 
 # ---- writing
@@ -268,10 +260,22 @@ class Change:
 class Table(Protocol):
     """A committed set of shards with metadata and versions."""
 
+    @property
+    def root(self) -> str:
+        """An absolute path or URI: what relative references resolve against."""
+
+    @property
+    def kind(self) -> str:
+        """What people call it: `standalone`, `delta`."""
+
+    @property
+    def store(self) -> Store:
+        """Of its root."""
+
     def versions(self) -> Sequence[Version]:
         """Oldest first."""
 
-    def snapshot(self, version: Version | int | str | datetime | None = None, /) -> Readable:
+    def snapshot(self, version: Version | int | str | datetime | None = None, /) -> Snapshot:
         """Pinned: later commits do not change it."""
 
     def begin(self, parent: Version | None = None, /) -> Transaction:
@@ -280,8 +284,14 @@ class Table(Protocol):
     def place(self, transaction: Transaction, partition: Mapping[str, object], /, *, n: str) -> str:
         """Where the shard `n` of this transaction is written before the commit."""
 
+    def stage(self, transaction: Transaction, written: Written, /) -> Written:
+        """Make a finished shard durable where nobody reads it yet, from any process."""
+
     def files(self, transaction: Transaction, /) -> str:
         """Where its copied-in files are out of reach of this table's own cleanup."""
+
+    def temporary(self, transaction: Transaction, n: str, /) -> str:
+        """The name, below the root, that a file of it has before it is whole (local disks)."""
 
     def renew(self, transaction: Transaction, /) -> None:
         """It is alive; called at least hourly."""
@@ -297,13 +307,16 @@ class Table(Protocol):
     def rollback(self, version: Version | int | str, /) -> Version:
         """A new version with the rows of an old one (standalone: schema and metadata too)."""
 
+    def adopt(self) -> Version:
+        """Take in, or index, what others wrote there; the newest version where there is nothing to do."""
+
     def read_derived(self, name: str, /) -> bytes | None:
         """Statistics, learned lengths: what can be computed again, kept by fingerprint."""
 
     def write_derived(self, name: str, data: bytes, /) -> None:
         """In the table, or in the user's cache where it is read-only."""
 
-    def collect(self, *, older_than: timedelta, dry_run: bool = False) -> Sequence[str]:
+    def vacuum(self, *, older_than: timedelta, dry_run: bool = False) -> Sequence[str]:
         """Remove what seqlake wrote and no retained version names."""
 
 
@@ -335,11 +348,10 @@ class Sink(Protocol):
 
 
 class Format(Protocol):
-    """What a module in formats/ offers; `create` may be absent."""
+    """What a module in formats/ offers."""
 
     def matches(self, location: str, /, *, storage: Mapping[str, str] | None = None) -> bool: ...
     def scan(self, location: str, /, **options: object) -> Readable: ...
-    def create(self, location: str, schema: Schema, /, **options: object) -> Sink: ...
 
 
 # ---- media
@@ -367,7 +379,7 @@ class Decoder(Protocol):
     def read(
         self, indices: Ints, /, *, size: tuple[int, int] | None = None, out: NDArray[Any] | None = None
     ) -> NDArray[Any]:
-        """[N, ...] in the order asked, repeats allowed; each group of pictures decoded once."""
+        """[N, ...] in the order asked, repeats allowed; groups of pictures decoded once; `size`: (height, width)."""
 
     def close(self) -> None: ...
 

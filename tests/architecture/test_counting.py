@@ -39,3 +39,18 @@ def test_each_end_of_a_call_is_counted_as_what_it_is(tmp_path: Path, monkeypatch
     assert text.startswith("# Soak\n")
     assert text.endswith("\n\nend\n")
     assert [json.loads(line)["reader"] for line in (tmp_path / "results").read_text().splitlines()] == ["shelf"] * 2
+
+
+def test_what_was_not_read_to_the_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [
+        {"planned": ["a", "b", "c"]},
+        {"ended": "a", "how": "passed", "cpu": 60.0},
+        {"ended": "b", "how": "skipped: no peer", "cpu": 0.0},
+    ]
+    monkeypatch.setenv(counting.SEED, "3")
+    text = counting.table([json.dumps(one) for one in lines])
+    assert "in 1 minutes of CPU, seed 3" in text
+    assert text.endswith("- `b`: skipped: no peer\n- `c`: did not come to its end")
+    assert counting.seeded(4) != 4
+    monkeypatch.setenv(counting.SHARE, "0.02")
+    assert counting.many(1000) == 20

@@ -22,7 +22,7 @@ def test_dry_runs_write_nothing(run, dataset, tmp_path) -> None:
         ["split", dataset],
         ["convert", dataset, out],
         ["adopt", dataset],
-        ["collect", dataset],
+        ["vacuum", dataset],
         ["compact", dataset],
         ["rollback", dataset, "0"],
     ):
@@ -151,7 +151,7 @@ def test_rollback_and_collect(run, dataset) -> None:
     full = ds.versions()[-2].id
     assert run("rollback", dataset, full).code == 0
     assert len(sl.open(dataset)) == 12
-    assert run("collect", dataset, "--older-than", 0).code == 0
+    assert run("vacuum", dataset, "--older-than", 0).code == 0
     assert sl.open(dataset).to_arrow().num_rows == 12
 
 

@@ -93,7 +93,7 @@ def commands(ds: sl.Dataset, out: Path) -> Iterator[list[str]]:
         yield ["segment", place, str(out / "segmented"), "--length", "2", *form]
         yield ["split", place, str(out / "split"), *form]
         yield ["relocate", place, "--from", "files", "--to", EVIL, "--dry-run", *form]
-        yield ["collect", place, "--dry-run", *form]
+        yield ["vacuum", place, "--dry-run", *form]
         yield ["compact", place, *form]
         yield ["index", place, *form]
         yield ["adopt", place, *form]

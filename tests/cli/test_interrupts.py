@@ -1,4 +1,4 @@
-"""Ctrl-C ends long work, whenever it comes: nothing takes the signal and goes on."""
+"""Ctrl-C ends long work in a real process whenever it comes: nothing goes on, and nothing is half done."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ import numpy as np
 import pytest
 
 import seqlake as sl
+from seqlake.errors import DatasetNotFoundError
+
+from ..counting import many, seeded  # noqa: TID252 - tests are no package that could be named
+from ..homes import PLACES, Home, rows  # noqa: TID252 - tests are no package that could be named
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -109,4 +113,81 @@ def test_it_is_taken_at_any_moment(source: Path, tmp_path: Path, verb: str) -> N
 @pytest.mark.soak
 @pytest.mark.parametrize("verb", ["compact", "convert", "repack", "validate"])
 def test_it_is_taken_at_any_moment_of_many(source: Path, tmp_path: Path, verb: str) -> None:
-    moments(source, tmp_path, verb, times=50, seed=11)
+    moments(source, tmp_path, verb, times=many(50), seed=seeded(11))
+
+
+# ---- every long verb in every home
+
+COMMANDS = {
+    "compact": "compact {ds}",
+    "vacuum": "vacuum {ds} --older-than 0",
+    "convert": "convert {ds} {new}",
+    "repack": "repack {ds} {new}",
+    "merge": "merge {ds} {new}",
+    "subset": "subset {ds} {new} --where length(split)=3",
+    "trim": "trim {ds} {new} --start 3",
+    "segment": "segment {ds} {new} --length 50",
+    "split": "split {ds}",
+    "stats": "stats {ds}",
+    "validate": "validate {ds} --depth rows",
+}
+CALLS = {
+    "append": "ds.append([{'sequence_id': f'n{i}', 'action': [[1.0, 2.0]] * 500} for i in range(8)])",
+    "upsert": "ds.upsert([{'sequence_id': f'ep_{i}', 'action': [[1.0, 2.0]] * 30} for i in range(4)])",
+    "update": "ds.update([{'sequence_id': f'ep_{i}', 'split': 'test'} for i in range(4)])",
+    "delete": "ds.delete(ids=['ep_1', 'ep_4'])",
+    "rollback": "ds.rollback(ds.versions()[2])",
+    "add_column": "ds.add_column('steps', pa.int64(), sql='len(action)')",
+    "statistics": "sl.statistics(ds)",
+    "loader": "sum(1 for _ in sl.Loader(ds, window={'action': range(2)}, batch_size=8))",
+}
+CALL = """
+import sys
+import pyarrow as pa
+import seqlake as sl
+ds = sl.open(sys.argv[2])
+exec(sys.argv[1])
+"""
+
+
+def child(verb: str, home: Home) -> list[str]:
+    """What runs the verb in a process of its own."""
+    if verb in CALLS:
+        return [sys.executable, "-c", CALL, CALLS[verb], home.place()]
+    given = [one.format(ds=home.place(), new=home.place("new")) for one in COMMANDS[verb].split()]
+    return [sys.executable, "-c", SOMETIME, *given]
+
+
+def held(home: Home) -> tuple[list[str], list[str] | None]:
+    """What the dataset holds, and the new one, if there is one."""
+    try:
+        made = rows(home.place("new"))
+    except DatasetNotFoundError:
+        made = None
+    return rows(home.place()), made
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", PLACES)
+@pytest.mark.parametrize("verb", [*COMMANDS, *CALLS])
+def test_nothing_is_half_done(kind: str, verb: str, tmp_path: Path) -> None:
+    home, dice = Home(kind, tmp_path, steps=500), random.Random(seeded(13))
+    before, began = held(home), time.monotonic()
+    subprocess.run(child(verb, home), check=True, capture_output=True, timeout=120)
+    lasted, after = time.monotonic() - began, held(home)
+    for _ in range(many(10)):
+        home.fresh()
+        share = dice.uniform(0.1, 1.0)
+        with subprocess.Popen(child(verb, home), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            time.sleep(lasted * share)
+            process.send_signal(signal.SIGINT)
+            _, told = process.communicate(timeout=60)
+        assert process.returncode in {130, 0, -signal.SIGINT}, (share, process.returncode, told)
+        found = held(home)
+        assert found in (before, after), share
+        if process.returncode == 0:
+            assert found == after
+        if found == before:
+            subprocess.run(child(verb, home), check=True, capture_output=True, timeout=120)
+            assert held(home) == after, share
+        assert sl.open(home.place()).validate(depth="rows").ok

@@ -54,10 +54,10 @@ def test_rollback_and_collect(run, place):
     assert len(sl.open(place)) == 6
     ds.refresh()
     ds.delete("split = 'val'")
-    listed = run("collect", place, "--older-than", 0, "--dry-run")
+    listed = run("vacuum", place, "--older-than", 0, "--dry-run")
     assert listed.code == 0
     assert "part-" in listed.out
-    assert run("collect", place, "--older-than", 0).code == 0
+    assert run("vacuum", place, "--older-than", 0).code == 0
     assert len(sl.open(place).versions()) == 1
 
 

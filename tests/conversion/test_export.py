@@ -252,7 +252,7 @@ def test_an_interrupted_commit_keeps_its_parts(ds, tmp_path: Path, monkeypatch, 
     options = {"to": "mds", "workers": 1, "bytes_per_part": 2000, "work": tmp_path / "work"}
     with monkeypatch.context() as patch:
         patch.setattr(LocalStore, "put", put)
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(OSError, match="No space is left"):
             sl.convert(ds, tmp_path / "out", **options)
     monkeypatch.setattr(task, "run", lambda *_: pytest.fail("a part is written anew"))
     sl.convert(ds, tmp_path / "out", **options)

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from seqlake.conversion.plan import plan
@@ -33,6 +33,7 @@ def source(shards, **more):
     shards=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 5000)), max_size=12),
     limit=st.integers(1, 6000),
 )
+@settings(suppress_health_check=[HealthCheck.too_slow])  # of a machine that does other work
 def test_every_row_once_in_order_and_parts_are_bounded(shards, limit):
     planned = plan(source(shards), bytes_per_part=limit)
     rows = [(p.shard.key, row) for task in planned.tasks for p in task.pieces for row in range(p.start, p.stop)]

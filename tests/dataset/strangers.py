@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import resource
 import sys
@@ -25,8 +26,38 @@ def ended(call: Callable[[], Any]) -> str:
     return f"read {found!r}"[:300]
 
 
-def main(folder: Path) -> None:
+def read_all(location: str) -> int:
     import seqlake as sl
+
+    return sl.open(location).to_arrow().num_rows
+
+
+def shown(folder: Path) -> dict[str, str]:
+    """What commands, reprs and errors print of a dataset whose names steer terminals."""
+    import click.testing
+
+    import seqlake as sl
+    from seqlake.cli import main
+
+    told = {}
+    for command in ("info", "ls", "files", "validate", "schema", "stats", "versions"):
+        with click.testing.CliRunner().isolation() as (out, err, *_):
+            with contextlib.suppress(SystemExit):
+                main([command, str(folder)])
+            told[command] = out.getvalue().decode() + err.getvalue().decode()
+    ds = sl.open(folder, allow_buckets=[])
+    [view] = [one for one in ds if "\x1b" in one.id]
+    told |= {"view": repr(view), "report": str(ds.validate(depth="files")), "frames": repr(view["pic"])}
+    try:
+        view["pic"][0]
+    except sl.errors.SeqlakeError as error:
+        told["error"] = str(error)
+    return {f"shown: {name}": text for name, text in told.items()}
+
+
+def main(folder: Path, *catalogs: str) -> None:
+    import seqlake as sl
+    from seqlake.formats.l5kit.store import open_store
 
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     told: dict[str, str] = {}
@@ -34,7 +65,7 @@ def main(folder: Path) -> None:
     rows = ds.select("sequence_id", "kind").to_arrow().to_pylist()
     for row in rows:
         name, column = row["sequence_id"], row["kind"]
-        one = ds.where(f"sequence_id = '{name}'")
+        one = ds.where(ids=[name])
         told[name] = ended(lambda name=name, column=column: ds[name][column][0].shape)
         window = {"action": range(1), column: range(1)}
         told[f"{name}, loader"] = ended(
@@ -47,8 +78,19 @@ def main(folder: Path) -> None:
     for name in ("samples", "drives"):
         told[name] = ended(lambda name=name: sl.scan(folder / name).to_arrow().num_rows)
     told["metadata"] = ended(lambda: sl.open(folder / "metadata"))
-    print(json.dumps(told))
+    for path in sorted(folder.glob("*.zip")):
+        told[path.name] = ended(lambda path=path: sl.scan(path).to_arrow().num_rows)
+        told[f"{path.name}, rows"] = ended(lambda path=path: open_store(str(path)).agents[:5])
+    for place in catalogs:
+        told[place] = ended(lambda place=place: read_all(place))
+        told[f"{place}, scan"] = ended(lambda place=place: len(sl.scan(place)))
+    lied = sl.open(folder / "forged")
+    told["forged index"] = ended(lambda: lied.lengths("action").tolist())
+    loader = sl.Loader(lied, window={"action": range(1)}, batch_size=4, shuffle=False)
+    told["forged index, loader"] = ended(lambda: sum(int(one["valid"].sum()) for one in loader))
+    told["forged index, validate"] = "a finding" if lied.validate(depth="rows").errors else "nothing"
+    print(json.dumps(told | shown(folder / "arm")))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

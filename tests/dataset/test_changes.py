@@ -128,7 +128,7 @@ def test_update_refuses_what_it_cannot_do(ds: Dataset) -> None:
     assert opening.open(ds.location).version == before
     assert ds.update([]) == before
     assert ds.update([{"sequence_id": "ep_0001"}]) == before
-    assert ds.collect(older_than=timedelta(0), dry_run=True) == []
+    assert ds.vacuum(older_than=timedelta(0), dry_run=True) == []
 
 
 # ---- upsert
@@ -164,7 +164,7 @@ def test_files_of_changed_rows_survive_collection(tmp_path: Path) -> None:
     ds.update([{"sequence_id": "0", "n": 5}])
     ds.upsert([{"sequence_id": "1", "cam": File(clips[3])}, {"sequence_id": "late", "cam": File(clips[0])}])
     ds.update([{"sequence_id": "1", "n": 7}])
-    removed = ds.collect(older_than=timedelta(0))
+    removed = ds.vacuum(older_than=timedelta(0))
     found = {one: Path(ds.location, str(path)).read_bytes()[0] for one, path in column(ds, "cam").items()}
     assert found == {"0": 0, "1": 3, "2": 2, "late": 0}
     assert sum(path.startswith("files/") for path in removed) == 1
@@ -282,8 +282,8 @@ def test_versions_rollback_collect(ds: Dataset) -> None:
     assert ds.rollback(first).operation == "rollback"
     check_signals(ds)
     assert len(ds) == 9
-    assert any(name.startswith("_seqlake/retired/") for name in ds.collect(older_than=timedelta(0), dry_run=True))
-    ds.collect(older_than=timedelta(0))
+    assert any(name.startswith("_seqlake/retired/") for name in ds.vacuum(older_than=timedelta(0), dry_run=True))
+    ds.vacuum(older_than=timedelta(0))
     with pytest.raises(VersionNotFoundError):
         opening.open(ds.location, version=first)
     check_signals(ds)
@@ -332,3 +332,8 @@ def test_values_are_checked_before_anything_is_written(ds: Dataset) -> None:
     with pytest.raises(ValidationError, match="int64 does not fit"):
         ds.upsert(pa.table({"sequence_id": ["a", "b"], "reward": [2**40 + 1, 2]}))
     assert len(opening.open(ds.location)) == 9
+
+
+def test_the_old_name_of_vacuum_warns(ds: Dataset) -> None:
+    with pytest.warns(DeprecationWarning, match="vacuum"):
+        assert ds.collect(dry_run=True) == ds.vacuum(dry_run=True)

@@ -37,7 +37,7 @@ def test_small_shards_become_one(ds):
     version = sl.compact(ds)
     assert (version.rows, version.operation, len(ds.source.shards())) == (12, "rewrite", 1)
     assert cells(ds) == before == cells(sl.open(ds.location, version=old))
-    ds.collect(older_than=timedelta(0))
+    ds.vacuum(older_than=timedelta(0))
     assert cells(sl.open(ds.location)) == before
     assert ds.validate().ok
 

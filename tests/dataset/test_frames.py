@@ -83,7 +83,7 @@ def test_frames_become_what_the_column_is(root: Path) -> None:
     assert row["length"] == 20
     assert not [name for name in files_in(root) if name.startswith("_seqlake/staged")]
     before = files_in(root)
-    ds.collect(older_than=timedelta(0))
+    ds.vacuum(older_than=timedelta(0))
     assert {name for name in before if name.startswith("files/")} <= files_in(root)
     assert ds.validate(depth="files").ok
 
@@ -302,7 +302,7 @@ def test_frames_replace_frames(tmp_path: Path) -> None:
     with av.open(str(root / ds["c"]["cam"].reference)) as container:
         assert [frame.key_frame for frame in container.decode(video=0)] == [True, False, True]
     assert not [name for name in files_in(root) if name.startswith("_seqlake/staged")]
-    ds.collect(older_than=timedelta(0))
+    ds.vacuum(older_than=timedelta(0))
     assert ds.validate(depth="files").ok
     assert len(ds["a"]["cam"]) == 7
 

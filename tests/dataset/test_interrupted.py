@@ -72,6 +72,8 @@ def everywhere(source: sl.Dataset, tmp_path: Path, verb: str, *, moments: int, s
             VERBS[verb](source, out)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # one that falls into a __del__
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # one that falls between a file's opening and its use
 @pytest.mark.parametrize("verb", VERBS)
 def test_it_is_all_there_or_nothing(source: sl.Dataset, tmp_path: Path, verb: str) -> None:
     everywhere(source, tmp_path, verb, moments=40, seed=5)
@@ -79,6 +81,7 @@ def test_it_is_all_there_or_nothing(source: sl.Dataset, tmp_path: Path, verb: st
 
 @pytest.mark.soak
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # one that falls into a __del__
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # one that falls between a file's opening and its use
 @pytest.mark.parametrize("verb", VERBS)
 def test_it_is_all_there_or_nothing_wherever_it_comes(source: sl.Dataset, tmp_path: Path, verb: str) -> None:
     everywhere(source, tmp_path, verb, moments=400, seed=6)

@@ -103,7 +103,7 @@ def test_files_that_no_row_names(ds: sl.Dataset, tmp_path: Path) -> None:
     }
     old = sl.open(ds.location, version=before)
     assert by_reference(old)[first].state == "present"
-    ds.collect(older_than=timedelta(0))
+    ds.vacuum(older_than=timedelta(0))
     left = {path for path, one in by_reference(ds).items() if one.state in {"kept", "orphan", "stranger"}}
     assert left == {"files/log/mine.mcap"}
     assert Path(ds.location, kept).exists()

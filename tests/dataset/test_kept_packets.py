@@ -194,7 +194,7 @@ def test_rows_that_are_changed_rewritten_or_brought_back_keep_it(ds: sl.Dataset,
     ds.rename_column("wrist", "hand")
     ds.delete(ids=["ep_1"])
     ds.rollback(first)
-    ds.collect(older_than=timedelta(0))
+    ds.vacuum(older_than=timedelta(0))
     for number in range(3):
         np.testing.assert_array_equal(sl.open(ds.location)[f"ep_{number}"]["cam"][5], frames()[5])
     np.testing.assert_array_equal(sl.open(ds.location, version=ds.version)["ep_1"]["wrist"][5], frames()[5])
@@ -285,7 +285,7 @@ def test_the_indexes_of_files_that_are_collected_go_with_them(ds: sl.Dataset, cl
     media_files = Path(ds.location, "_seqlake", "media")
     assert len(list(media_files.iterdir())) == 2
     ds.delete(ids=["late"])
-    ds.collect(older_than=timedelta(0))
+    ds.vacuum(older_than=timedelta(0))
     assert len(list(media_files.iterdir())) == 1
     assert kept(ds, ds["ep_0"]["cam"].reference) == made()
 

@@ -61,11 +61,11 @@ def test_a_collection_keeps_what_an_upsert_copied_in(address, tmp_path):
     ds.append(given(tmp_path, "a"))
     ds.upsert([*given(tmp_path, "b"), {"sequence_id": "a", "n": 1}])
     ds.upsert([{**given(tmp_path, "c")[0], "n": 2}, *({**one, "n": 3} for one in given(tmp_path, "a"))])
-    ds.collect(older_than=NOW)
+    ds.vacuum(older_than=NOW)
     assert_whole(sl.open(address("set")), "a", "b", "c")
     ds.update([{"sequence_id": "c", "n": 5}])
     ds.delete(ids=["b"])
-    ds.collect(older_than=NOW)
+    ds.vacuum(older_than=NOW)
     assert_whole(sl.open(address("set")), "a", "c")
     copied = [path for path in Path(ds.root).rglob("*.bin") if "-" in path.name]
     assert {path.name.partition("-")[0] for path in copied} == {"a", "c"}
@@ -97,5 +97,5 @@ def test_a_rewrite_keeps_files_of_texts_of_any_arrow_type(tmp_path):
     (tmp_path / "x.mcap").write_bytes(b"log")
     ds.append([{"sequence_id": one, **{name: sl.File(tmp_path / "x.mcap") for name in kinds}} for one in "ab"])
     ds.delete(ids=["b"])
-    ds.collect(older_than=NOW)
+    ds.vacuum(older_than=NOW)
     assert [ds["a"][name].read() for name in kinds] == [b"log"] * 2

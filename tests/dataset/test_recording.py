@@ -130,7 +130,7 @@ def test_files_of_a_take_are_kept_by_collection(root: Path) -> None:
     with ds.writer() as writer, writer.record("ep") as take:
         take.add(**step(0))
     before = files_in(root)
-    ds.collect(older_than=timedelta(0))
+    ds.vacuum(older_than=timedelta(0))
     assert {n for n in before if n.startswith("files/")} == {n for n in files_in(root) if n.startswith("files/")}
 
 
@@ -568,7 +568,7 @@ def test_a_long_take_says_hourly_that_it_is_alive(root: Path, monkeypatch: pytes
         take.add(**step(1))
         take.add(**step(2))
         assert len(renewed) == 2
-        ds.collect(older_than=timedelta(hours=1))  # does not take it for dead
+        ds.vacuum(older_than=timedelta(hours=1))  # does not take it for dead
     assert [row.id for row in opening.open(root)] == ["ep"]
 
 
@@ -649,7 +649,7 @@ def check_kills(root: Path, kills: int, seed: int) -> None:
     staged = root / "_seqlake" / "staged"
     assert len(list(staged.glob("*.tmp"))) >= in_the_making > 0, "killed while videos were in the making"
     ds = opening.open(root)
-    ds.collect(older_than=timedelta(0))
+    ds.vacuum(older_than=timedelta(0))
     files = {name for name in files_in(root) if name.startswith("files/")}
     assert files == {row["cam"] for row in ds.to_arrow().to_pylist()}
     assert not list(staged.iterdir())

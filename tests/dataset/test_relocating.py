@@ -121,7 +121,7 @@ def test_taken_into_the_dataset(ds: sl.Dataset, old: Path, tmp_path: Path) -> No
     contents = everything(old)
     relocate(ds, str(old), files="move")
     assert everything(old) == {}
-    ds.collect(older_than=timedelta(0))
+    ds.vacuum(older_than=timedelta(0))
     moved = tmp_path / "elsewhere"
     Path(ds.location).rename(moved)
     now = sl.open(moved)
@@ -158,7 +158,7 @@ def test_copied_in_files_go_out_and_are_collected_later(ds: sl.Dataset, tmp_path
     relocate(ds, "files", str(tmp_path / "out"), files="move")
     assert cells(ds)[4] == f"{tmp_path}/out/{own.removeprefix('files/')}"
     assert sl.open(ds.location, version=before)["e"]["log"].read() == b"own"  # older versions keep theirs
-    ds.collect(older_than=timedelta(0))
+    ds.vacuum(older_than=timedelta(0))
     assert not Path(ds.location, own).exists()
     assert sl.open(ds.location, allow_outside=True)["e"]["log"].read() == b"own"
 

@@ -185,7 +185,7 @@ def test_files_are_copied_in_and_listed(root: Path, tmp_path: Path) -> None:
     assert [(root / stills[i]).read_bytes() for i in (0, 2)] == [b"png", b"png"]
     clip.unlink()
     still.unlink()
-    ds.collect(older_than=timedelta(0))
+    ds.vacuum(older_than=timedelta(0))
     assert all((root / name).is_file() for name in [*names[:2], stills[0], stills[2]])
 
 

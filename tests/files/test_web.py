@@ -194,8 +194,13 @@ def test_a_forked_child_may_read_the_web(server) -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
+FLOOD = 512 << 20  # bytes of an answer to a question for a few
+
+
 class Liar(BaseHTTPRequestHandler):
     """Declares what is not there, or sends what was not asked for."""
+
+    sent = 0
 
     def log_message(self, *_) -> None:
         return
@@ -212,13 +217,16 @@ class Liar(BaseHTTPRequestHandler):
             self.send_header("Content-Length", str(99 << 40) if name == "whole" else total)
         else:
             self.send_header("Content-Range", f"bytes {part}/{total}")
+        if name == "flood":
+            self.send_header("Content-Length", str(FLOOD))
         self.send_header("Last-Modified", "Wed, 21 Oct 2015 07:28:00 GMT")
         self.end_headers()
-        for _ in range(4 if name == "endless" else 1):
+        for _ in range({"endless": 4, "flood": FLOOD >> 20}.get(name, 1)):
             try:
-                self.wfile.write(bytes(max(1000, last - first + 1)))
+                self.wfile.write(bytes(1 << 20 if name == "flood" else max(1000, last - first + 1)))
             except OSError:
                 return
+            Liar.sent += 1 << 20
 
 
 @pytest.fixture
@@ -276,3 +284,12 @@ def test_an_object_that_no_machine_holds_is_not_read_whole(liar) -> None:
     storage = {"endpoint": liar, "access_key_id": "testing", "secret_access_key": "testing", "region": "us-east-1"}
     with pytest.raises(CorruptFileError, match="memory"):
         open_store("s3://bucket/set", storage=storage).read("whole")
+
+
+def test_an_answer_longer_than_asked_for_is_not_waited_for(liar) -> None:
+    storage = {"endpoint": liar, "access_key_id": "testing", "secret_access_key": "testing", "region": "us-east-1"}
+    store, Liar.sent = open_store("s3://bucket/set", storage=storage), 0
+    with pytest.raises(ShardChangedError, match="changed while it was open"):
+        part(store.known("flood", 1000), 3, 9)
+    assert part(open_blob(f"{liar}/flood"), 3, 9) == bytes(6)
+    assert Liar.sent < FLOOD // 8  # what lies in buffers of sockets, of two answers

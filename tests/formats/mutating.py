@@ -20,6 +20,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,7 @@ def reworded(data: bytes, rng: random.Random) -> bytes:
         elif how == "again" and isinstance(holder, list):
             holder.insert(rng.randrange(len(holder) + 1), json.loads(json.dumps(holder[key])))
         else:
-            holder[key] = rng.choice(VALUES)
+            holder[key] = deepcopy(rng.choice(VALUES))  # the next change may change it
     return json.dumps(value).encode()
 
 

@@ -159,7 +159,7 @@ def test_pictures_are_scaled_and_steps_of_other_sizes_meet_in_one() -> None:
     pair = opened(png(flat, 2), png(flat[:20, :20], 2), None)
     with pytest.raises(DecodeError, match=r"40, 60, 3\], found uint8 \[20, 20, 3\] at picture 1"):
         pair.read(np.array([0, 1]))
-    found = pair.read(np.array([0, 1]), size=(30, 20))
+    found = pair.read(np.array([0, 1]), size=(20, 30))
     assert found.shape == (2, 20, 30, 3)
     assert np.abs(found.astype(int) - 90).max() <= 1
     with pytest.raises(DecodeError, match="Step 2 has no picture"):

@@ -20,6 +20,8 @@ import pytest
 
 import seqlake as sl
 from seqlake import media
+from seqlake.errors import SeqlakeError
+from seqlake.media import video
 from seqlake.protocols import Source
 from seqlake.spec.column_types import ColumnType
 
@@ -136,10 +138,17 @@ def test_changed_files_are_refused_or_read(part: int, tmp_path: Path) -> None:
     assert not bad
 
 
+def test_a_beginning_that_says_no_size_is_an_error() -> None:
+    data = bytearray(KINDS["ivf"][1]())
+    data[50:300] = bytes(250)  # width, height and more in the first packet of VP8
+    with pytest.raises(SeqlakeError):
+        video.open(Source(blob=bytes(data), column=ColumnType("video"))).read(np.arange(2))
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_changed_files_are_refused_or_read(kind: str, tmp_path: Path) -> None:
-    (counts,) = counted([kind], tmp_path, 1000, 500)
+    (counts,) = counted([kind], tmp_path, counting.seeded(1000), counting.many(200))
     counts.keep()
     assert not counts.bad(), counts.examples
 

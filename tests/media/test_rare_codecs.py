@@ -127,6 +127,17 @@ def test_an_index_that_lacks_what_its_decoder_must_know_is_made_again() -> None:
     assert opened(data, index={0: older}).read(np.arange(3)).shape == (3, clips.HEIGHT, clips.WIDTH, 3)
 
 
+def test_an_index_of_open_groups_that_only_times_proved_is_made_again() -> None:
+    """Damage that FFmpeg does not notice gives other pictures from each of them."""
+    data = clips.clip("h264 open groups")
+    kept = opened(data).packets.to_bytes()
+    older = kept.replace(b'"decoded"', b'"times"  ')  # of equal length
+    assert older != kept
+    with pytest.raises(CorruptFileError, match="says too little about h264"):
+        PacketIndex.from_bytes(older)
+    assert opened(data, index={0: older}).packets.stream.proof == "decoded"
+
+
 def raw_in_mov() -> bytes:
     data = clips.encode("rawvideo", container="mov", pix_fmt="uyvy422")
     return data.replace(b"2vuy", b"raw ").replace(b"\0\x18\xff\xff", b"\0\x0c\xff\xff")  # of 12 bits: no such pixels

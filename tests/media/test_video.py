@@ -174,7 +174,7 @@ def test_the_awkward_clips_are_what_they_are_called() -> None:
         assert not opened(clip(name)).packets.stream.placed, name
     index = opened(clip("hevc open groups")).packets
     assert any((index.pts[key:] < index.pts[key]).any() for key in index.starts[1:])
-    assert opened(clip("ffv1, odd size")).size == (95, 63)
+    assert opened(clip("ffv1, odd size")).size == (63, 95)
     assert [packet for packet, _ in opened(clip("two parameter sets, apart")).packets.stream.changes] == [clips.COUNT]
     assert not opened(clip("two parameter sets")).packets.stream.changes
 
@@ -254,7 +254,7 @@ def test_rotation_is_applied_to_rgb_and_not_to_planes(degrees: int) -> None:
     expected = np.rot90(scaled(frame), frame.rotation // 90)
     assert abs(frame.rotation) % 360 in {degrees, 360 - degrees}
     np.testing.assert_array_equal(decoder.read(np.array([0]))[0], expected)
-    assert decoder.size == expected.shape[1::-1]
+    assert decoder.size == expected.shape[:2]
     assert wrong(decoder, [0], clips.sequential(data)) == []
     small = decoder.read(np.array([0]), size=(40, 40))
     assert small.shape == (1, 40, 40, 3)
@@ -266,15 +266,15 @@ def test_scaling_is_the_scale_filters(size: tuple[int, int], flags: str) -> None
     with av.open(io.BytesIO(clip("h264 with B-frames"))) as container:
         frames = list(container.decode(video=0))
     for picture, number in zip(found, (5, 5, 2), strict=True):
-        np.testing.assert_array_equal(picture, scaled(frames[number], flags, size))
+        np.testing.assert_array_equal(picture, scaled(frames[number], flags, size[::-1]))
 
 
 # ---- streams and shared files
 def test_the_largest_stream_is_the_one_unless_another_is_asked_for() -> None:
     data = clip("several streams")
     best = video.open(Source(blob=data, column=Video()))
-    assert (best.packets.stream.number, best.size) == (1, (clips.WIDTH, clips.HEIGHT))
-    assert opened(data, 0).size == (64, 48)
+    assert (best.packets.stream.number, best.size) == (1, (clips.HEIGHT, clips.WIDTH))
+    assert opened(data, 0).size == (48, 64)
     with pytest.raises(DecodeError, match="no video stream 2; it has 0, 1"):
         opened(data, 2)
     with pytest.raises(DecodeError, match="device"):

@@ -91,7 +91,7 @@ def test_a_video_is_indexed_like_an_array(rows: sl.Selection) -> None:
         np.testing.assert_array_equal(cam[which], every[which], strict=True)
     np.testing.assert_array_equal(cam[5], every[5], strict=True)
     np.testing.assert_array_equal(cam[-1], every[-1], strict=True)
-    assert cam.decode([1, 2], size=(24, 16)).shape == (2, 16, 24, 3)
+    assert cam.decode([1, 2], size=(16, 24)).shape == (2, 16, 24, 3)
     for beyond in (len(every), -len(every) - 1):
         with pytest.raises(IndexError):
             cam[beyond]

@@ -11,13 +11,14 @@ import io
 import random
 import subprocess
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import av
 import numpy as np
 
-from seqlake.errors import SeqlakeError
+from seqlake.errors import CorruptFrameError, SeqlakeError
 from seqlake.media import video
 from seqlake.protocols import Source
 from seqlake.spec.column_types import Video
@@ -260,7 +261,7 @@ def joined(clip: Clip, folder: Path) -> Clip | None:
 def places(data: bytes) -> list[tuple[int, int]]:
     """(first byte, length) of the packets of the first video stream that lie in the file as they are."""
     found = []
-    with opened(data) as container:
+    with suppress(av.FFmpegError), opened(data) as container:  # some demuxers end so
         for packet in container.demux(container.streams.video[0]):
             if packet.size and packet.pos is not None:
                 head = bytes(packet)
@@ -310,7 +311,8 @@ def treatments(clip: Clip) -> list[str]:
 
 def treatment(clip: Clip, how: str, folder: Path) -> Clip | None:
     """One of these; None where FFmpeg cannot, or nothing changes."""
-    container, seed = clip.name.split(".")[1], int(how[-1]) if how[-1].isdigit() else 0
+    container, kind = clip.name.split(".")[1], how.rstrip("0123456789")
+    seed = int(how[len(kind) :] or 0)
     copies: dict[str, tuple[list[str], list[str]]] = {
         "cut": (["-ss", "0.45"], []),
         "late": (["-itsoffset", "5.5"], ["-copyts"]),
@@ -326,17 +328,25 @@ def treatment(clip: Clip, how: str, folder: Path) -> Clip | None:
         return Clip(f"{clip.name}+twice", clip.data * 2)
     if how == "joined":
         return joined(clip, folder)
-    return lost_parts(clip, seed) if how.startswith("lost") else damaged(clip, seed, how[:-1])
+    return lost_parts(clip, seed) if kind == "lost" else damaged(clip, seed, kind)
 
 
 # ---- the truth, and what is compared with it
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """One frame of a plain decode."""
+    """One frame of a plain decode.
+
+    Attributes:
+        pts: Its time.
+        planes: A digest of what was decoded.
+        corrupt: FFmpeg says so.
+        frame: The frame itself, where it was asked for.
+    """
 
     pts: int | None
     planes: bytes
     corrupt: bool
+    frame: av.VideoFrame | None = None
 
 
 def opened(data: bytes) -> av.container.InputContainer:
@@ -370,7 +380,7 @@ def rows(frame: av.VideoFrame) -> list[np.ndarray]:
     return kept
 
 
-def played(data: bytes) -> list[Shown]:
+def played(data: bytes, *, keep: bool = False) -> list[Shown]:
     """Every frame as FFmpeg gives them out from the start, going on after what it cannot decode."""
     shown = []
     try:
@@ -382,7 +392,7 @@ def played(data: bytes) -> list[Shown]:
                     frames = packet.decode()
                 except av.FFmpegError:
                     continue
-                shown += [Shown(f.pts, digest(rows(f)), f.is_corrupt) for f in frames]
+                shown += [Shown(f.pts, digest(rows(f)), f.is_corrupt, f if keep else None) for f in frames]
     except (av.FFmpegError, ValueError, IndexError):
         return shown  # no video, or damage of the container
     return shown
@@ -428,10 +438,11 @@ def judged(clip: Clip, *, seed: int = 0) -> Verdict:
     try:
         kept = video.index(Source(blob=clip.data, column=Video()))
         decoder = video.open(Source(blob=clip.data, column=Video(), index=kept))
-        total, expected = len(decoder), meant(decoder, truth, played(clip.whole) if clip.whole else [])
+        total, seen = len(decoder), meant(decoder, truth, played(clip.whole) if clip.whole else [])
     except SeqlakeError as error:
         verdict.error = str(error)
         return verdict
+    expected = {number: one.planes for number, one in seen.items()}
     timed = decoder.packets.stream.proof == "times"
     missing = len({one.planes for one in truth} - set(expected.values())) if timed else 0
     missing = missing or len(truth) - len(expected)
@@ -445,15 +456,15 @@ def judged(clip: Clip, *, seed: int = 0) -> Verdict:
     return verdict
 
 
-def meant(decoder: video.VideoDecoder, truth: list[Shown], uncut: list[Shown]) -> dict[int, bytes]:
+def meant(decoder: video.VideoDecoder, truth: list[Shown], uncut: list[Shown]) -> dict[int, Shown]:
     """Number to what is to be seen: by their times where these are what names frames, else one after another.
 
     At a cut a plain decode may lose whole pictures that were still inside the decoder: those are of the uncut file.
     A frame that a plain decode leaves out, for what it refers to is lost, is in none; it must be an error.
     """
     if decoder.packets.stream.proof != "times":
-        return dict(enumerate(one.planes for one in truth[: len(decoder)]))
-    shown = {one.pts: one.planes for one in (*uncut, *truth)}
+        return dict(enumerate(truth[: len(decoder)]))
+    shown = {one.pts: one for one in (*uncut, *truth)}
     return {number: shown[pts] for number, pts in enumerate(decoder.pts.tolist()) if pts in shown}
 
 
@@ -470,3 +481,79 @@ def _compare(
             verdict.right += 1
         else:
             verdict.wrong.append(f"{way} {number}")
+
+
+# ---- another release of FFmpeg
+ROUNDED = frozenset(
+    {"mpeg4", "xvid", "divx", "msmpeg4v2", "msmpeg4v3", "wmv1", "wmv2"}
+)  # of which releases round the transform differently, by one
+HURT = ("drop", "short", "lost", "flip", "flips", "zeros")
+
+
+def by_the_command(data: bytes, folder: Path) -> bytes:
+    """Every frame that the system's `ffmpeg` shows, as raw pixels of the file's own kind, one behind the other."""
+    with opened(data) as container:
+        stream = largest(container).index
+    path = folder / "shown"
+    path.write_bytes(data)
+    reading = ["ffmpeg", "-v", "quiet", "-nostdin", "-threads", "1", "-noautorotate", "-i", str(path)]
+    writing = ["-map", f"0:{stream}", "-fps_mode", "passthrough", "-autoscale", "0", "-f", "rawvideo", "-"]
+    return subprocess.run([*reading, *writing], capture_output=True, timeout=60, check=False).stdout
+
+
+def pixels_by_the_command(folder: Path) -> str:
+    """What the system's FFmpeg calls the pixels of the file that `by_the_command` wrote there."""
+    asking = ["ffprobe", "-v", "quiet", "-select_streams", "V", "-show_entries", "stream=pix_fmt", "-of", "csv=p=0"]
+    done = subprocess.run([*asking, str(folder / "shown")], capture_output=True, timeout=60, check=False, text=True)
+    return done.stdout.strip().splitlines()[0] if done.stdout.strip() else ""
+
+
+def beside(clip: Clip, folder: Path) -> str:
+    """What seqlake delivers beside what the system's `ffmpeg` shows.
+
+    Returns:
+        `same`; `rounded`, if by one step of a sample; `other count`, if the command shows more or fewer frames;
+        `other pictures`; `other pixels`, if the two releases have other names for the file's own kind; `not read`, if
+        one of the two shows nothing.
+    """
+    delivered, kinds = list[bytes | None](), set[str]()
+    try:
+        decoder = video.open(Source(blob=clip.data, column=Video()))
+        for number in range(len(decoder)):
+            try:
+                ((_, frame),) = decoder.planes(np.array([number]))
+                kinds.add(frame.format.name)
+                delivered.append(b"".join(np.ascontiguousarray(row).tobytes() for row in rows(frame)))
+            except CorruptFrameError:
+                delivered.append(None)
+        command = by_the_command(clip.data, folder)
+    except (SeqlakeError, av.FFmpegError):
+        return "not read"
+    size = max((len(one) for one in delivered if one is not None), default=0)
+    if not size or not command:
+        return "not read"
+    if kinds != {pixels_by_the_command(folder)}:
+        return "other pixels"
+    if size * len(delivered) != len(command):
+        return "other count"
+    most = 0
+    for number, one in enumerate(delivered):
+        other = command[number * size :][:size]
+        if one is not None and one != other:
+            apart = np.frombuffer(one, np.uint8).astype(np.int16) - np.frombuffer(other, np.uint8)
+            most = max(most, int(np.abs(apart).max()))
+    if most > (clip.name.split(".")[0].split("-")[0] in ROUNDED):
+        return "other pictures"
+    return "rounded" if most else "same"
+
+
+def comparable(clip: Clip, found: str) -> bool:
+    """Whether two releases are to agree: not on what is damaged, which each conceals in its way, and not where one
+    shows nothing, nor where 5.1 shows what an edit list hides (AV1), one frame of many (GIF in Matroska), or knows the
+    pixels by another name.
+    """
+    bred, _, how = clip.name.partition("+")
+    if found in {"same", "rounded"}:
+        return True
+    known = found in {"not read", "other pixels"} or bred == "gif.matroska" or (bred.startswith("av1") and how == "cut")
+    return not known and how.rstrip("0123456789") not in HURT

@@ -174,3 +174,15 @@ def test_lengths_of_columns_without_an_index():
     assert lengths_of(shard.open(), "frames").tolist() == [2, -1, 0]
     with pytest.raises(SchemaMismatchError, match="'x'"):
         lengths_of(shard.open(), "x")
+
+
+def test_a_file_with_fewer_rows_than_its_version_says_is_damage() -> None:
+    class Claimed(ArrowShard):
+        rows = 3
+
+    shard = Claimed(pa.table({"sequence_id": ["a"]}))
+    shown = Columns(shard, Schema({"sequence_id": pa.string()}), {}).open()
+    with pytest.raises(DamagedTableError, match="Expected 3 rows"):
+        list(shown.batches(["sequence_id"], rows=np.arange(3)))
+    with pytest.raises(IndexError):
+        list(shown.batches(["sequence_id"], rows=np.arange(4)))

@@ -176,6 +176,8 @@ SCHEMA = Schema({
     "duration_seconds": pa.float64(),
     "a": Trajectory(dim=2, timestamps="t"),
     "b": Trajectory(dim=1),
+    "c": Trajectory(dim=1, timestamps="u"),
+    "u": pa.list_(pa.int64()),
     "free": Trajectory(dtype=pa.float64()),
     "t": pa.list_(pa.int64()),
     "raw": Trajectory(dim=2, encoding="raw"),
@@ -185,6 +187,7 @@ SCHEMA = Schema({
 })  # fmt: skip
 GOOD = {
     "sequence_id": "one", "length": 3, "duration_seconds": 0.3, "a": [[1.0, 2.0]] * 3, "b": [[0.5]] * 3,
+    "c": [[0.5]] * 3, "u": [0, 5, 9],
     "free": [[0.5]] * 3, "t": [0, 5, 5], "raw": b"\0" * 24, "e": [1.0, 2.0], "v": "files/v/1.mp4",
     "jpeg": [b"x"] * 3,
 }  # fmt: skip
@@ -204,6 +207,7 @@ BAD_ROWS = {
     "R314": {"duration_seconds": 0.36},
     "R315": {"a": [], "t": []},
     "R316": {"e": [1.0]},
+    "R318": {"t": [0, 5, 5], "u": [1_700_000_000_000_000_000] * 3},
     "F401": {"v": ""},
     "F402": {"v": "files/../../other/1.mp4"},
     "F403": {"v": "/data/1.mp4"},

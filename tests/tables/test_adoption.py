@@ -112,7 +112,7 @@ def test_an_adopted_shard_that_leaves_is_retired_and_collected(plain):
     assert tables.rows_of(first) == tables.expected(["a", "b", "c"])
     back = table.rollback(0)
     assert back.rows == 3
-    table.collect(older_than=timedelta(0))
+    table.vacuum(older_than=timedelta(0))
     assert tables.rows_of(table.snapshot()) == tables.expected(["a", "b", "c"])
     oracle.check(table.store, oracle.Expected())
 
@@ -186,7 +186,7 @@ def test_a_stranger_is_reported_not_read_and_adopted_on_request(table):
         ("T503", "data/theirs.parquet"),
     }
     tables.append(table, ["c"])
-    table.collect(older_than=timedelta(0))
+    table.vacuum(older_than=timedelta(0))
     assert Path(table.root, "data/theirs.parquet").exists()
     assert table.adopt().operation == "adopt"
     assert tables.rows_of(table.snapshot()) == tables.expected(["a", "b", "c", "x"])
@@ -418,7 +418,7 @@ def test_shards_without_their_log_are_a_plain_dataset(table, tmp_path):
     copy = standalone.open(tmp_path / "copy")
     tables.append(copy, ["c"])
     tables.append(copy, ["d"], operation="rewrite", remove=tables.keys(copy.snapshot())[:1])
-    copy.collect(older_than=timedelta(0))
+    copy.vacuum(older_than=timedelta(0))
     assert tables.rows_of(copy.snapshot()) == tables.expected(["c", "d"])
     oracle.check(copy.store, oracle.Expected())
 
@@ -443,7 +443,7 @@ def test_hostile_numbers_and_names_are_refused(table):
 def test_a_writer_given_up_by_collect_is_told(table):
     transaction = table.begin()
     written = tables.write(table, transaction, [tables.episode("late")])
-    standalone.open(table.root).collect(older_than=timedelta(0))
+    standalone.open(table.root).vacuum(older_than=timedelta(0))
     with pytest.raises(CommitConflictError, match="gave transaction"):
         table.commit(Change(operation="append", add=[written]), transaction=transaction)
     table.renew(transaction)  # does not bring it back
@@ -455,7 +455,7 @@ def test_a_renewed_writer_is_not_given_up(table):
     marker = Path(table.root, f"_seqlake/staged/{transaction.id}.json")
     marker.write_text(json.dumps({**json.loads(marker.read_text()), "time": "2020-01-01T00:00:00Z"}))
     table.renew(transaction)
-    standalone.open(table.root).collect(older_than=timedelta(hours=1))
+    standalone.open(table.root).vacuum(older_than=timedelta(hours=1))
     written = tables.write(table, transaction, [tables.episode("alive")])
     assert table.commit(Change(operation="append", add=[written]), transaction=transaction).rows == 3
 
@@ -463,14 +463,14 @@ def test_a_renewed_writer_is_not_given_up(table):
 def test_a_torn_marker_is_as_old_as_its_transaction(table):
     transaction = table.begin()
     Path(table.root, f"_seqlake/staged/{transaction.id}.json").write_bytes(b'{"form')
-    table.collect(older_than=timedelta(hours=1))
+    table.vacuum(older_than=timedelta(hours=1))
     written = tables.write(table, transaction, [tables.episode("alive")])
     table.commit(Change(operation="append", add=[written]), transaction=transaction)
     dead = "0" * 11 + "17" + "0" * 19
     Path(table.root, f"_seqlake/staged/{dead}.json").write_bytes(b"")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        table.collect(older_than=timedelta(hours=1))
+        table.vacuum(older_than=timedelta(hours=1))
     assert not list(Path(table.root, "_seqlake/staged").iterdir())
 
 

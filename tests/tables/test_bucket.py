@@ -133,7 +133,7 @@ def rollback(table):
 
 
 def collect(table):
-    table.collect(older_than=timedelta(0))
+    table.vacuum(older_than=timedelta(0))
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_no_answer_and_no_version_is_unknown_and_discards_nothing():
     assert any(transaction.id in path for path in bucket.objects)
     # Whoever asks the log later is told: it was not committed, and collect removes what it staged.
     bucket.put = real
-    StandaloneTable(bucket).collect(older_than=timedelta(0))
+    StandaloneTable(bucket).vacuum(older_than=timedelta(0))
     assert not any(transaction.id in path for path in bucket.objects)
     oracle.check(bucket, oracle.Expected())
 
@@ -200,7 +200,7 @@ def test_a_late_copy_is_put_right():
     name = next(path for path in bucket.objects if path.startswith("_seqlake/retired/")).rpartition("/")[2]
     bucket.objects[f"data/{name}.parquet"] = bucket.objects[f"_seqlake/retired/{name}"]
     assert {finding.code for finding in StandaloneTable(bucket).snapshot().check("rows")} == {"T507"}
-    StandaloneTable(bucket).collect(older_than=timedelta(0))
+    StandaloneTable(bucket).vacuum(older_than=timedelta(0))
     assert f"data/{name}.parquet" not in bucket.objects
     oracle.check(bucket, oracle.Expected())
 

@@ -63,7 +63,7 @@ def test_a_gap_that_nobody_looks_beyond_is_found_by_writers_and_by_validation(ro
     ds = sl.open(root)
     assert ds.version.id == 5
     assert "T514" in {finding.code for finding in ds.validate()}
-    for act in (lambda: ds.append([{"sequence_id": "x"}]), lambda: ds.collect(older_than=timedelta(0)), ds.table.adopt):
+    for act in (lambda: ds.append([{"sequence_id": "x"}]), lambda: ds.vacuum(older_than=timedelta(0)), ds.table.adopt):
         with pytest.raises(DamagedTableError, match="00000000000000000006.json is gone"):
             act()
     assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
@@ -177,8 +177,8 @@ def test_no_file_is_removed_because_an_index_rots(tmp_path, harm, rewritten_firs
     rewritten(path, forget)
     if rewritten_first:
         sl.open(ds.location).delete(ids=["gone"])  # what the rows name that stay goes on with them
-    dry = sl.open(ds.location).collect(older_than=timedelta(0), dry_run=True)
-    gone = [path for path in sl.open(ds.location).collect(older_than=timedelta(0)) if path.startswith("files/")]
+    dry = sl.open(ds.location).vacuum(older_than=timedelta(0), dry_run=True)
+    gone = [path for path in sl.open(ds.location).vacuum(older_than=timedelta(0)) if path.startswith("files/")]
     assert [path for path in dry if path.startswith("files/")] == gone
     ds, left = sl.open(ds.location), 3 - rewritten_first
     assert [Path(ds.location, view["log"].reference).read_bytes() for view in ds] == [b"a"] * left
@@ -242,7 +242,7 @@ def test_a_rotten_marker_gives_no_committed_version_up(root):
     marker = {"format": 2, "transaction": transaction, "begin": 2, "time": "2026-01-01T00:00:00.000000Z"}
     path = root / "_seqlake" / "staged" / f"{transaction}.json"
     path.write_bytes(seal(marker).replace(b'"begin": 2', b'"begin": 9'))
-    ds.collect(older_than=timedelta(0))
+    ds.vacuum(older_than=timedelta(0))
     assert [view.id for view in sl.open(root)] == [f"id{number}" for number in range(4)]
     assert transaction not in json.loads(version(root, 6).read_text()).get("aborted", [])
 
@@ -254,7 +254,7 @@ def test_a_checkpoint_that_is_later_than_this_release_is_done_without(root, monk
     path.write_bytes(path.read_bytes().replace(b'{"format": 2', b'{"format": 9'))
     assert len(sl.open(root)) == 5
     assert "T508" in codes(root)
-    sl.open(root).collect(older_than=timedelta(0))
+    sl.open(root).vacuum(older_than=timedelta(0))
     assert len(sl.open(root)) == 5
 
 

@@ -251,7 +251,7 @@ def test_an_expired_version_is_named(table):
     first = table.snapshot().version
     pinned = table.snapshot()
     tables.append(table, ["z"], operation="rewrite", remove=tables.keys(pinned))
-    table.collect(older_than=timedelta(0))
+    table.vacuum(older_than=timedelta(0))
     with pytest.raises(VersionNotFoundError, match="from 2 to 3"):
         table.snapshot(first)
     with pytest.raises(VersionNotFoundError):
@@ -273,7 +273,7 @@ def test_a_version_that_expires_while_it_is_rolled_back_to_is_named(table, monke
         if not done:
             done.append(True)
             # Long transactions are not given up, but the version is.
-            standalone.open(table.root).collect(older_than=timedelta(seconds=-1))
+            standalone.open(table.root).vacuum(older_than=timedelta(seconds=-1))
         return real(log, record)
 
     monkeypatch.setattr(committing, "_create", create)

@@ -64,7 +64,7 @@ def listed(folder):
 
 
 def precious(folder):
-    """A dataset of the user's own, with an old version that a collection of it would remove."""
+    """A dataset of the user's own, with an old version that a vacuum of it would remove."""
     ds = sl.create(folder, SCHEMA)
     ds.append(rows(folder.parent, "x", "y"))
     ds.delete(ids=["y"])
@@ -75,9 +75,9 @@ def test_a_dry_run_lists_exactly_what_a_collection_removes(home, tmp_path):
     """In every home: shards, files of deletes, copied-in files and what lies beside them."""
     ds = sl.open(home)
     before = listed(ds.root).keys()
-    told = ds.collect(older_than=NOW, dry_run=True)
+    told = ds.vacuum(older_than=NOW, dry_run=True)
     assert listed(ds.root).keys() == before
-    ds.collect(older_than=NOW)
+    ds.vacuum(older_than=NOW)
     gone = before - listed(ds.root).keys()
     assert {path for path in gone if "/b-" in path and path.endswith(".mcap")}
     assert set(told) == gone
@@ -98,8 +98,8 @@ def test_no_verb_goes_through_a_folder_that_is_a_link(tmp_path, folder):
     place.rename(tmp_path / "aside")
     place.symlink_to(tmp_path / "mine" / folder)
     verbs = {
-        "collect": lambda ds: ds.collect(older_than=NOW),
-        "dry run": lambda ds: ds.collect(older_than=NOW, dry_run=True),
+        "vacuum": lambda ds: ds.vacuum(older_than=NOW),
+        "dry run": lambda ds: ds.vacuum(older_than=NOW, dry_run=True),
         "append": lambda ds: ds.append(rows(tmp_path, "c")),
         "upsert": lambda ds: ds.upsert(rows(tmp_path, "a")),
         "delete": lambda ds: ds.delete(ids=["a"]),
@@ -130,7 +130,7 @@ def test_a_dataset_whose_whole_folder_is_a_link_is_like_any_other(tmp_path):
     ds = sl.open(tmp_path / "set")
     ds.append(rows(tmp_path, "a", "b"))
     ds.delete(ids=["b"])
-    assert ds.collect(older_than=NOW)
+    assert ds.vacuum(older_than=NOW)
     assert ds["a"]["cam"].read() == b"a" * 9
     assert ds.validate(depth="files").ok
 
@@ -205,8 +205,8 @@ def test_a_delta_log_that_names_files_outside(tmp_path, named, encoded):
     remove = {"remove": {"path": path, "deletionTimestamp": 1, "dataChange": True}}
     (log / f"{number + 1:020d}.json").write_text(f"{json.dumps(told[1])}\n{json.dumps(remove)}\n")
     before = listed(tmp_path / "mine")
-    told = sl.open(tmp_path / "set").collect(older_than=NOW, dry_run=True)
-    assert sl.open(tmp_path / "set").collect(older_than=NOW) == told
+    told = sl.open(tmp_path / "set").vacuum(older_than=NOW, dry_run=True)
+    assert sl.open(tmp_path / "set").vacuum(older_than=NOW) == told
     assert listed(tmp_path / "mine") == before
 
 
@@ -291,8 +291,8 @@ def test_a_ducklake_that_schedules_files_of_others_for_removal(tmp_path, kind):
     )  # fmt: skip
     ds = sl.open(address)
     before = listed(tmp_path).keys()
-    told = ds.collect(older_than=NOW, dry_run=True)
-    assert set(ds.collect(older_than=NOW)) == set(told)
+    told = ds.vacuum(older_than=NOW, dry_run=True)
+    assert set(ds.vacuum(older_than=NOW)) == set(told)
     gone = before - listed(tmp_path).keys()
     assert {path.removeprefix(f"{root.relative_to(tmp_path)}/") for path in gone} == set(told)
     assert {path: path.read_bytes() for path in kept} == kept
@@ -312,7 +312,7 @@ def test_a_ducklake_that_says_its_data_lie_elsewhere(tmp_path, kind):
     ds = sl.open(f"{address}&data_path={tmp_path}/mine")
     assert ds["a"]["n"][:].ravel().tolist() == [1.0, 2.0]
     assert sl.open(address, allow_outside=True)["a"]["n"][:].ravel().tolist() == [1.0, 2.0]
-    assert ds.collect(older_than=NOW)
+    assert ds.vacuum(older_than=NOW)
 
 
 @pytest.mark.parametrize("path", ["{}/mine/x.parquet", "../../../mine/x.parquet", "file://{}/mine/x.parquet"])

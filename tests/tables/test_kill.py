@@ -30,6 +30,7 @@ from seqlake.testing.oracle import crashes, power
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a forked child")
 
 SOAK = bool(os.environ.get("SEQLAKE_SOAK"))
+LONGEST = float(os.environ.get("SEQLAKE_SOAK_SECONDS") or 600)  # of a kind of commit's second kills
 STRANGER = "data/theirs.parquet"
 
 
@@ -92,7 +93,7 @@ def adopt(table):
 
 
 def collect(table):
-    table.collect(older_than=timedelta(0))
+    table.vacuum(older_than=timedelta(0))
     version = table.versions()[-1]
     return version.id, _transaction(table, version.id)
 
@@ -218,7 +219,7 @@ class Prepared:
         if not table.manifest_exists:
             self.scenario.act(table)
         assert frozenset(tables.rows_of(table.snapshot())) == self.scenario.after
-        table.collect(older_than=timedelta(0))
+        table.vacuum(older_than=timedelta(0))
         oracle.check_collected(self.store, oracle.Expected())
 
     def record(self, mistake=None):
@@ -238,7 +239,7 @@ class Prepared:
             store = LocalStore(self.folder / "crashed", calls=crashes.Killing(at))
             if oracle.Bytes(store).newest >= 0:
                 oracle.open_for_writing(store)
-                StandaloneTable(store).collect(older_than=timedelta(0))
+                StandaloneTable(store).vacuum(older_than=timedelta(0))
             report.steps(store.calls.steps)
 
         return crashes.in_child(act)
@@ -262,11 +263,15 @@ def test_killed_at_every_step(scenario, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=str)
 def test_killed_again_while_it_is_repaired(scenario, tmp_path, monkeypatch):
-    """Sampled here; every pair of steps in the soak."""
+    """Sampled here; in the soak every pair of steps, in random order, as far as `LONGEST` seconds reach."""
     prepared = Prepared(scenario, tmp_path, monkeypatch)
     dice = random.Random(str(scenario))
-    everything = range(prepared.steps)
-    for first in everything if SOAK else sorted(dice.sample(everything, 3)):
+    everything, began = range(prepared.steps), time.monotonic()
+    firsts = dice.sample(everything, prepared.steps if SOAK else 3)
+    for number, first in enumerate(firsts):
+        if SOAK and time.monotonic() - began > LONGEST:
+            print(f"{scenario}: {number} of {prepared.steps} first kills in {LONGEST} s")
+            break
         prepared.run(first)
         crashes.fresh_copy(tmp_path / "crashed", tmp_path / "left")
         second = 0
@@ -335,7 +340,7 @@ def _any_commits(root, dice, *, rounds):
             elif kind == "rollback":
                 version = table.rollback(dice.choice(table.versions()))
             else:
-                table.collect(older_than=timedelta(seconds=dice.random()))
+                table.vacuum(older_than=timedelta(seconds=dice.random()))
                 version = table.versions()[-1]
             report.commit(version.id, _transaction(table, version.id))
 

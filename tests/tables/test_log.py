@@ -394,5 +394,5 @@ def test_reading_writes_nothing(tmp_path):
     assert snapshot.arrow_dataset().to_table().num_rows == 2
     assert list(snapshot.check("decode")) == []
     assert len(readers.versions()) == 2
-    assert readers.collect(older_than=markers.now() - WHEN, dry_run=True) == []
+    assert readers.vacuum(older_than=markers.now() - WHEN, dry_run=True) == []
     assert (readers.strangers(), readers.metadata_edited()) == ([], False)

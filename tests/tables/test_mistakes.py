@@ -17,13 +17,13 @@ from seqlake.protocols import Change
 from seqlake.tables.standalone import (
     StandaloneTable,
     changes,
-    collecting,
     committing,
     identity,
     markers,
     names,
     publishing,
     table,
+    vacuuming,
 )
 from seqlake.testing import oracle, tables
 from seqlake.testing.oracle import crashes
@@ -113,7 +113,7 @@ def two_writers_rewrite_one_shard(root, monkeypatch):
 
 def a_collection_comes_before_the_commit(root, monkeypatch):
     writer = begun(root, ["slow"])
-    opened(root).collect(older_than=timedelta(0))
+    opened(root).vacuum(older_than=timedelta(0))
     with suppress(SeqlakeError):
         return committed(*writer)
     return {}
@@ -121,21 +121,21 @@ def a_collection_comes_before_the_commit(root, monkeypatch):
 
 def a_collection_overtakes_a_young_writer(root, monkeypatch):
     writer = begun(root, ["young"])
-    opened(root).collect(older_than=timedelta(days=1))
+    opened(root).vacuum(older_than=timedelta(days=1))
     return committed(*writer)
 
 
 def a_commit_lands_while_it_sweeps(root, monkeypatch):
     acknowledged = {}
-    real = collecting._Listing.of
+    real = vacuuming._Listing.of
 
     def of(store):
         if not acknowledged:
             acknowledged.update(committed(*begun(root, ["meanwhile"])))
         return real(store)
 
-    monkeypatch.setattr(collecting._Listing, "of", of)
-    opened(root).collect(older_than=timedelta(days=1))
+    monkeypatch.setattr(vacuuming._Listing, "of", of)
+    opened(root).vacuum(older_than=timedelta(days=1))
     return acknowledged
 
 
@@ -222,26 +222,26 @@ def no_fence(monkeypatch):
 
 
 def markers_ignored_by_sweep(monkeypatch):
-    real = collecting.sweep
+    real = vacuuming.sweep
 
     def sweep(log):
         with monkeypatch.context() as patch:
             patch.setattr(markers, "read_all", lambda _: [])
             return real(log)
 
-    monkeypatch.setattr(collecting, "sweep", sweep)
+    monkeypatch.setattr(vacuuming, "sweep", sweep)
 
 
 def log_read_before_the_lists(monkeypatch):
     kept = []
-    real = collecting._Retained.of
+    real = vacuuming._Retained.of
 
-    def sweep(log, sweep=collecting.sweep):
+    def sweep(log, sweep=vacuuming.sweep):
         kept.append(real(log))
         return sweep(log)
 
-    monkeypatch.setattr(collecting, "sweep", sweep)
-    monkeypatch.setattr(collecting._Retained, "of", lambda *_: kept[-1])
+    monkeypatch.setattr(vacuuming, "sweep", sweep)
+    monkeypatch.setattr(vacuuming._Retained, "of", lambda *_: kept[-1])
 
 
 def no_own_transaction_check(monkeypatch):

@@ -6,7 +6,7 @@ import os
 import random
 import shutil
 import warnings
-from collections import Counter
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,12 @@ import pyarrow as pa
 import pytest
 
 import seqlake as sl
+from seqlake.dataset.sequence import MediaView
 from seqlake.errors import DuplicateSequenceError, SeqlakeError
 from seqlake.tables.standalone import checkpoints
 from seqlake.testing.oracle import crashes
 
+from ..counting import Counts, many, seeded  # noqa: TID252 - tests are no package that could be named
 from . import rot
 
 DERIVED = {"index", "checkpoints", "hint", "media", "derived", "staged"}
@@ -118,6 +120,7 @@ def read(root: Path, truth: Truth) -> None:
     for key in expected:
         demand(ds.sequence(key)["action"].tolist() == expected[key]["action"], f"lookup of {key}")
     filmed = ds.sequence("filmed")["cam"]
+    demand(isinstance(filmed, MediaView), "a video that is no video")
     demand(len(filmed) == 4, "frames")
     demand(filmed[3].shape == (16, 24, 3), "a frame")
     actions = np.concatenate([np.array(cells["action"], np.float64) for cells in expected.values()])
@@ -127,7 +130,7 @@ def read(root: Path, truth: Truth) -> None:
 
 
 def write(root: Path, truth: Truth) -> None:
-    """Old versions, an id that is there, a new row, and a collection."""
+    """Old versions, an id that is there, a new row, and a vacuum."""
     ds = sl.open(root)
     newest = max(truth)
     for version in ds.versions():
@@ -143,18 +146,23 @@ def write(root: Path, truth: Truth) -> None:
     again = told(sl.open(root))
     demand({key: again.get(key) for key in truth[newest]} == truth[newest], "cells after a commit")
     demand(again.keys() - truth[newest].keys() == {"new"}, "rows after a commit")
-    ds.collect(older_than=timedelta(0))
-    demand(told(sl.open(root)) == again, "cells after a collection")
+    ds.vacuum(older_than=timedelta(0))
+    demand(told(sl.open(root)) == again, "cells after a vacuum")
 
 
 def outcome(root: Path, truth: Truth) -> str:
-    """What a reader and a writer get: `right`, `refused`, `bare` for an error that is not ours, or `wrong`."""
+    """What a reader and a writer get."""
+    return outcome_of(lambda: read(root, truth), lambda: write(root, truth))
+
+
+def outcome_of(*acts: Callable[[], None]) -> str:
+    """What became of some calls: `right`, `refused`, `bare` for an error that is not ours, or `wrong`."""
     found = []
-    for act in (read, write):
+    for act in acts:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                act(root, truth)
+                act()
         except (SeqlakeError, UserWarning) as error:
             found.append(f"refused: {error!r}")
         except WrongError as error:
@@ -215,33 +223,122 @@ def stranger(made: tuple[Path, Truth], place: Path, dice: random.Random) -> tupl
     return path, how, outcome(root, made[1])
 
 
+@pytest.mark.mutations
 @pytest.mark.parametrize("count", [25, pytest.param(1500, marks=pytest.mark.soak)])
 def test_what_a_stranger_sealed_is_no_error_of_python(made, tmp_path, monkeypatch, count):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    dice = random.Random(23)
+    dice, count = random.Random(seeded(23)), many(count) if count > 25 else count
     found = [stranger(made, tmp_path / "ds", dice) for _ in range(count)]
+    counts = Counts(reader="_seqlake, sealed again")
+    for one in found:
+        counted(counts, one[2])
+    counts.cause = "whoever seals a file says what it holds" if counts.wrong else ""
+    counts.keep()
     assert not [one for one in found if one[2].startswith("bare")]
     assert sum(one[2] != "skipped" for one in found) > count // 2
 
 
 @pytest.mark.soak
-def test_rot_of_every_file(made, tmp_path, monkeypatch, capsys):
+@pytest.mark.mutations
+def test_rot_of_every_file(made, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    counts: dict[str, Counter[str]] = {}
+    counts: dict[str, Counts] = {}
     failures = []
-    for seed in range(int(os.environ.get("SEQLAKE_ROT", "12"))):
+    for seed in range(seeded(0), seeded(0) + many(int(os.environ.get("SEQLAKE_ROT", "12")))):
         dice = random.Random(seed)
         for path in files_of(made[0]):
+            kind = rot.kind_of(path)
             for how in rot.mutations(path):
                 found = harmed(made, tmp_path / "ds", path, how, dice)
-                counts.setdefault(rot.kind_of(path), Counter())[found.split(":")[0]] += 1
+                counted(counts.setdefault(kind, Counts(reader=f"_seqlake/{kind}")), found)
                 try:
                     check_outcome(path, how, found)
                 except AssertionError:
                     failures.append((seed, path, how, found))
-    with capsys.disabled():
-        print("\n| files | mutations | right | refused | bare exceptions | wrong |\n|---|---|---|---|---|---|")
-        for kind, count in counts.items():
-            cells = [sum(count.values()) - count["skipped"], *(count[k] for k in ("right", "refused", "bare", "wrong"))]
-            print(f"| `{kind}` | {' | '.join(map(str, cells))} |")
+    for one in counts.values():
+        one.keep()
     assert not failures
+
+
+def counted(counts: Counts, found: str) -> None:
+    how = found.split(":", maxsplit=1)[0]
+    if how != "skipped":
+        counts.mutations += 1
+        setattr(counts, how, getattr(counts, how) + 1)
+
+
+# ---- what lies beside the tables of lakes
+
+
+LAKES = {"delta": "delta:{}/ds", "iceberg": "iceberg:{}/w/robots.arm", "ducklake": "ducklake:sqlite:{}/m.db?table=arm"}
+
+
+class Lake:
+    """A table of a lake with offset indexes and statistics of ours, harmed where it lies: its paths are absolute."""
+
+    def __init__(self, home: str, place: Path) -> None:
+        self.place, self.uri = place, LAKES[home].format(place)
+        ds = sl.create(self.uri, sl.Schema({"sequence_id": pa.string(), "action": sl.Trajectory(dim=2)}))
+        for number in range(2):
+            ds.append([{"sequence_id": f"ep_{number}{i}", "action": row(i)["action"]} for i in range(3)])
+        sl.statistics(ds, ["action"])
+        self.truth = told(ds)
+        self.whole = {path: path.read_bytes() for path in place.rglob("*") if path.is_file()}
+        self.ours = [path for path in self.whole if "_seqlake" in path.parts or path.suffix == ".puffin"]
+
+    def read(self) -> None:
+        ds = sl.open(self.uri)
+        demand(told(ds) == self.truth, "cells")
+        lengths = dict(zip((view.id for view in ds), ds.source.lengths("action").tolist(), strict=True))
+        demand(lengths == {key: len(cells["action"]) for key, cells in self.truth.items()}, "lengths")
+        for key, cells in self.truth.items():
+            demand(ds.sequence(key)["action"].tolist() == cells["action"], f"lookup of {key}")
+        steps = np.concatenate([np.array(cells["action"], np.float64) for cells in self.truth.values()])
+        demand(np.abs(sl.statistics(ds, ["action"])["action"].mean - steps.mean(axis=0)).max() < 1e-12, "statistics")
+        list(ds.validate(depth="rows"))
+
+    def write(self) -> None:
+        try:
+            sl.open(self.uri).append([{"sequence_id": "ep_01"}])
+        except DuplicateSequenceError:
+            return
+        raise WrongError("ep_01 stands twice")
+
+    def harmed(self, path: Path, how: str, dice: random.Random) -> str:
+        try:
+            rot.mutate(path, how, dice)
+        except (pa.ArrowException, IndexError, ValueError):
+            return "skipped"  # such a change cannot be written down
+        try:
+            return outcome_of(self.read, self.write)
+        finally:
+            for one in [one for one in self.place.rglob("*") if one.is_file() and one not in self.whole]:
+                one.unlink()
+            for one, data in self.whole.items():
+                if not one.exists() or one.read_bytes() != data:
+                    one.write_bytes(data)
+
+    def ways(self, path: Path) -> list[str]:
+        parts = path.parts
+        within = "/".join(parts[parts.index("_seqlake") :]) if "_seqlake" in parts else "_seqlake/puffin"
+        return rot.mutations(within)
+
+
+@pytest.mark.mutations
+@pytest.mark.parametrize("times", [pytest.param(1, id="once"), pytest.param(25, id="often", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("home", LAKES)
+def test_rot_beside_tables_of_lakes(home, times, tmp_path, monkeypatch):
+    pytest.importorskip({"delta": "deltalake", "iceberg": "pyiceberg", "ducklake": "duckdb"}[home])
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    lake, counts, dice = Lake(home, tmp_path), Counts(reader=f"_seqlake, {home}"), random.Random(seeded(7))
+    assert outcome_of(lake.read, lake.write) == "right"
+    assert lake.ours
+    for _ in range(many(times)):
+        for path in lake.ours if times > 1 else dice.sample(lake.ours, 1):
+            for how in lake.ways(path) if times > 1 else dice.sample(lake.ways(path), 4):
+                found = lake.harmed(path, how, dice)
+                counted(counts, found)
+                if not found.startswith(("right", "skipped", "refused")):
+                    counts.examples.append(f"{path.name} {how} {found}")
+    counts.keep()
+    assert not counts.bad(), counts.examples

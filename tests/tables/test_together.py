@@ -87,7 +87,7 @@ def test_readers_see_whole_versions_while_others_write(tmp_path):
             if number % 3 == 0:
                 writer.rollback(writer.versions()[-2])
             if number % 4 == 3:
-                writer.collect(older_than=timedelta(seconds=0.05))
+                writer.vacuum(older_than=timedelta(seconds=0.05))
             if number % 2:
                 two_more_turns()
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import seqlake as sl
+from seqlake.dataset.validation import validate
 from seqlake.errors import DamagedTableError, ValidationError
 
 START = 1_763_855_123  # seconds since 1970
@@ -19,6 +20,8 @@ STEPS = 20
 
 
 def stored(times: list[Fraction], kind: str, start: int = START) -> Any:
+    if kind.startswith("raw "):
+        return stored(times, kind.removeprefix("raw "), start)[:, None]
     nanoseconds = [round((time + start) * 10**9) for time in times]
     return (
         np.array([float(time + start) for time in times]) if kind == "f8" else np.array(nanoseconds, "i8").astype(kind)
@@ -34,32 +37,43 @@ def latest(times: list[Fraction], step: int) -> int:
     return sum(time <= Fraction(step, 10) for time in times) - 1
 
 
-def made(path: Any, kind: str, camera: dict[str, Any] | None = None, force: dict[str, Any] | None = None) -> sl.Dataset:
+LATE = {f"ep_{row}": (START, [time + late for time in CAMERA]) for row, late in enumerate((0, 3))}
+
+
+def made(
+    path: Any,
+    kind: str,
+    camera: dict[str, Any] | None = None,
+    force: dict[str, Any] | None = None,
+    rows: dict[str, tuple[int, list[Fraction]]] = LATE,
+) -> sl.Dataset:
+    """For each sequence: when its clock stands at 0, and the camera's times after that."""
+    single = kind.removeprefix("raw ")
+    times = pa.list_(arrow(kind)) if single == kind else sl.Trajectory(dim=1, dtype=arrow(single), encoding="raw")
     schema = {
         "action": sl.Trajectory(dim=1, fps=10),
-        "began": arrow(kind),
-        "t_force": pa.list_(arrow(kind)),
-        "t_cam": pa.list_(arrow(kind)),
+        "began": arrow(single),
+        "t_force": times,
+        "t_cam": times,
         "force": sl.Trajectory(dim=1, timestamps="t_force", **(force or {})),
         "cam": sl.Trajectory(dim=1, timestamps="t_cam", **(camera or {})),
     }
     ds = sl.create(path, sl.Schema(schema))
     with ds.writer() as writer:
-        for row, late in enumerate((0, 3)):
-            cam = [time + late for time in CAMERA]
+        for name, (start, cam) in rows.items():
             writer.add(
-                f"ep_{row}",
+                name,
                 action=np.arange(STEPS)[:, None],
-                began=stored([Fraction(0)], kind)[0],
-                t_force=stored(FORCE, kind),
-                t_cam=stored(cam, kind),
+                began=stored([Fraction(0)], single, start)[0],
+                t_force=stored(FORCE, kind, start),
+                t_cam=stored(cam, kind, start),
                 force=np.arange(len(FORCE))[:, None],
                 cam=np.arange(len(CAMERA))[:, None],
             )
     return sl.open(ds.location)
 
 
-@pytest.mark.parametrize("kind", ["f8", "i8", "M8[ns]"])
+@pytest.mark.parametrize("kind", ["f8", "i8", "M8[ns]", "raw f8", "raw i8"])
 @pytest.mark.parametrize("columns", [["action", "cam"], ["action", "force", "cam"]])
 def test_a_camera_that_began_late_shows_nothing_from_the_future(tmp_path: Any, kind: str, columns: list[str]) -> None:
     ds = made(tmp_path / "ds", kind)
@@ -76,9 +90,11 @@ def test_a_camera_that_began_late_shows_nothing_from_the_future(tmp_path: Any, k
     assert ds.validate(depth="rows").ok
 
 
-@pytest.mark.parametrize("stride", [1, 2, 3])
-def test_where_every_sample_must_exist_windows_begin_with_the_last_column(tmp_path: Any, stride: int) -> None:
-    ds = made(tmp_path / "ds", "i8")
+@pytest.mark.parametrize(("stride", "kind"), [(1, "i8"), (2, "i8"), (3, "i8"), (2, "raw f8")])
+def test_where_every_sample_must_exist_windows_begin_with_the_last_column(
+    tmp_path: Any, stride: int, kind: str
+) -> None:
+    ds = made(tmp_path / "ds", kind)
     window = sl.Window({"action": [0], "cam": [-2, 0]}, stride=stride, edges="drop")
     loader = sl.Loader(ds, window=window, batch_size=1, shuffle=False)
     found = [(batch["sequence_id"][0], int(batch["start"][0]), batch["cam"][0, :, 0].tolist()) for batch in loader]
@@ -101,6 +117,8 @@ def test_where_every_sample_must_exist_windows_begin_with_the_last_column(tmp_pa
         ("i8", {"origin": "began"}),
         ("M8[ns]", {"origin": "began"}),
         ("i8", {"origin": "t_force"}),
+        ("raw f8", {"origin": START}),
+        ("raw i8", {"origin": "t_force"}),
     ],
 )
 @pytest.mark.parametrize("single", [False, True])
@@ -127,18 +145,19 @@ def test_a_clock_of_its_own_counts_from_its_own_first_stamp_and_moves_no_other(t
     assert batch["force"][:, 0, 0].tolist() == [latest(FORCE, k) for k in range(STEPS)]
 
 
-def narrow(path: Any) -> sl.Schema:
+def narrow(encoding: str | None) -> sl.Schema:
     return sl.Schema(
         {
             "action": sl.Trajectory(dim=1, fps=10),
-            "t": sl.Trajectory(dim=1),
+            "t": sl.Trajectory(dim=1, **({} if encoding is None else {"encoding": encoding})),
             "cam": sl.Trajectory(dim=1, timestamps="t"),
         }
     )
 
 
-def test_unix_seconds_in_float32_are_refused_wherever_they_are_written(tmp_path: Any) -> None:
-    schema = narrow(tmp_path)
+@pytest.mark.parametrize("encoding", [None, "raw"])
+def test_unix_seconds_in_float32_are_refused_wherever_they_are_written(tmp_path: Any, encoding: str | None) -> None:
+    schema = narrow(encoding)
     times = START + np.arange(STEPS) / 10
     row = {"sequence_id": "a", "action": np.zeros((STEPS, 1)), "cam": np.zeros((STEPS, 1)), "t": times[:, None]}
     table = pa.table({name: [value if isinstance(value, str) else value.tolist()] for name, value in row.items()})
@@ -153,8 +172,9 @@ def test_unix_seconds_in_float32_are_refused_wherever_they_are_written(tmp_path:
     assert batch["cam_mask"].all()
 
 
-def test_unix_seconds_in_float32_that_are_there_already_are_refused_where_they_are_read(tmp_path: Any) -> None:
-    schema = narrow(tmp_path)
+@pytest.mark.parametrize("encoding", [None, "raw"])
+def test_unix_seconds_in_float32_that_are_there_already_are_refused_where_they_are_read(encoding: str | None) -> None:
+    schema = narrow(encoding)
     times = (START + np.arange(STEPS) / 10).astype("f4")
     assert len(np.unique(times)) == 1
     table = pa.table(
@@ -162,7 +182,7 @@ def test_unix_seconds_in_float32_that_are_there_already_are_refused_where_they_a
             "sequence_id": ["a"],
             "action": [np.zeros((STEPS, 1), "f4").tolist()],
             "cam": [np.zeros((STEPS, 1), "f4").tolist()],
-            "t": [times[:, None].tolist()],
+            "t": [times[:, None].tolist() if encoding is None else times.tobytes()],
         },
         schema=schema.stored(),
     )
@@ -171,3 +191,37 @@ def test_unix_seconds_in_float32_that_are_there_already_are_refused_where_they_a
         list(sl.Loader(source, window={"action": [0], "cam": [0]}, batch_size=STEPS))
     with pytest.raises(DamagedTableError, match="'t'.*float64"):
         source[0].window(0, 2, columns=["action", "cam"])
+    [finding] = validate(source, depth="rows").errors
+    assert (finding.code, finding.column, finding.sequence_id) == ("R312", "t", "a")
+    assert "float64" in finding.message
+
+
+# ---- two clocks in one sequence
+CLOCKS: dict[str, tuple[dict[str, Any], dict[str, Any], float, bool]] = {
+    # what the force's origin is, what the camera's is, seconds by which the camera's clock is ahead; whether it is told
+    "one clock": ({}, {}, 0, False),
+    "a camera that begins when all else has ended": ({}, {}, 3.5, False),
+    "seconds since 1970 beside seconds since the start": ({}, {}, START, True),
+    "seconds since two machines were switched on": ({}, {}, 5000, True),
+    "the camera counts for itself": ({}, {"origin": "t_cam"}, START, False),
+    "the force counts for itself": ({"origin": "t_force"}, {}, START, False),
+    "from a number that is meant": ({}, {"origin": START}, START, False),
+    "from a number of the other clock": ({}, {"origin": 0}, START, True),
+    "from a column of the other clock": ({"origin": "began"}, {"origin": "began"}, START, True),
+}
+
+
+@pytest.mark.parametrize("kind", ["f8", "i8", "raw f8"])
+@pytest.mark.parametrize("case", CLOCKS)
+def test_two_clocks_in_one_sequence_are_a_finding(tmp_path: Any, kind: str, case: str) -> None:
+    force, camera, ahead, told = CLOCKS[case]
+    unit = 10**9 if kind == "i8" else 1
+    number = {key: value * unit if isinstance(value, int) else value for key, value in camera.items()}
+    late = [time + Fraction(ahead) for time in CAMERA]
+    ds = made(tmp_path / "ds", kind, number, force, {"ep_0": (0, late)})
+    found = [one for one in ds.validate(depth="rows").findings if one.code == "R318"]
+    assert [(one.sequence_id, one.column) for one in found] == ([("ep_0", "t_cam")] if told else [])
+    assert all("origin" in one.message and one.severity == "warning" for one in found)
+    if told:
+        (batch,) = sl.Loader(ds, window={"action": [0], "cam": [0]}, batch_size=STEPS, shuffle=False)
+        assert not batch["cam_mask"].any()  # which is why it is told

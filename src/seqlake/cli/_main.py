@@ -21,13 +21,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 # Names people know from other tools; they run the same command.
-ALIASES = {"import": "convert", "export": "convert"}
+ALIASES = {"import": "convert", "export": "convert", "collect": "vacuum"}
 
 # Help must not import every command, so what each is for stands here; a test compares.
 SUMMARIES = {
     "adopt": "Take in shards and metadata that others put into a dataset's folder.",
     "bench": "Measure how fast a dataset trains on this machine.",
-    "collect": "Remove what seqlake wrote and no kept version needs.",
     "compact": "Write small shards, and those of other engines, anew in place: one commit.",
     "completion": "Print the completion script of a shell.",
     "convert": "Turn any dataset that seqlake reads into another one.",
@@ -51,6 +50,7 @@ SUMMARIES = {
     "stats": "Show what the numbers of a dataset are like, and its oddest sequences.",
     "subset": "Copy some sequences or columns into a new dataset.",
     "trim": "Cut sequences down to some of their steps, as a new dataset.",
+    "vacuum": "Remove what seqlake wrote and no kept version needs.",
     "validate": "Check a dataset against the format and report every finding.",
     "versions": "List a dataset's versions.",
 }
@@ -148,8 +148,8 @@ def _show(error: Exception, *, as_json: bool) -> None:
         text: dict[str, Any] = {
             "code": code,
             "message": error.message if isinstance(error, SeqlakeError) else str(error),
-            "path": getattr(error, "path", None),
-            "hint": getattr(error, "hint", None),
+            "path": error.path if isinstance(error, SeqlakeError) else None,
+            "hint": error.hint if isinstance(error, SeqlakeError) else None,
         }
         say_json({"error": text}, err=True)
     else:

@@ -30,7 +30,7 @@ def command(source: str, *, elsewhere: bool, dangling: bool, orphans: bool, outp
 
     A file is present, missing (rows name it, nothing is there), outside (it leaves the dataset's folder and was not
     looked for) or elsewhere (on another store; see --elsewhere). Of files that were copied in and that no row names:
-    kept (another version needs it), orphan (`seqlake collect` removes it) or stranger (put there by others).
+    kept (another version needs it), orphan (`seqlake vacuum` removes it) or stranger (put there by others).
     """
     from seqlake.dataset.inventory import files, totals
 

@@ -35,16 +35,16 @@ def command(source: str, *, dry_run: bool, output: Output) -> None:
 
 def _indexed(source: str, *, build: bool) -> list[dict[str, Any]]:
     """How many shards of each signal are read without decoding, or with `build` could be."""
+    from seqlake.shards.files import ParquetShard, innermost
     from seqlake.shards.parquet.building import flat_columns
 
     dataset = _options.opened_dataset(source)
     wanted = [name for name in dataset.schema if dataset.schema[name].category == "temporal"]
     counts = dict.fromkeys(wanted, 0)
     for shard in dataset.shards():
-        reader = shard.open()
+        reader, file = shard.open(), innermost(shard)
         try:
-            blob = getattr(getattr(reader, "inner", reader), "blob", None)
-            could = flat_columns(blob, schema=dataset.schema) if build and blob is not None else {}
+            could = flat_columns(file.blob, schema=dataset.schema) if build and isinstance(file, ParquetShard) else {}
             for name in wanted:
                 counts[name] += name in could or reader.flat(name) is not None
         finally:

@@ -52,23 +52,24 @@ def command(source: str, *, version: int | str | None, output: Output) -> None:
 
 
 def _of_table(selection: Any) -> dict[str, Any]:
-    table = getattr(selection, "table", None)
-    if table is None:
+    from seqlake.abilities import HasStrangers, OfATable, ability
+
+    whole = ability(selection, OfATable)
+    if whole is None:
         return {}
     notes = []
-    strangers = list(table.strangers()) if hasattr(table, "strangers") else []
+    folder = ability(whole.table, HasStrangers)
+    strangers = [] if folder is None else folder.strangers()
     if strangers:
         notes.append(f"{len(strangers)} files in data/ were put there by others; `seqlake adopt` takes them in")
-    if hasattr(table, "metadata_edited") and table.metadata_edited():
+    if folder is not None and folder.metadata_edited():
         notes.append("mixtrain.json was edited by hand and is not used; `seqlake adopt` takes it in")
-    made = selection.version
-    return {"version": None if made is None else made.id, "notes": notes}
+    return {"version": whole.version.id, "notes": notes}
 
 
 def _of_format(selection: Any) -> dict[str, Any]:
     """What a folder of another format says of itself without its rows being read."""
-    check = getattr(selection.access.source, "check", None)
-    found = [] if check is None else check("metadata")
+    found = selection.check("metadata")
     notes = [f"{f.severity}, {f.location}: {f.message}{f' (column {f.column})' if f.column else ''}" for f in found]
     return {"notes": notes} if notes else {}
 

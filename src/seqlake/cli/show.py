@@ -61,6 +61,8 @@ def command(
 
 def _facts(view: Any) -> tuple[dict[str, Any], list[str]]:
     """What there is to say, for programs and for people."""
+    from seqlake.dataset.sequence import FileView
+
     scalars: dict[str, Any] = {}
     signals: list[dict[str, Any]] = []
     others: dict[str, str] = {}
@@ -70,7 +72,7 @@ def _facts(view: Any) -> tuple[dict[str, Any], list[str]]:
         if category in {"temporal", "vector"} and value is not None:
             signals.append({"column": name, "array": shown(value), **_statistics(value)})
         elif category in {"scalar", "file"}:
-            scalars[name] = getattr(value, "location", value)
+            scalars[name] = value.location if isinstance(value, FileView) else value
         else:
             others[name] = shown(value)
     document = {"sequence_id": view.id, "scalars": plain(scalars), "signals": signals, "others": others}

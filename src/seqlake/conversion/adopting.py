@@ -9,12 +9,13 @@ from __future__ import annotations
 import shutil
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from seqlake.abilities import KeepsFiles, OfALake, Partitioned, ability, storage_of
 from seqlake.dataset.copying import digest, linked, on_this_machine, put_file
-from seqlake.dataset.partitioning import partition_of
+from seqlake.dataset.partitioning import field_ids_of, partition_of
 from seqlake.dataset.references import Carrier, refers
 from seqlake.dataset.streaming import one_shard
 from seqlake.errors import UnsafeReferenceError
@@ -28,6 +29,7 @@ from seqlake.shards.parquet.footer import read_footer
 from seqlake.shards.parquet.statistics import Statistics
 from seqlake.spec.rules.references import is_relative, paths_in
 from seqlake.tables._lakes.types import normalised
+from seqlake.windows.sources import Files
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from seqlake.dataset.dataset import Dataset
     from seqlake.dataset.references import FilesMode
     from seqlake.dataset.staging import Staging
-    from seqlake.protocols import Readable, Shard, Transaction
+    from seqlake.protocols import Readable, Shard, Table, Transaction
     from seqlake.spec.schema import Schema
 
 
@@ -67,9 +69,10 @@ def adopt(source: Readable, target: Dataset, staging: Staging, /, *, files: File
         files: What happens to files of rows that are written anew.
     """
     found = Adopted()
-    storage = getattr(source, "storage", None)
-    kept = getattr(getattr(source, "access", source), "kept_packets", None)
-    carrier = Carrier(target.schema, root=source.root, staging=staging, mode=files, storage=storage, kept=kept)
+    place = Files.of(source)
+    carrier = Carrier(
+        target.schema, root=place.root, staging=staging, mode=files, storage=place.storage, kept=place.kept
+    )
     for number, shard in enumerate(source.shards()):
         reason = why_not(shard, target.table, target.schema)
         parquet = _file_of(shard)
@@ -88,7 +91,7 @@ def adopt(source: Readable, target: Dataset, staging: Staging, /, *, files: File
     return found
 
 
-def why_not(shard: Shard, table: Any, schema: Schema, /) -> str:
+def why_not(shard: Shard, table: Table, schema: Schema, /) -> str:
     """Why a shard cannot stay as it is; empty if it can.
 
     Args:
@@ -115,19 +118,19 @@ def why_not(shard: Shard, table: Any, schema: Schema, /) -> str:
             return f"its column {one.name} has the type {plain.field(one.name).type}, not {one.type}"
         if held.field(one.name).nullable and not one.nullable:
             return f"its column {one.name} may be null"
-    if getattr(table, "plain_lists", False) and any(_has_fixed_size(f.type) for f in held):
+    lake = ability(table, OfALake)
+    if lake is not None and lake.plain_lists and any(_has_fixed_size(f.type) for f in held):
         return "its inner lists have a fixed size, which a lake's clients cannot read"
     if len(_partitions(shard, table, schema)) != 1:
         return f"its rows belong to several partitions by {', '.join(partition_of(table))}, or it has none"
     return ""
 
 
-def _numbered_otherwise(held: pa.Schema, table: Any, schema: Schema) -> bool:
+def _numbered_otherwise(held: pa.Schema, table: Table, schema: Schema) -> bool:
     """Whether a lake that finds columns by number would take one for another."""
-    known = getattr(table, "field_ids", None)
-    ids: Mapping[str, int] = {} if known is None else known(schema)
+    ids = field_ids_of(table, schema)
     stored = {field.name: (field.metadata or {}).get(b"PARQUET:field_id") for field in held}
-    return bool(ids) and any(number is not None and int(number) != ids.get(name) for name, number in stored.items())
+    return any(number is not None and int(number) != ids.get(name) for name, number in stored.items()) if ids else False
 
 
 def _constant(place: object) -> bool:
@@ -147,7 +150,7 @@ def _file_of(shard: Shard) -> ParquetShard | None:
     return inner if isinstance(inner, ParquetShard) else None
 
 
-def _files(shard: Shard, source: Readable, staging: Staging, table: Any) -> dict[str, Copied] | None:
+def _files(shard: Shard, source: Readable, staging: Staging, table: Table) -> dict[str, Copied] | None:
     """The files of the source that the rows name, by reference; None where their references cannot stay.
 
     Files that a lake copied in lie out of reach of every lake's cleanup, under the same names in all of them.
@@ -159,11 +162,8 @@ def _files(shard: Shard, source: Readable, staging: Staging, table: Any) -> dict
         for batch in one_shard(shard, names):
             for column in batch.columns:
                 found.update(path for cell in column.to_pylist() for path, _ in paths_in(cell) if is_relative(path))
-    inner: Any = source
-    while hasattr(inner, "access"):  # a selection of a table's version, or of a selection
-        inner = inner.access.source
-    known = getattr(inner, "copied", None)
-    told: Mapping[str, Copied] = {} if known is None else known(shard.key)
+    known = ability(source, KeepsFiles)
+    told = {} if known is None else known.copied(shard.key)
     found |= told.keys()  # those that plain texts name, too
     start = f"{table.files(staging.transaction)}/"
     if any(not path.startswith(start) or ".." in path.split("/") for path in found):
@@ -172,9 +172,7 @@ def _files(shard: Shard, source: Readable, staging: Staging, table: Any) -> dict
 
 
 def _copied(named: Mapping[str, Copied], source: Readable, target: Dataset) -> list[Copied]:
-    storage = getattr(source, "storage", None)
-    find = getattr(getattr(source, "access", source), "kept_packets", None)
-    table: Any = target.table
+    place, known = Files.of(source), ability(source, KeepsFiles)
     made = []
     for path, file in named.items():
         location = join(source.root, path)
@@ -184,10 +182,11 @@ def _copied(named: Mapping[str, Copied], source: Readable, target: Dataset) -> l
                 path=source.root,
                 hint="Write an absolute reference in its place, or leave the column out.",
             )
-        with on_this_machine(location, storage) as here:
+        with on_this_machine(location, place.storage) as here:
             size, sha256 = digest(here)
-            put_file(table.store, path, here, link=True)
-        made.append(replace(file, size=size, sha256=sha256, packets={} if find is None else dict(find(path))))
+            put_file(target.table.store, path, here, link=True)
+        packets = {} if known is None else dict(known.kept_packets(path))
+        made.append(replace(file, size=size, sha256=sha256, packets=packets))
     return made
 
 
@@ -201,10 +200,10 @@ def _taken(
     source: Readable,
 ) -> Written:
     """The shard under a name of the new table's, staged."""
-    table: Any = target.table
+    table = target.table
     place = Path(table.place(transaction, {}, n=n))
     location = parquet.blob.location
-    with on_this_machine(location, getattr(source, "storage", None)) as here:
+    with on_this_machine(location, storage_of(source)) as here:
         # A file that lies elsewhere, or that a link leads to out of the source, is not shared but copied.
         may_link = not is_local(location) or inside(source.root, location)
         if not (may_link and linked(here, place)):
@@ -212,8 +211,7 @@ def _taken(
     written = _described(parquet, shard, target.schema, str(place))
     (values,) = _partitions(shard, table, target.schema)
     partition = dict(zip(partition_of(table), values, strict=True))
-    staged: Written = table.stage(transaction, replace(written, partition=partition))
-    return staged
+    return table.stage(transaction, replace(written, partition=partition))
 
 
 def _described(parquet: ParquetShard, shard: Shard, schema: Schema, place: str) -> Written:
@@ -238,10 +236,10 @@ def _described(parquet: ParquetShard, shard: Shard, schema: Schema, place: str) 
     )
 
 
-def _partitions(shard: Shard, table: Any, schema: Schema) -> set[tuple[object, ...]]:
+def _partitions(shard: Shard, table: Table, schema: Schema) -> set[tuple[object, ...]]:
     """The partitions that the rows of a shard belong to; one without values where the table has none."""
-    by = partition_of(table)
-    if not by:
+    divided = ability(table, Partitioned)
+    if divided is None or not divided.partition_by:
         return {()}
     scalars = [name for name in schema.names if schema[name].category == "scalar"]
-    return {values for batch in one_shard(shard, scalars) for values in table.partition_values(batch)}
+    return {values for batch in one_shard(shard, scalars) for values in divided.partition_values(batch)}

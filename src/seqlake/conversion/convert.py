@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from seqlake.abilities import Discards, ability, storage_of
 from seqlake.conversion import on_processes, samples
 from seqlake.conversion.plan import BYTES_PER_PART, Plan, Task, plan
 from seqlake.conversion.receipts import Work
@@ -18,6 +19,7 @@ from seqlake.conversion.targets import TABLE_OPTIONS, FormatTarget, TableTarget,
 from seqlake.dataset.pictures import Pictures
 from seqlake.errors import CommitUnknownError, SeqlakeError
 from seqlake.files.locations import absolute
+from seqlake.files.room import room_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -132,7 +134,7 @@ def convert(
         raise ValueError("adopt=True takes shards over as they are: into a Mixtrain dataset, images as they come.")
     target: Target
     if to is None:
-        from_ = getattr(readable, "storage", None)
+        from_ = storage_of(readable)
         placed = {"location": place, "schema": planned.schema, "storage": storage}
         target = TableTarget(**placed, source_storage=from_, options=of_table, pictures=pictures)
     else:
@@ -140,15 +142,16 @@ def convert(
     if dry_run:
         return planned
     _tell(planned)
-    if adopt and isinstance(target, TableTarget):
-        return _adopted(readable, target)
     given = _told(sorted({**of_table, **options}.items()))
     identity = {**_identity(planned), "out": place, "to": to, "options": given, "pictures": _told(pictures)}
-    if work is not None:
-        _run(planned, target, Work(Path(work)), identity, workers=workers, progress=progress)
-    else:
-        _run_once(planned, target, identity, workers=workers, progress=progress)
-    return target.result()
+    with room_in(place):
+        if adopt and isinstance(target, TableTarget):
+            return _adopted(readable, target)
+        if work is not None:
+            _run(planned, target, Work(Path(work)), identity, workers=workers, progress=progress)
+        else:
+            _run_once(planned, target, identity, workers=workers, progress=progress)
+        return target.result()
 
 
 def _adopted(readable: Readable, target: TableTarget) -> Dataset:
@@ -191,7 +194,7 @@ def _opened(source: Any, storage: Mapping[str, str] | None, options: dict[str, A
     elif options:
         raise TypeError(f"Unknown options for this source: {', '.join(sorted(options))}.")
     else:
-        readable = scan(source, storage=getattr(source, "storage", None))
+        readable = scan(source, storage=storage_of(source))
     return samples.as_sequences(readable, **of_samples) if sequences else readable
 
 
@@ -290,9 +293,9 @@ def _write_parts(planned: Plan, sink: Sink, work: Work, *, workers: int | None, 
 def _undo(sink: Sink, target: Target, state: Any) -> None:
     """Remove what was staged and made; the error that led here is what the user must see."""
     try:
-        discard = getattr(sink, "discard", None)
-        if discard is not None:
-            discard()
+        written = ability(sink, Discards)
+        if written is not None:
+            written.discard()
         target.undo(state)
     except (OSError, SeqlakeError) as error:
         _log.warning("Some of what was written could not be removed: %s", error)

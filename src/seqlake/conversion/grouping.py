@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from seqlake.abilities import Checked, HasStorage, ability
 from seqlake.conversion.samples import as_frames, is_image
 from seqlake.errors import SchemaMismatchError, ValidationError
 from seqlake.shards.asked import count_only, refuse_unknown, rows_asked
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from seqlake.abilities import Kind
     from seqlake.protocols import Flat, Ints, Readable, Shard
 
 _SHARD_BYTES = 64 << 20
@@ -212,11 +214,9 @@ class GroupedSamples:
             per_row=per_row,
         )
 
-    def __getattr__(self, name: str) -> Any:
-        # What a plug knows beyond the protocol: findings of its own, its storage options.
-        if name in {"check", "storage"}:
-            return getattr(self._source, name)
-        raise AttributeError(name)
+    def ability(self, kind: type[Kind], /) -> Kind | None:
+        """What the source's plug knows beyond the protocol: findings of its own, its storage options."""
+        return ability(self._source, kind) if kind in {Checked, HasStorage} else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

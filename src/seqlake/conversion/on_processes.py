@@ -10,6 +10,7 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from seqlake.abilities import Renews, ability
 from seqlake.conversion import task as one
 from seqlake.errors import SeqlakeError
 
@@ -86,12 +87,12 @@ class _Renewal:
     """Tells the sink at intervals that this conversion is alive, however long a part takes."""
 
     def __init__(self, sink: Sink) -> None:
-        self._renew = getattr(sink, "renew", None)
+        self._sink = ability(sink, Renews)
         self._last = time.monotonic()
 
     def if_due(self) -> None:
-        if self._renew is not None and time.monotonic() - self._last >= _RENEW_SECONDS:
-            self._renew()
+        if self._sink is not None and time.monotonic() - self._last >= _RENEW_SECONDS:
+            self._sink.renew()
             self._last = time.monotonic()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from seqlake.abilities import Checked, ability
 from seqlake.errors import in_line
 from seqlake.shards.verified import verified
 
@@ -125,7 +126,7 @@ def plan(
     if bytes_per_part < 1:
         raise ValueError(f"bytes_per_part is at least 1, found {bytes_per_part}.")
     shards = [verified(shard) for shard in source.shards()]  # what is written anew gets new checksums
-    check = getattr(source, "check", None)
+    checked = ability(source, Checked)
     dropped = dropped or {}
     schema = source.schema.without(list(dropped)) if dropped else source.schema
     return Plan(
@@ -134,7 +135,7 @@ def plan(
         tasks=list(_tasks(shards, source.root, bytes_per_part)),
         shards=len(shards),
         nbytes=sum(shard.nbytes for shard in shards),
-        findings=list(check("metadata")) if check is not None else [],
+        findings=[] if checked is None else list(checked.check("metadata")),
         dropped=dropped,
         fingerprint=source.fingerprint,
     )

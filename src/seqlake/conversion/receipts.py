@@ -159,15 +159,19 @@ def encode(value: object, /) -> Any:
         return {_TAG: "tuple", "value": [encode(item) for item in value]}
     if isinstance(value, Mapping):
         return {_TAG: "dict", "value": [[encode(key), encode(item)] for key, item in value.items()]}
+    return {_TAG: type(value).__name__, "value": _parts(value)}
+
+
+def _parts(value: object) -> Any:
+    """What a date, an exact number or a record is made of, as JSON."""
     if isinstance(value, datetime | date | time):
-        return {_TAG: type(value).__name__, "value": value.isoformat()}
+        return value.isoformat()
     if isinstance(value, timedelta):
-        return {_TAG: "timedelta", "value": [value.days, value.seconds, value.microseconds]}
+        return [value.days, value.seconds, value.microseconds]
     if isinstance(value, Decimal):
-        return {_TAG: "Decimal", "value": str(value)}
+        return str(value)
     if dataclasses.is_dataclass(value) and type(value) is _RECORDS.get(type(value).__name__):
-        fields = {item.name: encode(getattr(value, item.name)) for item in dataclasses.fields(value)}
-        return {_TAG: type(value).__name__, "value": fields}
+        return {item.name: encode(getattr(value, item.name)) for item in dataclasses.fields(value)}
     raise TypeError(
         f"A receipt is made of plain values, bytes, dates and the records of seqlake.protocols; "
         f"found {type(value).__name__}."

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from seqlake.abilities import Checked, HasStorage, ability
 from seqlake.errors import SchemaMismatchError, ValidationError
 from seqlake.shards.asked import rows_asked
 from seqlake.spec.column_types import Image
@@ -19,6 +20,7 @@ from seqlake.spec.schema import ID, Column, Schema, is_binary, is_text
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from seqlake.abilities import Kind
     from seqlake.protocols import Flat, Ints, Readable, Shard, ShardReader
 
 OPTIONS = frozenset({"sequence_id", "steps"})
@@ -160,11 +162,9 @@ class NamedSamples:
             return np.ones(sum(shard.rows for shard in self._source.shards()), np.int64)
         return self._source.lengths(column)
 
-    def __getattr__(self, name: str) -> Any:
-        # What a plug knows beyond the protocol: findings of its own, its storage options.
-        if name in {"check", "storage"}:
-            return getattr(self._source, name)
-        raise AttributeError(name)
+    def ability(self, kind: type[Kind], /) -> Kind | None:
+        """What the source's plug knows beyond the protocol: findings of its own, its storage options."""
+        return ability(self._source, kind) if kind in {Checked, HasStorage} else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from seqlake import plugins
+from seqlake.abilities import Creates, Drops, OfALake, ability
 from seqlake.dataset.opening import refuse_occupied
 from seqlake.dataset.pictures import Pictures
 from seqlake.errors import DatasetExistsError, DatasetNotFoundError, SchemaMismatchError, SeqlakeError
@@ -111,9 +112,9 @@ class TableTarget:
         """See `Target`; a dataset that was there before, or has rows by now, is left alone."""
         if not state["made"] or self._rows():
             return
-        drop = getattr(self.result().table, "drop", None)
-        if drop is not None:  # a lake's, whose address is no folder
-            drop()
+        lake = ability(self.result().table, OfALake)
+        if lake is not None:  # its address is no folder
+            lake.drop()
             return
         store = open_store(self.location, storage=self.storage)
         paths = [path for path, _ in own(store) if path.startswith(_OF_OURS)]
@@ -175,18 +176,13 @@ class FormatTarget:
         """See `Target`: nothing to open."""
 
     def _create(self) -> Any:
-        create = getattr(plugins.load("formats", self.name), "create", None)
-        if create is None:
+        written = ability(plugins.load("formats", self.name), Creates)
+        if written is None:
             raise SeqlakeError(f"The format {self.name!r} can be read but not written.", hint="Leave `to` out.")
-        return create
+        return written.create
 
 
 def dropped_by(name: str | None, schema: Schema, /) -> Mapping[str, str]:
-    """Columns that a format cannot hold, with the reason; ours hold all.
-
-    A format that cannot hold every column offers `dropped(schema)`, which gives just that.
-    """
-    if name is None:
-        return {}
-    found: Mapping[str, str] = getattr(plugins.load("formats", name), "dropped", lambda _: {})(schema)
-    return found
+    """Columns that a format cannot hold, with the reason; ours hold all."""
+    picky = None if name is None else ability(plugins.load("formats", name), Drops)
+    return {} if picky is None else picky.dropped(schema)

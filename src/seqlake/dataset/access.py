@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from seqlake.abilities import HasIds, KeepsFiles, ability
 from seqlake.dataset import streaming
 from seqlake.dataset.cells import arrow_cell, flat_cell
 from seqlake.errors import SequenceNotFoundError
+from seqlake.shards.parquet.scanned import NARROW
 from seqlake.shards.rows import Rows
 from seqlake.windows.clock import dataset_clock, depends
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 _OPEN_SHARDS = 256
 _BLOCK = 1024  # rows of a narrow column that are read together
+_BLOCK_BYTES = 32 << 20  # of one block; what is larger is read row by row
 _BLOCKS = 256  # of one shard, over all its columns
 _FOUND = 65_536  # rows of ids that are remembered where the table can find ids itself
 
@@ -121,9 +124,8 @@ class Access:
 
     def kept_packets(self, reference: str, /) -> Mapping[int, bytes]:
         """Video stream -> the packet index that the table keeps of a file; empty where it keeps none."""
-        source = getattr(self.source, "access", self.source)  # a selection of a selection
-        find = getattr(source, "kept_packets", None)
-        return {} if find is None else find(reference)
+        known = ability(self.source, KeepsFiles)
+        return {} if known is None else known.kept_packets(reference)
 
     def clock(self, window: Window, files: Files, /) -> Clock:
         """The dataset's clock for a window; found once, since videos may have to be opened for it."""
@@ -151,11 +153,11 @@ class Access:
 
     def rows_of(self, ids: Sequence[str], /) -> Ints:
         """[ids] row numbers, -1 where no row has the id; by the table's sorted id hashes where it has them."""
-        find = getattr(self.source, "find_ids", None)
-        if find is None:
-            known = self._every_id()
-            return np.array([known.get(one, -1) for one in ids], np.int64)
-        rows = np.asarray(find(list(ids)), np.int64)
+        known = ability(self.source, HasIds)
+        if known is None:
+            every = self._every_id()
+            return np.array([every.get(one, -1) for one in ids], np.int64)
+        rows = np.asarray(known.find_ids(list(ids)), np.int64)
         handles = self._here()
         if len(handles.rows) + len(rows) > _FOUND:
             handles.rows, handles.ids = {}, {}
@@ -187,12 +189,12 @@ class _OpenShard:
         self._shard = shard
         self._reader: ShardReader = shard.open()
         self._flat: dict[str, Flat | None] = {}
-        self._blocks: OrderedDict[tuple[str, int], pa.Array] = OrderedDict()
+        self._blocks: OrderedDict[tuple[str, int], pa.Array | None] = OrderedDict()
         self._lock = RLock()  # readers are not asked to be safe for threads
 
     def cell(self, row: int, column: Column) -> Any:
         name = column.name
-        if column.category not in streaming.NARROW:
+        if column.category not in NARROW:
             if name not in self._flat:
                 with self._lock:
                     self._flat[name] = self._reader.flat(name) if column.category in {"temporal", "vector"} else None
@@ -201,17 +203,24 @@ class _OpenShard:
                 return flat_cell(flat, row)
             return arrow_cell(self._read(name, row, row + 1), 0, column)
         number, place = divmod(row, _BLOCK)
-        block = self._blocks.get((name, number))
-        if block is None:
-            block = self._read(name, number * _BLOCK, min((number + 1) * _BLOCK, self._shard.rows))
+        if (name, number) not in self._blocks:
+            block = self._read(name, number * _BLOCK, min((number + 1) * _BLOCK, self._shard.rows), most=_BLOCK_BYTES)
             with self._lock:
                 self._blocks[name, number] = block
                 if len(self._blocks) > _BLOCKS:
                     self._blocks.popitem(last=False)
+        block = self._blocks.get((name, number))
+        if block is None:  # too large to be kept, or another thread's reads pushed it out
+            return arrow_cell(self._read(name, row, row + 1), 0, column)
         return arrow_cell(block, place, column)
 
-    def _read(self, name: str, start: int, stop: int) -> pa.Array:
+    def _read(self, name: str, start: int, stop: int, *, most: int | None = None) -> pa.Array | None:
+        """Cells of some rows; None where they take more than `most` bytes."""
+        arrays, nbytes = [], 0
         with self._lock:
-            batches = list(self._reader.batches([name], rows=np.arange(start, stop, dtype=np.int64)))
-        arrays = [batch.column(name) for batch in batches if batch.num_rows]
+            for batch in self._reader.batches([name], rows=np.arange(start, stop, dtype=np.int64)):
+                arrays += [batch.column(name)] * (batch.num_rows > 0)
+                nbytes += batch.nbytes
+                if most is not None and nbytes > most:
+                    return None
         return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)

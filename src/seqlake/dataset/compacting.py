@@ -31,7 +31,7 @@ def compact(
     """Write shards that cost time anew, in one commit: small ones, other clients', those with deleted rows.
 
     Rows, columns and ids stay as they are; rows that were written anew come last. Older versions keep the old shards
-    until `collect`.
+    until `vacuum`.
 
     Args:
         dataset: At any version; the newest is compacted.
@@ -49,7 +49,7 @@ def compact(
     Example:
         ```python
         sl.compact(ds)
-        ds.collect(older_than=timedelta(days=7))
+        ds.vacuum(older_than=timedelta(days=7))
         ```
     """
     dataset.open_for_changes()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from seqlake.abilities import HasVersion, ability
 from seqlake.dataset import changes, evolving, validation
 from seqlake.dataset.selection import Selection
 from seqlake.dataset.staging import SHARD_BYTES, ShardShape
 from seqlake.dataset.writer import Writer
+from seqlake.files.room import room_in
 from seqlake.shards.verified import verified_alike
 
 if TYPE_CHECKING:
@@ -66,8 +69,9 @@ class Dataset(Selection):
     @property
     def version(self) -> Version:
         """The version that this object shows."""
-        found: Version = self._source.version  # type: ignore[attr-defined]  # every snapshot of a table has one
-        return found
+        snapshot = ability(self._source, HasVersion)
+        assert snapshot is not None
+        return snapshot.version
 
     def refresh(self) -> Version:
         """Show the newest version, whoever made it; selections and sequences taken before keep theirs."""
@@ -84,7 +88,6 @@ class Dataset(Selection):
         Selection.__init__(self, source, storage=self.storage, allow_outside=self.allow_outside)
 
     # ---- adding rows
-
     def writer(
         self,
         *,
@@ -162,7 +165,6 @@ class Dataset(Selection):
         return changes.upsert(self, data, encoding=encoding)
 
     # ---- changing rows
-
     def update(self, data: Any, /) -> Version:
         """Change scalar cells by id, in one commit.
 
@@ -180,7 +182,7 @@ class Dataset(Selection):
         return changes.update(self, data)
 
     def delete(self, where: str | None = None, /, *, ids: Iterable[str] | None = None) -> Version:
-        """Remove rows, in one commit; older versions keep them until `collect`.
+        """Remove rows, in one commit; older versions keep them until `vacuum`.
 
         Args:
             where: One boolean SQL expression, as in `Selection.where`.
@@ -197,7 +199,6 @@ class Dataset(Selection):
         return changes.delete(self, where, ids=ids)
 
     # ---- changing columns
-
     def add_column(
         self,
         name: str,
@@ -256,7 +257,6 @@ class Dataset(Selection):
         return evolving.widen_column(self, name, kind, rewrite=rewrite)
 
     # ---- versions and upkeep
-
     def versions(self) -> Sequence[Version]:
         """Every version that can still be opened, oldest first."""
         return self.table.versions()
@@ -272,7 +272,8 @@ class Dataset(Selection):
             ds.rollback(ds.versions()[-2])
             ```
         """
-        made = self.table.rollback(version)
+        with room_in(self.location):
+            made = self.table.rollback(version)
         self.refresh()
         return made
 
@@ -282,11 +283,12 @@ class Dataset(Selection):
         Raises:
             ValidationError: What is there breaks a rule; nothing is taken in.
         """
-        made: Version = self.table.adopt()  # type: ignore[attr-defined]  # standalone tables have strangers
+        with room_in(self.location):
+            made = self.table.adopt()
         self.refresh()
         return made
 
-    def collect(self, *, older_than: timedelta = timedelta(days=7), dry_run: bool = False) -> Sequence[str]:
+    def vacuum(self, *, older_than: timedelta = timedelta(days=7), dry_run: bool = False) -> Sequence[str]:
         """Remove what seqlake wrote and no version within `older_than` needs: old shards, dead writers' leftovers.
 
         Args:
@@ -298,13 +300,19 @@ class Dataset(Selection):
 
         Example:
             ```python
-            ds.collect(older_than=timedelta(days=30), dry_run=True)
+            ds.vacuum(older_than=timedelta(days=30), dry_run=True)
             ```
         """
-        removed = self.table.collect(older_than=older_than, dry_run=dry_run)
+        with room_in(self.location):
+            removed = self.table.vacuum(older_than=older_than, dry_run=dry_run)
         if not dry_run:
             self.refresh()
         return removed
+
+    def collect(self, **options: Any) -> Sequence[str]:
+        """The old name of `vacuum`, for one release more: in Polars and Spark `collect` gives rows."""
+        warnings.warn("Dataset.collect is called vacuum now.", DeprecationWarning, stacklevel=2)
+        return self.vacuum(**options)
 
     def validate(self, *, depth: Depth = "files") -> Report:
         """Check this version against the format and report every finding as data.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from seqlake.abilities import OfATable, ability
 from seqlake.dataset.drawing.plots import runs
 from seqlake.dataset.drawing.strips import is_pictures, strip
 from seqlake.errors import SeqlakeError, in_line, visible
@@ -63,16 +64,13 @@ def selection_text(selection: Selection) -> str:
 def headline(selection: Selection) -> str:
     """One line, as in `Dataset 'data/pick' · standalone · version 3 · 1,284 sequences in 6 shards`."""
     words = [type(selection).__name__]
-    location = getattr(selection, "location", None)
-    table = getattr(selection, "table", None)
-    if location:
-        words[0] += f" {location!r}"
-    if table is not None:
-        words.append(getattr(table, "kind", type(table).__name__.removesuffix("Table").lower()))
+    whole = ability(selection, OfATable)
+    if whole is not None:
+        words[0] += f" {whole.location!r}"
+        words.append(whole.table.kind)
     try:
-        version = getattr(selection, "version", None)
-        if version is not None:
-            words.append("no versions" if version.id == -1 else f"version {version.id}")
+        if whole is not None:
+            words.append("no versions" if whole.version.id == -1 else f"version {whole.version.id}")
         unit = "samples" if selection.access.source.schema.id is None else "sequences"
         count, shards = len(selection), len(selection.shards())
         words.append(f"{counted(count, unit)} in {counted(shards, 'shards')}")
@@ -201,10 +199,12 @@ def _drawn(name: str, category: str, view: SequenceView) -> str:
 
 def _pictures(name: str, view: SequenceView) -> str:
     """A few small pictures, inline; whatever is not one is left out."""
-    value: Any = view[name]
+    from seqlake.dataset.sequence import StepsView
+
+    value = view[name]
     if value is None:
         return ""
-    if stored := _film_strip(name, getattr(value, "cells", ())):
+    if isinstance(value, StepsView) and (stored := _film_strip(name, value.cells)):
         return stored
     one = strip(view, name, count=_PICTURES, box=_THUMB)
     if not one.pictures:

@@ -149,7 +149,7 @@ def _write_anew(dataset: Dataset, schema: Schema, staging: Staging, renamed: Map
     columns = [known.get(name, name) for name in schema.names]
     gone = []
     for shard in dataset.source.shards():
-        staging.shape = shape_of(shard, dataset.schema)
+        staging.shape = shape_of(shard, dataset.schema, dataset.schema.names)
         for batch in for_writing(shard, columns):
             staging.write(pa.RecordBatch.from_arrays(batch.columns, names=schema.names))
         staging.close_shard()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from seqlake.dataset.cells import arrow_cell
+from seqlake.dataset.streaming import Stream
 from seqlake.errors import MissingDependencyError
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def polars_frame(selection: Selection, /) -> pl.DataFrame:
         import polars as pl
     except ImportError as error:
         raise MissingDependencyError("This needs Polars, which is not installed. Run: pip install polars") from error
-    return pl.DataFrame(selection)
+    return pl.DataFrame(Stream(selection.schema.arrow, selection.to_arrow().to_batches))
 
 
 def pandas_frame(selection: Selection, /, *, signals: str | None) -> pd.DataFrame:

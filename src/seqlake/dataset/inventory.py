@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from seqlake.abilities import HasStrangers, OfATable, ability
 from seqlake.dataset.references import refers
 from seqlake.errors import SeqlakeError
 from seqlake.files.locations import inside, is_local, join, local_path, scheme
@@ -32,7 +33,7 @@ class FileEntry:
         reference: What cells say; of a file that no row names, its path below the root.
         state: `present`; `missing`: rows name it and nothing is there; `outside`: it leaves the dataset's root and was
             not looked at; `elsewhere`: on another store or server, and not asked for. Of files that were copied in and
-            that no row of this version names: `kept`: another version needs it; `orphan`: none does, and `collect`
+            that no row of this version names: `kept`: another version needs it; `orphan`: none does, and `vacuum`
             removes it; `stranger`: seqlake did not put it there.
         size: Bytes; None where nobody looked, or nothing is there.
         columns: Which columns name it.
@@ -209,9 +210,10 @@ def _looked_for(
 
 def _unnamed(selection: Selection, named: Mapping[str, object]) -> Iterator[FileEntry]:
     """Copied-in files that no row of this version names; only a whole dataset can tell."""
-    copied = getattr(getattr(selection, "table", None), "copied_files", None)
-    if copied is None:
+    whole = ability(selection, OfATable)
+    folder = None if whole is None else ability(whole.table, HasStrangers)
+    if folder is None:
         return
-    for path, size, need in copied():
+    for path, size, need in folder.copied_files():
         if path not in named and need != "staged":
             yield FileEntry(reference=path, state="kept" if need == "needed" else need, size=size)

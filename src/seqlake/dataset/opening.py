@@ -8,6 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, overload
 
 from seqlake import plugins
+from seqlake.abilities import OfALake, WritesSamples, ability
 from seqlake.dataset import absent, conforming, inference, plain
 from seqlake.dataset.interrupts import import_pandas_first
 from seqlake.dataset.selection import Selection
@@ -15,6 +16,8 @@ from seqlake.errors import DatasetExistsError, DatasetNotFoundError, SchemaMisma
 from seqlake.files import locations, stores
 from seqlake.files.allowed import with_rules
 from seqlake.files.local import holds_files, remove_empty_folders
+from seqlake.files.room import room_in
+from seqlake.protocols import Readable
 from seqlake.shards.files import ParquetShard, innermost
 from seqlake.shards.verified import verified_source
 
@@ -170,16 +173,17 @@ def create(
                 f"A dataset is at {place} already.", path=place, hint="Open it with sl.open, or pass exist_ok=True."
             )
         found = open(place, storage=storage)
-        held = getattr(found.table, "held", None)  # a lake has wider types for some
-        if problems := conforming.differences(wanted if held is None else held(wanted), found.schema):
+        lake = ability(found.table, OfALake)  # which has wider types for some
+        if problems := conforming.differences(wanted if lake is None else lake.held(wanted), found.schema):
             raise SchemaMismatchError(f"The dataset at {place} has other columns:\n" + "\n".join(problems))
         return found
     conforming.refuse_broken(wanted)
-    plug = plugins.load("tables", _lake(place) or "standalone")
+    plug = plugins.load("tables", lake_of(place) or "standalone")
     try:
-        table = plug.create(place, wanted, partition_by=partition_by, storage=storage)
+        with room_in(place):
+            table = plug.create(place, wanted, partition_by=partition_by, storage=storage)
     except BaseException:
-        if not _lake(place) and locations.is_local(place):  # folders of a table that was not made
+        if not lake_of(place) and locations.is_local(place):  # folders of a table that was not made
             remove_empty_folders(locations.local_path(place))
         raise
     return Dataset(table, table.snapshot(), location=place, storage=storage, allow_outside=False)
@@ -193,11 +197,11 @@ def _writer(
     options: dict[str, Any],
 ) -> Any:
     """The writer of samples of another format."""
-    make = getattr(plugins.load("formats", name), "writer", None)
-    if make is None:
+    plug = ability(plugins.load("formats", name), WritesSamples)
+    if plug is None:
         raise SeqlakeError(f"The format {name!r} has no writer of samples.", hint="Convert a dataset into it instead.")
     given = {} if storage is None else {"storage": storage}
-    return make(place_of(location), columns, **given, **options)
+    return plug.writer(place_of(location), columns, **given, **options)
 
 
 def scan(
@@ -256,21 +260,21 @@ def _scanned(
 ) -> tuple[Any, bool]:
     """What `scan` looks at, and whether it is Parquet."""
     if not isinstance(source, (str, os.PathLike)):
-        if all(hasattr(source, one) for one in ("shards", "lengths", "fingerprint", "schema")):
-            readable: Any = source.pinned() if isinstance(source, Selection) else source
+        if isinstance(source, Readable):
+            readable: Readable = source.pinned() if isinstance(source, Selection) else source
             shards = [innermost(shard) for shard in readable.shards()]
             return readable, not shards or any(isinstance(shard, ParquetShard) for shard in shards)
         return plain.scan_table(source, **options), False
     place = place_of(source)
     given = {**options, **({} if storage is None else {"storage": storage})}
     if name not in {None, "parquet"}:
-        return plugins.load("formats", str(name)).scan(place, **given), False
+        return _scanned_as(str(name), place, given), False
     table = _table(place, storage) if name is None and not options else None
     if table is not None:
         return table.snapshot(), True
     found = absent.format_of(place, storage) if name is None else None
     if found is not None:
-        return plugins.load("formats", found).scan(place, **given), False
+        return _scanned_as(found, place, given), False
     foreign = sorted(options.keys() - {"column_types"})
     if foreign and name is None:
         raise DatasetNotFoundError(
@@ -279,6 +283,12 @@ def _scanned(
             hint="If you know the format, name it: scan(..., format=...) says what is wrong with it.",
         )
     return plain.scan_files(place, storage=storage, **options), True
+
+
+def _scanned_as(name: str, place: str, options: Mapping[str, Any]) -> Any:
+    format_ = plugins.load("formats", name)
+    plugins.check_options(format_.scan, options, what=f"The format {name!r}")
+    return format_.scan(place, **options)
 
 
 def init(
@@ -335,7 +345,7 @@ def refuse_occupied(location: str | os.PathLike[str], /, *, storage: Mapping[str
     Folders without files are empty: what a run that was killed may leave.
     """
     place = place_of(location)
-    if _lake(place):
+    if lake_of(place):
         return
     if locations.is_local(place):  # no link is followed to say whether a folder is free
         path = locations.local_path(place)
@@ -354,12 +364,14 @@ def refuse_occupied(location: str | os.PathLike[str], /, *, storage: Mapping[str
 def place_of(location: str | os.PathLike[str], /) -> str:
     """The folder or address that is meant: absolute, without the name of its `mixtrain.json`."""
     text = os.fspath(location)
+    if not isinstance(text, str) or "\0" in text:
+        raise DatasetNotFoundError(f"{text!r} is no location: expected a path or an address as text.", path=str(text))
     text = text.removesuffix(f"/{METADATA}") if text.endswith(f"/{METADATA}") else text
     text = os.curdir if text == METADATA else text
-    return text if _lake(text) else locations.absolute(text)
+    return text if lake_of(text) else locations.absolute(text)
 
 
-def _lake(place: str) -> str | None:
+def lake_of(place: str) -> str | None:
     """The lake whose prefix an address has: `delta:`, `iceberg://`, `ducklake:`."""
     prefix = place.partition(":")[0]
     return ("delta" if prefix == "uc" else prefix) if prefix in _LAKES and ":" in place else None
@@ -367,7 +379,7 @@ def _lake(place: str) -> str | None:
 
 def _table(place: object, storage: Mapping[str, str] | None) -> Any:
     """The table at a place; None where there is none."""
-    lake = _lake(place) if isinstance(place, str) else None
+    lake = lake_of(place) if isinstance(place, str) else None
     if isinstance(place, str) and not lake and locations.is_local(place) and locations.local_path(place).is_file():
         return None
     # A folder with a lake's log may hold a mixtrain.json too: the lake counts, so standalone is asked last.

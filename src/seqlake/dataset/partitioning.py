@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from seqlake.abilities import NumbersFields, Partitioned, ability
 from seqlake.dataset.references import may_name
 from seqlake.spec.rules.references import paths_in
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from seqlake.dataset.staging import Staging
-    from seqlake.protocols import Copied, Written
+    from seqlake.protocols import Copied, Table, Written
     from seqlake.spec.schema import Schema
 
 _MOST_OPEN = 64  # shards that are written at once; each holds back up to a row group
@@ -24,24 +25,21 @@ class Divided:
 
     Args:
         schema: Of the rows.
-        by: The columns.
+        table: Says by which columns, and what its lake makes of their cells.
         made: Gives a `Staging` for one combination of values.
-        table: Says what its lake makes of the cells of a batch; by default the cells themselves.
     """
 
     def __init__(
         self,
         schema: Schema,
-        by: Sequence[str],
+        table: Partitioned,
         made: Callable[[Mapping[str, object]], Staging],
-        table: Any,
         /,
     ) -> None:
         self._schema = schema
-        self._by = tuple(by)
+        self._by = tuple(table.partition_by)
         self._made = made
-        computes = getattr(getattr(table, "engine", None), "partition_values", None) is not None
-        self._values = table.partition_values if computes else self._cells
+        self._values = table.partition_values
         self._open: dict[tuple[object, ...], Staging] = {}
         self._claimed: set[str] = set()
         self._told: Sequence[Copied] = ()
@@ -89,9 +87,6 @@ class Divided:
             one.abort_shard()
         self._open = {}
 
-    def _cells(self, batch: pa.RecordBatch) -> Iterable[tuple[object, ...]]:
-        return zip(*(batch.column(name).to_pylist() for name in self._by), strict=True)
-
     def _finished(self) -> list[Written]:
         done = []
         for one in self._open.values():
@@ -112,17 +107,16 @@ def divided(
         yield values, batch if len(rows) == 1 else batch.take(pa.array(mine, pa.int64()))
 
 
-def partition_of(table: Any, /) -> Sequence[str]:
+def partition_of(table: Table, /) -> Sequence[str]:
     """The columns that new shards of a table are partitioned by; none for standalone tables."""
-    found: Sequence[str] = getattr(table, "partition_by", ())
-    return found
+    divided = ability(table, Partitioned)
+    return () if divided is None else divided.partition_by
 
 
-def field_ids_of(table: Any, schema: Schema, /) -> Mapping[str, int] | None:
-    """What the table's lake calls the columns in its files, where it finds them by number."""
-    known = getattr(table, "field_ids", None)
-    found: Mapping[str, int] | None = None if known is None else known(schema)
-    return found
+def field_ids_of(table: Table, schema: Schema, /) -> Mapping[str, int]:
+    """What the table's lake calls the columns in its files, where it finds them by number; else nothing."""
+    known = ability(table, NumbersFields)
+    return {} if known is None else known.field_ids(schema)
 
 
 def _named(batch: pa.RecordBatch, schema: Schema) -> Iterator[str]:

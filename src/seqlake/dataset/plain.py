@@ -20,7 +20,7 @@ from seqlake.shards.files import ParquetShard, innermost, parquet_shard
 from seqlake.shards.lengths import lengths_of
 from seqlake.shards.memory import ArrowShard
 from seqlake.shards.parquet.footer import read_footer
-from seqlake.shards.parquet.scanned import checked_format
+from seqlake.shards.parquet.scanned import NARROW, checked_format, scannable
 from seqlake.spec.column_types import ColumnType
 from seqlake.spec.metadata import Metadata
 from seqlake.spec.schema import ID, Schema, is_binary, is_list, is_text
@@ -66,8 +66,10 @@ class PlainFiles:
         return np.concatenate([np.empty(0, np.int64), *(_lengths(shard, column) for shard in self.parts)])
 
     def arrow_dataset(self) -> ArrowDataset | None:
-        """For pyarrow's scanner; None where the files are not local."""
-        if not self.paths:
+        """For pyarrow's scanner; None where files are not local, or take far more memory than they have bytes."""
+        narrow = [name for name in self.schema.names if self.schema[name].category in NARROW]
+        files = [file.blob for part in self.parts if isinstance(file := innermost(part), ParquetShard)]
+        if not self.paths or not scannable(files, narrow):
             return None
         from pyarrow import dataset as arrow
 
@@ -148,7 +150,12 @@ def scan_table(
     table: object, *, column_types: Mapping[str, ColumnType | Mapping[str, Any]] | None = None
 ) -> PlainFiles:
     """Rows in memory as a readable: anything with `__arrow_c_stream__`, or a dict of columns."""
-    arrow = table if isinstance(table, pa.Table) else pa.table(table)
+    try:
+        arrow = table if isinstance(table, pa.Table) else pa.table(table)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise SchemaMismatchError(
+            f"Expected a location, a table or a dict of columns of one length, found {type(table).__name__} ({error})."
+        ) from error
     types = normalised(arrow.schema)
     schema = Schema.from_arrow(types, metadata=declared(column_types), id=_id_of(types))
     shard = ArrowShard(arrow.cast(types))

@@ -104,5 +104,5 @@ def below(root: str, location: str) -> str:
 
 
 def is_ours(root: str, location: str, /) -> bool:
-    """Whether a location lies in a folder of the table's own, so that only `collect` removes it."""
+    """Whether a location lies in a folder of the table's own, so that only `vacuum` removes it."""
     return inside(root, location) and below(root, location).split("/")[0] in _OURS

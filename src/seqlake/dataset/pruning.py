@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from seqlake.abilities import HasBounds, ability
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -56,7 +58,7 @@ def narrowed(source: Readable, rows: Ints | None, parts: Callable[[], Sequence[P
         rows: Row numbers; None for all.
         parts: Gives the parts of the condition; asked only where the source knows bounds.
     """
-    if not hasattr(source, "bounds"):
+    if ability(source, HasBounds) is None:
         return rows
     left = rows_left(source, rows, parts())
     return rows if left is None else left
@@ -66,7 +68,7 @@ def rows_left(source: Readable, rows: Ints | None, parts: Sequence[Part], /) -> 
     """The rows of shards that the parts do not rule out; None where none is, so that all rows are asked.
 
     Args:
-        source: What offers `bounds(column)`: a version of a table.
+        source: What has bounds: a version of a table.
         rows: Row numbers to choose from; None for all.
         parts: Of the condition.
     """
@@ -83,14 +85,14 @@ def rows_left(source: Readable, rows: Ints | None, parts: Sequence[Part], /) -> 
 
 def left(source: Readable, parts: Sequence[Part], /) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
     """[shards] whether rows of it may be in the answer; None where the source knows no bounds."""
-    bounds_of: Callable[[str], Sequence[Bounds | None]] | None = getattr(source, "bounds", None)
-    if bounds_of is None or not parts:
+    known = ability(source, HasBounds)
+    if known is None or not parts:
         return None
     keep = np.ones(len(source.shards()), bool)
     for part in parts:
         name = next((name for name in source.schema if name.casefold() == part.column.casefold()), None)
         if name is not None:
-            keep &= [found is None or _may_hold(found, part) for found in bounds_of(name)]
+            keep &= [found is None or _may_hold(found, part) for found in known.bounds(name)]
     return keep
 
 

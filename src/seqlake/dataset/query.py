@@ -16,9 +16,10 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.dataset.pruning import Part, parts_of
-from seqlake.dataset.streaming import NARROW, Stream
+from seqlake.dataset.streaming import Stream
 from seqlake.errors import QueryError, SeqlakeError
 from seqlake.files import sandbox
+from seqlake.shards.parquet.scanned import NARROW
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

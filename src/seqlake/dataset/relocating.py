@@ -116,7 +116,7 @@ def relocate(
 
     Files are there before the references that name them: copies are made first, and with `move` the old files are
     removed after the commit. Older versions still name them, so that those lose what is moved. Files that were copied
-    into the dataset are never removed here; `collect` does it when no version needs them.
+    into the dataset are never removed here; `vacuum` does it when no version needs them.
 
     Args:
         dataset: Changed in its newest version, which it then shows.

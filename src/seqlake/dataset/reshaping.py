@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from seqlake.abilities import OfALake, ability
 from seqlake.dataset import conforming, opening, progress, streaming
 from seqlake.dataset.references import Carrier, FilesMode
 from seqlake.dataset.selection import Selection
@@ -17,6 +18,7 @@ from seqlake.errors import CommitUnknownError, SchemaMismatchError, ValidationEr
 from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import absolute, is_local, local_path
 from seqlake.files.stores import open_store
+from seqlake.windows.sources import Files
 
 if TYPE_CHECKING:
     import os
@@ -240,9 +242,8 @@ def whole(
 
 
 def _copy(part: Readable, schema: Schema, staging: Staging, files: FilesMode) -> None:
-    storage = getattr(part, "storage", None)
-    kept = getattr(getattr(part, "access", part), "kept_packets", None)
-    carrier = Carrier(schema, root=part.root, staging=staging, mode=files, storage=storage, kept=kept)
+    place = Files.of(part)
+    carrier = Carrier(schema, root=place.root, staging=staging, mode=files, storage=place.storage, kept=place.kept)
     for shard in progress.over(part.shards(), "write"):
         for batch in streaming.for_writing(shard, schema.names):
             for rows in staging.parts(batch):
@@ -251,8 +252,9 @@ def _copy(part: Readable, schema: Schema, staging: Staging, files: FilesMode) ->
 
 def _take_back(dataset: Dataset, out: str | os.PathLike[str], *, storage: Mapping[str, str] | None) -> None:
     """Remove a dataset of something that could not be finished; its place was new or empty before."""
-    if hasattr(dataset.table, "drop"):  # a lake's, whose address is no folder
-        dataset.table.drop()
+    lake = ability(dataset.table, OfALake)
+    if lake is not None:  # its address is no folder
+        lake.drop()
         return
     location = absolute(out)
     if is_local(location):

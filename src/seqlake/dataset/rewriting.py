@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from seqlake.abilities import Physical, ability
 from seqlake.dataset.references import may_name
 from seqlake.dataset.staging import ShardShape
 from seqlake.dataset.streaming import for_writing
@@ -35,11 +36,13 @@ class Touched:
 
     Attributes:
         shard: The shard.
+        columns: Those of its version.
         rows: [n] rows of the shard, ascending.
         given: [n] which row of the given data belongs to each.
     """
 
     shard: Shard
+    columns: Sequence[str]
     rows: Ints
     given: Ints
 
@@ -60,25 +63,31 @@ def touched(source: Readable, rows: Ints, /) -> Iterator[Touched]:
         first, last = bounds[number], bounds[number + 1]
         if last > first:
             mine = given[first:last]
-            yield Touched(shard=shard, rows=rows[mine] - starts[number], given=mine)
+            yield Touched(shard=shard, columns=source.schema.names, rows=rows[mine] - starts[number], given=mine)
 
 
 def held(shard: Shard, column: str, /) -> bool:
-    """Whether the shard's own file holds this column, so that a glob reader would see its values."""
+    """Whether the shard's own file holds a column of its version, so that a glob reader would see its values."""
     if not isinstance(shard, Columns):
         return True
-    if column not in shard.schema:
-        return False  # about to be added; a physical column of that name belongs to another, or was dropped
     place = shard.mapping.get(column, Stored(column))
     if not isinstance(place, Stored):
         return False
-    reader: Any = shard.shard.open()
+    reader = shard.shard.open()
     try:
         # A column that the file lacks reads null: it was added after the shard was written.
-        known: pa.Schema = reader.schema
-        return place.name in known.names
+        file = ability(reader, Physical)
+        return file is None or place.name in file.schema.names
     finally:
         reader.close()
+
+
+def is_held(one: Touched, column: str, /) -> bool:
+    """Whether the file of the touched shard holds the column; one that is about to be added it does not.
+
+    A physical column of that name belongs to another, or was dropped.
+    """
+    return column in one.columns and held(one.shard, column)
 
 
 def put_beside(staging: Staging, one: Touched, schema: Schema, given: Given, names: Sequence[str]) -> None:
@@ -91,7 +100,7 @@ def put_beside(staging: Staging, one: Touched, schema: Schema, given: Given, nam
         given: The new cells.
         names: The columns that the rows of this shard give.
     """
-    there = [name for name in names if _readable(one.shard, name)]
+    there = [name for name in names if name in one.columns]
     parts = []
     start = 0
     for batch in for_writing(one.shard, there or [str(schema.id)]):
@@ -99,11 +108,6 @@ def put_beside(staging: Staging, one: Touched, schema: Schema, given: Given, nam
         parts.append(replaced(old, one, given, start))
         start += batch.num_rows
     staging.side(one.shard.key, pa.Table.from_batches(parts))
-
-
-def _readable(shard: Shard, column: str) -> bool:
-    """Whether the version that the shard belongs to has this column at all."""
-    return not isinstance(shard, Columns) or column in shard.schema
 
 
 def rewrite(
@@ -118,8 +122,8 @@ def rewrite(
         given: The new cells by column.
         files: Files that were copied in for given rows, by reference.
     """
-    old = [name for name in schema.names if _readable(one.shard, name)]
-    staging.shape = shape_of(one.shard, schema)
+    old = [name for name in schema.names if name in one.columns]
+    staging.shape = shape_of(one.shard, schema, one.columns)
     start = 0
     for batch in for_writing(one.shard, old):
         staging.write(replaced(with_nulls(batch, schema), one, given, start))
@@ -131,7 +135,7 @@ def rewrite(
 
 def keep_only(staging: Staging, shard: Shard, schema: Schema, keep: Ints) -> None:
     """A new shard with some rows of an old one, in their order."""
-    staging.shape = shape_of(shard, schema)
+    staging.shape = shape_of(shard, schema, schema.names)
     for batch in for_writing(shard, schema.names, rows=keep):
         staging.write(batch)
     staging.close_shard()
@@ -175,11 +179,17 @@ def one_chunk(column: pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
 
 
-def shape_of(shard: Shard, schema: Schema) -> ShardShape:
-    """One shard in the layout of this one: `archive` where its signals were compressed."""
+def shape_of(shard: Shard, schema: Schema, columns: Sequence[str]) -> ShardShape:
+    """One shard in the layout of this one: `archive` where its signals were compressed.
+
+    Args:
+        shard: This one.
+        schema: Of the new shard.
+        columns: Those of the version of this one.
+    """
     reader = shard.open()
     try:
-        signals = [name for name in schema.names if schema[name].category == "temporal" and _readable(shard, name)]
+        signals = [name for name in schema.names if schema[name].category == "temporal" and name in columns]
         stored = [name for name in signals if held(shard, name)]
         archive = bool(stored) and all(reader.flat(name) is None for name in stored)
     finally:

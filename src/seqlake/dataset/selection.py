@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from seqlake.abilities import Checked, KeepsDerived, KeepsFiles, ShardSizes, ability
 from seqlake.dataset import display, plain, pruning, query, streaming
 from seqlake.dataset.access import Access
 from seqlake.dataset.explaining import Explained, explain
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     import duckdb
 
+    from seqlake.abilities import Kind
     from seqlake.protocols import Depth, Ints, Readable, Shard
     from seqlake.spec.findings import Finding
     from seqlake.spec.schema import Schema
@@ -132,7 +134,15 @@ class Selection(Tabular):
 
     def check(self, depth: Depth, /) -> Iterator[Finding]:
         """What only the source knows to be wrong with it (`Checked`), whatever is selected."""
-        yield from getattr(self._source, "check", lambda _: ())(depth)
+        checked = ability(self._source, Checked)
+        if checked is not None:
+            yield from checked.check(depth)
+
+    def ability(self, kind: type[Kind], /) -> Kind | None:
+        """See `protocols.ability`: what the source keeps serves its selections, but no other shards than its own."""
+        if kind in {KeepsFiles, KeepsDerived, ShardSizes}:
+            return ability(self._source, kind)
+        return self if isinstance(self, kind) else None
 
     # ---- choosing
 

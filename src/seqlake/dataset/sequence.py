@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from seqlake.windows.frames import Decoded
     from seqlake.windows.spec import Edges, Rate
 
-_SOME = np.ones(1, np.bool_)
-
 
 class SequenceView(Mapping[str, Any]):
     """One sequence of a dataset or selection; nothing is read before a column is asked for.
@@ -173,11 +171,11 @@ class SequenceView(Mapping[str, Any]):
         from seqlake.windows.frames import Blank
 
         frames = self[name]
-        if frames is not None and getattr(frames, "present", _SOME).any():
+        if _has_frames(frames):
             return frames  # type: ignore[no-any-return]  # a view of frames
         rows = range(self._selection.access.starts[-1])
         others = (SequenceView(self._selection, row)[name] for row in rows)
-        return Blank(next((o for o in others if o is not None and getattr(o, "present", _SOME).any()), None))
+        return Blank(next(filter(_has_frames, others), None))
 
     def __repr__(self) -> str:
         return display.sequence_text(self)
@@ -386,3 +384,7 @@ class StepsView(media.Frames):
 
     def __repr__(self) -> str:
         return f"StepsView({len(self.cells)} images)"
+
+
+def _has_frames(frames: Decoded | None) -> bool:
+    return frames is not None and (frames.present is None or bool(frames.present.any()))

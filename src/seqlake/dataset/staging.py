@@ -13,12 +13,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from seqlake.abilities import OfALake, Partitioned, PlacesSides, ability
 from seqlake.dataset.copying import digest, on_this_machine, packets_of, put_file, slug
 from seqlake.dataset.ingest import Encoded
-from seqlake.dataset.partitioning import Divided, field_ids_of, partition_of
+from seqlake.dataset.partitioning import Divided, field_ids_of
 from seqlake.dataset.references import sizes_seen
 from seqlake.errors import ReadOnlyError, ValidationError
 from seqlake.files.locations import local_path
+from seqlake.files.room import room_in
 from seqlake.protocols import Change, Copied, Side, Written
 from seqlake.shards import parquet
 
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from seqlake.dataset.ingest import File
-    from seqlake.protocols import Transaction, Version
+    from seqlake.protocols import Table, Transaction, Version
     from seqlake.spec.schema import Schema
 
 SHARD_BYTES = 128 << 20
@@ -74,7 +76,7 @@ class Staging:
 
     def __init__(
         self,
-        table: Any,
+        table: Table,
         schema: Schema,
         /,
         *,
@@ -84,6 +86,7 @@ class Staging:
         partition: Mapping[str, object] | None = None,
     ) -> None:
         self._table = table
+        self._lake = ability(table, OfALake)
         self._schema = schema
         self.shape = shape
         self._transaction = transaction
@@ -136,8 +139,9 @@ class Staging:
     def write(self, batch: pa.RecordBatch) -> None:
         """Append rows in logical types; shards close at their limits."""
         if self._partition is None:
-            if self._divided is None and (by := partition_of(self._table)):
-                self._divided = Divided(self._schema, by, self._for_partition, self._table)
+            divided = ability(self._table, Partitioned) if self._divided is None else None
+            if divided is not None and divided.partition_by:
+                self._divided = Divided(self._schema, divided, self._for_partition)
             if self._divided is not None:
                 self.written += self._divided.write(batch, self._files)
                 return
@@ -160,7 +164,7 @@ class Staging:
                 path,
                 self._schema,
                 layout=self.shape.layout,
-                fixed_size_inner=self.shape.fixed_size_inner and not getattr(self._table, "plain_lists", False),
+                fixed_size_inner=self.shape.fixed_size_inner and not (self._lake and self._lake.plain_lists),
                 ids=field_ids_of(self._table, self._schema),
             )
         self._shard.write(part)
@@ -179,10 +183,8 @@ class Staging:
             shard, self._shard = self._shard, None
             # Durable at once, and on a store out of this machine: many shards must not wait on the local disk.
             seen = tuple((path, size, "") for path, size in sorted(self._seen.items()))
-            closed = replace(
-                shard.close(), partition=dict(self._partition or {}), files=tuple(self._files), references=seen
-            )
-            written = self._table.stage(self.transaction, closed)
+            about = {"partition": dict(self._partition or {}), "files": tuple(self._files), "references": seen}
+            written = self._table.stage(self.transaction, replace(shard.close(), **about))
         self.written.append(written)
         self._files, self._seen, self._rows = [], {}, 0
         self.renew_if_due()
@@ -200,7 +202,7 @@ class Staging:
     @property
     def has_sides(self) -> bool:
         """Whether columns can lie beside a shard that stays; in a lake they cannot."""
-        return hasattr(self._table, "place_side")
+        return ability(self._table, PlacesSides) is not None
 
     def side(self, shard: str, columns: pa.Table) -> None:
         """Stage columns beside a shard that stays, rows in its order.
@@ -211,8 +213,10 @@ class Staging:
         """
         import pyarrow.parquet as pq
 
+        table = ability(self._table, PlacesSides)
+        assert table is not None  # `has_sides` was asked
         with clear_errors(self._table):
-            path = Path(self._table.place_side(self.transaction, n=self._number()))
+            path = Path(table.place_side(self.transaction, n=self._number()))
             path.parent.mkdir(parents=True, exist_ok=True)
             pq.write_table(columns, path, compression="zstd", write_page_checksum=True)
             nbytes = path.stat().st_size
@@ -269,7 +273,7 @@ class Staging:
             size, sha256 = digest(source)
             suffix = source.suffix if suffix is None else suffix
             suffix = suffix if re.fullmatch(r"\.[A-Za-z0-9]{1,16}", suffix) else ""
-            if suffix.lower() in getattr(self._table, "swept", ()):
+            if self._lake and suffix.lower() in self._lake.swept:
                 suffix += ".kept"  # a lake's cleanup takes such names for data files of its own
             name = f"{slug(sequence_id)}-{transaction.id}-{self._number()}{suffix}"
             path = f"{self._table.files(transaction)}/{slug(column)}/{sha256[:2]}/{name}"
@@ -285,7 +289,7 @@ class Staging:
     def scratch(self) -> Path:
         """A path of this machine for a file in the making; `discard` removes what is left there."""
         with clear_errors(self._table):
-            path: Path | None = self._table.store.local(self._table.temporary(self.transaction, self._number()))
+            path = self._table.store.local(self._table.temporary(self.transaction, self._number()))
         if path is None:
             if self._elsewhere is None:
                 self._elsewhere = tempfile.TemporaryDirectory(prefix="seqlake-", ignore_cleanup_errors=True)
@@ -318,7 +322,8 @@ class Staging:
             renamed=dict(renamed or {}),
         )
         # From here on the table alone knows whether the commit was made, so it alone may remove anything.
-        version: Version = self._table.commit(change, transaction=self.transaction)
+        with room_in(self._table.root):
+            version = self._table.commit(change, transaction=self.transaction)
         self._forget_scratch()
         return version
 
@@ -369,19 +374,15 @@ def _base36(number: int) -> str:
 
 
 @contextmanager
-def clear_errors(table: Any) -> Iterator[None]:
+def clear_errors(table: Table) -> Iterator[None]:
     """Say where it was when a place cannot be written or is full."""
+    where = table.root
     try:
-        yield
+        with room_in(where):
+            yield
     except OSError as error:
-        where = getattr(table, "root", "the dataset")
         if error.errno in {errno.EACCES, errno.EPERM, errno.EROFS} and not isinstance(error, ReadOnlyError):
             raise ReadOnlyError(
-                f"{where} cannot be written: {error}. What was not committed before is lost.", path=str(where)
-            ) from error
-        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise OSError(
-                error.errno,
-                f"No space is left in {where}. What was not committed before is lost: free some, write it again",
+                f"{where} cannot be written: {error}. What was not committed before is lost.", path=where
             ) from error
         raise

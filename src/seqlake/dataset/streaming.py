@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from seqlake.abilities import Pushdown, ability
 from seqlake.errors import CorruptFileError, SeqlakeError
+from seqlake.shards.gathered import gathered
 from seqlake.shards.parquet.footer import DAMAGE
+from seqlake.shards.parquet.scanned import NARROW
 from seqlake.shards.verified import verified
 
 if TYPE_CHECKING:
@@ -20,8 +23,8 @@ if TYPE_CHECKING:
     from seqlake.protocols import Ints, Readable, Shard
     from seqlake.spec.schema import Schema
 
-NARROW = frozenset({"scalar", "file"})  # the categories whose cells are a few bytes
 _LOOKAHEAD = 8  # shards whose narrow columns are read ahead of the one in hand
+_MOST_AHEAD = 64 << 20  # bytes of one of them
 _THREADS = 4
 _LEAVES = 2**31 - 1  # list offsets are 32 bits wide
 
@@ -52,7 +55,7 @@ def is_narrow(schema: Schema, columns: Sequence[str], /) -> bool:
 def picked(source: Readable, columns: Sequence[str], rows: Ints, /) -> Iterator[pa.RecordBatch]:
     """Many rows of narrow columns: whole columns are read at once, since asking each shard costs more."""
     types = pa.schema([source.schema.arrow.field(name) for name in columns])
-    whole = pa.Table.from_batches(read(source, columns), schema=types)
+    whole = pa.Table.from_batches(gathered(read(source, columns), source.root), schema=types)
     yield from whole.take(pa.array(rows)).to_batches()
 
 
@@ -76,8 +79,8 @@ def read(source: Readable, columns: Sequence[str], /) -> Iterator[pa.RecordBatch
 
 def _scanned(source: Readable, columns: Sequence[str]) -> Iterator[pa.RecordBatch] | None:
     """Through pyarrow's dataset scanner (`Pushdown`), which reads files in parallel and in order."""
-    offer = getattr(source, "arrow_dataset", None)
-    dataset: Any = None if offer is None else offer()
+    offer = ability(source, Pushdown)
+    dataset = None if offer is None else offer.arrow_dataset()
     if dataset is None or not set(columns) <= set(dataset.schema.names):
         return None
     return _told(dataset.scanner(columns=list(columns)), source)
@@ -90,7 +93,7 @@ def _told(scanner: Any, source: Readable) -> Iterator[pa.RecordBatch]:
     except SeqlakeError:
         raise
     except DAMAGE as error:
-        if getattr(error, "errno", None) is not None:
+        if isinstance(error, OSError) and error.errno is not None:
             raise  # the machine's or the store's, not the file's
         raise CorruptFileError(
             f"A file below {source.root} cannot be read: {str(error).partition(chr(10))[0]}.",
@@ -105,12 +108,12 @@ def _shard_by_shard(shards: Sequence[Shard], columns: Sequence[str], *, ahead: b
             yield from one_shard(shard, columns)
         return
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="seqlake-read") as pool:
-        waiting = deque(pool.submit(_whole_shard, shard, columns) for shard in shards[:_LOOKAHEAD])
+        waiting = deque(pool.submit(_ahead, shard, columns) for shard in shards[:_LOOKAHEAD])
         rest = iter(shards[_LOOKAHEAD:])
         try:
             while waiting:
                 yield from waiting.popleft().result()
-                waiting.extend(pool.submit(_whole_shard, shard, columns) for shard in islice(rest, 1))
+                waiting.extend(pool.submit(_ahead, shard, columns) for shard in islice(rest, 1))
         finally:
             for task in waiting:
                 task.cancel()
@@ -133,8 +136,16 @@ def for_writing(shard: Shard, columns: Sequence[str], /, *, rows: Ints | None = 
     yield from one_shard(verified(shard), columns, rows=rows)
 
 
-def _whole_shard(shard: Shard, columns: Sequence[str]) -> list[pa.RecordBatch]:
-    return list(one_shard(shard, columns))
+def _ahead(shard: Shard, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """A shard's batches, all of them read where they are small, as columns of small cells ought to be."""
+    batches, nbytes = one_shard(shard, columns), 0
+    held = []
+    for batch in batches:
+        held.append(batch)
+        nbytes += batch.nbytes
+        if nbytes > _MOST_AHEAD:
+            break
+    return chain(held, batches)
 
 
 def conformed(batch: pa.RecordBatch, types: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, cast
 import pyarrow as pa
 
 from seqlake.dataset import frames, streaming
+from seqlake.shards.gathered import gathered
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -41,7 +42,7 @@ class Tabular:
 
     def to_arrow(self) -> pa.Table:
         """All of it in memory, in logical types: temporal columns as `list<fixed_size_list<float>[D]>`."""
-        return pa.Table.from_batches(self.batches(), schema=self.schema.arrow)
+        return pa.Table.from_batches(gathered(self.batches(), "This selection"), schema=self.schema.arrow)
 
     def to_polars(self) -> pl.DataFrame:
         """All of it as a Polars frame: temporal columns as `List(Array(Float32, D))`.

@@ -8,6 +8,7 @@ unless `allow_buckets` names those that may be read. Both travel as options of `
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -16,7 +17,7 @@ from seqlake.files import locations
 from seqlake.files.credentials import Storage, kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
 HOSTS, BUCKETS, OUTSIDE = "allow_hosts", "allow_buckets", "allow_outside"
 ANYWHERE = {OUTSIDE: "true"}
@@ -47,12 +48,14 @@ def with_rules(
         outside: Links, and paths in metadata, may lead out of a root on this machine.
 
     Raises:
-        ValueError: A name that is none, as an address with a path.
+        ValueError: A name that is none, as an address with a path; or options that are no names with values.
 
     Example:
         >>> dict(with_rules(None, hosts=["NAS.local"], buckets=["s3://films/"]))
         {'allow_hosts': 'nas.local', 'allow_buckets': 's3://films'}
     """
+    if storage is not None and not (isinstance(storage, Mapping) and all(isinstance(name, str) for name in storage)):
+        raise ValueError(f"storage is a dict of options, as {{'region': 'us-east-1'}}, found {type(storage).__name__}.")
     names = [_host(one) for one in _listed(hosts)]
     places = None if buckets is None else [_bucket(one) for one in _listed(buckets)]
     if not names and places is None and not outside:

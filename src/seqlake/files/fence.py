@@ -51,7 +51,7 @@ def parent_of(path: Path, /) -> Iterator[tuple[str, int | None]]:
         UnsafeReferenceError: One of them is a link.
         FileNotFoundError: One is not there.
     """
-    top: str = getattr(path, "top", "")
+    top = path.top if isinstance(path, Below) else ""
     if not top:
         yield os.fspath(path), None
         return

@@ -208,7 +208,7 @@ class LocalStore:
                 raise
             self._rename_new(passing, target)
             return
-        self._try_unlink(passing)  # it is done; a temporary name that stays is `collect`'s business
+        self._try_unlink(passing)  # it is done; a temporary name that stays is `vacuum`'s business
 
     def _rename_new(self, passing: Path, target: Path) -> None:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import sys
 from contextlib import suppress
@@ -60,6 +61,25 @@ def refuse_more_than_memory(nbytes: int, location: str, /) -> None:
         )
 
 
+def limit_of(name: str, value: object, /) -> int:
+    """A limit in bytes, as somebody gave it.
+
+    Args:
+        name: Of the argument.
+        value: What was given.
+
+    Raises:
+        ValueError: No whole number of at least one.
+    """
+    try:
+        found = operator.index(value)  # type: ignore[arg-type]  # what is none raises
+    except TypeError:
+        found = 0
+    if isinstance(value, bool) or found < 1:
+        raise ValueError(f"{name}: expected a number of bytes, as 1 << 30, found {value!r}.")
+    return found
+
+
 def machine_memory() -> int:
     """Bytes of memory that this process may have: the machine's, or what a container or `ulimit -v` leaves of it."""
     found = [1 << 40]
@@ -72,6 +92,26 @@ def machine_memory() -> int:
     with suppress(OSError, ValueError):  # no container, or one without a limit ("max")
         found.append(int(_CGROUP.read_text(encoding="ascii")))
     return min(one for one in found if one > 0)
+
+
+def free_memory() -> int:
+    """Bytes that this process may still take: what is free of the machine, its container and its `ulimit -v`."""
+    found = [machine_memory()]
+    with suppress(OSError, ValueError, IndexError):  # not Linux
+        told = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
+        found.append(1024 * sum(int(told[name].split()[0]) for name in ("MemAvailable", "SwapFree") if name in told))
+    if sys.platform != "win32":
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+        with suppress(OSError, ValueError, IndexError):
+            taken = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+            found += [limit - taken] * (limit > 0)
+    with suppress(OSError, ValueError):
+        taken = int(_CGROUP.with_name("memory.current").read_text(encoding="ascii"))
+        told = dict(line.split() for line in _CGROUP.with_name("memory.stat").read_text(encoding="ascii").splitlines())
+        found.append(int(_CGROUP.read_text(encoding="ascii")) - taken + int(told.get("inactive_file", 0)))
+    return max(0, min(found))
 
 
 class MemoryBlob:

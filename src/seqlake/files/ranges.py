@@ -11,7 +11,9 @@ import numpy as np
 from seqlake.files.memory import bounded, refuse_more_than_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+
+    from typing_extensions import Buffer
 
     from seqlake.protocols import Ints
 
@@ -89,3 +91,20 @@ def assemble(requests: Requests, answers: Sequence[memoryview], /) -> list[memor
         empty if run < 0 else held[run][first - requests.runs[run][0] : end - requests.runs[run][0]]
         for run, first, end in requests.cuts
     ]
+
+
+def hardly_more(parts: Iterable[Buffer], size: int, /) -> memoryview:
+    """The bytes of an answer; of one that is longer than it ought to be, little more than `size` of them.
+
+    Args:
+        parts: As they come; what a server sends beyond is not waited for.
+        size: How many bytes were asked for.
+    """
+    held: list[Buffer] = []
+    came = 0
+    for part in parts:
+        held.append(part)
+        came += memoryview(part).nbytes
+        if came > size:
+            break
+    return memoryview(held[0] if len(held) == 1 else b"".join(held))

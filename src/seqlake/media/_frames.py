@@ -68,6 +68,11 @@ class Frames:
     def __bool__(self) -> bool:
         return True  # a file is there whether or not it has frames
 
+    @property
+    def present(self) -> NDArray[np.bool_] | None:
+        """[frames] False where a step has no image; None where all frames are there, as in a file."""
+        return None
+
     def __getitem__(self, which: SupportsIndex | slice | Sequence[int] | NDArray[Any], /) -> NDArray[Any]:
         """Decode frames: one for a number, [N, ...] for a slice or a list of numbers."""
         if isinstance(which, slice):
@@ -86,7 +91,7 @@ class Frames:
 
         Args:
             indices: [N] numbers in any order; negative ones count from the end.
-            size: Width and height to scale to, in the same pass.
+            size: Height and width to scale to, in the same pass.
 
         Returns:
             Video and pictures uint8 [N, height, width, 3]; audio float32 [N, channels].
@@ -107,7 +112,7 @@ class Frames:
         Args:
             seconds: [N] or one, after the first frame is shown; compared with the file's ticks as fractions, to
                 within half a tick (1 ms at most), since files round the times of their frames to ticks.
-            size: Width and height to scale to.
+            size: Height and width to scale to.
 
         Returns:
             [N, ...], or one frame for one time.

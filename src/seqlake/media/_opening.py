@@ -7,6 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from seqlake import plugins
+from seqlake.abilities import ForDevices, ability
 from seqlake.errors import DecodeError
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ def _plugs(kind: str) -> tuple[Media, ...]:
 def _serves(plug: Media, device: str) -> bool:
     """Whether a plug is taken for a device without being chosen: all are, but for those that name theirs."""
     kind = device.partition(":")[0]
-    return kind in getattr(plug, "DEVICES", (kind,))
+    known = ability(plug, ForDevices)
+    return known is None or kind in known.DEVICES
 
 
 def opens(kind: str, /) -> bool:

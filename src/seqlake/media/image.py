@@ -81,7 +81,7 @@ class ImageDecoder:
 
         Args:
             indices: [N] numbers in any order; repeats are decoded once.
-            size: Width and height to scale to.
+            size: Height and width to scale to.
             out: [N, height, width, channels] to write into.
 
         Returns:
@@ -125,7 +125,7 @@ class ImageDecoder:
     def _nothing(self, size: tuple[int, int] | None) -> NDArray[Any]:
         first = next((step for step in range(self._count) if self._picture(step) is not None), None)
         if first is None:
-            return np.empty((0, *(size or (0, 0))[::-1], 3), np.uint8)
+            return np.empty((0, *(size or (0, 0)), 3), np.uint8)
         made = self._one(first, size)
         return np.empty((0, *made.shape), made.dtype)
 
@@ -136,7 +136,7 @@ def _same(made: NDArray[Any], out: NDArray[Any], count: int, step: int) -> None:
     raise DecodeError(
         f"out has another shape than the pictures: expected {count} in {out.dtype} {list(out.shape)}, found "
         f"{made.dtype} {list(made.shape)} at picture {step}. Pictures of different sizes are read one by one, or with "
-        "size=(width, height)."
+        "size=(height, width)."
     )
 
 
@@ -147,7 +147,7 @@ def decode(
 
     Args:
         data: The encoded bytes.
-        size: Width and height to scale to: averaged down, bicubic up.
+        size: Height and width to scale to: averaged down, bicubic up.
         name: What errors call it.
 
     Returns:
@@ -167,7 +167,7 @@ def decode(
     _fits(data, name)
     if codec == "mjpeg" and has_simplejpeg():
         made = _by_simplejpeg(data, name)
-        return made if size is None or size == made.shape[1::-1] else scaled(made, size)
+        return made if size is None or size == made.shape[:2] else scaled(made, size)
     return _array(_by_av(data, codec, name), size)
 
 
@@ -262,7 +262,7 @@ def _array(frame: VideoFrame, size: tuple[int, int] | None) -> NDArray[Any]:
 def _converted(frame: VideoFrame, kind: str, size: tuple[int, int] | None) -> VideoFrame:
     from av.video.reformatter import Interpolation, VideoReformatter
 
-    width, height = size or (frame.width, frame.height)
+    height, width = size or (frame.height, frame.width)
     if (frame.format.name, frame.width, frame.height) == (kind, width, height):
         return frame
     smaller = width * height < frame.width * frame.height
@@ -278,7 +278,7 @@ def _converted(frame: VideoFrame, kind: str, size: tuple[int, int] | None) -> Vi
 
 
 def scaled(picture: NDArray[Any], size: tuple[int, int], /) -> NDArray[Any]:
-    """uint8 [H, W, 3] in another width and height: averaged down, bicubic up."""
+    """uint8 [H, W, 3] in another height and width: averaged down, bicubic up."""
     import av
 
     return rows_of(_converted(av.VideoFrame.from_ndarray(picture, format="rgb24"), "rgb24", size)).copy()

@@ -127,7 +127,7 @@ class TorchDecoder:
 
         Args:
             indices: [N] frame numbers, in any order, repeats allowed.
-            size: Width and height to scale to, after the conversion to RGB: averaged down, bicubic up.
+            size: Height and width to scale to, after the conversion to RGB: averaged down, bicubic up.
             out: [N, height, width, 3] uint8 to write into.
 
         Returns:
@@ -142,7 +142,7 @@ class TorchDecoder:
             found = f"{wanted.min()} to {wanted.max()}"
             raise IndexError(f"{self._location} has frames 0 to {len(self) - 1}, found {found}.")
         stream = self._packets.stream
-        width, height = size or (stream.width, stream.height)
+        height, width = size or (stream.height, stream.width)
         if out is None:
             out = np.empty((len(wanted), height, width, 3), np.uint8)
         if out.shape != (len(wanted), height, width, 3) or out.dtype != np.uint8:
@@ -152,8 +152,8 @@ class TorchDecoder:
         if wanted.size:
             numbers, places = np.unique(wanted, return_inverse=True)
             frames = self._frames(numbers)
-            if (width, height) != frames.shape[2:0:-1]:
-                frames = np.stack([scaled(frame, (width, height)) for frame in frames])
+            if (height, width) != frames.shape[1:3]:
+                frames = np.stack([scaled(frame, (height, width)) for frame in frames])
             np.take(frames, places, axis=0, out=out)
         return out
 

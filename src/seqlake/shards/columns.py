@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from seqlake.abilities import HasLengths, KnowsColumns, Physical, ability
 from seqlake.errors import DamagedTableError
 from seqlake.files.memory import MemoryBlob
 from seqlake.protocols import Flat
@@ -116,6 +117,11 @@ class ColumnsReader:
         """The logical Arrow schema."""
         return self._shown.schema.arrow
 
+    @property
+    def rows(self) -> int:
+        """Rows of the shard."""
+        return self._shown.rows
+
     def _source(self, name: str) -> tuple[ShardReader, str] | Constant:
         """The reader and physical name behind a column, or its constant."""
         refuse_unknown([name], self._shown.schema.names)
@@ -123,15 +129,15 @@ class ColumnsReader:
         if isinstance(source, Constant):
             return source
         reader = self._side(source.shard) if isinstance(source, Beside) else self.inner
-        holds = getattr(reader, "holds", None)
-        if holds is not None and holds(source.name):  # known without asking the file
+        known = ability(reader, KnowsColumns)
+        if known is not None and known.holds(source.name):
             return reader, source.name
-        known = getattr(reader, "schema", None)
-        if known is None or source.name in known.names:
+        file = ability(reader, Physical)
+        if file is None or source.name in file.schema.names:
             return reader, source.name
         if isinstance(source, Beside):
             raise DamagedTableError(
-                f"Expected the column {source.name!r} in side shard {source.shard.key}, found {known.names}.",
+                f"Expected the column {source.name!r} in side shard {source.shard.key}, found {file.schema.names}.",
                 hint="Its bytes are not those that were committed; restore the file from a copy.",
             )
         return Constant(None)
@@ -144,10 +150,10 @@ class ColumnsReader:
                     "it does not belong to this shard. Restore the table's files from a copy."
                 )
             reader = shard.open()
-            held = getattr(reader, "rows", shard.rows)
-            if held != shard.rows:
+            file = ability(reader, Physical)
+            if file is not None and file.rows != shard.rows:
                 raise DamagedTableError(
-                    f"Expected {shard.rows} rows in side shard {shard.key}, found {held}.",
+                    f"Expected {shard.rows} rows in side shard {shard.key}, found {file.rows}.",
                     hint="Its bytes are not those that were committed; restore the file from a copy.",
                 )
             self._beside[shard.key] = reader
@@ -176,7 +182,9 @@ class ColumnsReader:
             if not isinstance(source, Constant):
                 wanted.setdefault(id(source[0]), (source[0], {}))[1][source[1]] = None
         streams = {
-            key: _Stream(reader.batches(list(names), rows=rows)) for key, (reader, names) in wanted.items() if names
+            key: _Stream(self._there(reader.batches(list(names), rows=rows)))
+            for key, (reader, names) in wanted.items()
+            if names
         }
         total = self._shown.rows if rows is None else len(rows_asked(rows, self._shown.rows))
         lead = next(iter(streams.values()), None)  # the shard's own batches, where any are read
@@ -193,6 +201,16 @@ class ColumnsReader:
                 yield pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
             else:
                 yield from count_only(count)
+
+    def _there(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Batches of rows that the version says are there."""
+        try:
+            yield from batches
+        except IndexError as error:
+            raise DamagedTableError(
+                f"Expected {self._shown.rows} rows in shard {self._shown.shard.key}, found fewer: {error}",
+                hint="Its bytes are not those that were committed; restore the file from a copy.",
+            ) from None
 
     def _all_flat(self, fields: Sequence[pa.Field]) -> list[Flat]:
         """The columns as `Flat`, if all are and no cell has to be made another; else nothing."""
@@ -225,8 +243,8 @@ class ColumnsReader:
         source = self._source(column)
         if isinstance(source, Constant):
             return None if source.value is not None else np.full(self._shown.rows, -1, np.int64)
-        known = getattr(source[0], "lengths", None)
-        return None if known is None else known(source[1])
+        known = ability(source[0], HasLengths)
+        return None if known is None else known.lengths(source[1])
 
     def close(self) -> None:
         """Close the shard and its side shards."""

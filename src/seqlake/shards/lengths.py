@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from seqlake.abilities import HasLengths, ability
 from seqlake.errors import SchemaMismatchError
 from seqlake.spec.schema import is_list
 
@@ -31,10 +32,10 @@ def lengths_of(reader: ShardReader, column: str, /) -> Ints:
         >>> lengths_of(shard.open(), "action")[:3]
         array([54, 40, 59])
     """
-    known = getattr(reader, "lengths", None)
-    found: Ints | None = None if known is None else known(column)
-    if found is not None:
-        return found
+    known = ability(reader, HasLengths)
+    lengths = None if known is None else known.lengths(column)
+    if lengths is not None:
+        return lengths
     flat = reader.flat(column)
     if flat is not None:
         return flat.steps

@@ -77,6 +77,11 @@ class ArrowReader:
         """Arrow schema of the table."""
         return self._table.schema.remove_metadata()
 
+    @property
+    def rows(self) -> int:
+        """Rows of the table."""
+        return int(self._table.num_rows)
+
     def batches(self, columns: Sequence[str], /, *, rows: Ints | None = None) -> Iterator[pa.RecordBatch]:
         """Record batches of these columns, in this order.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from seqlake.abilities import HasLengths, Verbatim, ability
 from seqlake.shards.asked import rows_asked
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from seqlake.abilities import Kind
     from seqlake.protocols import Flat, Ints, Shard, ShardReader
 
 
@@ -68,10 +70,10 @@ class RowsReader:
         self._keep = keep
         self._flats: dict[str, Flat | None] = {}
 
-    @property
-    def schema(self) -> pa.Schema | None:
-        """The schema of the shard below, where it tells."""
-        return getattr(self.inner, "schema", None)
+    def ability(self, kind: type[Kind], /) -> Kind | None:
+        """What the shard below can, this can; of what a file says of its columns, that one is asked."""
+        inner = ability(self.inner, kind)
+        return self if inner is not None and isinstance(self, kind) else inner
 
     def batches(self, columns: Sequence[str], /, *, rows: Ints | None = None) -> Iterator[pa.RecordBatch]:
         """Record batches of the kept rows; `rows` counts among them.
@@ -93,15 +95,14 @@ class RowsReader:
 
     def lengths(self, column: str, /) -> Ints | None:
         """[rows] T from an index below, where there is one."""
-        known = getattr(self.inner, "lengths", None)
-        found: Ints | None = None if known is None else known(column)
-        return None if found is None else found[self._keep]
+        known = ability(self.inner, HasLengths)
+        lengths = None if known is None else known.lengths(column)
+        return None if lengths is None else lengths[self._keep]
 
     def verbatim(self, column: str, rows: Ints, /) -> list[memoryview] | None:
         """Cells that are bytes, where they lie, if the shard below gives them so; `rows` counts among the kept."""
-        given = getattr(self.inner, "verbatim", None)
-        found: list[memoryview] | None = None if given is None else given(column, self._keep[rows])
-        return found
+        given = ability(self.inner, Verbatim)
+        return None if given is None else given.verbatim(column, self._keep[rows])
 
     def close(self) -> None:
         """Close the shard below."""

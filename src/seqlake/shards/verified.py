@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from seqlake.abilities import ability
 from seqlake.shards.columns import Beside, Columns
 from seqlake.shards.files import ParquetShard, innermost
 from seqlake.shards.rows import Rows
@@ -12,7 +13,9 @@ from seqlake.shards.rows import Rows
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from seqlake.protocols import Readable, Shard
+    from seqlake.abilities import Kind
+    from seqlake.protocols import Ints, Readable, Shard
+    from seqlake.spec.schema import Schema
 
 Verify = Literal["first"]
 
@@ -50,7 +53,7 @@ def is_verified(shard: Shard, /) -> bool:
 
 
 class VerifiedSource:
-    """A `Readable` whose shards are `verified`; whatever else it offers is offered too.
+    """A `Readable` whose shards are `verified`, with every ability of the one inside.
 
     Args:
         inner: Any readable.
@@ -66,10 +69,28 @@ class VerifiedSource:
             self._shards = [verified(shard) for shard in self.inner.shards()]
         return self._shards
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "inner":  # not there yet, while it is unpickled
-            raise AttributeError(name)
-        return getattr(self.inner, name)
+    @property
+    def schema(self) -> Schema:
+        """As `Readable.schema`."""
+        return self.inner.schema
+
+    @property
+    def root(self) -> str:
+        """As `Readable.root`."""
+        return self.inner.root
+
+    @property
+    def fingerprint(self) -> str:
+        """As `Readable.fingerprint`."""
+        return self.inner.fingerprint
+
+    def lengths(self, column: str, /) -> Ints:
+        """As `Readable.lengths`."""
+        return self.inner.lengths(column)
+
+    def ability(self, kind: type[Kind], /) -> Kind | None:
+        """What the source inside can."""
+        return ability(self.inner, kind)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"inner": self.inner, "_shards": None}

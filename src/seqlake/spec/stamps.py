@@ -12,6 +12,8 @@ import pyarrow as pa
 from seqlake.spec.schema import is_list
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
     from seqlake.spec.schema import Schema
@@ -78,14 +80,14 @@ def stamps_fault(stamps: NDArray[Any], /) -> tuple[int, str] | None:
     if late.size:
         return int(late[0]) + 1, "a timestamp is not at or after the one before it"
     for step in sorted({0, len(stamps) - 1}) if len(stamps) else ():
-        if not abs(_rough(stamps[step])) < _LATEST:
+        if not abs(moment(stamps[step])) < _LATEST:
             return step, f"{stamps[step]} is no time: expected whole nanoseconds, or seconds as floats"
     told = coarse(stamps)
     return None if told is None else (0, told)
 
 
-def _rough(stamp: Any) -> float:
-    """About how many nanoseconds."""
+def moment(stamp: Any, /) -> float:
+    """About how many nanoseconds a numpy number or time is, by the rule for time stamps."""
     import numpy as np
 
     if stamp.dtype.kind == "f":
@@ -94,6 +96,31 @@ def _rough(stamp: Any) -> float:
         unit, count = np.datetime_data(stamp.dtype)
         return int(stamp.view(np.int64)) * count * {"s": 1e9, "ms": 1e6, "us": 1e3}.get(unit, 1)
     return int(stamp)
+
+
+def apart(spans: Mapping[str, tuple[float, float]], /) -> tuple[str, str, float] | None:
+    """Where nothing happens for longer than all else lasts: after what, before what, and for how long.
+
+    Args:
+        spans: When things begin and end, by name.
+
+    Example:
+        >>> apart({"force": (0, 2), "grip": (1, 3), "cam": (50, 53)})
+        ('grip', 'cam', 47)
+        >>> apart({"force": (0, 2), "cam": (5, 9)}) is None
+        True
+    """
+    ordered = sorted(spans.items(), key=lambda one: one[1])
+    gaps: list[tuple[str, str, float]] = []
+    lasting, last, end = 0.0, "", 0.0
+    for name, (first, stop) in ordered:
+        if last and first > end:
+            gaps.append((last, name, first - end))
+        lasting += max(0, stop - (max(first, end) if last else first))
+        if not last or stop > end:
+            last, end = name, stop
+    widest = max(gaps, key=lambda gap: gap[2], default=None)
+    return widest if widest is not None and widest[2] > lasting > 0 else None
 
 
 def coarse(stamps: NDArray[Any]) -> str | None:

@@ -10,11 +10,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from seqlake import protocols
+from seqlake.conversion.convert import convert
+from seqlake.dataset.opening import scan
+from seqlake.dataset.validation import validate
 from seqlake.errors import SchemaMismatchError
 from seqlake.testing.processes import elsewhere
+from seqlake.testing.strict import Strict
+from seqlake.training.loader import Loader
+from seqlake.windows.spec import Window
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from seqlake.protocols import Flat, Ints, Readable, Shard
 
@@ -144,6 +152,22 @@ class FormatTests:
             for columns in (source.schema.names[:1], source.schema.names, []):
                 with pytest.raises(IndexError, match="row"):
                     read(shard, columns, rows=np.array([0, missing], np.int64))
+
+    def test_nobody_asks_for_more_than_the_protocol(self, source: Readable, tmp_path: Path) -> None:
+        """Validation, SQL, a loader and conversion run over a proxy that lets nothing else through."""
+        seen = scan(Strict(source, protocols.Readable))
+        schema, rows = seen.schema, sum(shard.rows for shard in source.shards())
+        assert seen.to_arrow().num_rows == rows
+        assert seen.sql("SELECT count(*) FROM dataset").fetchall() == [(rows,)]
+        assert validate(seen, depth="rows").findings == validate(scan(source), depth="rows").findings
+        name = next((name for name in schema.names if schema[name].category == "temporal"), None)
+        if name is not None:
+            window = Window({name: range(1)}, clock=1)
+            assert name in next(iter(Loader(seen, window=window, batch_size=1)))
+        if schema.id is not None:
+            made = convert(seen, tmp_path / "converted", progress=False)
+            assert made is not None
+            assert len(made) == rows
 
 
 def read(shard: Shard, columns: Sequence[str], /, *, rows: Ints | None = None) -> pa.Table:

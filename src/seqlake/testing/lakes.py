@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 WRITERS, APPENDS = 4, 25
-_STEPS = 12  # at most so many steps of a commit are tried as the last one
+_STEPS = 10  # so many steps of a commit are tried as the last one; a commit has at least 6
 
 
 def dataset_of(table: Any, /) -> Dataset:
@@ -74,7 +74,7 @@ class LakeTests:
         why = failed.read_text(encoding="utf-8") if failed.exists() else ""
         assert len(acknowledged) >= WRITERS * APPENDS // 2, why
         tables.append(table, ["afterwards"])
-        table.collect(older_than=timedelta(0))
+        table.vacuum(older_than=timedelta(0))
         assert set(tables.rows_of(table.snapshot())) == {*rows, "afterwards"}
 
     def test_an_update_of_scalars_rewrites_the_shard_and_keeps_the_signals(self, table: Any) -> None:
@@ -106,11 +106,11 @@ class LakeTests:
             writer.add("ep_1", label=File(str(file)))
         (row,) = tables.rows_of(table.snapshot()).values()
         assert table.store.blob(row["label"]).size == 4
-        table.collect(older_than=timedelta(0))
+        table.vacuum(older_than=timedelta(0))
         assert table.store.blob(row["label"]).size == 4
         dataset.refresh()
         dataset.delete(ids=["ep_1"])
-        table.collect(older_than=timedelta(0))
+        table.vacuum(older_than=timedelta(0))
         with pytest.raises(FileNotFoundError):
             table.store.blob(row["label"])
 
@@ -132,7 +132,9 @@ def _append_or_die(pickled: bytes, writer: int, log: str) -> int:
         child = crashes.fork()
         if child == 0:
             try:
-                _append_one(pickled, f"w{writer}-{number}", log, die_at=number % _STEPS if number % 2 else None)
+                _append_one(
+                    pickled, f"w{writer}-{number}", log, die_at=(number + writer) % _STEPS if number % 2 else None
+                )
             except BaseException:
                 Path(f"{log}.failed").write_text(traceback.format_exc(), encoding="utf-8")
                 os._exit(1)

@@ -17,9 +17,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from seqlake import protocols
 from seqlake.errors import SeqlakeError
 from seqlake.shards.cells import gather
+from seqlake.shards.columns import Columns
+from seqlake.shards.lengths import lengths_of
+from seqlake.shards.rows import Rows
+from seqlake.spec.schema import Schema
 from seqlake.testing.processes import elsewhere
+from seqlake.testing.strict import Strict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -191,6 +197,16 @@ class ShardTests:
                 back = np.arange(shard.rows)[::-1]
                 kept = [cell.tobytes() for cell in cells_of(flat)[::-1] if cell is not None]
                 assert gather(flat, back).tobytes() == b"".join(kept)
+
+    def test_nobody_asks_for_more_than_the_protocol(self, table: pa.Table, shards: Sequence[Shard]) -> None:
+        """Rows and columns of a shard are taken over a proxy that lets nothing else through."""
+        columns = Schema({field.name: field.type for field in table.schema})
+        for shard in shards:
+            shown = Columns(Rows(Strict(shard, protocols.Shard), np.arange(shard.rows)[::-1]), columns, {})
+            for name in table.column_names:
+                asked = self.read(shown.open(), [name]).column(0).to_pylist()
+                assert asked == self.read(shard.open(), [name]).column(0).to_pylist()[::-1]
+            assert lengths_of(shown.open(), "action").tolist()[::-1] == lengths_of(shard.open(), "action").tolist()
 
     def test_a_shard_survives_pickle(self, shards: Sequence[Shard]) -> None:
         for shard in shards:

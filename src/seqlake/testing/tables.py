@@ -182,7 +182,7 @@ class TableTests:
         append(table, ["ep_1"])
         before = table.snapshot().fingerprint
         assert reopened.snapshot().fingerprint == before
-        table.collect(older_than=timedelta(days=7))
+        table.vacuum(older_than=timedelta(days=7))
         assert table.snapshot().fingerprint == before
         append(table, ["ep_2"])
         assert table.snapshot().fingerprint != before
@@ -201,7 +201,7 @@ class TableTests:
         told = (rows_of(pinned), keys(pinned), pinned.fingerprint)
         append(table, ["c"])
         append(table, ["a"], operation="rewrite", remove=keys(pinned))
-        table.collect(older_than=timedelta(days=7))
+        table.vacuum(older_than=timedelta(days=7))
         for again in (pinned, table.snapshot(first), table.snapshot(first.id)):
             assert (rows_of(again), keys(again), again.fingerprint) == told
         assert rows_of(table.snapshot()) == expected(["a", "c"])
@@ -311,9 +311,9 @@ class TableTests:
     def test_collected_versions_are_gone_and_the_newest_is_not(self, table: Any) -> None:
         first = append(table, ["a"])
         append(table, ["b"], operation="rewrite", remove=keys(table.snapshot()))
-        listed = table.collect(older_than=timedelta(0), dry_run=True)
+        listed = table.vacuum(older_than=timedelta(0), dry_run=True)
         assert rows_of(table.snapshot(first)) == expected(["a"])
-        removed = table.collect(older_than=timedelta(0))
+        removed = table.vacuum(older_than=timedelta(0))
         assert set(listed) <= set(removed)
         assert removed
         with pytest.raises(VersionNotFoundError):

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.errors import CacheTooSmallError, DamagedTableError
+from seqlake.shards.gathered import gathered
 from seqlake.spec.schema import is_list
 from seqlake.training.bad_data.damage import is_damage
 from seqlake.training.bad_data.proving import prove
@@ -21,7 +22,7 @@ from seqlake.training.decoded import flatten
 from seqlake.training.fetching.ranged import Ranged
 from seqlake.training.fetching.transfers import Transfers
 from seqlake.training.gather import Memory, torch
-from seqlake.training.residents import Copied
+from seqlake.training.residents import ResidentCopies
 from seqlake.training.shard_cache import is_remote
 from seqlake.training.telemetry import ORIGINS
 from seqlake.windows.assemble import step_dtype
@@ -94,7 +95,7 @@ class Opened:
         beside += [name for name in survey.times if name not in self.cells and name not in self.values]
         self.beside = {name: Values(name, rows=rows) for name in beside}
         self._vectors = {name for name in singles if schema[name].category == "vector"}
-        self._copied = Copied(
+        self._copied = ResidentCopies(
             survey.shards,
             schema.select(dict.fromkeys([*self.cells, *self.values, *self.beside, *images])),
             cache,
@@ -290,7 +291,7 @@ class Opened:
             cells = [self.cells[name] for name in decode if name in self.cells]
             room = _take_room(self._copied, self._survey, cells, self.rows(shard))
             try:
-                found = pa.Table.from_batches(reader.batches(decode))
+                found = pa.Table.from_batches(gathered(reader.batches(decode), f"Columns {decode} of a shard"))
                 for name in decode:
                     self.keep(shard, name, found.column(name))
             finally:
@@ -344,7 +345,7 @@ class Opened:
         return all(one.layouts for one in self.cells.values()) and all(one.values is not None for one in singles)
 
 
-def _take_room(copied: Copied, survey: Survey, cells: Sequence[Cells], rows: slice) -> int:
+def _take_room(copied: ResidentCopies, survey: Survey, cells: Sequence[Cells], rows: slice) -> int:
     """Set bytes aside for what is about to be decoded, as far as that is known; how many. Refuses what does not fit."""
     more = int(sum(_decoded_bytes(survey, each, rows) for each in cells))
     if copied.take_room(more, wait=True):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _PART = 32  # of the memory allowed that the shards of one portion of samples may take, about: an order needs others too
 
 
-class Copied:
+class ResidentCopies:
     """What a loader holds of shards that cannot be read in place, and where; belongs to one process.
 
     Args:

@@ -47,6 +47,10 @@ class Timed(Protocol):
     def time_base(self) -> Fraction:
         """Seconds of a tick."""
 
+    @property
+    def present(self) -> NDArray[np.bool_] | None:
+        """[frames] False where a step has no image; None where all have."""
+
 
 class Decoded(Timed, Protocol):
     """Frames that can be had: `media.Frames`, or `Blank`."""
@@ -73,6 +77,10 @@ class Blank:
     def time_base(self) -> Fraction:
         """Any."""
         return Fraction(1)
+
+    @property
+    def present(self) -> None:
+        """All are, of none."""
 
     def decode(self, indices: Ints, /) -> NDArray[Any]:
         """[0, height, width, channels]."""
@@ -142,7 +150,7 @@ def shown_of(track: Track, column: Column, frames: Timed, /) -> Shown:
     """What must be known of a row's frames to find them."""
     if by_time(track, column):
         return Shown.timed(frames.pts, frames.time_base, track)
-    return Shown(count=len(frames), present=getattr(frames, "present", None))
+    return Shown(count=len(frames), present=frames.present)
 
 
 def find(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from seqlake.abilities import HasStorage, KeepsFiles, ability
 from seqlake.errors import DamagedTableError, SeqlakeError
 from seqlake.files.references import open_reference
 from seqlake.protocols import Source
@@ -69,12 +70,12 @@ class Files:
     @classmethod
     def of(cls, source: Readable, /) -> Files:
         """Of a dataset or selection, which know their storage and indexes, or of anything readable, which need not."""
-        table = getattr(source, "access", source)  # selections leave single cells and files to it
+        place, table = ability(source, HasStorage), ability(source, KeepsFiles)
         return cls(
             root=source.root,
-            storage=getattr(source, "storage", None),
-            allow_outside=bool(getattr(source, "allow_outside", False)),
-            kept=getattr(table, "kept_packets", None),
+            storage=None if place is None else place.storage,
+            allow_outside=place is not None and place.allow_outside,
+            kept=None if table is None else table.kept_packets,
         )
 
     def source(self, reference: str, column: ColumnType, /) -> Source:

@@ -244,7 +244,7 @@ def main() -> None:
         sys.exit(f"{folder} is there already and stays as it is.")
     with TemporaryDirectory() as scratch, patch.object(checkpoints, "EVERY_VERSIONS", 5):
         model = make(folder, Path(scratch))
-    sl.open(folder).collect(older_than=timedelta(days=1))
+    sl.open(folder).vacuum(older_than=timedelta(days=1))
     lines = [json.dumps(one, ensure_ascii=False) for one in (*model.versions, *model.told)]
     split = len(model.versions)
     versions, rows = ",\n".join(lines[:split]), ",\n".join(lines[split:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bz2
 import json
 import shutil
 import struct
@@ -151,10 +152,18 @@ def bombs(zarr, home: Path) -> dict[str, Path]:
         (made[name] / "agents" / "0").write_bytes(kept + bytes(40))
     files = {path.relative_to(good).as_posix(): path.read_bytes() for path in good.rglob("*") if path.is_file()}
     unfolds = _zeros(huge)[2:-4]
-    for name, size in (("a member of many bytes", huge), ("a member of more bytes than it says", 11_600)):
+    packed = bz2.compress(bytes(1 << 26))
+    lookback = b"\x09\x14\x05\x00\x5d\xff\xff\xff\xff" + bytes(100)  # LZMA that asks for 4 GiB to look back at
+    for name, data, method, size in (
+        ("a member of many bytes", unfolds, 8, huge),
+        ("a member of more bytes than it says", unfolds, 8, 11_600),
+        ("bzip2 of more bytes than it says", packed, zipfile.ZIP_BZIP2, 11_600),
+        ("LZMA of many bytes", lookback, zipfile.ZIP_LZMA, huge),
+        ("LZMA of a large dictionary", lookback, zipfile.ZIP_LZMA, 11_600),
+    ):
         made[name] = home / f"{name}.zip"
         made[name].write_bytes(
-            archive({**{k: (v, 0, len(v)) for k, v in files.items()}, "agents/0": (unfolds, 8, size)})
+            archive({**{k: (v, 0, len(v)) for k, v in files.items()}, "agents/0": (data, method, size)})
         )
     return made
 
@@ -253,7 +262,9 @@ def test_archives_that_lie_about_their_members(zarr, tmp_path):
         (42, len(whole) - 2, "not where it should be"),
         (42, 5, "not where it should be"),
         (8, 1, "encrypted"),
-        (10, 14, "by method 14"),
+        (10, 93, "by method 93"),
+        (10, zipfile.ZIP_BZIP2, "cannot be unpacked"),
+        (10, zipfile.ZIP_LZMA, "cannot be unpacked"),
     ):
         size = 2 if offset < 20 else 4
         path.write_bytes(whole[: at + offset] + value.to_bytes(size, "little") + whole[at + offset + size :])

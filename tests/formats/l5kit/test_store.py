@@ -37,11 +37,27 @@ def test_every_codec_and_chunk_size(zarr, tmp_path, codec, chunks):
     assert store.agents[-1].tobytes() == drive["agents"][-1].tobytes()
 
 
+@pytest.mark.parametrize("frames", [1, 3])
+def test_zstandard_whose_frames_do_not_say_their_size(zarr, drive, tmp_path, frames):
+    """As streaming compressors write them; numcodecs reads them too."""
+    zstandard = pytest.importorskip("zstandard")
+    drive = zarr.drives(scenes=1, frames=12, agents=5)
+    folder = zarr.write(tmp_path / "s.zarr", drive, codec=zarr.CODECS["zstd"], chunks=40)
+    engine = zstandard.ZstdCompressor(write_content_size=False)
+    for path in folder.rglob("[0-9]*"):
+        data = zstandard.ZstdDecompressor().decompress(path.read_bytes())
+        parts = [data[len(data) * n // frames : len(data) * (n + 1) // frames] for n in range(frames)]
+        path.write_bytes(b"".join(map(engine.compress, parts)))
+    zarr.same(whole(open_store(str(folder))), drive)
+
+
 def test_the_same_from_folder_zip_and_bucket(zarr, drive, tmp_path, s3_bucket):
     truth = zarr.read(drive)
     archives = {
         "plain.zip": zarr.zipped(drive, tmp_path / "plain.zip"),
         "packed.zip": zarr.zipped(drive, tmp_path / "packed.zip", method=zipfile.ZIP_DEFLATED),
+        "bzip2.zip": zarr.zipped(drive, tmp_path / "bzip2.zip", method=zipfile.ZIP_BZIP2),
+        "lzma.zip": zarr.zipped(drive, tmp_path / "lzma.zip", method=zipfile.ZIP_LZMA),
         "below.zip": zarr.zipped(drive, tmp_path / "below.zip", below="sample.zarr/"),
     }
     bucket = open_files(s3_bucket.uri, storage=s3_bucket.storage)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import faulthandler
 import io
 import json
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -176,7 +177,8 @@ def main(place, seed, count):
             for name, flat in flats.items():
                 ok = flat is None or place == "foreign" or flat_is(flat, truth[name])
                 assert ok, f"mutation {number} {name}"
-    print(json.dumps({"right": right, "raised": raised, "caught": caught}))
+    peak = int(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1])
+    print(json.dumps({"right": right, "raised": raised, "caught": caught, "peak_kb": peak}))
 
 
 if __name__ == "__main__":

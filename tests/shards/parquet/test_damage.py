@@ -55,30 +55,40 @@ PLACES = ["footer", "headers", "levels", "index", "values", "archive", "foreign"
 
 def mutate(place, seed, count):
     """Runs in a process of its own: pyarrow may end the process on damaged bytes, and that must be seen."""
+    counted = counting.Counts(reader=f"parquet, bytes of {place}")
     command = [sys.executable, "-W", "error", str(SCRIPT), place, str(seed), str(count)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr
+    if done.returncode:  # it ends at the first that is not as it should be, and says which
+        ends = {"Timeout": "hang", "AssertionError": "wrong", "Traceback": "bare"}
+        how = next((name for told, name in ends.items() if told in done.stderr), "crash")
+        setattr(counted, how, 1)
+        return counted, done.stderr
     counts = json.loads(done.stdout)
-    assert counts["right"] + counts["raised"] > 0.9 * count
+    counted.right, counted.refused = counts["right"], counts["raised"]
+    counted.mutations = counted.right + counted.refused
+    counted.over_2_gb = int(counts["peak_kb"] > 2_000_000)
+    assert counted.mutations > 0.9 * count
     if place == "index":
-        assert counts["right"] > 0.9 * count  # without its index, the file is read through pyarrow
+        assert counted.right > 0.9 * count  # without its index, the file is read through pyarrow
     if place == "values":
-        assert counts["caught"] == counts["right"] + counts["raised"]  # by their checksums, every one
-    return counts
+        assert counts["caught"] == counted.mutations  # by their checksums, every one
+    return counted, ""
 
 
+@pytest.mark.mutations
 @pytest.mark.parametrize("place", PLACES)
 def test_changed_bytes(place):
-    mutate(place, 11, 80)
+    counted, told = mutate(place, 11, 80)
+    assert not counted.bad(), told
 
 
 @pytest.mark.soak
 @pytest.mark.mutations
 @pytest.mark.parametrize("place", PLACES)
 def test_many_changed_bytes(place):
-    found = mutate(place, 12, 3000)  # which ends at the first that is wrong, and says which
-    right, refused = found["right"], found["raised"]
-    counting.Counts(reader=f"one shard, {place}", mutations=right + refused, right=right, refused=refused).keep()
+    counted, told = mutate(place, counting.seeded(12), counting.many(3000))
+    counted.keep()
+    assert not counted.bad(), told
 
 
 def test_sorted_and_rewritten_by_pyarrow_with_our_footer_key(data):

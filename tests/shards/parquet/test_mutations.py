@@ -64,7 +64,7 @@ def test_changed_datasets(kind, tmp_path):
 @pytest.mark.mutations
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_changed_datasets(kind, tmp_path):
-    counts = read_changed(kind, 4, 1000, tmp_path)
+    counts = read_changed(kind, counting.seeded(4), counting.many(500), tmp_path)
     counts.cause = CAUSES.get(kind, "") if counts.wrong else ""
     counts.keep()
     print(counts)

@@ -55,7 +55,7 @@ def test_shards_are_taken_over_as_they_are(tmp_path, source, target, caplog):
     with pytest.raises(DuplicateSequenceError):
         out.append([{"sequence_id": "ep_1"}])
     out.delete(ids=["ep_1"])
-    out.collect(older_than=timedelta(0))
+    out.vacuum(older_than=timedelta(0))
     assert len(sl.open(ds.location)) == 6
     assert ds["ep_1"]["action"].shape == (2, 3)
 
@@ -74,11 +74,11 @@ def test_files_of_a_lake_go_along_with_adopted_shards(tmp_path):
     ds = fill(sl.create(f"delta:{tmp_path}/from", SCHEMA), film=film)
     out = sl.convert(ds, f"delta:{tmp_path}/to", adopt=True)
     assert inodes(out.table.root) <= inodes(ds.table.root)
-    out.collect(older_than=timedelta(0))
+    out.vacuum(older_than=timedelta(0))
     for reference in out.to_arrow().column("notes").to_pylist():
         assert Path(out.table.root, reference).read_bytes() == b"moving pictures"
     ds.delete("true")
-    ds.collect(older_than=timedelta(0))
+    ds.vacuum(older_than=timedelta(0))
     for reference in out.to_arrow().column("notes").to_pylist():
         assert Path(out.table.root, reference).read_bytes() == b"moving pictures"
 

@@ -65,7 +65,7 @@ def test_many_index_files_become_one(table):
     for one in ids:
         tables.append(table, [one])
     assert Path(table.root, "_seqlake", "index", "merged").exists()
-    table.collect(older_than=timedelta(0))
+    table.vacuum(older_than=timedelta(0))
     found = again(table)
     assert found.snapshot().find_ids(ids).tolist() == list(range(20))
     assert tables.rows_of(found.snapshot()) == tables.expected(ids)
@@ -78,7 +78,7 @@ def test_a_writer_that_was_given_up_commits_nothing(table, monkeypatch):
     written = tables.write(table, transaction, [tables.episode("late")])
     now = markers.now()
     monkeypatch.setattr(markers, "now", lambda: now + timedelta(hours=3))
-    again(table).collect(older_than=timedelta(0))
+    again(table).vacuum(older_than=timedelta(0))
     with pytest.raises((CommitConflictError, FileNotFoundError)):
         table.commit(Change(operation="append", add=[written]), transaction=transaction)
     assert tables.rows_of(table.snapshot()) == {}
@@ -87,7 +87,7 @@ def test_a_writer_that_was_given_up_commits_nothing(table, monkeypatch):
 def test_a_writer_that_lives_is_never_given_up(table):
     transaction = table.begin()
     written = tables.write(table, transaction, [tables.episode("a")])
-    again(table).collect(older_than=timedelta(0))
+    again(table).vacuum(older_than=timedelta(0))
     table.commit(Change(operation="append", add=[written]), transaction=transaction)
     assert tables.rows_of(table.snapshot()) == tables.expected(["a"])
 
@@ -97,7 +97,7 @@ def test_what_a_dead_writer_left_is_collected(table, monkeypatch):
     tables.write(table, transaction, [tables.episode("a")])
     now = markers.now()
     monkeypatch.setattr(markers, "now", lambda: now + timedelta(hours=3))
-    assert any(transaction.id in path for path in again(table).collect(older_than=timedelta(0)))
+    assert any(transaction.id in path for path in again(table).vacuum(older_than=timedelta(0)))
     assert not [path for path in Path(table.root).rglob("*") if transaction.id in path.name]
 
 
@@ -181,7 +181,7 @@ def test_files_of_each_partition_are_listed_with_its_shard(tmp_path):
     }
     assert listed == {"split=train": 3, "split=val": 3}
     ds.delete("split = 'val'")
-    ds.collect(older_than=timedelta(0))
+    ds.vacuum(older_than=timedelta(0))
     left = [path for path in Path(ds.table.root, "_seqlake", "files").rglob("*") if path.is_file()]
     assert len(left) == 3
 
@@ -261,7 +261,7 @@ def test_datasets_below_the_table_are_left_alone(table, inside, monkeypatch):
     other.append([{"sequence_id": "theirs", "reward": 1.0}])
     now = markers.now()
     monkeypatch.setattr(markers, "now", lambda: now + timedelta(hours=3))
-    table.collect(older_than=timedelta(0))
+    table.vacuum(older_than=timedelta(0))
     assert sl.open(other.location).to_arrow()["reward"].to_pylist() == [1.0]
 
 
@@ -276,7 +276,7 @@ def test_a_shard_of_others_that_is_gone_stops_no_collection(table, monkeypatch):
     tables.write(table, transaction, [tables.episode("a")])
     now = markers.now()
     monkeypatch.setattr(markers, "now", lambda: now + timedelta(hours=3))
-    assert any(transaction.id in path for path in again(table).collect(older_than=timedelta(hours=1)))
+    assert any(transaction.id in path for path in again(table).vacuum(older_than=timedelta(hours=1)))
 
 
 def test_the_lake_is_not_asked_for_each_batch(tmp_path, monkeypatch):

@@ -356,7 +356,7 @@ def test_files_that_a_compaction_by_others_still_names_are_not_collected(tmp_pat
             writer.add(f"ep_{number}", notes=sl.File(str(film)))
     deltalake.DeltaTable(root).optimize.compact()
     ds.refresh()
-    ds.collect(older_than=timedelta(0))
+    ds.vacuum(older_than=timedelta(0))
     for reference in ds.to_arrow().column("notes").to_pylist():
         assert Path(root, reference).read_bytes() == b"moving pictures"
 

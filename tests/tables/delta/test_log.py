@@ -55,7 +55,7 @@ def test_a_version_that_tells_no_time_does_not_make_the_others_old(table):
     tables.append(table, ["b"])
     (add,) = [action["add"] for action in actions_of(table.root, 1) if "add" in action]
     write(table.root, 3, [{"remove": {"path": add["path"], "deletionTimestamp": 1, "dataChange": True}}])
-    assert not [path for path in table.collect(older_than=timedelta(days=1)) if path.endswith(".parquet")]
+    assert not [path for path in table.vacuum(older_than=timedelta(days=1)) if path.endswith(".parquet")]
     assert tables.rows_of(table.snapshot(2)) == tables.expected(["a", "b"])
     assert tables.rows_of(table.snapshot(3)) == tables.expected(["b"])
 
@@ -66,7 +66,7 @@ def test_where_only_a_checkpoint_is_left_nothing_expires(table):
     for number in range(2):
         commit_file(table.root, number).unlink()
     again = delta.open(table.root)
-    assert not [path for path in again.collect(older_than=timedelta(0)) if path.endswith(".parquet")]
+    assert not [path for path in again.vacuum(older_than=timedelta(0)) if path.endswith(".parquet")]
     assert tables.rows_of(again.snapshot()) == tables.expected(["a"])
 
 

@@ -64,7 +64,7 @@ def test_duckdbs_cleanups_lose_no_file_that_rows_name(location, engine, tmp_path
     assert "late" in rows_of(dataset.table.snapshot())
     assert len(sl.open(location).where("label LIKE '%.mp4'")) == 2
     lake.each(*CLEAN)
-    sl.open(location).table.collect(older_than=NOW)
+    sl.open(location).table.vacuum(older_than=NOW)
     rows = rows_of(sl.open(location).table.snapshot())
     rows.pop("late")
     assert len(rows) == 6
@@ -84,12 +84,12 @@ def test_shards_that_duckdb_compacted_keep_their_files_through_our_collection(lo
     lake.run("CALL ducklake_merge_adjacent_files('lake')")
     lake.run("CALL ducklake_expire_snapshots('lake', older_than => now())")
     lake.run("CALL ducklake_cleanup_old_files('lake', cleanup_all => true)")
-    sl.open(location).table.collect(older_than=NOW)
+    sl.open(location).table.vacuum(older_than=NOW)
     all_there(sl.open(location), ["a", "b", "c", "d"])
     assert lake.rows().keys() == {"a", "b", "c", "d"}
     dataset = sl.open(location)
     dataset.delete(ids=["a"])
-    dataset.table.collect(older_than=NOW)
+    dataset.table.vacuum(older_than=NOW)
     names = {name for _, _, found in os.walk(f"{dataset.root}/_seqlake/files") for name in found}
     assert {name.partition("-")[0] for name in names} == {"b", "c", "d"}
 
@@ -107,12 +107,12 @@ def test_tables_of_one_lake_leave_each_other_alone(location, tmp_path):
     one.delete(ids=["a"])
     before = rows_of(two.table.snapshot()), two.table.versions()
     for _ in range(2):
-        removed = one.table.collect(older_than=NOW)
+        removed = one.table.vacuum(older_than=NOW)
     assert (rows_of(two.table.snapshot()), two.table.versions()) == before
     for one_id in ("x", "y"):
         path = Path(two.root, rows_of(two.table.snapshot())[one_id]["label"])
         assert path.read_bytes() == one_id.encode() * 5
-    two.table.collect(older_than=NOW)
+    two.table.vacuum(older_than=NOW)
     assert set(rows_of(ducklake.open(location).snapshot())) == {"b", *(f"n{number}" for number in range(20))}
     assert removed == []
     assert sl.open(location).validate(depth="files").ok
@@ -124,7 +124,7 @@ def test_a_version_that_another_tables_snapshot_shows_keeps_its_files(location):
     ducklake.create(location.replace("=episodes", "=others"), tables.SCHEMA)
     seen = table.state().version.id + 1
     append(table, ["b"], operation="rewrite", remove=keys(table.snapshot()))
-    table.collect(older_than=NOW)
+    table.vacuum(older_than=NOW)
     assert rows_of(table.snapshot(seen)) == expected(["a"])
     assert rows_of(table.snapshot()) == expected(["b"])
 
@@ -141,7 +141,7 @@ def test_what_came_back_by_a_rollback_outlives_the_expiry_of_what_it_came_from(l
     assert rows_of(table.snapshot()) == expected(["a", "b"]) == lake.rows()
     append(table, ["d"])
     table.rollback(table.versions()[-2])
-    table.collect(older_than=NOW)
+    table.vacuum(older_than=NOW)
     lake.each(*CLEAN)
     assert rows_of(table.snapshot()) == expected(["a", "b"]) == lake.rows()
 
@@ -155,7 +155,7 @@ def test_what_we_collected_duckdb_reads_and_cleans_on(location, engine):
     lake.run("INSERT INTO episodes SELECT 'b' || i, i, 'x', [[i, i]] FROM range(20) t(i)")
     lake.run("DELETE FROM episodes WHERE sequence_id = 'b3'")
     lake.run("DELETE FROM episodes WHERE sequence_id LIKE 'b%'")
-    table.collect(older_than=NOW)
+    table.vacuum(older_than=NOW)
     assert len(table.versions()) == 1
     lake.each(*CLEAN)
     assert rows_of(table.snapshot()) == lake.rows() == expected(["a3"])

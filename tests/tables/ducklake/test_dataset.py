@@ -123,7 +123,7 @@ def test_a_version_and_a_rollback(location):
     dataset = sl.open(location)
     assert len(dataset) == 4
     assert dataset.where("score IS NULL").to_arrow().num_rows == 4
-    assert dataset.table.collect(older_than=timedelta(0))
+    assert dataset.table.vacuum(older_than=timedelta(0))
     assert len(sl.open(location)) == 4
 
 
@@ -136,7 +136,7 @@ def test_a_shard_that_was_adopted_is_another_name_for_it(location, tmp_path):
     theirs.hardlink_to(written.location)
     table.commit(tables.Change(operation="adopt", add=[written]), transaction=transaction)
     tables.append(table, ["b"], operation="rewrite", remove=tables.keys(table.snapshot()))
-    table.collect(older_than=timedelta(0))
+    table.vacuum(older_than=timedelta(0))
     assert theirs.exists()
     assert not list(tmp_path.rglob(f"{written.location.rpartition('/')[2]}*"))
 
@@ -153,7 +153,7 @@ def test_moved_between_homes(tmp_path, source, target, adopt):
     assert out.to_arrow().sort_by("sequence_id").equals(dataset.to_arrow().sort_by("sequence_id"))
     assert out.validate(depth="files").ok
     out.delete(ids=["ep_001"])
-    out.collect(older_than=timedelta(0))
+    out.vacuum(older_than=timedelta(0))
     assert len(sl.open(dataset.location)) == 6
     assert len(sl.open(out.location)) == 5
 
@@ -175,6 +175,6 @@ def test_what_duckdb_left_is_compacted_into_our_layout(location, engine):
     assert {row["sequence_id"]: row for row in sl.open(location).to_arrow().to_pylist()} == lake.rows() == before
     lake.run("CALL ducklake_expire_snapshots('lake', older_than => now())")
     lake.run("CALL ducklake_cleanup_old_files('lake', cleanup_all => true)")
-    sl.open(location).collect(older_than=timedelta(0))
+    sl.open(location).vacuum(older_than=timedelta(0))
     assert lake.rows() == before
     assert sl.open(location).validate(depth="files").ok

@@ -74,7 +74,7 @@ def test_a_folder_of_any_name(tmp_path, cells):
     ds = sl.open(f"iceberg:{folder}/rl.episodes")
     assert cells(ds) == cells(ds.table.engine.load().scan().to_arrow())
     ds.delete(ids=["s1"])
-    assert ds.collect(older_than=timedelta(0))
+    assert ds.vacuum(older_than=timedelta(0))
     assert len(sl.open(f"iceberg:{folder}/rl.episodes")) == 1
 
 

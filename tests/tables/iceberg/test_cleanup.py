@@ -68,9 +68,9 @@ def test_expired_snapshots_take_their_files_along(dataset, address, make_rows):
     old = data_files(address)
     dataset.delete("reward is null")
     dataset.append(make_rows(10, 12))
-    listed = dataset.collect(older_than=NOW, dry_run=True)
+    listed = dataset.vacuum(older_than=NOW, dry_run=True)
     assert old <= data_files(address)
-    removed = dataset.collect(older_than=NOW)
+    removed = dataset.vacuum(older_than=NOW)
     assert set(listed) <= set(removed)
     assert data_files(address) == {file.path for file in dataset.source.state.files}
     assert len(old & data_files(address)) == 1  # the shard that no delete touched
@@ -85,7 +85,7 @@ def test_tags_and_branches_keep_what_they_name(dataset, address, theirs, cells):
     before = cells(dataset)
     theirs().manage_snapshots().create_tag(dataset.version.id, "paper").commit()
     dataset.delete("task = 'pick'")
-    dataset.collect(older_than=NOW)
+    dataset.vacuum(older_than=NOW)
     assert cells(sl.open(address, version="paper")) == before
     assert len(sl.open(address)) == 5
 
@@ -93,7 +93,7 @@ def test_tags_and_branches_keep_what_they_name(dataset, address, theirs, cells):
 def test_what_is_young_enough_stays(dataset, address, cells):
     first, before = dataset.version, cells(dataset)
     dataset.delete("task = 'pick'")
-    assert dataset.collect(older_than=timedelta(days=1)) == []
+    assert dataset.vacuum(older_than=timedelta(days=1)) == []
     assert cells(sl.open(address, version=first)) == before
 
 
@@ -106,7 +106,7 @@ def test_orphans_of_ours_go_and_files_of_others_stay(dataset, address, theirs):
     foreign = root / "data" / "00000-0-theirs.parquet"
     for path in (orphan, index, foreign):
         path.write_bytes(b"x")
-    dataset.collect(older_than=NOW)
+    dataset.vacuum(older_than=NOW)
     assert (orphan.exists(), index.exists(), foreign.exists()) == (False, False, True)
 
 
@@ -122,7 +122,7 @@ def test_copied_in_files_lie_where_no_cleanup_of_another_engine_looks(filmed, ad
     fresh = sl.open(address)
     assert fresh["b"]["video_cam"].read() == b"b" * 100
     assert (Path(theirs().location().removeprefix("file://")) / files["a"]).exists()
-    fresh.collect(older_than=NOW)  # ours knows that nobody names it any more
+    fresh.vacuum(older_than=NOW)  # ours knows that nobody names it any more
     assert not (Path(theirs().location().removeprefix("file://")) / files["a"]).exists()
     assert fresh["b"]["video_cam"].read() == b"b" * 100
 
@@ -131,7 +131,7 @@ def test_files_named_by_rows_that_another_client_rewrote_stay(filmed, address, t
     before = media(filmed)
     theirs().overwrite(theirs().scan().to_arrow())
     ds = sl.open(address)
-    ds.collect(older_than=NOW)
+    ds.vacuum(older_than=NOW)
     assert media(ds) == before
     assert ds["a"]["video_cam"].read() == b"a" * 100
 
@@ -144,7 +144,7 @@ def test_an_adopted_shard_is_the_tables_own(dataset, tmp_path, cells, theirs, ma
     before = cells(dataset)
     assert cells(out) == before
     dataset.delete("true")
-    dataset.collect(older_than=NOW)
+    dataset.vacuum(older_than=NOW)
     assert cells(sl.open(out.location)) == before
     out.append(make_rows(70, 71))
 
@@ -163,7 +163,7 @@ def test_a_writer_that_is_alive_is_not_given_up(dataset, make_rows):
     with dataset.writer() as writer:
         for row in make_rows(60, 62):
             writer.add_row(row.pop("sequence_id"), row)
-        sl.open(dataset.location).collect(older_than=NOW)
+        sl.open(dataset.location).vacuum(older_than=NOW)
     assert len(sl.open(dataset.location)) == 12
 
 

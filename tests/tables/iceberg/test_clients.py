@@ -116,7 +116,7 @@ def test_compaction_gives_our_layout_and_the_same_rows(dataset, theirs, cells, m
     assert len(dataset.source.shards()) == 1
     assert all(shard.open().flat("action") is not None for shard in dataset.source.shards())
     assert cells(sl.open(dataset.location, version=old)) == before
-    dataset.collect(older_than=timedelta(0))
+    dataset.vacuum(older_than=timedelta(0))
     assert cells(sl.open(dataset.location)) == before
 
 

@@ -79,7 +79,7 @@ def deletion_vector(table, file, rows, folder):
     bitmap = struct.pack("<QI", 1, 0) + BitMap(rows).serialize()
     framed = b"\xd1\xd3\x39\x64" + bitmap
     payload = struct.pack(">I", len(framed)) + framed + struct.pack(">I", zlib.crc32(framed))
-    blob = puffin.Blob(
+    blob = puffin.PuffinBlob(
         type="deletion-vector-v1", data=payload, snapshot=-1, sequence=-1,
         properties={"referenced-data-file": file, "cardinality": str(len(rows))},
     )  # fmt: skip

@@ -52,5 +52,5 @@ def test_a_writer_killed_inside_the_catalogs_commit(when, place):
     again = iceberg.open(place)
     assert set(tables.rows_of(again.snapshot())) == ids
     tables.append(again, ["afterwards"])
-    again.collect(older_than=timedelta(0))
+    again.vacuum(older_than=timedelta(0))
     assert set(tables.rows_of(iceberg.open(place).snapshot())) == {*ids, "afterwards"}

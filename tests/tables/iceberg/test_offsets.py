@@ -119,7 +119,7 @@ def test_the_index_grows_in_two_files_and_both_survive_expiry(address, theirs, m
     (blob,) = puffin.decode(data, path="x")
     ground = blob.properties[offsets.GROUND]
     assert 0 < len(known(theirs)) < 11
-    ds.collect(older_than=timedelta(0))
+    ds.vacuum(older_than=timedelta(0))
     assert Path(ground.removeprefix("file://")).exists()
     assert sl.open(address).lengths("action").tolist() == list(range(11))
     left = list(Path(ground.removeprefix("file://")).parent.glob(f"*{offsets.SUFFIX}"))
@@ -132,7 +132,9 @@ def test_a_statistics_file_of_another_engine_is_kept(dataset, theirs, make_rows)
 
     table = theirs()
     snapshot = table.metadata.current_snapshot_id
-    blob = puffin.Blob(type="apache-datasketches-theta-v1", data=b"sketch", snapshot=snapshot, sequence=3, fields=(2,))
+    blob = puffin.PuffinBlob(
+        type="apache-datasketches-theta-v1", data=b"sketch", snapshot=snapshot, sequence=3, fields=(2,)
+    )
     data, footer = puffin.encode([blob], properties={})
     path = f"{table.location()}/metadata/theirs.stats"
     with table.io.new_output(path).create() as out:
@@ -158,7 +160,7 @@ def test_an_index_made_anew_carries_other_engines_blobs_over(dataset, theirs):
     from pyiceberg.table.statistics import BlobMetadata
 
     file = registered(theirs)
-    blob = puffin.Blob(type="apache-datasketches-theta-v1", data=b"sketch", snapshot=file.snapshot_id, sequence=3)
+    blob = puffin.PuffinBlob(type="apache-datasketches-theta-v1", data=b"sketch", snapshot=file.snapshot_id, sequence=3)
     data, footer = puffin.encode([blob], properties={})
     Path(file.statistics_path.removeprefix("file://")).write_bytes(data)
     told = {"type": blob.type, "snapshot-id": file.snapshot_id, "sequence-number": 3, "fields": [2]}

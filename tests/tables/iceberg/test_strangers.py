@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import seqlake as sl
-from seqlake.errors import UnsafeReferenceError
+from seqlake.errors import SeqlakeError, UnsafeReferenceError
 from seqlake.files.stores import open_store, read_all
 
 from .conftest import SCHEMA, rows
@@ -81,3 +81,26 @@ def test_a_table_may_not_lie_in_a_bucket_that_may_not_be_named(dataset, address,
     path.write_text(json.dumps(metadata))
     with pytest.raises(UnsafeReferenceError, match="allow_buckets"):
         sl.open(address, allow_buckets=[]).to_arrow()
+
+
+@pytest.mark.parametrize("place", ["{}/elsewhere/v1.metadata.json", "9" * 300, "https://example.com/v1.metadata.json"])
+def test_metadata_are_not_read_from_wherever_a_catalogs_row_says(dataset, address, tmp_path, place) -> None:
+    """pyiceberg fetches them before anybody knows where the table lies."""
+    (tmp_path / "elsewhere").mkdir(exist_ok=True)
+    (tmp_path / "elsewhere" / "v1.metadata.json").write_text("{}")
+    (catalog,) = tmp_path.rglob("catalog.db")
+    with closing(sqlite3.connect(catalog)) as rows:
+        rows.execute("UPDATE iceberg_tables SET metadata_location = ?", [place.format(tmp_path)])
+        rows.commit()
+    with pytest.raises(UnsafeReferenceError):
+        sl.open(address)
+
+
+def test_metadata_in_a_bucket_that_does_not_answer_are_told_in_our_words(dataset, address, tmp_path) -> None:
+    (catalog,) = tmp_path.rglob("catalog.db")
+    with closing(sqlite3.connect(catalog)) as rows:
+        rows.execute("UPDATE iceberg_tables SET metadata_location = 's3://x/y.metadata.json'")
+        rows.commit()
+    storage = {"endpoint": "http://127.0.0.1:9", "access_key_id": "a", "secret_access_key": "b", "allow_http": "true"}
+    with pytest.raises(SeqlakeError, match=r"cannot be read at s3://x/y.metadata.json"):
+        sl.open(address, storage=storage)

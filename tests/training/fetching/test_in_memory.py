@@ -22,7 +22,7 @@ from seqlake.files.stores import open_store
 from seqlake.training import passes
 from seqlake.training.fetching import transfers as moving
 from seqlake.training.opened import Opened
-from seqlake.training.shard_cache import InMemory, NoRoomError, Room, Source, extents, sources
+from seqlake.training.shard_cache import CacheSource, InMemory, NoRoomError, Room, extents, sources
 
 WINDOW = {"action": range(4)}
 BOTH = {"action": range(4), "state": range(4)}
@@ -165,13 +165,13 @@ def test_where_there_is_no_room_a_shard_is_not_looked_at_again(s3_bucket, tmp_pa
     for module in (sources, moving):
         monkeypatch.setattr(module, "LARGEST", 512)  # every file is asked for its footer first
     monkeypatch.setattr(extents, "GAP", 64)
-    looks, real = Counter(), Source._wanted
+    looks, real = Counter(), CacheSource._wanted
 
     def wanted(self, footer):
         looks[self.shard.key] += 1
         return real(self, footer)
 
-    monkeypatch.setattr(Source, "_wanted", wanted)
+    monkeypatch.setattr(CacheSource, "_wanted", wanted)
     options = {"window": WINDOW, "shuffle": sl.Shuffle(lanes=1, block=20), "batch_size": 8, "seed": 1}
     loader = sl.Loader(there, **options, cache=sl.Cache(limit=20_000, fetch="whole")).tail("pad")
     for one, other in zip(sl.Loader(here, **options).tail("pad"), loader, strict=True):
@@ -242,17 +242,17 @@ def test_samples_need_room_for_the_columns_that_are_wanted(s3_bucket, tmp_path, 
 def test_after_a_failure_the_next_loader_reads_all(arms, monkeypatch) -> None:
     there, here = arms
     bad = there.shards()[2]
-    real = Source.fetched
+    real = CacheSource.fetched
 
     def fetch(source, *others):
         if source.shard.key == bad.key:
             raise OSError(5, "the line is broken", "s3://somewhere")
         return real(source, *others)
 
-    monkeypatch.setattr(Source, "fetched", fetch)
+    monkeypatch.setattr(CacheSource, "fetched", fetch)
     with pytest.raises(OSError, match="the line is broken"):
         batches(there)
-    monkeypatch.setattr(Source, "fetched", real)
+    monkeypatch.setattr(CacheSource, "fetched", real)
     assert same(batches(there), batches(here))
     deadline = time.monotonic() + 10
     while [one for one in threading.enumerate() if one.name.startswith("seqlake")] and time.monotonic() < deadline:
@@ -293,7 +293,7 @@ def test_an_error_does_not_wait_for_what_hangs(arms, monkeypatch) -> None:
         ended.append(source)
         raise OSError(5, "too late", "s3://somewhere")
 
-    monkeypatch.setattr(Source, "fetched", fetch)
+    monkeypatch.setattr(CacheSource, "fetched", fetch)
     try:
         with pytest.raises(OSError, match="the line is broken"):
             batches(there, shuffle=False)

@@ -125,7 +125,7 @@ def test_images_are_scaled_and_turned(rows):
     loader = sl.Loader(rows, window={"png": [0]}, batch_size=9, shuffle=False).frames(size=(15, 20), layout="TCHW")
     batch = next(iter(loader))
     assert batch["png"].shape == (9, 1, 3, 15, 20)
-    halved = rows["s0"]["png"].decode([4], size=(20, 15))[0]
+    halved = rows["s0"]["png"].decode([4], size=(15, 20))[0]
     assert_array_equal(batch["png"][4, 0].transpose(1, 2, 0), halved)
 
 

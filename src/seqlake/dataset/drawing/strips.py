@@ -66,7 +66,7 @@ def strip(view: SequenceView, name: str, /, *, count: int, box: tuple[int, int])
         places = np.unique(np.linspace(0, there - 1, count).round().astype(np.int64))
         height, width = frames.decode(places[:1]).shape[1:3]
         scale = min(1.0, box[0] / width, box[1] / height)
-        size = (max(1, round(width * scale)), max(1, round(height * scale)))
+        size = (max(1, round(height * scale)), max(1, round(width * scale)))
         pictures = shown(frames.decode(places, size=size))
         return Strip(
             name=name,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from seqlake.abilities import KeepsDerived, ability
 from seqlake.dataset.statistics.chunks import each, kept_dtype, pieces
 from seqlake.dataset.statistics.moments import merged, moments, none_yet
 from seqlake.dataset.statistics.pixels import is_visual, statistics_of
@@ -232,19 +233,13 @@ def _flat(chunk: Chunk, dtype: np.dtype[Any]) -> list[NDArray[Any]]:
 # ---- kept by fingerprint
 
 
-def _keeper(source: Any) -> Any | None:
-    """What keeps derived bytes for a source: itself, its table, or the version it selects from."""
-    places = (source, getattr(source, "table", None), getattr(getattr(source, "access", None), "source", None))
-    return next((place for place in places if hasattr(place, "read_derived")), None)
-
-
 def _name(source: Readable) -> str:
     return f"statistics-{source.fingerprint}"
 
 
 def _read(source: Readable) -> dict[str, ColumnStatistics]:
     """Columns whose statistics are known."""
-    keeper = _keeper(source)
+    keeper = ability(source, KeepsDerived)
     data = None if keeper is None else keeper.read_derived(_name(source))
     if data is None:
         return {}
@@ -258,7 +253,7 @@ def _read(source: Readable) -> dict[str, ColumnStatistics]:
 
 
 def _write(source: Readable, columns: Mapping[str, ColumnStatistics]) -> None:
-    keeper = _keeper(source)
+    keeper = ability(source, KeepsDerived)
     if keeper is not None:
         document = Statistics(columns, rows=_rows(source)).to_json()
         with suppress(OSError):  # nowhere to keep it: what was found is as good

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, get_args
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from seqlake.abilities import HasVersion, KeepsFiles, NamesShards, ability
 from seqlake.dataset import opening, plain, progress
 from seqlake.dataset.validation.files import FileWalk
 from seqlake.dataset.validation.looking import Place
@@ -135,9 +136,8 @@ def _rows(selection: Selection, depth: Depth, told: set[str]) -> Iterator[Findin
 
 
 def _copied(source: Readable, shard: str) -> Mapping[str, Copied]:
-    find = getattr(getattr(source, "access", source), "copied", None)
-    found: Mapping[str, Copied] = {} if find is None else find(shard)
-    return found
+    known = ability(source, KeepsFiles)
+    return {} if known is None else known.copied(shard)
 
 
 def _clock(source: Readable) -> Clock:
@@ -150,8 +150,8 @@ def _clock(source: Readable) -> Clock:
 
 def _location(shard: Shard, source: Readable) -> str:
     """The shard's path where it belongs to a table or was scanned, else its name."""
-    named = getattr(source, "name_of", None)
-    if named is not None:
-        return str(named(shard))
+    known = ability(source, NamesShards)
+    if known is not None:
+        return known.name_of(shard)
     name = shard.key.rpartition("#")[0] or shard.key
-    return name if "/" in name or not hasattr(source, "version") else f"data/{name}"
+    return name if "/" in name or ability(source, HasVersion) is None else f"data/{name}"

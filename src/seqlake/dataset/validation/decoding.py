@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from seqlake.dataset.validation import heads, looking
 from seqlake.errors import CorruptFileError, CorruptFrameError, DecodeError, MissingDependencyError
+from seqlake.media.video.pixels import fingerprint
 from seqlake.spec.rules.facts import Damage
 
 if TYPE_CHECKING:
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 _BLACK = 16  # of 255: what a covered lens shows
 _STILL = 6  # of 255, averaged over 64 pixels: what encoding, or the noise of a sensor, makes of equal pictures
 _THUMBNAIL = 80  # pixels at most; each stands for 8 by 8 or more
+_HELD, _HELD_PIXELS = 24, 1 << 25  # pictures, and pixels of all of them
 _TOGETHER = 64  # frames that are decoded by one call
 _CHECKED = {"flac": "crccheck+explode"}  # codecs whose own checksums tell damage, and nothing else
 
@@ -86,6 +90,40 @@ class Looks:
             self.frozen = self._first.shape == values.shape and bool(np.abs(values - self._first).max() <= still)
 
 
+class _Memory:
+    """Finds pictures that show what memory held before.
+
+    Where damage ends a slice of HEVC early, FFmpeg leaves the rest of the picture as it found it and says nothing. So
+    such videos are decoded twice: while their pictures are held, and with memory that is used again.
+    """
+
+    def __init__(self, decoder: VideoDecoder, /) -> None:
+        stream = decoder.packets.stream
+        self._decoder = decoder
+        self._prints: dict[int, int] | None = {} if stream.codec == "hevc" else None
+        self._held = deque[object](maxlen=max(1, min(_HELD, _HELD_PIXELS // max(1, stream.width * stream.height))))
+
+    def keep(self, number: int, frame: VideoFrame, /) -> None:
+        """One more picture."""
+        if self._prints is not None:
+            self._held.append(frame)
+            self._prints[number] = fingerprint(frame)
+
+    def shown(self, stop: Event, /) -> Iterator[Damage]:
+        """The frames that are other pictures this time."""
+        if not self._prints:
+            return
+        self._held.clear()
+        for groups in _calls(self._decoder):
+            if stop.is_set():
+                return
+            with suppress(CorruptFileError, CorruptFrameError):  # which is known
+                for number, frame in self._decoder.planes(np.concatenate(groups)):
+                    if self._prints.get(number, fingerprint(frame)) != fingerprint(frame):
+                        why = "decodes to another picture each time: its packet, or one that it refers to, is damaged"
+                        yield Damage(first=number, last=number, why=why)
+
+
 def decode_video(source: Source, stop: Event, /) -> dict[str, Any]:
     """Every frame of a video that can be opened.
 
@@ -96,16 +134,18 @@ def decode_video(source: Source, stop: Event, /) -> dict[str, Any]:
     from seqlake.media.video.pixels import too_deep
 
     decoder = video.open(source)
-    looks, found = Looks(), list[Damage]()
+    looks, found, memory = Looks(), list[Damage](), _Memory(decoder)
     try:
         for groups in _calls(decoder):
             if stop.is_set():
                 break
             try:
-                for _, frame in decoder.planes(np.concatenate(groups)):
+                for number, frame in decoder.planes(np.concatenate(groups)):
                     looks.see(frame)
+                    memory.keep(number, frame)
             except (CorruptFileError, CorruptFrameError):
                 found += [damage for group in groups if (damage := _damage_in(decoder, group)) is not None]
+        found += memory.shown(stop)
     except (CorruptFileError, CorruptFrameError):
         raise
     except DecodeError:

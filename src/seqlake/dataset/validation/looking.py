@@ -146,7 +146,7 @@ def look_at_video(reference: str, source: Source, place: Place, /, *, part: tupl
         decoder = video.open(source)
     except DecodeError as error:
         return CellFacts(files=((None, _unopened(facts, source, error)),))
-    facts = replace(facts, codec=decoder.packets.stream.codec, size=decoder.size, times=_times(decoder))
+    facts = replace(facts, codec=decoder.packets.stream.codec, size=decoder.size[::-1], times=_times(decoder))
     held = None if part is None else len(decoder.packets.order) - part[0]
     return CellFacts(files=((None, facts),), count=len(decoder), part=part, held=held)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from seqlake.formats._streaming.index import Config, byte_size
 from seqlake.formats._streaming.packing import MOST
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 SIZE_LIMIT = 1 << 26
 
@@ -32,12 +33,44 @@ class Settings:
     newline: str = field(default="")
     separator: str = field(default="")
 
+    @staticmethod
+    def of(format_: str, given: Mapping[str, Any], /, **defaults: str) -> Settings:
+        """What a user gave, over what a format has besides.
+
+        Args:
+            format_: Its name, for messages.
+            given: Settings by their names.
+            **defaults: Of the settings that this format alone has.
+
+        Raises:
+            TypeError: A setting that it does not have.
+            ValueError: One of another kind than it should be.
+        """
+        known = {"compression", "hashes", "size_limit", *defaults}
+        if unknown := sorted(given.keys() - known):
+            taken = ", ".join(sorted(known))
+            raise TypeError(f"The format {format_!r} takes no option {unknown[0]!r}; it takes {taken}.")
+        made = Settings(**{**defaults, **given})
+        for name in ("compression", *defaults):
+            value = getattr(made, name)
+            if not (value is None or isinstance(value, str)):
+                raise ValueError(f"{name}: expected a text, found {value!r}.")
+        listed: Any = () if made.hashes is None else made.hashes
+        named = isinstance(listed, Collection) and not isinstance(listed, str)
+        if not named or not all(isinstance(one, str) for one in listed):
+            raise ValueError(f"hashes: expected a list as ['sha1'], found {made.hashes!r}.")
+        return made
+
     def config(self, kind: str, columns: Mapping[str, str], /) -> Config:
         """What every shard will say of itself.
 
         Raises:
             ValueError: A setting that makes no sense.
         """
+        if not isinstance(columns, Mapping) or not all(
+            isinstance(one, str) for pair in columns.items() for one in pair
+        ):
+            raise ValueError(f"Expected the encodings of columns by name, as {{'x': 'int'}}, found {columns!r}.")
         if not columns:
             raise ValueError("There must be at least one column.")
         if self.compression:
@@ -50,7 +83,7 @@ class Settings:
             format=kind,
             columns=pairs,
             compression=self.compression or None,
-            hashes=checked(self.hashes),
+            hashes=checked(self.hashes or ()),
             size_limit=limit,
             newline=self.newline,
             separator=self.separator,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import InvalidMetadataError
@@ -25,6 +26,7 @@ FORMATS = frozenset({"mds", *SPLIT})
 _OF_SPLIT = frozenset({"raw_meta", "zip_meta"})
 _OF_ONE = frozenset({"samples", "raw_data", "zip_data", *_OF_SPLIT})  # keys that differ between shards of one kind
 _SEPARATORS = {"csv": ",", "tsv": "\t"}
+_HALF = re.compile("[\ud800-\udfff]")
 _UNITS = {"b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 40, "pb": 1 << 50, "eb": 1 << 60}
 
 
@@ -208,8 +210,10 @@ def byte_size(value: int | str | None, /) -> int | None:
         if match is None or (match[2] or "b") not in _UNITS:
             raise ValueError(f"A size is a number of bytes or a text such as '64mb', found {value!r}.")
         return int(float(match[1]) * _UNITS[match[2] or "b"]) or None
-    if isinstance(value, bool) or value < 0:
-        raise ValueError(f"A size is not negative, found {value!r}.")
+    given: Any = value
+    is_number = isinstance(given, Real) and not isinstance(given, bool)
+    if not is_number or not 0 <= given < float("inf"):
+        raise ValueError(f"A size is a number of bytes, or a text such as '64mb', and not negative; found {value!r}.")
     return int(value) or None
 
 
@@ -254,7 +258,7 @@ def _config(shard: Mapping[str, Any]) -> Config:
     _expect(isinstance(kind, str) and kind in FORMATS, f"a format among {', '.join(sorted(FORMATS))}, found {kind!r}")
     if kind == "json":
         columns: Any = shard.get("columns")
-        _expect(isinstance(columns, dict) and _texts(list(columns.values())), "'columns': names with encodings")
+        _expect(isinstance(columns, dict) and _texts([*columns, *columns.values()]), "'columns': names with encodings")
         pairs = tuple(columns.items())
     else:
         names: Any = shard.get("column_names")
@@ -297,7 +301,7 @@ def _file(shard: Mapping[str, Any], key: str, *, optional: bool = False) -> File
         return None
     _expect(isinstance(value, dict), f"'{key}': an object")
     hashes = value.get("hashes") or {}
-    _expect(isinstance(value.get("basename"), str), f"'{key}' with a 'basename'")
+    _expect(_texts([value.get("basename")]), f"'{key}' with a 'basename'")
     _expect(isinstance(hashes, dict) and _texts(list(hashes.values())), f"'{key}' with 'hashes' of digests")
     return File(name=checked(value["basename"]), size=_count(value, "bytes"), hashes=hashes)
 
@@ -310,9 +314,10 @@ def _count(holder: Mapping[str, Any], key: str, *, below: int = 1 << 62) -> int:
 
 def _text(shard: Mapping[str, Any], key: str) -> str:
     value = shard.get(key)
-    _expect(isinstance(value, str) and value != "", f"'{key}': a text")
+    _expect(_texts([value]) and value != "", f"'{key}': a text")
     return str(value)
 
 
 def _texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+    """Texts that UTF-8 can hold: JSON's escapes can spell halves of characters, which nothing else takes."""
+    return isinstance(value, list) and all(isinstance(item, str) and not _HALF.search(item) for item in value)

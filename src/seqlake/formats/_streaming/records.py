@@ -11,7 +11,7 @@ from seqlake.errors import CorruptFileError
 from seqlake.formats._streaming.cells import CellError, Cells, UnheldError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
@@ -67,6 +67,12 @@ class Records(Protocol):
 
     def flat(self, column: str, /, *, step: tuple[int, ...] | None = None) -> Flat | None:
         """As `ShardReader.flat`; `step`: the shape of a step where only the schema says it."""
+
+    def spans(self, column: str, buffer: NDArray[np.uint8], starts: Ints, stops: Ints, /) -> tuple[Ints, Ints] | None:
+        """Where the cells of a column lie in the buffer, if they are bytes as they are stored; SampleError."""
+
+    def one_by_one(self) -> Callable[[int], dict[str, Any]] | None:
+        """The fastest function from a row to its values, where the shard is in memory."""
 
 
 class Layout(Protocol):

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from seqlake.abilities import WholeFiles, ability
 from seqlake.errors import DatasetNotFoundError, SeqlakeError, UnsafeReferenceError
 from seqlake.files import locations
 from seqlake.files.allowed import with_rules
+from seqlake.files.memory import limit_of
 from seqlake.files.names import checked
 from seqlake.files.stores import open_store, read_all
 from seqlake.formats._streaming import index as indexes
@@ -94,6 +96,7 @@ def scan(
         DatasetNotFoundError: No `index.json` there.
         InvalidMetadataError: It cannot be used.
         SchemaMismatchError: Shards disagree about a column.
+        ValueError: An argument of another kind than it should be.
 
     Example:
         ```python
@@ -101,6 +104,9 @@ def scan(
         sl.scan("s3://bucket/mds", encodings={"label": "uint8"}, allow_pickle=["meta"])
         ```
     """
+    options, most = Options.of(encodings, allow_pickle), limit_of("shard_bytes", shard_bytes)
+    if split is not None and not isinstance(split, str):
+        raise ValueError(f"split: expected the name of a folder, found {split!r}.")
     root = locations.absolute(location)
     root = root if split is None else locations.join(root, f"./{checked(split)}")
     storage = with_rules(storage, outside=allow_outside)
@@ -110,9 +116,9 @@ def scan(
         data = read_all(blob)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise _nothing(root, store) from error
-    stamp = store.stamp(indexes.NAME) if hasattr(store, "stamp") else blob.token
-    place = Place(root=root, storage=storage, verify=verify, most=shard_bytes)
-    options = Options(encodings=dict(encodings or {}), allow_pickle=tuple(allow_pickle))
+    whole = ability(store, WholeFiles)
+    stamp = blob.token if whole is None else whole.stamp(indexes.NAME)
+    place = Place(root=root, storage=storage, verify=verify, most=most)
     return SampleDataset(place, indexes.parse(data, location=f"{root}/{indexes.NAME}"), options, stamp)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from seqlake import plugins
 from seqlake.errors import CorruptFileError, DecodeError
 from seqlake.formats._streaming.cells import CellError
 from seqlake.formats._streaming.records import Layout, Records, SampleError, ranged
@@ -33,7 +33,7 @@ _PLUGS = {"mds": "mds", "csv": "xsv", "tsv": "xsv", "xsv": "xsv", "json": "jsonl
 
 def layout_of(kind: str, /) -> Layout:
     """The module that reads shards of a format."""
-    found: Layout = plugins.load("formats", _PLUGS[kind]).layout
+    found: Layout = import_module(f"seqlake.formats.{_PLUGS[kind]}").layout
     return found
 
 
@@ -174,9 +174,7 @@ class SampleReader:
 
     def one_by_one(self) -> Callable[[int], dict[str, Any]]:
         """The fastest function from a row to its sample; if it fails otherwise than `sample`, that one says why."""
-        made = getattr(self.records, "one_by_one", None)
-        found: Callable[[int], dict[str, Any]] | None = None if made is None else made()
-        return found or self.sample
+        return self.records.one_by_one() or self.sample
 
     def look(self) -> None:
         """See that the shard's file is what it was.
@@ -200,8 +198,8 @@ class SampleReader:
         Raises:
             CorruptFileError: A sample is not what the index says.
         """
-        records: Any = self.records
-        view = records.blob.view() if hasattr(records, "spans") and column not in self._shard.was else None
+        records = self.records
+        view = records.blob.view() if column not in self._shard.was else None
         if view is None or column not in self._shard.entry.config.names:
             return None
         bounds = records.bounds

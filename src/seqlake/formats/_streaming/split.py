@@ -115,3 +115,9 @@ class SplitRecords:
     def flat(self, _column: str, /, *, step: tuple[int, ...] | None = None) -> Flat | None:  # noqa: ARG002 - the contract's argument
         """None: texts are decoded."""
         return None
+
+    def spans(self, _column: str, _buffer: object, _starts: Ints, _stops: Ints, /) -> None:
+        """None: texts are decoded."""
+
+    def one_by_one(self) -> None:
+        """None: `value` is as fast."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from seqlake.abilities import HasParts, WholeFiles, ability
 from seqlake.errors import CorruptFileError, DatasetNotFoundError, InvalidMetadataError
 from seqlake.files import locations
 from seqlake.files.blobs import state_of
@@ -15,7 +16,7 @@ from seqlake.formats._streaming.compression import Compression
 from seqlake.formats._streaming.hashing import digest, strongest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from seqlake.formats._streaming.index import File
     from seqlake.protocols import Blob
@@ -155,12 +156,12 @@ class Place:
         return locations.join(self.root, f"./{file.name}")
 
     def _blob(self, file: File) -> Blob | None:
-        store: Any = open_store(self.root, storage=self.storage)
-        if not self.is_local and hasattr(store, "known"):
-            found: Blob = store.known(file.name, file.size)
-            return found
+        store = open_store(self.root, storage=self.storage)
+        whole = None if self.is_local else ability(store, WholeFiles)
+        if whole is not None:
+            return whole.known(file.name, file.size)
         try:
-            blob: Blob = store.blob(file.name)
+            blob = store.blob(file.name)
         except (FileNotFoundError, NotADirectoryError):
             return None
         if blob.size != file.size:
@@ -215,7 +216,7 @@ def verify(data: bytes | memoryview, file: File, blob: Blob, /) -> None:
 def read_whole(blob: Blob, /) -> memoryview:
     """All bytes of a blob, whatever their size; of an object as large as shards are, in one request."""
     view = blob.view()
-    part: Callable[[int, int], memoryview] | None = getattr(blob, "part", None)
-    if view is None and part is not None and 0 < blob.size <= _ONE_REQUEST:
-        return part(0, blob.size)
+    parts = ability(blob, HasParts) if view is None else None
+    if parts is not None and 0 < blob.size <= _ONE_REQUEST:
+        return parts.part(0, blob.size)
     return memoryview(read_all(blob)) if view is None else view

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
@@ -28,7 +29,7 @@ from seqlake.formats._streaming.index import Index
 from seqlake.formats._streaming.packing import MOST, Packer, seal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
     from concurrent.futures import Future
     from types import TracebackType
 
@@ -224,6 +225,12 @@ class SampleWriter:
             made = self._pack(sample)
         except CellError as error:
             raise ValidationError(f"Sample {self.samples}: {error}.", path=self._out) from error
+        except (TypeError, LookupError) as error:
+            given: Any = sample
+            if isinstance(given, Mapping):
+                raise
+            found = f"expected a dict of values by column, found {type(given).__name__}"
+            raise ValidationError(f"Sample {self.samples}: {found}.", path=self._out) from error
         size = self._size + len(made) + self._each
         if size > self._most:
             self.add(made)

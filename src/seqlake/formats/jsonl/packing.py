@@ -49,7 +49,7 @@ def packer(columns: Mapping[str, str], settings: Mapping[str, Any], /) -> Packer
     Raises:
         ValueError: A setting that makes no sense.
     """
-    chosen = Settings(**{"newline": "\n", **settings})
+    chosen = Settings.of("jsonl", settings, newline="\n")
     if not chosen.newline:
         raise ValueError("newline is not empty.")
     return Packer(chosen.config("json", columns), {})

@@ -1,6 +1,6 @@
 """One chunk's bytes decoded, by codec: what the header claims is compared with what is there before any decoder runs.
 
-numcodecs believes the headers of Blosc, LZ4 and Zstandard: it reads as many bytes as a chunk says it has and asks for
+numcodecs believes the headers of Blosc and LZ4: it reads as many bytes as a chunk says it has and asks for
 as much memory as it says it makes. And its zlib, gzip, bz2 and lzma make whatever a few bytes unfold to. So the claims
 are looked at here, the memory is made here, and the settings of a stranger's `.zarray` never reach a decoder.
 """
@@ -10,10 +10,12 @@ from __future__ import annotations
 import bz2
 import lzma
 import struct
+import zipfile
 import zlib
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
+import pyarrow as pa
 
 from seqlake import plugins
 
@@ -29,7 +31,6 @@ CODECS = frozenset({"blosc", "bz2", "gzip", "lz4", "lzma", "zlib", "zstd"})
 
 _BLOSC = struct.Struct("<BBBBIII")
 _BLOSC_FORMAT, _BLOSC_PLAIN = 2, 0x2
-_ZSTD = (0xFD2FB528).to_bytes(4, "little")
 _LZMA_MEMORY = 128 << 20  # the largest dictionary of xz's own levels takes 65 MiB
 _GZIP = 31  # zlib's number for a gzip header and its checksum
 
@@ -107,13 +108,18 @@ def _blosc(data: memoryview, size: int, _: Mapping[str, Any]) -> NDArray[np.uint
 
 
 def _lz4(data: memoryview, size: int, _: Mapping[str, Any]) -> NDArray[np.uint8]:
-    _expect_size(int.from_bytes(data[:4], "little") if len(data) > 4 else -1, size)
+    said = int.from_bytes(data[:4], "little")
+    if len(data) <= 4 or said != size:
+        raise ValueError(f"its header says that it makes {said} bytes, expected {size}")
     return _into("numcodecs.lz4", data, size)
 
 
 def _zstd(data: memoryview, size: int, _: Mapping[str, Any]) -> NDArray[np.uint8]:
-    _expect_size(_zstd_size(data), size)
-    return _into("numcodecs.zstd", data, size)
+    # Arrow's decoder stops at the end of the memory that it is given, whether frames say their size or not.
+    try:
+        return np.frombuffer(pa.Codec("zstd").decompress(data, size), np.uint8)
+    except OSError as error:
+        raise ValueError(f"it does not make {size} bytes ({error})") from error
 
 
 def _into(module: str, data: memoryview, size: int) -> NDArray[np.uint8]:
@@ -123,31 +129,18 @@ def _into(module: str, data: memoryview, size: int) -> NDArray[np.uint8]:
     return out
 
 
-def _zstd_size(data: memoryview) -> int:
-    """The content's size that a frame's header says; -1 where it says none or is no such header (RFC 8878, 3.1.1.1)."""
-    if len(data) < 6 or data[:4] != _ZSTD:
-        return -1
-    flag, single, dictionary = data[4] >> 6, data[4] >> 5 & 1, data[4] & 3
-    width = (single, 2, 4, 8)[flag]
-    at = 5 + (not single) + (0, 1, 2, 4)[dictionary]
-    if not width or at + width > len(data):
-        return -1
-    return int.from_bytes(data[at : at + width], "little") + (256 if width == 2 else 0)
+def member(data: memoryview, size: int, method: int, /) -> memoryview:
+    """The bytes of a member of a zip archive that was made smaller.
 
-
-def _expect_size(said: int, size: int) -> None:
-    if said != size:
-        found = "says no size" if said < 0 else f"says that it makes {said} bytes"
-        raise ValueError(f"its header {found}, expected {size}")
-
-
-def inflated(data: memoryview, size: int, /) -> memoryview:
-    """The bytes of a member of a zip archive, which deflate made smaller.
+    Args:
+        data: The member as it is stored.
+        size: Bytes that it has to make.
+        method: How it is compressed, by zipfile's number.
 
     Raises:
         ValueError: They are damaged, or make another number of bytes.
     """
-    return _inflate(data, size, {}).data
+    return MEMBERS[method](data, size, {}).data
 
 
 def _stream(make: Callable[[Mapping[str, Any]], Any]) -> Decoder:
@@ -180,10 +173,34 @@ def _lzma(settings: Mapping[str, Any]) -> Any:
     return lzma.LZMADecompressor(format=form, filters=filters)
 
 
-_inflate = _stream(lambda _: zlib.decompressobj(-zlib.MAX_WBITS))
+def _zip_lzma(data: memoryview, size: int, _: Mapping[str, Any]) -> NDArray[np.uint8]:
+    """LZMA as zip archives have it: a version, the length of five bytes of properties, and a stream (APPNOTE 5.8.8)."""
+    if len(data) < 9 or int.from_bytes(data[2:4], "little") != 5:
+        raise ValueError("it does not begin with the properties of LZMA")
+    rest, context = divmod(data[4], 9)
+    # No more than what it makes is ever looked back at, whatever memory its properties ask for.
+    wanted = min(int.from_bytes(data[5:9], "little"), max(size, 4096))
+    kind = {"id": lzma.FILTER_LZMA1, "dict_size": wanted, "lc": context, "lp": rest % 5, "pb": rest // 5}
+    try:
+        decoder = lzma.LZMADecompressor(format=lzma.FORMAT_RAW, filters=[kind])
+        found = decoder.decompress(data[9:], size + 1)
+    except lzma.LZMAError as error:
+        raise ValueError(str(error)) from error
+    if len(found) != size or decoder.unused_data:  # its end may be marked or not
+        raise ValueError(f"it should make {size} bytes, but makes {'more' if len(found) > size else len(found)}")
+    return np.frombuffer(found, np.uint8)
+
+
+_BZ2 = _stream(lambda _: bz2.BZ2Decompressor())
+MEMBERS: Mapping[int, Decoder] = {
+    zipfile.ZIP_DEFLATED: _stream(lambda _: zlib.decompressobj(-zlib.MAX_WBITS)),
+    zipfile.ZIP_BZIP2: _BZ2,
+    zipfile.ZIP_LZMA: _zip_lzma,
+}
+"""Of compressed members of zip archives: what zipfile reads."""
 _DECODERS: Mapping[str, Decoder] = {
     "blosc": _blosc,
-    "bz2": _stream(lambda _: bz2.BZ2Decompressor()),
+    "bz2": _BZ2,
     "gzip": _stream(lambda _: zlib.decompressobj(_GZIP)),
     "lz4": _lz4,
     "lzma": _stream(_lzma),

@@ -16,7 +16,7 @@ from seqlake.files.locations import absolute, is_local, local_path
 from seqlake.files.memory import bounded
 from seqlake.files.reading import BlobFile
 from seqlake.files.stores import open_blob, open_store
-from seqlake.formats.l5kit.decoding import inflated
+from seqlake.formats.l5kit.decoding import MEMBERS, member
 from seqlake.formats.l5kit.promises import CHUNK_BYTES
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 ROOT = ".zgroup"
 _ENCRYPTED = 1
-_METHODS = {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}
+_READ = "deflate, bzip2 and LZMA are read"
 _NO_ZIP = (zipfile.BadZipFile, struct.error, ValueError, LookupError, OverflowError, NotImplementedError, EOFError)
 _MOST_REMEMBERED = 1 << 16
 # Reading a mapped member reads all of it: once per process and state of the archive is enough.
@@ -104,8 +104,8 @@ class Archive:
         if info is None:
             raise FileNotFoundError(f"{self._location} holds no {path}")
         name = f"{self._location}/{path}"
-        if info.flag_bits & _ENCRYPTED or info.compress_type not in _METHODS:
-            raise self._damaged(info, f"it is encrypted, or compressed by method {info.compress_type}, not by deflate")
+        if info.flag_bits & _ENCRYPTED or info.compress_type not in {zipfile.ZIP_STORED, *MEMBERS}:
+            raise self._damaged(info, f"it is encrypted, or compressed by method {info.compress_type}: {_READ}")
         start = self._start(info)
         stored = info.file_size if info.compress_type == zipfile.ZIP_STORED else info.compress_size
         if start + stored > self._whole.size:
@@ -119,7 +119,7 @@ class Archive:
                 path=self._location,
                 hint="If you trust it, raise the limit: open_store(..., chunk_bytes=...), or of scan.",
             )
-        return Member(part, info.file_size)
+        return Member(part, info.file_size, info.compress_type)
 
     def _start(self, info: zipfile.ZipInfo) -> int:
         """The first byte of a member: behind its own header, whose name and extra field may be of any length."""
@@ -224,11 +224,13 @@ class Member:
     Args:
         part: Where it lies.
         size: Bytes that it makes.
+        method: How it is compressed, by zipfile's number.
     """
 
-    def __init__(self, part: Part, size: int, /) -> None:
+    def __init__(self, part: Part, size: int, method: int, /) -> None:
         self._part = part
         self.size = size
+        self._method = method
         self.location = part.location
 
     @property
@@ -243,7 +245,7 @@ class Member:
             edges = np.array([self._part.start]), np.array([self._part.start + self._part.size])
             [packed] = self._part.whole.ranges(*edges)
         try:
-            found = inflated(packed, self.size)
+            found = member(packed, self.size, self._method)
         except ValueError as error:
             raise CorruptFileError(
                 f"{self.location} cannot be unpacked: {error}.", path=self.location, hint="The archive is damaged."
@@ -265,4 +267,5 @@ class Member:
         return [self._data[first:end] for first, end in zip(firsts, ends, strict=True)]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_part": self._part, "size": self.size, "location": self.location}
+        kept = ("_part", "size", "_method", "location")
+        return {name: self.__dict__[name] for name in kept}

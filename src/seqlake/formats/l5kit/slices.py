@@ -128,7 +128,7 @@ def frames_of(store: Store | SceneData, scene: Any, number: int, /) -> slice:
     Raises:
         InvalidMetadataError: It names others than there are.
     """
-    path = getattr(store, "location", "")
+    path = store.location
     expect_fields(scene.dtype, [FRAME_INTERVAL], array=SCENES, path=path)
     pair = np.asarray(scene[FRAME_INTERVAL])[None]
     in_range(pair, len(store.frames), what=f"of scene {number}, interval", array=FRAMES, path=path)
@@ -141,7 +141,7 @@ def spans_of(store: Store | SceneData, frames: NDArray[Any], /) -> dict[str, sli
     Raises:
         InvalidMetadataError: They name others than there are, or than those from the first frame's to the last one's.
     """
-    found, path = {}, getattr(store, "location", "")
+    found, path = {}, store.location
     for interval, array, rows in ((AGENT_INTERVAL, AGENTS, store.agents), (FACE_INTERVAL, FACES, store.tl_faces)):
         there = interval in (frames.dtype.names or ())
         pairs = frames[interval] if there else np.zeros((0, 2), np.int64)

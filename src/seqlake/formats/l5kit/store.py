@@ -11,6 +11,7 @@ import numpy as np
 
 from seqlake.errors import DatasetNotFoundError, InvalidMetadataError, SeqlakeError, UnsafeReferenceError
 from seqlake.files.locations import absolute
+from seqlake.files.memory import limit_of
 from seqlake.files.stores import exists, read_all
 from seqlake.formats.l5kit.arrays import THREADS, Array
 from seqlake.formats.l5kit.chunk_cache import CACHE_BYTES, ChunkCache
@@ -45,6 +46,8 @@ class SceneData:
         tl_faces: [K]; empty where the store has none.
     """
 
+    location = ""  # it lies nowhere
+
     scenes: NDArray[Any]
     frames: NDArray[Any]
     agents: NDArray[Any]
@@ -78,7 +81,7 @@ class Store:
         self.storage = storage
         self._cache = ChunkCache(cache_bytes)
         self._threads = threads
-        self._most = chunk_bytes
+        self._most = limit_of("chunk_bytes", chunk_bytes)
 
     @cached_property
     def place(self) -> Place:

@@ -55,7 +55,7 @@ def writer(
         DatasetExistsError: Something is at `out`.
         ValueError: A setting that makes no sense.
     """
-    packer = Packer(Settings(**settings).config("mds", columns), encodings or {})
+    packer = Packer(Settings.of("mds", settings).config("mds", columns), encodings or {})
     return begin(absolute(out), packer, mode=mode, storage=storage)
 
 

@@ -25,7 +25,7 @@ _NUMBERS = {"halffloat": "float16", "float": "float32", "double": "float64"}
 
 def packer(columns: Mapping[str, str], settings: Mapping[str, Any], /) -> Packer:
     """The packer of some columns."""
-    return Packer(Settings(**settings).config("mds", columns), {})
+    return Packer(Settings.of("mds", settings).config("mds", columns), {})
 
 
 def plan(schema: Schema, columns: Mapping[str, str], /) -> dict[str, Exported]:

@@ -52,7 +52,10 @@ class Packer:
         # Marks of several letters can also arise where two values meet.
         if line.count(separator) != len(values) - 1 or line.count(newline) != 1:
             raise CellError(f"the values make another separator or newline together: {line[:80]!r}")
-        return line.encode()
+        try:
+            return line.encode()
+        except UnicodeEncodeError as error:
+            raise CellError(f"a value is no text that UTF-8 holds ({error})") from error
 
     def files(self, samples: Sequence[bytes], /) -> tuple[bytes, bytes]:
         """See `Packer`."""
@@ -67,7 +70,7 @@ def packer(columns: Mapping[str, str], settings: Mapping[str, Any], /) -> Packer
     Raises:
         ValueError: A setting that makes no sense.
     """
-    chosen = Settings(**{"separator": ",", "newline": "\n", **settings})
+    chosen = Settings.of("xsv", settings, separator=",", newline="\n")
     if not chosen.separator or not chosen.newline:
         raise ValueError("separator and newline are not empty.")
     return Packer(chosen.config({",": "csv", "\t": "tsv"}.get(chosen.separator, "xsv"), columns), {})

@@ -15,7 +15,7 @@ import numpy as np
 from seqlake.errors import CorruptFileError, CorruptFrameError, DecodeError
 from seqlake.files.checksums import crc32
 from seqlake.media.video.codec import Feeder, bare_codec
-from seqlake.media.video.packets import DAMAGED, OPEN, PLAIN
+from seqlake.media.video.packets import DAMAGED, HIDDEN, OPEN, PLAIN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from seqlake.media.video.packets import PacketIndex
     from seqlake.protocols import Blob
 
+_DEEPEST = 16  # pictures that a stream of H.264 keeps at most
 _TOGETHER = 32 << 20  # bytes of packets that are fetched by one request
 
 
@@ -63,6 +64,7 @@ class FrameReader:
         self._resets = index.stream.codec == "h264" and index.stream.reorder == 0
         self._feeder = Feeder(index)
         self._codec = self._codec_for(0, strict=True)
+        self._hidden = set(np.flatnonzero(index.flags & HIDDEN).tolist())
         self._bad: list[int] = np.flatnonzero(index.flags & DAMAGED).tolist()
         self._base = self._at = 0  # the run's key packet; the next packet to feed
         self._inside: set[int] = set()  # fed, not out
@@ -110,9 +112,7 @@ class FrameReader:
 
     def _run(self, start: int, run: set[int], *, ahead: bool) -> Iterator[tuple[int, VideoFrame]]:
         """The frames of one group of pictures, decoded once."""
-        for packet in sorted(run) if self._bad else ():
-            if any(start <= bad <= packet for bad in self._bad):
-                raise self._damage(packet)
+        self._refuse_damaged(start, run)
         if self._must_jump(start, run):
             self._jump(start, flush=False)
         self._keep_from = max(self._pts[packet] for packet in run)
@@ -137,19 +137,35 @@ class FrameReader:
                 raise self._damage(min(missing))
             start = earlier[-1]  # a key packet in name only (intra refresh): one further back
             self._jump(start)
-        self._see_what_they_refer_to(max(run))
+        self._see_what_they_refer_to(max(run), ahead=ahead)
         self._out = {one: frame for one, frame in self._out.items() if self._pts[one] > self._keep_from}
 
-    def _see_what_they_refer_to(self, newest: int) -> None:
+    def _refuse_damaged(self, start: int, run: set[int]) -> None:
+        """A frame behind a packet that is known to be damaged is not even tried."""
+        for packet in sorted(run) if self._bad else ():
+            if any(start <= bad <= packet for bad in self._bad):
+                raise self._damage(packet)
+
+    def _see_what_they_refer_to(self, newest: int, *, ahead: bool) -> None:
         """Pictures that are shown later than those that refer to them tell only then whether they are damaged."""
-        reorder = self._index.stream.reorder
-        end = min(len(self._pts), newest + 1 + reorder)
+        reorder, at_end = self._index.stream.reorder, len(self._pts)
+        end = min(at_end, newest + 1 + reorder)
         while reorder and any(one < newest for one in self._inside) and self._at < end:
             self._feed(self._at)
-        if reorder and self._at == len(self._pts) and any(one < newest for one in self._inside):
+        end = min(at_end, newest + 1 + _DEEPEST) if ahead else 0
+        while self._waits_for(newest) and self._at < end:
+            self._feed(self._at)
+        if self._waits_for(newest) or (reorder and self._at == at_end and any(one < newest for one in self._inside)):
             self._drain()
         if any(one <= newest for one in self._damaged):
             raise self._damage(newest)
+
+    def _waits_for(self, newest: int) -> bool:
+        """Whether a concealed picture of H.264, shown later than one that may refer to it, can still be inside."""
+        if not self._index.stream.reorder or self._index.stream.codec != "h264":
+            return False  # others raise when they are fed
+        begin = self._pts[self._base] if self._base < len(self._pts) else 0
+        return any(one < newest and self._pts[one] >= begin and one not in self._hidden for one in self._inside)
 
     def start_of(self, packet: int) -> int:
         """The newest key packet at or before it that is shown no later than it."""

@@ -193,7 +193,7 @@ class VideoDecoder:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Width and height as shown, rotation applied."""
+        """Height and width as shown, rotation applied."""
         return self._converter.size
 
     @property
@@ -223,7 +223,7 @@ class VideoDecoder:
 
         Args:
             indices: [N] frame numbers, in any order, repeats allowed.
-            size: Width and height to scale to, in the same pass.
+            size: Height and width to scale to, in the same pass.
             out: [N, height, width, 3] uint8 to write into.
 
         Returns:
@@ -237,7 +237,7 @@ class VideoDecoder:
         """
         refuse_deep(self.packets, self._blob.location)
         wanted = np.asarray(indices, np.int64)
-        width, height = size or self.size
+        height, width = size or self.size
         if out is None:
             out = np.empty((len(wanted), height, width, 3), np.uint8)
         if out.shape != (len(wanted), height, width, 3) or out.dtype != np.uint8:

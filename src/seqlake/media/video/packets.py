@@ -126,7 +126,7 @@ class PacketIndex:
     def believed(self) -> bool:
         """Whether times alone can say which packet is which frame."""
         pts, stream = self.pts, self.stream
-        if stream.codec not in PLAIN or (self.flags & DAMAGED).any() or not len(pts):
+        if stream.codec not in PLAIN or (self.flags & (DAMAGED | OPEN)).any() or not len(pts):
             return False
         if len(np.unique(pts)) < len(pts) or not self.flags[0] & KEY:
             return False
@@ -142,11 +142,12 @@ class PacketIndex:
             times: [frames] strictly ascending ticks.
             time_base: Seconds of a tick.
         """
-        pts = np.zeros_like(self.pts)
+        pts = np.full_like(self.pts, min(times, default=0))  # before all others, so that a hidden key packet is a start
         pts[order] = times
         flags = (self.flags | HIDDEN).astype(np.uint8)
         flags[order] &= ~np.uint8(HIDDEN)
-        flags[(flags & HIDDEN) > 0] &= ~np.uint8(KEY)  # begun there, the decoder would show something else
+        # Begun at a picture that does not come out, the decoder would show something else; an edit list only hides it.
+        flags[(flags & ~self.flags & HIDDEN) > 0] &= ~np.uint8(KEY)
         return replace(self, stream=replace(self.stream, time_base=time_base), pts=pts, flags=flags)
 
     def to_bytes(self) -> bytes:
@@ -207,7 +208,7 @@ class PacketIndex:
         made = PacketIndex(
             stream=stream, offset=offset, length=length, pts=np.cumsum(step), flags=flags.copy(), crc=crc
         )
-        if not stream.proof and not (made.believed and stream.placed):
+        if stream.proof != "decoded" and not (made.believed and (stream.placed or stream.proof)):
             raise CorruptFileError(f"This packet index says too little about {stream.codec}; it is made again.")
         return made
 

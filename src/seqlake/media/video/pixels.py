@@ -38,9 +38,9 @@ class Converter:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Width and height as shown."""
+        """Height and width as shown."""
         width, height = self._coded
-        return (width, height) if self._turn[0] else (height, width)
+        return (height, width) if self._turn[0] else (width, height)
 
     def convert(self, frame: VideoFrame, out: NDArray[np.uint8], /) -> None:
         """Write one picture into `out` [height, width, 3], scaled to it.

@@ -17,7 +17,7 @@ import numpy as np
 from seqlake.errors import CorruptFileError, CorruptFrameError, DecodeError
 from seqlake.media._bytes import BlobBytes
 from seqlake.media._containers import open_container
-from seqlake.media.video import ffv1
+from seqlake.media.video import ffv1, flashsv
 from seqlake.media.video.codec import in_sequence
 from seqlake.media.video.decoder import FrameReader
 from seqlake.media.video.demuxing import demuxed, in_one_piece, packet_reader, picture_streams
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 # Containers whose presentation times are those of the pictures; AVI, MXF, ASF and raw streams only count packets.
 _TIMED = frozenset({"mov", "matroska", "webm", "mpegts", "mpeg", "flv", "nut", "ivf"})
+_CHECKSUMS = {"ffv1": ffv1.is_whole, "flashsv": flashsv.is_whole}  # within a packet; of others FFmpeg raises
 _ONCE = 1  # key packets that are doubted for one that does not decode
 _OFTEN = 3  # for one that shows another picture
 _HELD, _PIXELS = 12, 1 << 25  # pictures, and pixels of all of them
@@ -51,11 +52,8 @@ def proven(one: PacketIndex, blob: Blob, /, *, container: str, timed: bool, begi
         DecodeError: FFmpeg shows other pictures when it is fed without the container.
     """
     if timed and begins and one.believed and _tells(one, container):
-        if (one.flags & OPEN).any():
-            one = _damage_marked(one, blob)
-        if not (one.flags & DAMAGED).any():
-            return _said(one, "times")
-    if one.stream.codec == "ffv1":
+        return _said(one, "times")
+    if one.stream.codec in _CHECKSUMS:
         one = replace(one, flags=one.flags | _checksums_failed(one, blob))
     shown = _played(one, blob)
     made = _confirmed(_ordered(one, list(shown), timed=timed), blob, shown)
@@ -85,7 +83,8 @@ def _damage_marked(one: PacketIndex, blob: Blob) -> PacketIndex:
 def _checksums_failed(one: PacketIndex, blob: Blob) -> NDArray[np.uint8]:
     """[packets] DAMAGED where a checksum within the packet says so; FFmpeg conceals these in silence."""
     packets = packet_reader(one, BlobBytes(blob), blob.location)
-    failed = np.fromiter((not ffv1.is_whole(data) for data in packets), bool, len(one.pts))
+    is_whole = _CHECKSUMS[one.stream.codec]
+    failed = np.fromiter((not is_whole(bytes(data)) for data in packets), bool, len(one.pts))
     return failed.astype(np.uint8) * np.uint8(DAMAGED)
 
 
@@ -184,22 +183,40 @@ def _first_failure(index: PacketIndex, blob: Blob, shown: dict[int, int], begin:
         groups.setdefault(reader.start_of(packet), []).append(number)
     bad = np.flatnonzero(index.flags & DAMAGED)
     # While these live, pictures lie elsewhere in memory than before: damage may show what memory held.
-    held = deque[object](maxlen=max(1, min(_HELD, _PIXELS // (index.stream.width * index.stream.height))))
+    pixels = max(1, index.stream.width * index.stream.height)  # a damaged beginning may say 0
+    held = deque[object](maxlen=max(1, min(_HELD, _PIXELS // pixels)))
     for start in sorted(groups):
         if start < begin:
             continue
-        reader.restart()
-        for number in groups[start]:
-            packet = int(index.order[number])
-            if ((bad >= start) & (bad <= packet)).any():
+        numbers = [number for number in groups[start] if not ((bad >= start) & (bad <= index.order[number])).any()]
+        found = None
+        if index.flags[start] & OPEN:
+            # One by one, a frame that does not come out of it would be decoded from further back, and those behind too.
+            found = _failing(reader, index, [numbers], shown, held)
+            if found is None:
                 continue
-            try:
-                ((_, frame),) = reader.frames([number])
-            except CorruptFrameError:
-                return start, packet if reader.refused is None else min(packet, reader.refused), True
-            except CorruptFileError:
-                break  # other sizes or pixels from here on, which is an error whenever it is read
-            held.append(frame)
-            if fingerprint(frame) != shown[packet]:
-                return start, packet, False
+        if found is None or found[1]:
+            found = _failing(reader, index, [[number] for number in numbers], shown, held) or found
+        if found is not None:
+            return start, *found
+    return None
+
+
+def _failing(
+    reader: FrameReader, index: PacketIndex, asked: list[list[int]], shown: dict[int, int], held: deque[object]
+) -> tuple[int, bool] | None:
+    """Read frames anew: the first packet at fault, and whether it raised; None where there is none."""
+    reader.restart()
+    for numbers in asked:
+        try:
+            for number, frame in reader.frames(numbers):
+                held.append(frame)
+                packet = int(index.order[number])
+                if fingerprint(frame) != shown[packet]:
+                    return packet, False
+        except CorruptFrameError:
+            packet = int(index.order[numbers[-1]])
+            return packet if reader.refused is None else min(packet, reader.refused), True
+        except CorruptFileError:
+            return None  # other sizes or pixels from here on, which is an error whenever it is read
     return None

@@ -49,22 +49,22 @@ def check(blob: Blob, /, *, outside: bytes | memoryview | None = None) -> Iterat
     except CorruptFileError as error:
         yield _finding(blob, "P601", str(error))
         return
-    sound = True
-    for group in chunks:
-        for chunk in group:
-            for finding in check_chunk(footer, own, chunk):
-                sound = False
-                yield finding
-    if not sound:  # damaged pages say nothing of the index
-        return
+    damage = [finding for group in chunks for chunk in group for finding in check_chunk(footer, own, chunk)]
+    yield from damage
+    if not damage:  # damaged pages say nothing of the index
+        yield from _check_indexes(footer, own, outside)
+
+
+def _check_indexes(footer: Footer, own: OffsetIndex | None, outside: bytes | memoryview | None) -> Iterator[Finding]:
+    """The offset index in the file, and one that is kept elsewhere, held against the pages."""
     entries = {} if own is None else dict(own.columns)
     for column, entry in entries.items():
         yield from _check_entry(footer, column, entry, "in the file")
     if outside:
         try:
-            kept = index.decode(outside, nbytes=blob.size)
+            kept = index.decode(outside, nbytes=footer.blob.size)
         except CorruptFileError as error:
-            yield _finding(blob, "P604", f"the offset index kept outside the file cannot be used: {error}")
+            yield _finding(footer.blob, "P604", f"the offset index kept outside the file cannot be used: {error}")
             return
         for column, entry in kept.columns.items():
             if column not in entries or not _alike(entry, entries[column]):

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from seqlake.errors import CorruptFileError
+from seqlake.files.limits import DECODED
 from seqlake.shards.parquet import index, layout, thrift
 
 if TYPE_CHECKING:
@@ -231,7 +232,8 @@ def read_footer(blob: Blob, /) -> Footer:
         metadata = _metadata(data, tail)
         groups = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
         if metadata.num_rows != sum(groups) or any(rows < 0 for rows in groups):
-            raise _damaged(blob, f"row groups of {groups} rows, together not {metadata.num_rows}")
+            raise _damaged(blob, f"row groups of {groups[:9]} rows, together not {metadata.num_rows}")
+        DECODED.hold(8 * (metadata.num_rows - size), f"The rows of {blob.location}", error=CorruptFileError)
         return Footer(blob, data, metadata, own_index=own_index)
     except CorruptFileError:
         raise

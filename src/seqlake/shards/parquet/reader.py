@@ -15,9 +15,9 @@ from seqlake.errors import CorruptFileError, SchemaMismatchError, SeqlakeError
 from seqlake.shards.asked import count_only, rows_asked
 from seqlake.shards.cells import from_flat, takeable
 from seqlake.shards.parquet import index as offsets
+from seqlake.shards.parquet.expansion import BATCH, Expansion, expansion_of, fitting_rows
 from seqlake.shards.parquet.flatness import bears_out, flat_of
 from seqlake.shards.parquet.footer import DAMAGE, Footer, read_footer
-from seqlake.shards.parquet.pages import walk
 from seqlake.shards.parquet.proof import PageProof
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ class ParquetReader:
         self._outside = index
         self._headers = headers
         self._flats: dict[str, Flat | None] = {}
-        self._proved: set[tuple[int, int]] = set()
+        self._fits: dict[tuple[int, tuple[int, ...]], int] = {}
         self._decoded: dict[tuple[int, tuple[str, ...]], list[pa.RecordBatch]] = {}
 
     @cached_property
@@ -196,7 +196,8 @@ class ParquetReader:
                 yield from count_only(min(size, rows - start))
             return
         leaves = [leaf for name in names for leaf in self.footer.leaves[name]]
-        file = self._opened(group, leaves)
+        file, most = self._opened(group, leaves)
+        size = min(size, most)
         seen = 0
         try:
             for batch in file.iter_batches(batch_size=size, row_groups=[group], columns=names, use_threads=False):
@@ -209,8 +210,8 @@ class ParquetReader:
         if seen != rows:
             raise self._damaged(f"{seen} rows in row group {group} instead of {rows}")
 
-    def _opened(self, group: int, leaves: Sequence[int]) -> pq.ParquetFile:
-        """The file for pyarrow: the map itself, or just the chunks that are needed, fetched at once."""
+    def _opened(self, group: int, leaves: Sequence[int]) -> tuple[pq.ParquetFile, int]:
+        """The file for pyarrow (the map itself, or chunks fetched at once), and how many rows are decoded at once."""
         chunks = [self.footer.chunks[group][leaf] for leaf in leaves]
         view = self.blob.view()
         if view is not None:
@@ -221,9 +222,13 @@ class ParquetReader:
             parts = self.blob.ranges(starts, stops)
             source = pa.PythonFile(_Fetched(self.blob, starts.tolist(), parts), mode="r")
             file = self._parquet_file(source)
-        for chunk, part in zip(chunks, parts, strict=True):
-            self._prove(chunk.row_group, chunk.leaf, part, chunk.values)
-        return file
+        key = (group, tuple(leaves))
+        if key not in self._fits:
+            found = [expansion_of(self.footer, chunk, part) for chunk, part in zip(chunks, parts, strict=True)]
+            for one in found:
+                self._prove(one)
+            self._fits[key] = fitting_rows(self.footer, found, _MOST_ROWS)
+        return file, self._fits[key]
 
     @cached_property
     def _file(self) -> pq.ParquetFile:
@@ -237,15 +242,12 @@ class ParquetReader:
         except DAMAGE as error:
             raise self._damaged(f"a file that cannot be opened ({error})") from None
 
-    def _prove(self, group: int, leaf: int, part: memoryview, values: int) -> None:
+    def _prove(self, part: Expansion) -> None:
         """Compare a chunk's page headers with the digest taken when it was written."""
         headers = self.index.headers if self.index is not None and self.footer.has_index else ()
-        if not headers or (group, leaf) in self._proved:
-            return
-        found = offsets.digest(b"".join(bytes(part[p.offset : p.body]) for p in walk(part, values=values)))
-        if found != headers[group * self.footer.metadata.num_columns + leaf]:
-            raise self._damaged(f"page headers of {self.footer.metadata.schema.column(leaf).path!r} that changed")
-        self._proved.add((group, leaf))
+        parquet = self.footer.metadata
+        if headers and part.headers() != headers[part.chunk.row_group * parquet.num_columns + part.chunk.leaf]:
+            raise self._damaged(f"page headers of {parquet.schema.column(part.chunk.leaf).path!r} that changed")
 
     def _damaged(self, found: str) -> CorruptFileError:
         return CorruptFileError(
@@ -264,23 +266,41 @@ class ParquetReader:
         groups = np.searchsorted(ends, rows, side="right")
         size = min((self._batch_rows(int(group), names) for group in np.unique(groups)), default=1)
         for start in range(0, rows.size, size):
-            part, of = rows[start : start + size], groups[start : start + size]
-            yield self._joined(names, self._taken(part, of, decode), flats, part)
+            yield from self._some(names, decode, flats, rows[start : start + size], groups[start : start + size])
 
-    def _taken(self, rows: Ints, groups: Ints, names: list[str]) -> pa.RecordBatch:
-        """Decoded cells of these rows, in their order."""
+    def _some(
+        self, names: list[str], decode: list[str], flats: dict[str, Flat], rows: Ints, groups: Ints
+    ) -> Iterator[pa.RecordBatch]:
+        """One batch of these rows; halves of it where they are larger than others of their row groups."""
+        decoded = self._taken(rows, groups, decode)
+        if decoded is not None:
+            yield self._joined(names, decoded, flats, rows)
+            return
+        half = rows.size // 2
+        yield from self._some(names, decode, flats, rows[:half], groups[:half])
+        yield from self._some(names, decode, flats, rows[half:], groups[half:])
+
+    def _taken(self, rows: Ints, groups: Ints, names: list[str]) -> pa.RecordBatch | None:
+        """Decoded cells of these rows, in their order; None where they are too large for one batch."""
         if not names:
             return next(count_only(len(rows)))
-        found, order = [], []
+        found, order, nbytes = [], [], 0
         for group in np.unique(groups):
             here = np.flatnonzero(groups == group)
             inside = rows[here] - sum(self.footer.group_rows[: int(group)])
             first = 0
-            for batch in self._kept(int(group), names):
+            for batch in self._kept(int(group), names, int(inside.max())):
                 hit = np.flatnonzero((inside >= first) & (inside < first + batch.num_rows))
                 if hit.size:
-                    found.append(takeable(batch).take(pa.array(inside[hit] - first)))
+                    wanted = inside[hit] - first
+                    often = int(np.bincount(wanted).max())
+                    if rows.size > 1 and often > 1 and often * batch.nbytes > BATCH:
+                        return None
+                    found.append(takeable(batch).take(pa.array(wanted)))
                     order.append(here[hit])
+                    nbytes += found[-1].nbytes
+                    if rows.size > 1 and nbytes > BATCH:
+                        return None
                 first += batch.num_rows
         positions = np.concatenate(order)
         table = pa.Table.from_batches(found)
@@ -290,19 +310,22 @@ class ParquetReader:
             joined = table.combine_chunks().take(pa.array(np.argsort(positions)))
         return joined.combine_chunks().to_batches()[0]
 
-    def _kept(self, group: int, names: list[str]) -> Iterator[pa.RecordBatch]:
-        """A row group's batches; small ones stay decoded for the next question."""
+    def _kept(self, group: int, names: list[str], last: int) -> Iterator[pa.RecordBatch]:
+        """A row group's batches, at least up to its row `last`; small ones stay decoded for the next question."""
         key = (group, tuple(names))
         if key in self._decoded:
             self._decoded[key] = self._decoded.pop(key)  # the newest is last
             yield from self._decoded[key]
             return
         kept: list[pa.RecordBatch] = []
-        nbytes = 0
+        nbytes = rows = 0
         for batch in self._decode(group, names, self._batch_rows(group, names)):
             nbytes += batch.nbytes
+            rows += batch.num_rows
             kept = [*kept, batch] if nbytes <= _KEPT else []
             yield batch
+            if nbytes > _KEPT and rows > last:
+                return
         if nbytes <= _KEPT:
             self._decoded[key] = kept
             while sum(b.nbytes for group_ in self._decoded.values() for b in group_) > _KEPT:

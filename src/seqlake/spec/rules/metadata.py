@@ -266,7 +266,7 @@ def m112_encoding(column: Column, _: Schema, /, *, location: str) -> Iterator[di
 
 @rule("M113", "error", "`timestamps` names a column of times.", section="Synchronization")
 def m113_timestamps(column: Column, schema: Schema, /, *, location: str) -> Iterator[dict[str, Any]]:
-    """A list column: one time per step. Its `origin` is a number, or names a column of times or of one time a row."""
+    """Lists or raw cells: a time per step. Its `origin` is a number, or a column of times or of one time a row."""
     name = column.type.get("timestamps") if column.type else None
     if name is None:
         return
@@ -277,6 +277,8 @@ def m113_timestamps(column: Column, schema: Schema, /, *, location: str) -> Iter
     if not isinstance(name, str) or name not in schema:
         yield _facts(column, location, f"timestamps names {name!r}, and there is no such column")
         return
+    if schema[name].raw:
+        return  # numbers, or M111 has said that they are none
     kind = schema[name].arrow
     inner = kind
     while is_list(inner):

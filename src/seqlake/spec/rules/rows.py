@@ -1,4 +1,4 @@
-"""Rules of rows (R301 to R303, R307, R308, R313, R314): ids, and what the columns of one row say of each other."""
+"""Rules of rows (R301 to R303, R307, R308, R313, R314, R318): ids, and what columns of one row say of each other."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ import pyarrow as pa
 
 from seqlake.spec.alignment import on_clock
 from seqlake.spec.rules._rule import rule
-from seqlake.spec.rules.signals import check_cells
+from seqlake.spec.rules.signals import check_cells, times_of
 from seqlake.spec.schema import is_number
+from seqlake.spec.stamps import apart, moment, origin_of, stamps_fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from seqlake.spec.findings import Finding
     from seqlake.spec.rules.batch import Batch, Ids
+    from seqlake.spec.stamps import Origin
 
 SCALARS, SYNCHRONIZATION = "Scalar Metadata Columns", "Synchronization"
 
@@ -36,6 +38,7 @@ def check_rows(batch: Batch, ids: Ids, /) -> Iterator[Finding]:
     yield from r308_length(batch)
     yield from r313_possible(batch)
     yield from r314_duration(batch)
+    yield from r318_one_clock(batch)
 
 
 def _ids(batch: Batch) -> list[str | None]:
@@ -138,3 +141,47 @@ def r314_duration(batch: Batch, /) -> Iterator[dict[str, Any]]:
             last = float(steps / rate)
             message = f"{seconds:g} s, but {steps} steps of {first} at {float(rate):g} a second last {last:g} s"
             yield {**batch.place(row, "duration_seconds"), "message": message}
+
+
+@rule("R318", "warning", "Time stamps that count from one origin are of one clock.", section=SYNCHRONIZATION)
+def r318_one_clock(batch: Batch, /) -> Iterator[dict[str, Any]]:
+    """Between two columns lies more time than all of them last. A sensor with a clock of its own declares `origin`."""
+    groups: dict[Origin, set[str]] = {}
+    for name, column in batch.schema.items():
+        times = column.type.get("timestamps") if column.type is not None else None
+        if isinstance(times, str):
+            groups.setdefault(origin_of(batch.schema, name), set()).add(times)
+    counts = {row: (name, count) for row, name, count in _steps_on_clock(batch)} if groups else {}
+    for origin, names in groups.items():
+        named = origin if isinstance(origin, tuple) else ()
+        spans = {name: _spans(batch, name) for name in {*names, *named} if name in batch.schema}
+        for row in range(batch.rows.num_rows):
+            found = {name: spans[name][row] for name in spans if row in spans[name]}
+            begins = [found[name][0] for name in named if name in found]
+            if not isinstance(origin, tuple):
+                begins = [origin * 1e9 if isinstance(origin, float) else origin]
+                found["the origin"] = (begins[0], begins[0])
+            if row in counts and batch.clock.rate is not None and begins:
+                first, count = counts[row]
+                found[first] = (min(begins), min(begins) + float(count / batch.clock.rate) * 1e9)
+            if (gap := apart(found)) is not None:
+                early, late, lasting = gap
+                of = late if late in names else early
+                message = (
+                    f"{late} begins {lasting / 1e9:g} s after {early} ends: `origin` says what other clocks count from"
+                )
+                yield {**batch.place(row, of), "message": message}
+
+
+def _spans(batch: Batch, name: str) -> dict[int, tuple[float, float]]:
+    """The first and the last moment of a column of times, or of one time a row, by rows that have some."""
+    found = times_of(batch, name)
+    if found is None and batch.schema[name].category == "scalar" and name in batch.rows.schema.names:
+        cells = batch.rows.column(name)
+        timed = is_number(cells.type) or pa.types.is_timestamp(cells.type) or pa.types.is_duration(cells.type)
+        found = [cells.slice(row, 1).drop_null().to_numpy(zero_copy_only=False) for row in range(len(cells) * timed)]
+    return {
+        row: (moment(stamps[0]), moment(stamps[-1]))
+        for row, stamps in enumerate(found or ())
+        if stamps is not None and len(stamps) and stamps_fault(stamps) is None
+    }

@@ -16,6 +16,8 @@ from seqlake.spec.stamps import stamps_fault
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.typing import NDArray
+
     from seqlake.spec.findings import Finding
     from seqlake.spec.rules.batch import Batch, Ids
     from seqlake.spec.rules.facts import Gathered
@@ -188,19 +190,34 @@ def r312_timestamps(batch: Batch, name: str, /) -> Iterator[dict[str, Any]]:
     """Of the column that `timestamps` names: without them its steps have no time. Seconds since 1970 need float64."""
     declared = batch.schema[name].type
     times = declared.get("timestamps") if declared is not None else None
-    if not isinstance(times, str) or times not in batch.schema or times not in batch.rows.schema.names:
+    if not isinstance(times, str):
         return
-    cells = batch.rows.column(times)
-    if not is_list(cells.type):
+    if (cells := times_of(batch, times)) is None:
         return
     signal = batch.schema[name].category == "temporal"
-    counts = batch.steps(name) if signal else pc.list_value_length(cells).fill_null(-1).to_pylist()
+    counts = batch.steps(name) if signal else [-1 if one is None else len(one) for one in cells]
     for row, steps in enumerate(counts):
-        stamps = _numbers(cells.slice(row, 1)).drop_null().to_numpy(zero_copy_only=False)
-        if steps >= 0 and len(stamps) != steps:
-            yield {**batch.place(row, times), "message": f"{len(stamps)} timestamps for {steps} steps of {name}"}
-        elif steps > 0 and (fault := stamps_fault(stamps)) is not None:
+        stamps = cells[row]
+        count = 0 if stamps is None else len(stamps)
+        if steps >= 0 and count != steps:
+            yield {**batch.place(row, times), "message": f"{count} timestamps for {steps} steps of {name}"}
+        elif stamps is not None and steps > 0 and (fault := stamps_fault(stamps)) is not None:
             yield {**batch.place(row, times, fault[0]), "message": fault[1]}
+
+
+def times_of(batch: Batch, name: str, /) -> list[NDArray[Any] | None] | None:
+    """[T] time stamps of each row, of a column of lists or raw cells; None where it holds none that can be read."""
+    if name not in batch.schema or name not in batch.rows.schema.names:
+        return None
+    cells, column = batch.rows.column(name), batch.held(name)
+    if not (is_list(cells.type) or (column.raw and name in batch.columns("temporal"))):
+        return None
+    made: list[NDArray[Any] | None] = []
+    for row in range(len(cells)):
+        cell = cells.slice(row, 1)
+        values = None if cell.null_count else _raw_numbers(cell, column) if column.raw else _numbers(cell)
+        made.append(None if values is None else values.drop_null().to_numpy(zero_copy_only=False))
+    return made
 
 
 @rule("R315", "note", "A sequence has steps.", section=TEMPORAL)

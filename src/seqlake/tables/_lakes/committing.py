@@ -239,11 +239,11 @@ def _other_partitions(parent: LakeState, newest: LakeState, root: str) -> Commit
 
 
 def _check_fence(table: LakeTable, transaction: Transaction) -> None:
-    """A transaction whose marker is gone was given up by a collection, and what it staged with it."""
+    """A transaction whose marker is gone was given up by a vacuum, and what it staged with it."""
     if read(table.store, names.marker(transaction.id)) is None:
         raise CommitConflictError(
-            f"Not committed: a collection gave transaction {transaction.id} up, because it had not been heard "
-            "of for longer than the collection's limit.",
+            f"Not committed: a vacuum gave transaction {transaction.id} up, because it had not been heard "
+            "of for longer than the limit of the vacuum.",
             path=table.root,
             hint="Write the rows again; a writer that lives longer must call `renew` at least hourly.",
         )

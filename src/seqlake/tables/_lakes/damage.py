@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from seqlake.errors import DamagedTableError, SeqlakeError
+from seqlake.files.room import without_room
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,8 +33,12 @@ def as_damage(place: str, /) -> Iterator[None]:
     except (SeqlakeError, ImportError, NotImplementedError):
         raise
     except BaseException as error:
-        network = isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
-        if network or not (isinstance(error, Exception) or type(error).__name__ == _PANIC):
+        elsewhere = isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
+        if (
+            elsewhere
+            or without_room(error) is not None
+            or not (isinstance(error, Exception) or type(error).__name__ == _PANIC)
+        ):
             raise
         told = (str(error).splitlines() or [""])[0][:300]
         raise DamagedTableError(

@@ -10,14 +10,15 @@ import numpy as np
 
 from seqlake.shards.columns import Columns, Constant, Stored
 from seqlake.shards.memory import ArrowShard
+from seqlake.tables._lakes.sidecar import Sidecar
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
     import pyarrow as pa
 
-    from seqlake.protocols import Ints, Shard, Transaction, Version
+    from seqlake.protocols import Ints, Shard, Store, Transaction, Version
     from seqlake.shards.columns import From
     from seqlake.spec.schema import Schema
 
@@ -160,7 +161,35 @@ class Expired:
 
 
 class Engine(Protocol):
-    """One table of one kind of lake: which files a version has, and one commit; picklable."""
+    """One table of one kind of lake: which files a version has, and one commit; picklable.
+
+    A lake's engine inherits it, and so the answers that most lakes give.
+    """
+
+    swept: frozenset[str] = frozenset()
+    """Endings of names that the lake's own cleanup removes wherever they lie, `_seqlake/` included."""
+
+    @property
+    def label(self) -> str:
+        """What tells the sidecar of this table from those of other tables of the same root."""
+        return ""
+
+    @property
+    def named_by(self) -> str | None:
+        """Where the root was read, if nobody gave it: in a catalog that may be somebody else's."""
+        return None
+
+    def sidecar(self, store: Store, /) -> Sidecar:
+        """What is known of its shards; picklable as a bound method."""
+        return Sidecar(store, label=self.label)
+
+    def partition_values(self, batch: pa.RecordBatch, by: Sequence[str], /) -> Iterable[tuple[object, ...]]:
+        """The partition of each row; `by`: the columns. Some lakes compute it."""
+        return zip(*(batch.column(name).to_pylist() for name in by), strict=True)
+
+    def field_ids(self, schema: pa.Schema, /) -> Mapping[str, int]:  # noqa: ARG002 - for lakes that number them
+        """Dotted path -> the number that a file with these columns carries; empty where the lake goes by names."""
+        return {}
 
     @property
     def root(self) -> str:

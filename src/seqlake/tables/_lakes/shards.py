@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from seqlake.abilities import WholeFiles, ability
 from seqlake.errors import DamagedTableError, ShardChangedError
 from seqlake.shards.files import ParquetShard
 from seqlake.shards.memory import ArrowShard
@@ -95,10 +96,9 @@ class LakeBlob:
             raise
 
     def _look(self) -> Blob:
-        known = None if is_outside(self._path) else getattr(self._store, "known", None)
-        if known is not None:  # the first bytes tell whether it has this size
-            found: Blob = known(self._path, self._nbytes)
-            return found
+        whole = None if is_outside(self._path) else ability(self._store, WholeFiles)
+        if whole is not None:  # the first bytes tell whether it has this size
+            return whole.known(self._path, self._nbytes)
         blob = blob_at(self._store, self._path, storage=self._storage)
         self._refuse_another_size(blob.size)
         return blob

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 from seqlake.files.credentials import Storage
 from seqlake.files.stores import open_store
 from seqlake.tables._lakes.identity import LakeIds
-from seqlake.tables._lakes.sidecar import Sidecar
 from seqlake.tables.standalone.lookup import KeptPackets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from seqlake.protocols import Store
+    from seqlake.tables._lakes.sidecar import Sidecar
 
 
 class Shelf:
@@ -23,7 +23,7 @@ class Shelf:
         root: The table's folder, an absolute path or URI.
         storage: obstore's options; never printed.
         label: What tells this table from others of the same root.
-        sidecar: What makes the sidecar of a store, where a lake has a place of its own for it; picklable.
+        sidecar: What makes the sidecar of a store; picklable.
         named_by: Where the root was read, if nobody gave it: in a catalog that may be somebody else's.
     """
 
@@ -34,7 +34,7 @@ class Shelf:
         *,
         storage: Mapping[str, str] | None = None,
         label: str = "",
-        sidecar: Callable[[Store], Sidecar] | None = None,
+        sidecar: Callable[[Store], Sidecar],
         named_by: str | None = None,
     ) -> None:
         self.root = root
@@ -42,7 +42,7 @@ class Shelf:
         self.storage = None if storage is None else Storage(storage)
         self.store: Store = open_store(root, storage=storage, named_by=named_by)
         self._make, self._named_by = sidecar, named_by
-        self.sidecar = Sidecar(self.store, label=label) if sidecar is None else sidecar(self.store)
+        self.sidecar = sidecar(self.store)
         self.ids = LakeIds(self.store, self.sidecar, storage=self.storage)
         self.packets = KeptPackets(self.store)
 

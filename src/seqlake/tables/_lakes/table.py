@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from seqlake.errors import ReadOnlyError, VersionNotFoundError
 from seqlake.files.stores import own
 from seqlake.protocols import Transaction, Version
-from seqlake.tables._lakes import collecting, committing, foreign, paths, resolving, staging, types
+from seqlake.tables._lakes import committing, foreign, paths, resolving, staging, types, vacuuming
 from seqlake.tables._lakes.damage import as_damage
 from seqlake.tables._lakes.shelf import Shelf
 from seqlake.tables._lakes.snapshot import LakeSnapshot
@@ -56,9 +56,9 @@ class LakeTable:
         self.shelf = Shelf(
             self.engine.root,
             storage=self.engine.storage,
-            label=getattr(self.engine, "label", ""),  # tables of one DuckLake share a root
-            sidecar=getattr(self.engine, "sidecar", None),
-            named_by=getattr(self.engine, "named_by", None),
+            label=self.engine.label,  # tables of one DuckLake share a root
+            sidecar=self.engine.sidecar,
+            named_by=self.engine.named_by,
         )
         self._states: dict[int | str, LakeState] = {}
         self._scratch: dict[str, str] = {}
@@ -104,16 +104,11 @@ class LakeTable:
     @property
     def swept(self) -> frozenset[str]:
         """Endings of names that the lake's own cleanup removes wherever they lie, `_seqlake/` included."""
-        found: frozenset[str] = getattr(self.engine, "swept", frozenset())
-        return found
+        return self.engine.swept
 
     def partition_values(self, batch: pa.RecordBatch, /) -> Iterable[tuple[object, ...]]:
         """The partition of each row of a batch, in the order of `partition_by`; some lakes compute it."""
-        made = getattr(self.engine, "partition_values", None)
-        if made is not None:
-            found: Iterable[tuple[object, ...]] = made(batch)
-            return found
-        return zip(*(batch.column(name).to_pylist() for name in self.partition_by), strict=True)
+        return self.engine.partition_values(batch, self.partition_by)
 
     # ---- reading
     def versions(self) -> Sequence[Version]:
@@ -193,8 +188,7 @@ class LakeTable:
 
     def field_ids(self, schema: Schema, /) -> Mapping[str, int]:
         """The field ids that a file with these columns carries, by dotted path; none where the lake goes by names."""
-        known = getattr(self.engine, "field_ids", None)
-        return {} if known is None else known(types.lake_schema(schema, self.engine.lake_type))
+        return self.engine.field_ids(types.lake_schema(schema, self.engine.lake_type))
 
     def stage(self, transaction: Transaction, written: Written, /) -> Written:
         """Make a finished shard durable where nobody reads it yet; `commit` does it for those left."""
@@ -234,7 +228,7 @@ class LakeTable:
 
     def discard(self, transaction: Transaction, /) -> None:
         """Remove all that a transaction staged, unless it was, or may yet be, committed."""
-        # What is in doubt is left to `collect`, by when the lake has made up its mind.
+        # What is in doubt is left to `vacuum`, by when the lake has made up its mind.
         if transaction.id not in self.in_doubt and not self._holds(transaction):
             staging.discard(self.store, transaction.id)
         self._clean(transaction)
@@ -260,15 +254,7 @@ class LakeTable:
         foreign.merge(self.shelf, state, names.new_transaction())
         return state.version
 
-    def strangers(self) -> Sequence[str]:
-        """None: what other clients write is in the table."""
-        return []
-
-    def metadata_edited(self) -> bool:
-        """Never: the property is a part of the table, whoever sets it."""
-        return False
-
-    def collect(self, *, older_than: timedelta, dry_run: bool = False) -> Sequence[str]:
+    def vacuum(self, *, older_than: timedelta, dry_run: bool = False) -> Sequence[str]:
         """Remove what no version within `older_than` names: data files, copied-in files, dead writers' leftovers.
 
         Args:
@@ -279,12 +265,12 @@ class LakeTable:
             The paths, below the root.
         """
         self._states.clear()
-        return collecting.collect(self, limit=markers.now() - older_than, dry_run=dry_run)
+        return vacuuming.vacuum(self, limit=markers.now() - older_than, dry_run=dry_run)
 
     def drop(self) -> None:
         """Take back a table that was just made, with everything in it."""
         self.engine.drop()
-        if not self.shelf.label:  # tables of one root share the folder; what is of this one, `collect` removes
+        if not self.shelf.label:  # tables of one root share the folder; what is of this one, `vacuum` removes
             self.store.delete([path for path, _ in own(self.store, names.OURS)])
         self._states.clear()
 

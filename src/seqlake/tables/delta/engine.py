@@ -26,7 +26,7 @@ from seqlake.files.locations import absolute, is_local, local_path, scheme
 from seqlake.files.stores import open_store, own
 from seqlake.spec.schema import ID
 from seqlake.tables._lakes import paths, types
-from seqlake.tables._lakes.engine import Expired, LakeState, RivalError
+from seqlake.tables._lakes.engine import Engine, Expired, LakeState, RivalError
 from seqlake.tables.delta import actions, listing, protocol, retention, schemas, unity
 from seqlake.tables.delta.log import LOG, DeltaLog, described, is_there
 from seqlake.tables.standalone import names
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 _WIDER = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.float16(): pa.float32()}
 
 
-class DeltaEngine:
+class DeltaEngine(Engine):
     """One Delta table.
 
     Args:

@@ -84,7 +84,7 @@ class DeltaLog:
         return described(number, self._parsed(b"\n".join(one for one in lines if b'"commitInfo"' in one[:40]), number))
 
     def oldest(self) -> int:
-        """The oldest version that a collection left readable."""
+        """The oldest version that a vacuum left readable."""
         data = (read(self.store, OLDEST) or b"").strip()
         return int(data) if data.isdigit() else 0
 

@@ -26,6 +26,7 @@ from seqlake.errors import (
     UnsafeReferenceError,
 )
 from seqlake.files import sandbox
+from seqlake.files.room import without_room
 from seqlake.tables._lakes.engine import RivalError
 from seqlake.tables.ducklake.places import TABLES, refuse_views
 
@@ -233,6 +234,8 @@ class DuckdbCatalog(_FileCatalog):
             with self._opened(read_only=False, make=make) as connection:
                 yield Session(connection, "duckdb")
         except (duckdb.TransactionException, duckdb.ConstraintException) as error:
+            if without_room(error) is not None:  # a commit that failed for it is called a transaction's failure, too
+                raise
             raise RivalError(str(error)) from error
 
     @contextmanager
@@ -266,6 +269,8 @@ class DuckdbCatalog(_FileCatalog):
                 return sandbox.connect(path, read_only=read_only, utc=True, **config)
             except duckdb.Error as error:
                 text = str(error)
+                if without_room(error) is not None:
+                    raise
                 if not read_only and not os.access(path if Path(path).exists() else Path(path).parent, os.W_OK):
                     raise ReadOnlyError(f"{self.address} cannot be written.", path=path) from error
                 held = "lock" in text or "different configuration" in text or "already attached" in text

@@ -15,7 +15,7 @@ from seqlake.files.credentials import Storage
 from seqlake.files.stores import open_store, own
 from seqlake.shards.memory import ArrowShard
 from seqlake.tables._lakes import types as lake_types
-from seqlake.tables._lakes.engine import Expired, LakeFile, LakeState, RivalError
+from seqlake.tables._lakes.engine import Engine, Expired, LakeFile, LakeState, RivalError
 from seqlake.tables.ducklake import evolving, expiring, history, places, reading, restoring, texts, types, writing
 from seqlake.tables.ducklake.bounds import Bounds
 from seqlake.tables.ducklake.catalogs import catalog, retried
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from seqlake.tables.ducklake.reading import Facts, Place
 
 
-class DuckLakeEngine:
+class DuckLakeEngine(Engine):
     """A table of a DuckLake, by its address; picklable, the catalog is opened for each question.
 
     Args:

@@ -12,6 +12,7 @@ from seqlake.tables.ducklake.catalogs import moment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from collections.abc import Set as AbstractSet
     from datetime import datetime
 
     from seqlake.tables.ducklake.catalogs import Session
@@ -90,11 +91,27 @@ def version_at(session: Session, place: Place, number: int, /) -> Version:
 def _counted(session: Session, place: Place, files: Files, numbers: Sequence[int]) -> list[int]:
     """[numbers] rows at each snapshot, from when each file, delete and inlined row came and went."""
     steps: Counter[int] = Counter()
+    ends, merged = _count_files(session, place, files, steps)
+    _count_deletes(session, place, files, steps, ends, merged)
+    for name, _ in reading.inlined_tables(session, place):
+        for begin, end in session.rows(f"SELECT begin_snapshot, end_snapshot FROM {name}"):
+            _stay(steps, 1, begin, _never(end))
+    return _running(steps, numbers)
+
+
+def _inlined_deletes(session: Session, place: Place) -> dict[int, list[int]]:
+    """Data file -> the snapshots at which rows of it were deleted in the catalog itself."""
+    table = f"ducklake_inlined_delete_{place.id}"
     gone: dict[int, list[int]] = {}
-    inlined = f"ducklake_inlined_delete_{place.id}"
-    if inlined in session.tables("ducklake_inlined_delete_"):
-        for file, begin in session.rows(f"SELECT file_id, begin_snapshot FROM {inlined}"):
+    if table in session.tables("ducklake_inlined_delete_"):
+        for file, begin in session.rows(f"SELECT file_id, begin_snapshot FROM {table}"):
             gone.setdefault(file, []).append(begin)
+    return gone
+
+
+def _count_files(session: Session, place: Place, files: Files, steps: Counter[int]) -> tuple[dict[int, int], set[int]]:
+    """Enter the rows of data files; gives the snapshot at which each file ends, and those put together of several."""
+    gone = _inlined_deletes(session, place)
     ends: dict[int, int] = {}
     merged: set[int] = set()
     for file, path, relative, count, begin, end, partial in session.rows(
@@ -113,6 +130,18 @@ def _counted(session: Session, place: Place, files: Files, numbers: Sequence[int
             _stay(steps, rows, snapshot, ends[file])
         for snapshot in gone.get(file, ()):
             _stay(steps, -1, snapshot, ends[file])
+    return ends, merged
+
+
+def _count_deletes(
+    session: Session,
+    place: Place,
+    files: Files,
+    steps: Counter[int],
+    ends: Mapping[int, int],
+    merged: AbstractSet[int],
+) -> None:
+    """Enter the rows that files of deletes take away."""
     for file, path, relative, form, count, begin, end, partial in session.rows(
         "SELECT data_file_id, path, path_is_relative, format, delete_count, begin_snapshot, end_snapshot, partial_max "
         "FROM ducklake_delete_file WHERE table_id = ?",
@@ -124,10 +153,6 @@ def _counted(session: Session, place: Place, files: Files, numbers: Sequence[int
             since = files.deleted_since(place.resolved(path, relative=bool(relative)), form)
         for snapshot, rows in since.items():
             _stay(steps, -rows, snapshot or begin, until)
-    for name, _ in reading.inlined_tables(session, place):
-        for begin, end in session.rows(f"SELECT begin_snapshot, end_snapshot FROM {name}"):
-            _stay(steps, 1, begin, _never(end))
-    return _running(steps, numbers)
 
 
 def _running(steps: Mapping[int, int], numbers: Sequence[int]) -> list[int]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from seqlake import plugins
 from seqlake.errors import DatasetNotFoundError
 from seqlake.files.credentials import Storage, for_pyiceberg, from_pyiceberg
-from seqlake.files.locations import absolute, is_local, local_path, scheme
+from seqlake.files.locations import is_local, local_path, scheme
 from seqlake.tables.iceberg.guarding import guarded
 
 if TYPE_CHECKING:
@@ -136,11 +136,6 @@ def of_table(table: Table, storage: Mapping[str, str] | None = None, /) -> Addre
 def file_options(address: Address, table: Table, /) -> dict[str, str]:
     """Options of obstore for a table's files: the given ones, then what pyiceberg was told or handed out."""
     return {**from_pyiceberg(table.io.properties, scheme=scheme(table.location())), **address.storage}
-
-
-def place_of(location: str, /) -> str:
-    """Where a table lies; nothing is escaped in the locations that pyiceberg writes, on this machine or elsewhere."""
-    return location.removeprefix("file://").rstrip("/") if location.startswith("file:///") else absolute(location)
 
 
 def make_warehouse(address: Address, /) -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
-from seqlake.errors import CommitConflictError, CommitUnknownError, SchemaMismatchError
+from seqlake.errors import CommitConflictError, CommitUnknownError
+from seqlake.files.room import without_room
 from seqlake.shards.parquet.footer import read_footer
 from seqlake.tables._lakes import paths
 from seqlake.tables._lakes.engine import RivalError
 from seqlake.tables._lakes.types import PROPERTY
 from seqlake.tables.iceberg import datafiles, history, offsets, schemas
 from seqlake.tables.iceberg.listing import below
+from seqlake.tables.iceberg.undoing import settled, undone
 from seqlake.tables.standalone import names
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from seqlake.protocols import Version
     from seqlake.tables._lakes.engine import LakeFile, LakeState, Proposal
     from seqlake.tables.iceberg.engine import IcebergEngine
+    from seqlake.tables.iceberg.undoing import WrittenFiles
 
 _PRODUCERS = "_snapshot_producers"  # private in pyiceberg: what its own retries would make anew
 
@@ -34,7 +36,12 @@ def commit(engine: IcebergEngine, proposal: Proposal, /) -> Version:
     """Make a proposal the next snapshot; `IcebergEngine.commit` says what it raises."""
     # What changes the columns or the property is looked at once more: no requirement of a commit guards the property.
     anew = proposal.schema is not None or proposal.mixtrain is not None
-    table = _on_top_of(engine, proposal.base, anew=anew)
+    with undone(engine) as written:
+        table = _on_top_of(engine, proposal.base, written, anew=anew)
+        return _commit(engine, proposal, table, written)
+
+
+def _commit(engine: IcebergEngine, proposal: Proposal, table: Table, written: WrittenFiles) -> Version:
     made = _transaction(table)
     if proposal.schema is not None:
         with made.update_schema() as update:
@@ -50,19 +57,22 @@ def commit(engine: IcebergEngine, proposal: Proposal, /) -> Version:
         produce.delete_data_file(gone)
     live = _live(proposal)
     produce.commit()
-    return _finish(engine, table, made, produce, proposal.transaction.id, live)
+    _write_index(engine, table, made, produce, proposal.transaction.id, live)
+    return _finish(engine, made, produce, written)
 
 
 def rollback(engine: IcebergEngine, version: int | str, base: LakeState, /) -> Version:
     """A new snapshot with the manifests of an old one; `IcebergEngine.rollback` says what it raises."""
-    table = _on_top_of(engine, base, anew=True)
-    old = history.find(table.metadata, version)
-    transaction = names.new_transaction()
-    made = _transaction(table)
-    produce = _restoring(made, old, table.io, _summary(transaction, "rollback"))
-    live = engine.state(version).files
-    produce.commit()
-    return _finish(engine, table, made, produce, transaction, live)
+    with undone(engine) as written:
+        table = _on_top_of(engine, base, written, anew=True)
+        old = history.find(table.metadata, version)
+        transaction = names.new_transaction()
+        made = _transaction(table)
+        produce = _restoring(made, old, table.io, _summary(transaction, "rollback"))
+        live = engine.state(version).files
+        produce.commit()
+        _write_index(engine, table, made, produce, transaction, live)
+        return _finish(engine, made, produce, written)
 
 
 def _transaction(table: Table) -> Transaction:
@@ -82,9 +92,10 @@ def _transaction(table: Table) -> Transaction:
     return Remembering(table)
 
 
-def _on_top_of(engine: IcebergEngine, base: LakeState, *, anew: bool) -> Table:
+def _on_top_of(engine: IcebergEngine, base: LakeState, written: WrittenFiles, *, anew: bool) -> Table:
     """The table, if it still is what everything was checked against; a copy, which no other thread loads anew."""
     table = copy(engine.load() if anew else engine.table)
+    table.io = written.noted_by(table.io)
     metadata = table.metadata
     now = history.version_of(metadata.current_snapshot()).id
     if now != base.version.id or history.property_of(metadata, None) != base.mixtrain:
@@ -204,25 +215,19 @@ def _live(proposal: Proposal) -> list[LakeFile]:
     return [file for file in proposal.base.files if file.path not in gone]
 
 
-def _finish(
-    engine: IcebergEngine, table: Table, made: Transaction, produce: Any, transaction: str, live: Sequence[LakeFile]
-) -> Version:
-    """Put the index beside the snapshot, and commit both."""
-    index = _write_index(engine, table, made, produce, transaction, live)
-    try:
-        _send(engine, made, produce)
-    except (RivalError, SchemaMismatchError):
-        with suppress(OSError):
-            table.io.delete(index)
-        raise
+def _finish(engine: IcebergEngine, made: Transaction, produce: Any, written: WrittenFiles) -> Version:
+    """Send it; the version that it made."""
+    _send(engine, made, produce, written)
     number = produce.snapshot_id
     # Where the answer to the commit was lost, the engine has just seen it.
+    table = made._table  # noqa: SLF001 - the copy that it was made on
     return history.version_of(table.metadata.snapshot_by_id(number) or engine.metadata().snapshot_by_id(number))
 
 
 def _write_index(
     engine: IcebergEngine, table: Table, made: Transaction, produce: Any, transaction: str, live: Sequence[LakeFile]
-) -> str:
+) -> None:
+    """Put the index beside the snapshot."""
     rows, ground = engine.offsets.next(transaction, live) if engine.offsets is not None else ([], "")
     number = produce.snapshot_id
     snapshot = made.table_metadata.snapshot_by_id(number)
@@ -230,35 +235,32 @@ def _write_index(
     file = offsets.put(table, transaction, rows, ground, snapshot=number, sequence=sequence)
     with made.update_statistics() as update:
         update.set_statistics(file)
-    return str(file.statistics_path)
 
 
-def _send(engine: IcebergEngine, made: Transaction, produce: Any) -> None:
+def _send(engine: IcebergEngine, made: Transaction, produce: Any, written: WrittenFiles) -> None:
     """Commit once: a retry must be checked against what the rival did, which pyiceberg's own retries do not."""
     from pyiceberg.exceptions import CommitFailedException, ValidationException
 
     setattr(made, _PRODUCERS, [])
+    written.asked = True
     try:
         made.commit_transaction()
     except (CommitFailedException, ValidationException):
-        _clean(produce)
+        written.asked = False
         raise RivalError from None
     except Exception as error:
         if _is_there(engine, produce.snapshot_id):
             return
         if _was_locked(error):
-            _clean(produce)
+            written.asked = False
             raise RivalError from None
+        if without_room(error) is not None and settled(engine, written):
+            raise
         raise CommitUnknownError(
             f"The catalog gave no answer to a commit of {engine.root}: {type(error).__name__}: {error}.",
             path=engine.root,
             hint=f"If a snapshot {produce.snapshot_id} is there, it was made; else make the change again.",
         ) from error
-
-
-def _clean(produce: Any) -> None:
-    """Remove the manifests of a commit that was not made."""
-    produce._clean_all_uncommitted()  # noqa: SLF001 - what pyiceberg's own transaction calls
 
 
 def _is_there(engine: IcebergEngine, snapshot: int) -> bool:

@@ -10,12 +10,14 @@ from seqlake.errors import SchemaMismatchError
 from seqlake.tables._lakes import types
 from seqlake.tables._lakes.types import PROPERTY
 from seqlake.tables.iceberg import history, schemas
+from seqlake.tables.iceberg.undoing import undone
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema as IcebergSchema
+    from pyiceberg.table import Table
 
     from seqlake.spec.schema import Schema
     from seqlake.tables.iceberg.engine import IcebergEngine
@@ -53,19 +55,32 @@ def create(engine: IcebergEngine, schema: Schema, partition_by: Sequence[str], /
     if not catalog.namespace_exists(address.identifier[:-1]):
         with suppress(NamespaceAlreadyExistsError):  # a rival was faster
             catalog.create_namespace(address.identifier[:-1])
-    try:
-        table = catalog.create_table(
-            address.identifier, columns, partition_spec=spec, properties={**SETTINGS, PROPERTY: text}
-        )
-    except TableAlreadyExistsError as error:
-        raise FileExistsError(str(error)) from None
+    with undone(engine, asked=True):
+        try:
+            table = catalog.create_table(
+                address.identifier, columns, partition_spec=spec, properties={**SETTINGS, PROPERTY: text}
+            )
+        except TableAlreadyExistsError as error:
+            raise FileExistsError(str(error)) from None
+        try:
+            _fill(engine, table, text)
+        except BaseException:
+            with suppress(Exception):  # the error under way says more
+                catalog.drop_table(address.identifier)
+            raise
+
+
+def _fill(engine: IcebergEngine, table: Table, text: str) -> None:
+    """Its mapping of names, and a first snapshot without rows."""
     mapping = table.schema().name_mapping.model_dump_json()
-    with table.transaction() as made:
-        # Files without field ids, as other writers register them, are read by the names of the columns of today.
-        made.set_properties({"schema.name-mapping.default": mapping})
-        said: Any = {history.OPERATION: "create", PROPERTY: text}
-        with made.update_snapshot(snapshot_properties=said).fast_append():
-            pass
+    with undone(engine, asked=True) as written:
+        table.io = written.noted_by(table.io)
+        with table.transaction() as made:
+            # Files without field ids, as other writers register them, are read by the names of the columns of today.
+            made.set_properties({"schema.name-mapping.default": mapping})
+            said: Any = {history.OPERATION: "create", PROPERTY: text}
+            with made.update_snapshot(snapshot_properties=said).fast_append():
+                pass
 
 
 def partition_spec(schema: IcebergSchema, partition_by: Sequence[str], /) -> PartitionSpec:

@@ -12,11 +12,11 @@ import pyarrow as pa
 from seqlake.errors import DatasetNotFoundError, SchemaMismatchError
 from seqlake.files.stores import open_store
 from seqlake.tables._lakes import paths, types
-from seqlake.tables._lakes.engine import LakeState
+from seqlake.tables._lakes.engine import Engine, LakeState
 from seqlake.tables._lakes.table import refuse_to_write
 from seqlake.tables.iceberg import committing, datafiles, expiring, history, schemas
-from seqlake.tables.iceberg.addresses import file_options, place_of
-from seqlake.tables.iceberg.fenced import FencedIO, refuse_elsewhere
+from seqlake.tables.iceberg.addresses import file_options
+from seqlake.tables.iceberg.fenced import FencedIO, place_of, refuse_elsewhere
 from seqlake.tables.iceberg.listing import Manifests, below, live_files, reachable
 from seqlake.tables.iceberg.offsets import PuffinSidecar
 
@@ -43,7 +43,7 @@ _WIDER = {
 _NEWEST_FORMAT = 2  # that pyiceberg can write
 
 
-class IcebergEngine:
+class IcebergEngine(Engine):
     """One Iceberg table; picklable, every process has a catalog of its own.
 
     Args:
@@ -104,7 +104,7 @@ class IcebergEngine:
         table: Table = self._table
         if not self.address.storage.allows("allow_outside"):
             root = place_of(table.location())
-            refuse_elsewhere(self.address, root)
+            refuse_elsewhere(self.address.properties, self.address.name, root)
             table.io = FencedIO(table.io, root)  # type: ignore[assignment]  # what is asked of one
         return table
 
@@ -194,7 +194,7 @@ class IcebergEngine:
         """
         return types.lake_type(kind, column=column, wider=_WIDER, lake="Iceberg")
 
-    def partition_values(self, batch: pa.RecordBatch, /) -> Iterable[tuple[object, ...]]:
+    def partition_values(self, batch: pa.RecordBatch, by: Sequence[str], /) -> Iterable[tuple[object, ...]]:  # noqa: ARG002 - its spec names them
         """The partition of each row, hidden transforms applied."""
         metadata = self.metadata()
         return datafiles.partitions(batch, metadata.schema(), metadata.spec())
@@ -274,13 +274,20 @@ class IcebergEngine:
         store, table = self.store, self.load()
         metadata = table.metadata
         # Files of a table that was dropped here before, without a purge, are somebody's last copy.
+        log = {one.metadata_file for one in metadata.metadata_log}
         named = reachable(table.io, metadata.snapshots) | {one.statistics_path for one in metadata.statistics}
-        named |= {table.metadata_location, *(one.metadata_file for one in metadata.metadata_log)}
+        # What nobody reads first: on a full disk a catalog in SQLite has no room to forget anything.
+        store.delete(_inside(metadata.location, log))
         table.catalog.drop_table(table.name())
-        store.delete([path for one in named if not paths.is_outside(path := below(metadata.location, one))])
+        store.delete(_inside(metadata.location, {*named, table.metadata_location}))
         self._table = None
 
     @property
     def offsets(self) -> PuffinSidecar | None:
         """The sidecar of the table that this engine belongs to."""
         return self._sidecars[0] if self._sidecars else None
+
+
+def _inside(root: str, named: Iterable[str]) -> list[str]:
+    """The files below a table's location, as paths there."""
+    return [path for one in named if not paths.is_outside(path := below(root, one))]

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from seqlake.files.locations import is_local, join
+from seqlake.files.sealed import digest_of, seal
 from seqlake.files.stores import own
 from seqlake.tables._lakes import paths
 from seqlake.tables._lakes.engine import Expired, LakeFile, RivalError
 from seqlake.tables.iceberg import offsets
 from seqlake.tables.iceberg.listing import below, reachable
+from seqlake.tables.iceberg.undoing import undone
+from seqlake.tables.standalone import names
+from seqlake.tables.standalone.log import read
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -22,6 +27,7 @@ if TYPE_CHECKING:
 
 _UNDER_WAY = timedelta(hours=2)  # an index file may lie there before the commit that names it
 _TRIES = 20
+_PROMISED = f"{names.OURS}/expiring.json"
 
 
 def expire(engine: IcebergEngine, limit: datetime, /, *, dry_run: bool) -> Expired:
@@ -36,7 +42,9 @@ def expire(engine: IcebergEngine, limit: datetime, /, *, dry_run: bool) -> Expir
     keep = _retained(table.metadata, limit)
     gone = [one for one in table.metadata.snapshots if one.snapshot_id not in keep]
     before = reachable(table.io, gone) | _indexes(engine, table.metadata, {one.snapshot_id for one in gone})
+    before |= _promised(engine, table)
     if gone and not dry_run:
+        _promise(engine, table, before)
         table = _forget(engine, [one.snapshot_id for one in gone])
         # What another client wrote meanwhile may name anything, so what is left is asked, not what was planned.
         keep = {one.snapshot_id for one in table.metadata.snapshots}
@@ -49,6 +57,8 @@ def expire(engine: IcebergEngine, limit: datetime, /, *, dry_run: bool) -> Expir
         for path in removed:
             with suppress(FileNotFoundError):
                 engine.store.delete([path])
+        with suppress(FileNotFoundError):
+            engine.store.delete([_PROMISED])
     return Expired(removed=removed, retained=_files(engine, table, left))
 
 
@@ -77,7 +87,8 @@ def _forget(engine: IcebergEngine, snapshots: list[int]) -> Table:
         if not wanted:
             return table
         try:
-            table.maintenance.expire_snapshots().by_ids(wanted).commit()
+            with undone(engine, asked=True):
+                table.maintenance.expire_snapshots().by_ids(wanted).commit()
         except CommitFailedException:
             continue
         return engine.load()
@@ -105,6 +116,21 @@ def _orphans(engine: IcebergEngine, table: Table) -> set[str]:
         if path.endswith(offsets.SUFFIX) and _born(transaction) < youngest:
             found.add(_located(table.metadata.location, path))
     return found - named
+
+
+def _promise(engine: IcebergEngine, table: Table, files: set[str]) -> None:
+    """Note what is about to be forgotten: afterwards nobody could tell which files it named."""
+    places = sorted(below(table.metadata.location, one) for one in files)
+    engine.store.put(_PROMISED, seal({"files": places}), temporary=names.temporary(names.new_transaction()))
+
+
+def _promised(engine: IcebergEngine, table: Table) -> set[str]:
+    """What an expiry that did not come to its end had still to remove; what is named again by now stays."""
+    kept = read(engine.store, _PROMISED)
+    if kept is None or digest_of(kept) is None:
+        return set()
+    places = json.loads(kept)["files"]
+    return {_located(table.metadata.location, one) for one in places if not paths.is_outside(one)}
 
 
 def _located(location: str, path: str) -> str:

@@ -6,14 +6,13 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import UnsafeReferenceError
-from seqlake.files.locations import inside, is_local, local_path
+from seqlake.files.locations import absolute, inside, is_local, local_path
 from seqlake.files.references import contained
-from seqlake.tables.iceberg.addresses import place_of
 
 if TYPE_CHECKING:
-    from pyiceberg.io import InputFile, OutputFile
+    from collections.abc import Mapping
 
-    from seqlake.tables.iceberg.addresses import Address
+    from pyiceberg.io import InputFile, OutputFile
 
 
 class FencedIO:
@@ -49,21 +48,33 @@ class FencedIO:
         return location
 
 
-def refuse_elsewhere(address: Address, root: str, /) -> None:
-    """Refuse a table that a catalog in a local file places away from its warehouse: whoever made the file chose that.
+def place_of(location: str, /) -> str:
+    """Where a table lies; nothing is escaped in the locations that pyiceberg writes, on this machine or elsewhere."""
+    return location.removeprefix("file://").rstrip("/") if location.startswith("file:///") else absolute(location)
+
+
+def refuse_elsewhere(properties: Mapping[str, str], name: str, place: str, /) -> None:
+    """Refuse a place of this machine that a catalog in a local file names, away from its warehouse.
+
+    Whoever made the file chose that. What it places in a bucket, `refuse_bucket` judges.
+
+    Args:
+        properties: Of the catalog.
+        name: Of what lies there, for the message.
+        place: Of a table, or of its metadata.
 
     Raises:
-        UnsafeReferenceError: It does.
+        UnsafeReferenceError: It is elsewhere.
     """
-    uri = address.properties.get("uri", "")
-    if not uri.startswith("sqlite:///") or not is_local(root):
+    uri = properties.get("uri", "")
+    if not uri.startswith("sqlite:///") or not is_local(place):
         return
     beside = os.path.dirname(os.path.abspath(uri.removeprefix("sqlite:///").partition("?")[0]))  # noqa: PTH100, PTH120 - strings
-    warehouse = address.properties.get("warehouse", "")
+    warehouse = properties.get("warehouse", "")
     known = [beside, *([str(local_path(warehouse))] if warehouse and is_local(warehouse) else [])]
-    if not any(inside(place, root) for place in known):
+    if not any(inside(one, place) for one in known):
         raise UnsafeReferenceError(
-            f"{address.name} lies at {root}, away from the catalog's own folder {known[-1]}.",
-            path=root,
+            f"{name} lies at {place}, away from the catalog's own folder {known[-1]}.",
+            path=place,
             hint="If you trust the catalog, open it with allow_outside=True.",
         )

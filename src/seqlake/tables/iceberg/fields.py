@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from seqlake.abilities import KnowsColumns, Physical, ability
 from seqlake.shards.columns import Columns, ColumnsReader, Constant, From, Stored
 from seqlake.spec.schema import is_list
 from seqlake.tables.iceberg.schemas import stored_id
@@ -56,16 +57,18 @@ class Numbered(Mapping[str, From]):
 
     def known(self, column: str, reader: ShardReader, /) -> str | None:
         """What the file calls a column, where its reader is sure without the footer and a name says all."""
-        holds = getattr(reader, "holds", None)
-        if holds is None or self._found is not None:
+        sure = ability(reader, KnowsColumns)
+        if sure is None or self._found is not None:
             return None
-        return next((name for name in self._only.get(column, ()) if holds(name)), None)
+        return next((name for name in self._only.get(column, ()) if sure.holds(name)), None)
 
     def settle(self, reader: ShardReader | None = None, /) -> Mapping[str, From]:
         """Find the columns in the footer that a reader has, or that is read now."""
         if self._found is None:
-            opened: Any = self._shard.open() if reader is None else reader
-            self._found = self._find(opened.schema)
+            opened = self._shard.open() if reader is None else reader
+            file = ability(opened, Physical)
+            assert file is not None  # a file of Parquet, or some rows of one
+            self._found = self._find(file.schema)
             if reader is None:
                 opened.close()
         return self._found

@@ -11,10 +11,13 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from seqlake.errors import UnsafeReferenceError
-from seqlake.files.allowed import refuse_bucket
+from seqlake.errors import SeqlakeError, UnsafeReferenceError
+from seqlake.files.allowed import OUTSIDE, refuse_bucket
+from seqlake.files.credentials import Storage
 from seqlake.files.locations import scheme, shown
 from seqlake.files.remote import SCHEMES
+from seqlake.tables.iceberg.fenced import place_of, refuse_elsewhere
+from seqlake.tables.iceberg.undoing import noting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,6 +26,8 @@ if TYPE_CHECKING:
     from pyiceberg.io import FileIO, InputFile
 
 CODE = "py-io-impl"
+_WRITE = "_write_metadata"  # private in pyiceberg
+_OF_ROW = "_convert_orm_to_iceberg"  # the same, of catalogs in SQL: reads the metadata that a row names
 
 
 def guarded(catalog: Catalog, storage: Mapping[str, str], /) -> Catalog:
@@ -34,6 +39,10 @@ def guarded(catalog: Catalog, storage: Mapping[str, str], /) -> Catalog:
     """
     loading: Any = catalog
     loading._load_file_io = partial(_load, loading._load_file_io, catalog, storage)  # noqa: SLF001 - no public way in 0.12
+    if hasattr(loading, _OF_ROW):
+        setattr(loading, _OF_ROW, partial(_of_row, getattr(loading, _OF_ROW), catalog, storage))
+    if hasattr(loading, _WRITE):  # one that writes metadata files itself
+        setattr(loading, _WRITE, noting(getattr(loading, _WRITE)))
     return catalog
 
 
@@ -52,19 +61,45 @@ def _load(
     return made  # type: ignore[no-any-return]  # set on an object, so typed as anything
 
 
+def _of_row(read: Callable[[Any], Any], catalog: Catalog, storage: Mapping[str, str], row: Any) -> Any:
+    """The table of a catalog's row, whose metadata pyiceberg would fetch from wherever the row says.
+
+    Raises:
+        UnsafeReferenceError: They may not be read there.
+    """
+    location = str(row.metadata_location or "")
+    if location and not Storage(storage).allows(OUTSIDE):
+        refuse_elsewhere(catalog.properties, f"The metadata of {row.table_name}", place_of(location))
+    _refuse(location, catalog.properties.get("warehouse") or location, storage)
+    try:
+        return read(row)
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) or scheme(location) == "file":
+            raise
+        raise SeqlakeError(
+            f"The metadata of {row.table_name} cannot be read at {shown(location)}: {str(error).partition(chr(10))[0]}",
+            path=shown(location),
+            hint="Look at credentials and network; the catalog says that they lie there.",
+        ) from error
+
+
 def _judged(read: Callable[[str], InputFile], home: str, storage: Mapping[str, str], location: str) -> InputFile:
     """A file that metadata name, where they may name it.
 
     Raises:
         UnsafeReferenceError: It is in a bucket that may not be read, or on a store of which nothing is known.
     """
+    _refuse(location, home, storage)
+    return read(location)
+
+
+def _refuse(location: str, home: str, storage: Mapping[str, str]) -> None:
     kind = scheme(location)
     if kind not in {"file", *SCHEMES, scheme(home)}:
         raise UnsafeReferenceError(
             f"{shown(location)}: an Iceberg table names a file by the scheme {kind!r}.", path=shown(location)
         )
     refuse_bucket(location, storage, named_by=home)
-    return read(location)
 
 
 def _is_rest(catalog: Catalog) -> bool:

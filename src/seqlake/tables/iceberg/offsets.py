@@ -7,6 +7,7 @@ anew when the rest has grown to a quarter of it. So an index is one file, or two
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from threading import RLock
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from seqlake.tables._lakes import paths
 from seqlake.tables._lakes.sidecar import Sidecar
 from seqlake.tables.iceberg import puffin
 from seqlake.tables.iceberg.listing import below
+from seqlake.tables.iceberg.undoing import undone
 from seqlake.tables.standalone import indexes, names
 from seqlake.tables.standalone.log import read
 
@@ -106,7 +108,7 @@ class PuffinSidecar(Sidecar):
             return None  # derived: it is computed again
         return Index(path=path, file=file, ground=ours.properties.get(GROUND, ""))
 
-    def _blobs(self, path: str) -> list[puffin.Blob]:
+    def _blobs(self, path: str) -> list[puffin.PuffinBlob]:
         """The blobs of a Puffin file, read in one request; none where it cannot be read."""
         place = below(self._engine.metadata().location, path)
         try:
@@ -148,13 +150,16 @@ class PuffinSidecar(Sidecar):
         number = snapshot.snapshot_id
         old = next((one for one in table.metadata.statistics if one.snapshot_id == number), None)
         strangers = [] if old is None else [b for b in self._blobs(old.statistics_path) if b.type != BLOB]
-        file = put(
-            table, transaction, rows, "", snapshot=number, sequence=snapshot.sequence_number or 0, strangers=strangers
-        )
-        if old is not None and strangers:
-            file = file.model_copy(update={"blob_metadata": old.blob_metadata})
-        with table.update_statistics() as update:
-            update.set_statistics(file)
+        sequence = snapshot.sequence_number or 0
+        with undone(self._engine) as written:
+            table = copy(table)
+            table.io = written.noted_by(table.io)
+            file = put(table, transaction, rows, "", snapshot=number, sequence=sequence, strangers=strangers)
+            if old is not None and strangers:
+                file = file.model_copy(update={"blob_metadata": old.blob_metadata})
+            written.asked = True
+            with table.update_statistics() as update:
+                update.set_statistics(file)
 
     def ground_of(self, path: str, /) -> str:
         """The path of the file below an index; empty where there is none."""
@@ -204,7 +209,7 @@ def put(
     *,
     snapshot: int,
     sequence: int,
-    strangers: Sequence[puffin.Blob] = (),
+    strangers: Sequence[puffin.PuffinBlob] = (),
 ) -> StatisticsFile:
     """Write an index file, which nobody sees before a commit registers it.
 
@@ -222,7 +227,7 @@ def put(
     """
     from pyiceberg.table.statistics import StatisticsFile
 
-    ours = puffin.Blob(
+    ours = puffin.PuffinBlob(
         type=BLOB,
         data=indexes.encode(rows),
         snapshot=snapshot,

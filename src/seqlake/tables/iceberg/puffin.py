@@ -21,7 +21,7 @@ _TAIL = 12  # length of the footer, flags, magic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Blob:
+class PuffinBlob:
     """One blob.
 
     Attributes:
@@ -43,7 +43,7 @@ class Blob:
     properties: Mapping[str, str] = field(default_factory=dict)
 
 
-def encode(blobs: Iterable[Blob], /, *, properties: Mapping[str, str]) -> tuple[bytes, int]:
+def encode(blobs: Iterable[PuffinBlob], /, *, properties: Mapping[str, str]) -> tuple[bytes, int]:
     """The bytes of a Puffin file, and how many of them are its footer."""
     out, listed = bytearray(MAGIC), []
     for blob in blobs:
@@ -66,7 +66,7 @@ def encode(blobs: Iterable[Blob], /, *, properties: Mapping[str, str]) -> tuple[
     return bytes(out), len(out) - start
 
 
-def decode(data: bytes | memoryview, /, *, path: str) -> list[Blob]:
+def decode(data: bytes | memoryview, /, *, path: str) -> list[PuffinBlob]:
     """The blobs of a Puffin file.
 
     Raises:
@@ -78,7 +78,7 @@ def decode(data: bytes | memoryview, /, *, path: str) -> list[Blob]:
         length = struct.unpack("<i", whole[-_TAIL : -_TAIL + 4])[0] if plain else -1
         listed = json.loads(whole[-_TAIL - length : -_TAIL] if length >= 0 else b"")["blobs"]
         return [
-            Blob(
+            PuffinBlob(
                 type=one["type"],
                 data=whole[one["offset"] : one["offset"] + one["length"]],
                 snapshot=one["snapshot-id"],

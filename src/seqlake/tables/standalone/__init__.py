@@ -12,7 +12,7 @@ from seqlake.files.allowed import ANYWHERE
 from seqlake.files.locations import is_local
 from seqlake.files.stores import open_store
 from seqlake.tables.standalone.log import Log
-from seqlake.tables.standalone.snapshot import Snapshot
+from seqlake.tables.standalone.snapshot import StandaloneSnapshot
 from seqlake.tables.standalone.table import StandaloneTable, opened
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from seqlake.spec.schema import Schema
 
-__all__ = ["Snapshot", "StandaloneTable", "create", "matches", "open"]
+__all__ = ["StandaloneSnapshot", "StandaloneTable", "create", "matches", "open"]
 
 
 def matches(location: object, /) -> bool:

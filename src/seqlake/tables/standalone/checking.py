@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
     from seqlake.protocols import Depth
     from seqlake.tables.standalone.records import SideEntry
-    from seqlake.tables.standalone.snapshot import Snapshot
+    from seqlake.tables.standalone.snapshot import StandaloneSnapshot
     from seqlake.tables.standalone.state import State
 
 
-def check(snapshot: Snapshot, depth: Depth, /) -> Iterator[Finding]:
+def check(snapshot: StandaloneSnapshot, depth: Depth, /) -> Iterator[Finding]:
     """The findings about one version and the table around it, from the log outwards."""
     yield from _shards(snapshot)
     if not snapshot.plain and can_list(snapshot.store):
@@ -43,7 +43,7 @@ def check(snapshot: Snapshot, depth: Depth, /) -> Iterator[Finding]:
             yield from _media(snapshot)
 
 
-def _shards(snapshot: Snapshot) -> Iterator[Finding]:
+def _shards(snapshot: StandaloneSnapshot) -> Iterator[Finding]:
     """T501, T502: shards and side shards that are gone or have another size."""
     store, state = snapshot.store, snapshot.state
     blobs = {names.data(e.name): placed_blob(store, e, version=state.version) for e in state.shards.values()}
@@ -61,7 +61,7 @@ def _sides(state: State) -> list[SideEntry]:
     return [side for beside in state.sides.values() for side in beside]
 
 
-def _side_bytes(snapshot: Snapshot) -> Iterator[Finding]:
+def _side_bytes(snapshot: StandaloneSnapshot) -> Iterator[Finding]:
     """T515: side shards that have other bytes than were committed, or not what the log promises."""
     state = snapshot.state
     for side in _sides(state):
@@ -145,7 +145,7 @@ def _checkpoint(log: Log, state: State) -> Iterator[Finding]:
         yield Finding(code="T508", severity="error", message=message, location=path)
 
 
-def _indexes(snapshot: Snapshot) -> Iterator[Finding]:
+def _indexes(snapshot: StandaloneSnapshot) -> Iterator[Finding]:
     """T509, T513: shards that have to be asked themselves, and index files that changed since they were written."""
     state, store = snapshot.state, snapshot.store
     found = ShardIndex(store).find(state, unsealed=True)
@@ -170,7 +170,7 @@ def _indexes(snapshot: Snapshot) -> Iterator[Finding]:
             yield Finding(code="T513", severity="warning", message=message, location=path)
 
 
-def _media(snapshot: Snapshot) -> Iterator[Finding]:
+def _media(snapshot: StandaloneSnapshot) -> Iterator[Finding]:
     """T511: packet indexes that have to be made from the videos again."""
     for name in names_in(snapshot.store, names.MEDIA):
         path = f"{names.MEDIA}/{name}"
@@ -184,7 +184,7 @@ def _media(snapshot: Snapshot) -> Iterator[Finding]:
             yield Finding(code="T511", severity="note", message=message, location=path)
 
 
-def _pages(snapshot: Snapshot) -> Iterator[Finding]:
+def _pages(snapshot: StandaloneSnapshot) -> Iterator[Finding]:
     """P601 to P604: what the shards' own bytes say, page checksums among them, and the offset indexes of them."""
     from seqlake.shards.parquet import checking as parquet
 
@@ -207,7 +207,7 @@ def _pages(snapshot: Snapshot) -> Iterator[Finding]:
                     yield replace(finding, location=path)
 
 
-def _files(snapshot: Snapshot) -> Iterator[Finding]:
+def _files(snapshot: StandaloneSnapshot) -> Iterator[Finding]:
     """T510: copied-in files that are gone or have another size; T512: other files that have another size."""
     for name, rows in ShardIndex(snapshot.store).find(snapshot.state, unsealed=True).items():
         for file in rows.files(name):

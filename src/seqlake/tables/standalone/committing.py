@@ -176,7 +176,7 @@ def _abandon(log: Log, transaction: str, error: OSError) -> OSError:
     """After an error before the commit: remove what the transaction owns, and say what could not be removed."""
     _discard_quietly(log, transaction)
     remaining = _remaining(log.store, transaction)
-    hint = f"`seqlake collect {log.root}` removes them." if remaining else "Nothing of it remains."
+    hint = f"`seqlake vacuum {log.root}` removes them." if remaining else "Nothing of it remains."
     message = f"{log.root}: transaction {transaction} was not committed ({error}).{remaining}"
     if isinstance(error, PermissionError) or error.errno in _FORBIDDEN:
         return ReadOnlyError(message, path=log.root, hint=hint)

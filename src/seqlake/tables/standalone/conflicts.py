@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def check_fence(transaction: str, records: Iterable[Record], /, *, path: str) -> None:
-    """Refuse a transaction that `collect` gave up for dead.
+    """Refuse a transaction that `vacuum` gave up for dead.
 
     Raises:
         CommitConflictError: One of these versions aborts it.
@@ -23,7 +23,7 @@ def check_fence(transaction: str, records: Iterable[Record], /, *, path: str) ->
         if transaction in record.aborted:
             raise CommitConflictError(
                 f"Not committed: version {record.version} (collect) gave transaction {transaction} up, "
-                "because it had not been heard of for longer than the collection's limit.",
+                "because it had not been heard of for longer than the limit of the vacuum.",
                 path=path,
                 hint="Write the rows again; a writer that lives longer must call `renew` at least hourly.",
             )
@@ -93,7 +93,7 @@ def check_sides(
 
 
 def check_rollback(target: int, state: State, records: Sequence[Record], /, *, path: str) -> None:
-    """Refuse a rollback when anything but a collection came since its parent.
+    """Refuse a rollback when anything but a vacuum came since its parent.
 
     Raises:
         CommitConflictError: Names what came.

@@ -103,7 +103,7 @@ class Identity:
     ) -> dict[str, list[Copied]]:
         """New shard -> the copied-in files of the shards that leave which its rows still name.
 
-        Without this a collection would take the files of rows that were only rewritten.
+        Without this a vacuum would take the files of rows that were only rewritten.
         """
         leaving = [parent.shards[name] for name in removed if name in parent.shards]
         files = self._files_of(parent, leaving)

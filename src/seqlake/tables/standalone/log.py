@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from seqlake.abilities import WholeFiles, ability
 from seqlake.errors import DamagedTableError, ShardChangedError, UnsupportedVersionError, VersionNotFoundError
 from seqlake.files.locations import is_local, scheme
 from seqlake.tables.standalone import checkpoints, names
@@ -43,11 +44,11 @@ def can_list(store: Store, /) -> bool:
 
 def read(store: Store, path: str, /) -> bytes | None:
     """A small file, whole; None where there is none."""
-    whole = getattr(store, "read", None)  # object stores give it in one request
+    whole = ability(store, WholeFiles)
     for _ in range(_TRIES):
         try:
             if whole is not None:
-                return bytes(whole(path))
+                return bytes(whole.read(path))
             blob = store.blob(path)
             size = blob.size
             if not size:
@@ -140,7 +141,7 @@ class Log:
         return VersionNotFoundError(
             f"Expected a version from {newest.oldest} to {newest.version}, found {version!r}.",
             path=self.root,
-            hint="`seqlake versions` lists those that are left; older ones were removed by `collect`.",
+            hint="`seqlake versions` lists those that are left; older ones were removed by `vacuum`.",
         )
 
     @property

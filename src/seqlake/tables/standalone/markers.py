@@ -86,7 +86,7 @@ def findings(store: Store, /) -> Iterator[Finding]:
             code="T506",
             severity="note",
             message=f"a transaction is under way or died; last heard of at {marker.time:%Y-%m-%d %H:%M:%S} UTC. "
-            "`seqlake collect` clears what died",
+            "`seqlake vacuum` clears what died",
             location=names.marker(marker.transaction),
         )
 

@@ -40,7 +40,7 @@ def rollback(log: Log, index: ShardIndex, version: int, /) -> Record:
 
     Raises:
         VersionNotFoundError: The version expired, or was never there.
-        CommitConflictError: Anything but a collection came meanwhile.
+        CommitConflictError: Anything but a vacuum came meanwhile.
     """
     log.at(version)  # refuse before anything is written
     transaction = begin(log)

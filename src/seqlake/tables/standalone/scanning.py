@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.files.locations import is_local, local_path
-from seqlake.shards.parquet.scanned import checked_format
+from seqlake.shards.parquet.scanned import NARROW, checked_format, scannable
 from seqlake.tables.standalone.log import root_of
 from seqlake.tables.standalone.shards import placed_blob
 
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 
 def arrow_dataset(store: Store, state: State, schema: Schema, /) -> Dataset | None:
-    """The shards of a version as one dataset; None where the files alone do not say what the version says."""
+    """The shards of a version as one dataset; None where the files alone do not say what the version says.
+
+    None too where they are not local, or take far more memory than they have bytes: our own reader bounds it.
+    """
     import pyarrow.dataset as ds
     from pyarrow.fs import PyFileSystem
 
@@ -31,13 +34,15 @@ def arrow_dataset(store: Store, state: State, schema: Schema, /) -> Dataset | No
     if any(schema[name].raw for name in schema.names):
         return None
     blobs = {entry.name: placed_blob(store, entry, version=state.version) for entry in state.shards.values()}
+    if not scannable(blobs.values(), [name for name in schema.names if schema[name].category in NARROW]):
+        return None
     system = PyFileSystem(_handler(root_of(store), blobs))
     form = checked_format()
     fragments = [form.make_fragment(name, filesystem=system) for name in blobs]
     return ds.FileSystemDataset(fragments, schema.stored(), form, system)
 
 
-def _handler(root: str, blobs: dict[str, PlacedBlob]) -> Any:
+def _handler(root: str, blobs: dict[str, PlacedBlob]) -> Any:  # noqa: C901 - a class of short methods
     """A file system of exactly these shards, by name; the class is made here because pyarrow.fs is heavy."""
     from pyarrow.fs import FileInfo, FileSelector, FileSystemHandler, FileType
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from seqlake.tables.standalone.state import State
 
 
-class Snapshot:
+class StandaloneSnapshot:
     """One version of a standalone table, or a plain folder as it is: `Readable`, `Pushdown` and `Checked`.
 
     Args:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from seqlake.errors import DatasetNotFoundError, PublishPendingWarning, ReadOnlyError
 from seqlake.protocols import Change, Transaction, Version, Written
 from seqlake.tables.standalone import adopting, changes, derived, names, restoring, transactions
-from seqlake.tables.standalone.collecting import Need, collect, copied_files, would_remove
 from seqlake.tables.standalone.committing import all_or_nothing, commit_version, discard_undecided
 from seqlake.tables.standalone.conflicts import check_fence
 from seqlake.tables.standalone.identity import Identity
@@ -20,12 +19,14 @@ from seqlake.tables.standalone.log import Log, can_list, root_of
 from seqlake.tables.standalone.lookup import ShardIndex
 from seqlake.tables.standalone.plain import plain_state
 from seqlake.tables.standalone.publishing import metadata_is_edited, publish_or_warn, recover
-from seqlake.tables.standalone.snapshot import Snapshot
+from seqlake.tables.standalone.snapshot import StandaloneSnapshot
+from seqlake.tables.standalone.vacuuming import copied_files, vacuum, would_remove
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import timedelta
 
+    from seqlake.abilities import Need
     from seqlake.protocols import Store
     from seqlake.spec.schema import Schema
     from seqlake.tables.standalone.records import Record
@@ -79,6 +80,11 @@ class StandaloneTable:
         return root_of(self.store)
 
     @property
+    def kind(self) -> str:
+        """`standalone`."""
+        return "standalone"
+
+    @property
     def manifest_exists(self) -> bool:
         """Whether it has versions; a plain folder has none until it is opened for writing."""
         return self._log.newest().version >= 0
@@ -89,7 +95,7 @@ class StandaloneTable:
         newest = self._log.newest()
         return [_version(record) for record in self._log.records(newest.oldest, newest.version)]
 
-    def snapshot(self, version: Version | int | str | datetime | None = None, /) -> Snapshot:
+    def snapshot(self, version: Version | int | str | datetime | None = None, /) -> StandaloneSnapshot:
         """One version, pinned.
 
         Args:
@@ -104,16 +110,16 @@ class StandaloneTable:
             state = plain_state(self.store)
             if version is not None and _number(version) != -1:
                 raise self._log.not_found(str(version), newest)
-            return Snapshot(self.store, state, plain=True)
+            return StandaloneSnapshot(self.store, state, plain=True)
         if version is None:
-            return Snapshot(self.store, newest, identity=self._identity)
+            return StandaloneSnapshot(self.store, newest, identity=self._identity)
         if isinstance(version, datetime):
             moment = version if version.tzinfo else version.astimezone(UTC)
-            return Snapshot(self.store, self._log.at_time(moment), identity=self._identity)
+            return StandaloneSnapshot(self.store, self._log.at_time(moment), identity=self._identity)
         number = _number(version)
         if number is None:
             raise self._log.not_found(str(version), newest)
-        return Snapshot(self.store, self._log.at(number), identity=self._identity)
+        return StandaloneSnapshot(self.store, self._log.at(number), identity=self._identity)
 
     def strangers(self) -> list[str]:
         """Paths in `data/` that the log never had; they are not read, and `adopt` adds them."""
@@ -197,7 +203,7 @@ class StandaloneTable:
         log, parent = self._log, int(transaction.parent.id)
         with all_or_nothing(log, transaction.id):
             before = log.at(parent)
-            # What collect gave up it has removed, too; that is said better than that a file is missing.
+            # What vacuum gave up it has removed, too; that is said better than that a file is missing.
             check_fence(transaction.id, log.records(parent + 1, log.newest().version), path=self.root)
             proposal = changes.propose(log, self._identity, change, transaction=transaction.id, parent=before)
             if proposal.mixtrain is not None:
@@ -248,7 +254,7 @@ class StandaloneTable:
         record = adopting.adopt_changes(self._log, self._identity)
         return transactions.version_of(self._log.newest()) if record is None else _version(record)
 
-    def collect(self, *, older_than: timedelta, dry_run: bool = False) -> Sequence[str]:
+    def vacuum(self, *, older_than: timedelta, dry_run: bool = False) -> Sequence[str]:
         """Remove what seqlake wrote and no retained version names.
 
         Args:
@@ -262,7 +268,7 @@ class StandaloneTable:
         if dry_run:
             return would_remove(self._log, older_than=older_than)
         self._ensure_version()
-        return collect(self._log, older_than=older_than)
+        return vacuum(self._log, older_than=older_than)
 
     # ---- inside
     def _ensure_version(self) -> None:

@@ -27,7 +27,7 @@ _MERGED = re.compile(r"_seqlake/index/\d{20}-[0-9a-f]{32}\.arrow")
 
 
 def check(store: Store, expected: Expected, /) -> None:
-    """Everything: what is left, then two openings for writing and a collection.
+    """Everything: what is left, then two openings for writing and a vacuum.
 
     Args:
         store: The root, through which the repairing is done.
@@ -261,7 +261,7 @@ def _opens_without_writing(store: Store, found: Bytes) -> None:
 
 
 def check_repaired(store: Store, expected: Expected, /) -> None:
-    """Points 7 and 8: opening for writing repairs, opening again changes nothing, collecting leaves what is needed.
+    """Points 7 and 8: opening for writing repairs, opening again changes nothing, vacuuming leaves what is needed.
 
     Where no version was ever made there is nothing to open, and nothing to check.
     """
@@ -277,7 +277,7 @@ def check_repaired(store: Store, expected: Expected, /) -> None:
     demand(
         first.sizes == second.sizes, f"7: opening again changed {set(first.sizes.items()) ^ set(second.sizes.items())}"
     )
-    StandaloneTable(store).collect(older_than=timedelta(0))
+    StandaloneTable(store).vacuum(older_than=timedelta(0))
     check_collected(store, expected)
 
 
@@ -288,10 +288,10 @@ def open_for_writing(store: Store, /) -> None:
 
 
 def check_collected(store: Store, expected: Expected, /) -> None:
-    """8: after `collect(older_than=0)` only what the newest version needs is left, no marker, no `.tmp`."""
+    """8: after `vacuum(older_than=0)` only what the newest version needs is left, no marker, no `.tmp`."""
     found = Bytes(store)
     _log_is_whole(found)
-    _data_is_newest(found, expected, "8: after collect")
+    _data_is_newest(found, expected, "8: after vacuum")
     demand(not found.markers, f"8: markers are left: {found.markers}")
     live = found.live(found.newest)
     adders = {f"_seqlake/index/{entry['transaction']}.arrow" for entry in live.values()}
@@ -314,8 +314,8 @@ def check_collected(store: Store, expected: Expected, /) -> None:
         for path in found.sizes
         if path not in needed and not path.startswith(("_seqlake/derived/", "_seqlake/media/"))
     }
-    demand(not extra, f"8: collect left {sorted(extra)[:5]}")
-    demand(needed - adders - {"_seqlake/checkpoints/last"} <= found.sizes.keys(), "8: collect took what is needed")
+    demand(not extra, f"8: vacuum left {sorted(extra)[:5]}")
+    demand(needed - adders - {"_seqlake/checkpoints/last"} <= found.sizes.keys(), "8: vacuum took what is needed")
     _opens_without_writing(store, found)
 
 

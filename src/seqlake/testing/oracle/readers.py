@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from seqlake.protocols import Store
-    from seqlake.tables.standalone import Snapshot
+    from seqlake.tables.standalone import StandaloneSnapshot
 
 
-def read_ids(snapshot: Snapshot, /) -> list[str]:
+def read_ids(snapshot: StandaloneSnapshot, /) -> list[str]:
     """All ids of a snapshot, through the table: the manifest reader."""
     found: list[str] = []
     for shard in snapshot.shards():
@@ -45,7 +45,7 @@ def glob_ids(store: Store, /) -> list[str]:
             continue
 
 
-def check_pinned(snapshot: Snapshot, ids: Iterable[str], /) -> None:
+def check_pinned(snapshot: StandaloneSnapshot, ids: Iterable[str], /) -> None:
     """A snapshot that was opened earlier gives its rows, or its version expired: the pinned reader."""
     try:
         found = sorted(read_ids(snapshot))

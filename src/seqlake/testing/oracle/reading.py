@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.parquet as pq
 
+from seqlake.abilities import WholeFiles, ability
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -41,7 +43,7 @@ class Expected:
         rows: Version -> the ids it must have; versions that are not named are only checked against the log.
         strangers: Paths that others put there.
         power_loss: `mixtrain.json` may then be an older one of ours.
-        store: On an object store, where `data/` may hold retired names more until `collect`.
+        store: On an object store, where `data/` may hold retired names more until `vacuum`.
     """
 
     acknowledged: Mapping[int, str] = field(default_factory=dict)
@@ -69,9 +71,9 @@ class Bytes:
     def read(self, path: str) -> bytes:
         """A file, whole."""
         size = self.sizes[path]
-        whole = getattr(self._store, "read", None)  # a bucket gives it in one request
+        whole = ability(self._store, WholeFiles)
         if whole is not None:
-            return bytes(whole(path))
+            return bytes(whole.read(path))
         return bytes(self._store.blob(path).ranges(np.array([0]), np.array([size]))[0]) if size else b""
 
     def _json(self, path: str) -> dict[str, Any]:

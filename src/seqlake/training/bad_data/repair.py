@@ -82,7 +82,10 @@ class Repair:
             batch["valid"] = samples.valid
             if samples.substituted is not None:
                 batch["substituted"] = samples.substituted
-            return
+        else:
+            self._refill(batch, samples, framed)
+
+    def _refill(self, batch: Batch, samples: Samples, framed: Mapping[int, Sequence[Harm]]) -> None:
         valid = batch["valid"] = samples.valid.copy()
         substituted = np.zeros(len(valid), np.bool_) if samples.substituted is None else samples.substituted.copy()
         entries = {place: [*found] for place, found in samples.bad.items()}
@@ -95,18 +98,8 @@ class Repair:
 
         def filled(places: Ints, others: Samples) -> NDArray[np.bool_]:
             found, good = self._assembled(others)
-            own, window = places[good], self._prepared.settings.window
-            if isinstance(window, Whole) and not self._prepared.surveys[0].by_row:  # of other lengths
-                if len(own):
-                    batch.update(exchanged(batch, own, chosen(found, np.flatnonzero(good), window), window))
-                valid[own], substituted[own] = samples.valid[own], True
-                return good
-            for name, values in found.items():
-                if isinstance(values, list):
-                    for place, which in zip(own.tolist(), np.flatnonzero(good).tolist(), strict=True):
-                        batch[name][place] = values[which]
-                else:
-                    batch[name][own] = values[good]
+            own = places[good]
+            self._exchange(batch, own, found, good)
             valid[own], substituted[own] = samples.valid[own], True
             return good
 
@@ -119,6 +112,20 @@ class Repair:
             for place in sorted(entries)
             for entry in entries[place]
         )
+
+    def _exchange(self, batch: Batch, own: Ints, found: Batch, good: NDArray[np.bool_]) -> None:
+        """Put the good ones of other samples into some places of a batch."""
+        window = self._prepared.settings.window
+        if isinstance(window, Whole) and not self._prepared.surveys[0].by_row:  # of other lengths
+            if len(own):
+                batch.update(exchanged(batch, own, chosen(found, np.flatnonzero(good), window), window))
+            return
+        for name, values in found.items():
+            if isinstance(values, list):
+                for place, which in zip(own.tolist(), np.flatnonzero(good).tolist(), strict=True):
+                    batch[name][place] = values[which]
+            else:
+                batch[name][own] = values[good]
 
     def _fill(self, samples: Samples, bad: Ints, filled: Callable[[Ints, Samples], NDArray[np.bool_]]) -> None:
         """Try one sample after the other for bad places; `filled` says which of them were good."""

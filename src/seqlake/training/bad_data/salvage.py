@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.errors import SchemaMismatchError
+from seqlake.shards.gathered import gathered
 from seqlake.training.bad_data.damage import Harm, is_damage
 from seqlake.training.decoded import flatten
 
@@ -111,7 +112,8 @@ class _Column:
     def _read(self, start: int, stop: int) -> list[tuple[int, int, pa.Array | None]]:
         """The cells of some rows in parts, halved where they cannot be read together; None where not at all."""
         try:
-            found = pa.Table.from_batches(self._reader.batches([self._name], rows=np.arange(start, stop)))
+            batches = self._reader.batches([self._name], rows=np.arange(start, stop))
+            found = pa.Table.from_batches(gathered(batches, f"Column {self._name!r} of a shard"))
             return [(start, stop, pa.concat_arrays(found.column(0).chunks))]
         except Exception as error:
             if not is_damage(error):

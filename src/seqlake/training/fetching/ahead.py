@@ -12,7 +12,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Self
 
 from seqlake.training.fetching.transfers import Transfers, end_with_program, passes
-from seqlake.training.shard_cache import NoRoomError, Source
+from seqlake.training.shard_cache import CacheSource, NoRoomError
 from seqlake.training.shard_cache.user import MOST_NEXT
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Fetcher:
         self._ahead = ahead
         self._lock = threading.Lock()
         self._writing = threading.BoundedSemaphore(_WRITERS)
-        self._sources: dict[int, Source] = {}
+        self._sources: dict[int, CacheSource] = {}
         self._upcoming: deque[int] = deque()
         self._making: dict[int, Future[None]] = {}
         self._there: set[int] = set()  # made ahead and not taken yet
@@ -186,10 +186,10 @@ class Fetcher:
 
     # ---- ahead
 
-    def _source(self, number: int) -> Source:
+    def _source(self, number: int) -> CacheSource:
         with self._lock:
             if number not in self._sources:
-                self._sources[number] = Source(
+                self._sources[number] = CacheSource(
                     self._shards[number], self._schema, self.transfers, writing=self._writing
                 )
             return self._sources[number]
@@ -215,7 +215,7 @@ class Fetcher:
                     end_with_program(self.transfers)
                 self._making[number] = self._makers.submit(self._make, number, source)
 
-    def _make(self, number: int, source: Source) -> None:
+    def _make(self, number: int, source: CacheSource) -> None:
         try:
             self.transfers.check()
             if not self._full:
@@ -230,13 +230,25 @@ class Fetcher:
                 self._making.pop(number, None)
                 self._there.add(number)
 
-    def _await(self, number: int) -> bool:
-        """Wait for a shard that is being made ahead; False where none is."""
+    def _refuse_to_hang(self, source: CacheSource, seconds: float) -> None:
+        if seconds > self.transfers.patience:
+            raise TimeoutError(
+                f"{source.name}: it is being fetched ahead and has not got on for "
+                f"{self.transfers.patience:g} s. The server hangs, or the line is too slow."
+            ) from None
+
+    def _made_now(self, number: int) -> Future[None] | None:
+        """The making of a shard that has begun; one that has not is taken back."""
         with self._lock:
             future = self._making.get(number)
             if future is not None and future.cancel():
                 self._making.pop(number)
-                future = None
+                return None
+            return future
+
+    def _await(self, number: int) -> bool:
+        """Wait for a shard that is being made ahead; False where none is."""
+        future = self._made_now(number)
         if future is None:
             return False
         source, seen, since = self._source(number), -1, monotonic()
@@ -250,11 +262,7 @@ class Fetcher:
                     continue  # it came at the last moment
                 if source.progress != seen:
                     seen, since = source.progress, monotonic()
-                if monotonic() - since > self.transfers.patience:
-                    raise TimeoutError(
-                        f"{source.name}: it is being fetched ahead and has not got on for "
-                        f"{self.transfers.patience:g} s. The server hangs, or the line is too slow."
-                    ) from None
+                self._refuse_to_hang(source, monotonic() - since)
             except CancelledError:
                 return False
             else:

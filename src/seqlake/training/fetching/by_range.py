@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from seqlake.files.ranges import GAP
 from seqlake.shards.files import ParquetShard
+from seqlake.shards.gathered import gathered
 from seqlake.shards.parquet.reader import ParquetReader
 from seqlake.training.fetching.transfers import MeteredBlob, read_ranges
 from seqlake.training.shard_cache.layers import beneath, is_remote, over
@@ -72,7 +73,7 @@ def look(shard: Shard, columns: Sequence[str], transfers: Transfers, /, *, other
         flats = {name: flat for name in columns if (flat := reader.flat(name)) is not None}
         if len(flats) < len(columns):
             return None
-        found = pa.Table.from_batches(reader.batches(others)) if others else pa.table({})
+        found = pa.Table.from_batches(gathered(reader.batches(others), shard.key)) if others else pa.table({})
         return Look(flats=flats, others=found)
     finally:
         reader.close()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from seqlake import media
+from seqlake.abilities import HasStarts, ability
 from seqlake.errors import SchemaMismatchError, SeqlakeError
 from seqlake.protocols import Source
 from seqlake.training.fetching.transfers import MeteredBlob
@@ -140,7 +141,7 @@ class Videos:
         self._opened = opened
         self._files = files
         self._pool = pool
-        self._size = None if size is None else (size[1], size[0])
+        self._size = size
         self._device = device
         self._timed = by_time(track, column)
         self._lock = Lock()
@@ -186,12 +187,12 @@ class Videos:
             assert self.column.type is not None
             source = self._files.source(place.reference, self.column.type)
             with self._decoder(place.reference, source) as decoder:
-                nothing = decoder.read(np.zeros(0, np.int64), size=self._size)
+                nothing, film = decoder.read(np.zeros(0, np.int64), size=self._size), ability(decoder, HasStarts)
                 found[place.reference] = Clip(
                     count=len(decoder),
                     shape=(nothing.shape[1:], nothing.dtype),
                     pts=(decoder.pts, decoder.time_base) if self._timed else None,
-                    starts=getattr(decoder, "starts", np.zeros(1, np.int64)),
+                    starts=np.zeros(1, np.int64) if film is None else film.starts,
                     source=source,
                 )
         with self._lock:
@@ -255,7 +256,7 @@ class Pictures:
         self._opened = opened
         self._cells = cells
         self._files = files
-        self._size = None if size is None else (size[1], size[0])
+        self._size = size
         self._lock = Lock()
         self._shape: Shape | None = None
 
@@ -371,4 +372,4 @@ def _first_shape(frames: Videos | Pictures, opened: Opened, *, whole: tuple[int,
                 return found
     if failed:
         raise told(failed[0], f"Column {frames.column.name!r}")
-    return (*(whole or (0, 0))[::-1], 3), np.dtype(np.uint8)
+    return (*(whole or (0, 0)), 3), np.dtype(np.uint8)

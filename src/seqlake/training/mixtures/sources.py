@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from seqlake.abilities import Pinnable, ability
 from seqlake.errors import SchemaMismatchError
 from seqlake.training.mixtures.batches import NAME, NUMBER, MixAssembler
 from seqlake.training.mixtures.opened import MixOpened
@@ -55,8 +56,8 @@ def _named(settings: Settings, schema: Schema) -> Settings:
 
 
 def _pinned(source: Readable) -> Readable:
-    pinned: Readable = source.with_id() if hasattr(source, "with_id") else source
-    return pinned
+    known = ability(source, Pinnable)
+    return source if known is None else known.with_id()
 
 
 class PreparedMix(Prepared):

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from seqlake.abilities import ShardSizes, ability
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -42,7 +44,8 @@ class Stream:
         """A dataset as `seqlake.scan` gives it; of a selection, its own rows."""
         sizes = [shard.rows for shard in source.shards()]
         # Shards without samples take part in shuffles, and `shards` leaves them out.
-        every = getattr(getattr(getattr(source, "access", None), "source", source), "sizes", sizes)
+        known = ability(source, ShardSizes)
+        every = sizes if known is None else list(known.sizes)
         sizes = every if [size for size in every if size] == sizes else sizes
         return cls(sizes=np.array(sizes, dtype=np.int64), proportion=proportion, repeat=repeat, choose=choose)
 

@@ -80,6 +80,5 @@ class Pictures:
     def _decoded(self, cell: Any) -> Any:
         if isinstance(cell, list):
             return [None if one is None else self._decoded(one) for one in cell]
-        size = self._options.size
-        made: NDArray[Any] = image.decode(cell, size=None if size is None else (size[1], size[0]))
+        made: NDArray[Any] = image.decode(cell, size=self._options.size)
         return made.transpose(2, 0, 1) if self._options.layout == "TCHW" else made

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from seqlake.abilities import Verbatim, ability
 from seqlake.errors import CacheTooSmallError
+from seqlake.shards.gathered import gathered
 from seqlake.training.fetching.transfers import Transfers
 from seqlake.training.gather import Memory, torch
-from seqlake.training.residents import Copied
+from seqlake.training.residents import ResidentCopies
 from seqlake.training.rows.values import Form
 from seqlake.training.shard_cache.layers import copyable, fits_in_memory, needs_copy
 
@@ -80,7 +82,7 @@ class RowShards:
         self._seen = np.full(shards, -np.inf)
         self._pinned: list[set[int]] = [set(), set()]  # of the chunk before, and of this one
         self._needs = needs_copy if cache is not None and cache.path is not None else fits_in_memory
-        self._copied = Copied(
+        self._copied = ResidentCopies(
             survey.shards,
             schema.select(survey.singles),
             cache,
@@ -173,13 +175,12 @@ class RowShards:
     def read(self, shard: int, names: Sequence[str], rows: Ints) -> pa.Table:
         """Some rows of a shard, decoded."""
         reader = self.reader(shard)
-        return pa.Table.from_batches(reader.batches(names, rows=rows))
+        return pa.Table.from_batches(gathered(reader.batches(names, rows=rows), f"Columns {list(names)} of a shard"))
 
     def verbatim(self, shard: int, name: str, rows: Ints) -> list[memoryview] | None:
         """Cells that are bytes, where they lie; None where the shard does not say it, as with most formats."""
-        given = getattr(self.reader(shard), "verbatim", None)
-        found: list[memoryview] | None = None if given is None else given(name, rows)
-        return found
+        given = ability(self.reader(shard), Verbatim)
+        return None if given is None else given.verbatim(name, rows)
 
     def _read(self, shard: int) -> ShardReader:
         own = self._survey.shards[shard]

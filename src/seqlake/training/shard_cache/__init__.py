@@ -6,9 +6,10 @@ from seqlake.training.shard_cache.cache import Part, ShardCache
 from seqlake.training.shard_cache.layers import is_remote
 from seqlake.training.shard_cache.local import Copies, InFolder, LocalShard, NoRoomError
 from seqlake.training.shard_cache.memory import InMemory, Room
-from seqlake.training.shard_cache.sources import Source
+from seqlake.training.shard_cache.sources import CacheSource
 
 __all__ = [
+    "CacheSource",
     "Copies",
     "InFolder",
     "InMemory",
@@ -17,6 +18,5 @@ __all__ = [
     "Part",
     "Room",
     "ShardCache",
-    "Source",
     "is_remote",
 ]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from seqlake.abilities import Copyable, ability
 from seqlake.files.blobs import LocalBlob
 from seqlake.shards.columns import Beside, Columns, Stored
 from seqlake.shards.files import ParquetShard, innermost
@@ -18,35 +19,6 @@ if TYPE_CHECKING:
 
     from seqlake.protocols import Blob, Ints, Shard
     from seqlake.shards.parquet.footer import Footer
-
-
-class Copyable(Protocol):
-    """A shard that is one file of another format, stored as it is read or compressed."""
-
-    @property
-    def one_file(self) -> bool:
-        """False: it is several, and can only be read as it is."""
-
-    @property
-    def in_place(self) -> bool:
-        """Whether it is read where it is: a file of this machine that is not compressed."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the file as it is read."""
-
-    def packed(self) -> Blob:
-        """The file as it is stored."""
-
-    def unpacked(self, data: memoryview, /) -> memoryview:
-        """The file as it is read, from all of its stored bytes.
-
-        Raises:
-            CorruptFileError: They are not what they should be.
-        """
-
-    def over(self, blob: Blob, /) -> Shard:
-        """The same shard, read from this copy of the file as it is read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +34,8 @@ class Known(ParquetShard):
 
 def copyable(shard: Shard, /) -> Copyable | None:
     """The file under rows and columns, if a copy of it as it is read serves better than the file itself."""
-    inner = innermost(shard)
-    if not getattr(inner, "one_file", False):
-        return None
-    found = cast("Copyable", inner)
-    return None if found.in_place else found
+    file = ability(innermost(shard), Copyable)
+    return None if file is None or not file.one_file or file.in_place else file
 
 
 def fits_in_memory(shard: Shard, /) -> bool:
@@ -76,7 +45,8 @@ def fits_in_memory(shard: Shard, /) -> bool:
 
 def needs_copy(shard: Shard, /) -> bool:
     """Whether single rows are read better from a copy on disk: the same, and those that must be written anew."""
-    return is_remote(shard) or not getattr(innermost(shard), "in_place", True)
+    file = ability(innermost(shard), Copyable)
+    return is_remote(shard) or (file is not None and not file.in_place)
 
 
 def beneath(shard: Shard, /) -> ParquetShard | None:
@@ -102,7 +72,9 @@ def over(shard: Shard, blob: Blob, /, *, kind: Callable[..., ParquetShard] = Par
     if isinstance(shard, (Rows, Columns)):
         return replace(shard, shard=over(shard.shard, blob, kind=kind))
     if not isinstance(shard, ParquetShard):
-        return cast("Copyable", shard).over(blob)
+        file = ability(shard, Copyable)
+        assert file is not None  # nobody else asks
+        return file.over(blob)
     told = {"rows": shard.rows, "nbytes": shard.nbytes, "key": shard.key, "index": shard.index, "verify": shard.verify}
     return kind(blob=blob, **told)
 

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
     from seqlake.protocols import Shard
     from seqlake.training.shard_cache.cache import Held, ShardCache
-    from seqlake.training.shard_cache.sources import Source
+    from seqlake.training.shard_cache.sources import CacheSource
 
 
 class NoRoomError(Exception):
@@ -74,10 +74,10 @@ class LocalShard:
 class Copies(Protocol):
     """Where local shards lie: bounded; what is needed farthest ahead goes first."""
 
-    def find(self, source: Source, /) -> LocalShard | None:
+    def find(self, source: CacheSource, /) -> LocalShard | None:
         """One that is there, held; None where it is not."""
 
-    def make(self, source: Source, /, *, ahead: bool = False) -> LocalShard | None:
+    def make(self, source: CacheSource, /, *, ahead: bool = False) -> LocalShard | None:
         """One, made if it is not there, and held; None for `ahead`, which holds nothing.
 
         Raises:
@@ -101,11 +101,11 @@ class InFolder:
     def __init__(self, cache: ShardCache, /) -> None:
         self.cache = cache
 
-    def find(self, source: Source, /) -> LocalShard | None:
+    def find(self, source: CacheSource, /) -> LocalShard | None:
         """One that is there, held; None where it is not, or is damaged."""
         return _local(source, self.cache.find(source.key))
 
-    def make(self, source: Source, /, *, ahead: bool = False) -> LocalShard | None:
+    def make(self, source: CacheSource, /, *, ahead: bool = False) -> LocalShard | None:
         """One, made if it is not there; see `ShardCache.make`."""
         return _local(source, self.cache.make(source.key, source.fill, name=source, ahead=ahead))
 
@@ -114,7 +114,7 @@ class InFolder:
         self.cache.expect(keys)
 
 
-def _local(source: Source, held: Held | None) -> LocalShard | None:
+def _local(source: CacheSource, held: Held | None) -> LocalShard | None:
     if held is None:
         return None
     try:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from seqlake.protocols import Shard
-    from seqlake.training.shard_cache.sources import Source
+    from seqlake.training.shard_cache.sources import CacheSource
 
 _LOOK = 0.5  # seconds between two looks at whether waiting still makes sense
 
@@ -59,12 +59,12 @@ class InMemory:
         with self._changed:
             return self._taken()
 
-    def find(self, source: Source, /) -> LocalShard | None:
+    def find(self, source: CacheSource, /) -> LocalShard | None:
         """One that is there, held; None where it is not."""
         with self._changed:
             return self._hold(source.key) if source.key in self._entries else None
 
-    def make(self, source: Source, /, *, ahead: bool = False) -> LocalShard | None:
+    def make(self, source: CacheSource, /, *, ahead: bool = False) -> LocalShard | None:
         """One, fetched if it is not there; see `Copies.make`."""
         key = source.key
         with self._changed:
@@ -122,7 +122,7 @@ class InMemory:
     def _left(self) -> int:
         return self._room.limit - self._room.decoded - self._taken()
 
-    def _reserve(self, source: Source, nbytes: int, *, ahead: bool) -> None:
+    def _reserve(self, source: CacheSource, nbytes: int, *, ahead: bool) -> None:
         key = source.key
         with self._changed:
             while not self._free(nbytes - self._left() - self._making[key], than=key if ahead else None):
@@ -150,7 +150,7 @@ class InMemory:
             del self._entries[key]
         return gone is not None
 
-    def _too_small(self, source: Source, nbytes: int, held: int) -> CacheTooSmallError:
+    def _too_small(self, source: CacheSource, nbytes: int, held: int) -> CacheTooSmallError:
         least = held + nbytes
         return CacheTooSmallError(
             f"{source}: copies of shards may take {self._room.limit} bytes of memory; {held} are in use and this one "

@@ -38,12 +38,12 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from seqlake.abilities import Copyable
     from seqlake.protocols import Blob, Shard
     from seqlake.shards.parquet.footer import Footer
     from seqlake.spec.schema import Schema
     from seqlake.training.fetching.transfers import Transfers
     from seqlake.training.shard_cache.cache import Held, Part
-    from seqlake.training.shard_cache.layers import Copyable
 
 FORMAT = 1  # of what lies in the cache; another number, and nothing older is found
 
@@ -53,7 +53,7 @@ _BLOCK = 4096  # bytes that a file system gives at least
 _MOST = 0.75  # of a file: where as much is wanted, all of it is fetched
 
 
-class Source:
+class CacheSource:
     """A shard that cannot be read in place, and the columns that are wanted of it.
 
     Args:
@@ -351,7 +351,7 @@ class Source:
         return _rewritten(part.path)
 
 
-def _check_rows(source: Source, rows: int) -> None:
+def _check_rows(source: CacheSource, rows: int) -> None:
     if rows != source.shard.rows:
         raise ShardChangedError(
             f"{source.name}: expected {source.shard.rows} rows, found {rows}; open the dataset again."

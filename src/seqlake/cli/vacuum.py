@@ -1,4 +1,4 @@
-"""`seqlake collect`: remove what no kept version needs."""
+"""`seqlake vacuum`: remove what no kept version needs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from seqlake.cli._output import Output, output_options
 @output_options
 def command(source: str, *, days: float, dry_run: bool, output: Output) -> None:
     """Remove old versions' shards and files, and what dead writers left, from DATASET."""
-    removed = list(_options.opened_dataset(source).collect(older_than=timedelta(days=days), dry_run=dry_run))
+    removed = list(_options.opened_dataset(source).vacuum(older_than=timedelta(days=days), dry_run=dry_run))
     verb = "Would remove" if dry_run else "Removed"
     names = "".join(f"\n  {name}" for name in removed[:20])
     more = f"\n  … and {len(removed) - 20} more" if len(removed) > 20 else ""

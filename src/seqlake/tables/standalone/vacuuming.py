@@ -1,13 +1,13 @@
-"""Collection: what no retained version names is removed, and transactions that died are given up."""
+"""Vacuum: what no retained version names is removed, and transactions that died are given up."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING
 
 from seqlake.errors import SeqlakeError, VersionNotFoundError
 from seqlake.files.stores import own, refuse_links
-from seqlake.tables.standalone import markers, names
+from seqlake.tables.standalone import dead, markers, names
 from seqlake.tables.standalone.changes import writer_name
 from seqlake.tables.standalone.committing import all_or_nothing, commit_version
 from seqlake.tables.standalone.lookup import ShardIndex
@@ -20,16 +20,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from datetime import datetime, timedelta
 
+    from seqlake.abilities import Need
     from seqlake.protocols import Store
     from seqlake.tables.standalone.log import Log
     from seqlake.tables.standalone.records import Entry
     from seqlake.tables.standalone.state import State
 
 
-Need: TypeAlias = Literal["needed", "staged", "orphan", "stranger"]
-
-
-def collect(log: Log, /, *, older_than: timedelta) -> list[str]:
+def vacuum(log: Log, /, *, older_than: timedelta) -> list[str]:
     """Give up transactions not heard of for so long, forget versions that were replaced before, and sweep.
 
     Args:
@@ -45,7 +43,7 @@ def collect(log: Log, /, *, older_than: timedelta) -> list[str]:
         suspects = _suspects(log.store, limit, but=transaction)
 
         def propose(state: State, since: Sequence[Record]) -> Record:
-            del since  # a collection follows anything
+            del since  # a vacuum follows anything
             return Record(
                 version=state.version + 1,
                 transaction=transaction,
@@ -65,7 +63,7 @@ def collect(log: Log, /, *, older_than: timedelta) -> list[str]:
 
 
 def would_remove(log: Log, /, *, older_than: timedelta) -> list[str]:
-    """What a collection would remove now; writes nothing."""
+    """What a vacuum would remove now; writes nothing."""
     state = log.newest()
     if state.version < 0:
         return []
@@ -206,7 +204,7 @@ def _superfluous(log: Log, listing: _Listing, alive: set[str], retained: _Retain
 def copied_files(log: Log, /) -> Iterator[tuple[str, int, Need]]:
     """(path, size, who needs it) of every file below `files/`, by path.
 
-    `needed` by a version that is kept, `staged` by a transaction under way, `orphan` by nobody, so that a collection
+    `needed` by a version that is kept, `staged` by a transaction under way, `orphan` by nobody, so that a vacuum
     removes it. A `stranger` has a name that is not ours, and is never touched.
     """
     # Lists first, then markers, then the log: as a sweep does, and for its reasons.
@@ -249,26 +247,17 @@ def _derived(log: Log, listing: _Listing, alive: set[str], retained: _Retained) 
     needed = _named(log, retained)
     if needed is not None:
         owners = {names.copied_owner(path) for path in needed}
-        for path in listing[names.FILES]:
-            owner = names.copied_owner(path)
-            if owner is not None and owner not in alive and path not in needed:
-                yield path
-        for name in listing[names.MEDIA]:
-            owner = name.removesuffix(".arrow")
-            if names.is_transaction(owner) and owner not in alive and owner not in owners:
-                yield f"{names.MEDIA}/{name}"
+        yield from (path for path in listing[names.FILES] if dead.is_copied(path, needed=needed, alive=alive))
+        media = (f"{names.MEDIA}/{name}" for name in listing[names.MEDIA])
+        yield from (path for path in media if dead.is_media(path, owners=owners, alive=alive))
     numbers = [number for number in log.checkpoint_numbers() if number <= log.newest().version]
     usable = next((number for number in reversed(numbers) if log.index_of_checkpoint(number) is not None), None)
     for number in numbers:
         if number != usable:
             yield names.checkpoint(number)
     kept = None if usable is None else log.index_of_checkpoint(usable)
-    for name in listing[names.INDEX]:
-        owner = names.index_owner(name)
-        if owner is None or owner in alive or name == kept:
-            continue
-        if names.is_merged_index(name) or owner not in adders:
-            yield f"{names.INDEX}/{name}"
+    indexes = (f"{names.INDEX}/{name}" for name in listing[names.INDEX] if name != kept)
+    yield from (path for path in indexes if dead.is_index(path, adders=adders, alive=alive))
 
 
 def _ever(log: Log) -> set[str]:

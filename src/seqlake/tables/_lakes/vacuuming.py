@@ -1,4 +1,4 @@
-"""Collection in a lake: the lake's own expiry, then what is ours and no readable version names."""
+"""Vacuum of a lake: the lake's own expiry, then what is ours and no readable version names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from seqlake.errors import DamagedTableError
 from seqlake.files.stores import own
 from seqlake.tables._lakes import foreign, paths, sidecar
-from seqlake.tables.standalone import markers, names
+from seqlake.tables.standalone import dead, markers, names
 from seqlake.tables.standalone.log import read
 from seqlake.tables.standalone.publishing import own_names
 
@@ -24,7 +24,7 @@ UNHEARD = timedelta(hours=2)
 """A transaction that was heard of within this time is never given up: no lake could refuse its commit afterwards."""
 
 
-def collect(table: LakeTable, /, *, limit: datetime, dry_run: bool) -> Sequence[str]:
+def vacuum(table: LakeTable, /, *, limit: datetime, dry_run: bool) -> Sequence[str]:
     """Remove what no version that was the newest since `limit` names.
 
     Args:
@@ -107,20 +107,14 @@ def _unneeded(table: LakeTable, retained: Sequence[LakeFile], alive: set[str], l
     owners = {names.copied_owner(path) for path in needed}
     merged = {sidecar.split(read(table.store, path))[0] for path in listed if path.startswith(paths.MERGED)}
     for path in listed:
-        name = path.rpartition("/")[2]
         if path.startswith(f"{paths.FILES}/"):
-            owner = names.copied_owner(path)
-            if owner is not None and owner not in alive and path not in needed:
-                yield path
+            gone = dead.is_copied(path, needed=needed, alive=alive)
         elif path.startswith(f"{names.MEDIA}/"):
-            owner = name.removesuffix(".arrow")
-            if names.is_transaction(owner) and owner not in alive and owner not in owners:
-                yield path
+            gone = dead.is_media(path, owners=owners, alive=alive)
         elif path.startswith(f"{names.INDEX}/"):
-            owner = names.index_owner(name)
-            if owner is None or owner in alive or path in merged:
-                continue
-            if names.is_merged_index(name) or owner not in adders:
-                yield path
-        elif not path.startswith(f"{names.OURS}/") and path not in kept and paths.owner(path) not in alive:
+            gone = path not in merged and dead.is_index(path, adders=adders, alive=alive)
+        else:
+            ours = path.startswith(f"{names.OURS}/")
+            gone = not ours and path not in kept and paths.owner(path) not in alive
+        if gone:
             yield path

@@ -1,0 +1,371 @@
+"""What a plug may offer besides its protocol: abilities, each a protocol of a few methods.
+
+They are asked for by `ability(thing, HasIds)` and in no other way, so that what wraps a thing can answer for it.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
+
+from seqlake.protocols import ShardReader
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+    import pyarrow.dataset
+    from numpy.typing import NDArray
+
+    from seqlake.protocols import Blob, Copied, Depth, Ints, Readable, Shard, Sink, Table, Transaction, Version
+    from seqlake.spec.findings import Finding
+    from seqlake.spec.schema import Schema
+
+Kind = TypeVar("Kind")
+Need = Literal["needed", "staged", "orphan", "stranger"]
+
+
+@runtime_checkable
+class Wrapper(Protocol):
+    """Shows something else, and so has an ability only where that has it."""
+
+    def ability(self, kind: type[Kind], /) -> Kind | None:
+        """Itself, what it wraps, or None."""
+
+
+def ability(thing: object, kind: type[Kind], /) -> Kind | None:
+    """The thing as one that has an optional ability; None where it has not.
+
+    Args:
+        thing: A plug, or something made by one.
+        kind: A protocol of this module.
+
+    Example:
+        ```python
+        known = ability(ds, HasIds)
+        rows = known.find_ids(["ep_001"]) if known else ...
+        ```
+    """
+    if isinstance(thing, Wrapper) and not isinstance(thing, ModuleType):  # a module may have imported this function
+        return thing.ability(kind)
+    return thing if isinstance(thing, kind) else None
+
+
+# ---- files
+@runtime_checkable
+class WholeFiles(Protocol):
+    """Small files come whole in one request, sizes and tokens without one."""
+
+    def read(self, path: str, /) -> bytes:
+        """All of a file; FileNotFoundError."""
+
+    def known(self, path: str, size: int, /) -> Blob:
+        """A file whose size somebody told; the first bytes that are read show whether it is true."""
+
+    def stamp(self, path: str, /) -> str:
+        """Token and time of its last change: equal bytes that were written again have another one."""
+
+
+@runtime_checkable
+class HasParts(Protocol):
+    """Any part of it in one request, however long."""
+
+    def part(self, start: int, stop: int) -> memoryview: ...
+
+
+# ---- readers of shards
+class StepReader(ShardReader, Protocol):
+    """Part of one long cell that is not flat (HDF5, zarr, MCAP)."""
+
+    def slice(self, column: str, row: int, start: int, stop: int, /) -> NDArray[Any]: ...
+
+
+@runtime_checkable
+class HasLengths(Protocol):
+    """An index of T."""
+
+    def lengths(self, column: str, /) -> Ints | None:
+        """[rows] T, -1 null; None where this column is not indexed."""
+
+
+@runtime_checkable
+class Verbatim(Protocol):
+    """Cells of bytes where they lie, without a copy."""
+
+    def verbatim(self, column: str, rows: Ints, /) -> list[memoryview] | None:
+        """One view a row; None where they are not in memory, or not stored as they are shown."""
+
+
+@runtime_checkable
+class Physical(Protocol):
+    """What the file itself says, which may not be what the table says."""
+
+    @property
+    def schema(self) -> pa.Schema: ...
+    @property
+    def rows(self) -> int: ...
+
+
+@runtime_checkable
+class KnowsColumns(Protocol):
+    """Columns known without asking the file."""
+
+    def holds(self, column: str, /) -> bool:
+        """True where the file surely has the column; False: ask `Physical`."""
+
+
+# ---- shards
+@runtime_checkable
+class Copyable(Protocol):
+    """A file of another format than Parquet, stored as it is read or compressed."""
+
+    @property
+    def one_file(self) -> bool:
+        """False: it is several, and can only be read as it is."""
+
+    @property
+    def in_place(self) -> bool:
+        """Whether it is read where it is: a file of this machine that is not compressed."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the file as it is read."""
+
+    def packed(self) -> Blob:
+        """The file as it is stored."""
+
+    def unpacked(self, data: memoryview, /) -> memoryview:
+        """The file as it is read, from all of its stored bytes; CorruptFileError."""
+
+    def over(self, blob: Blob, /) -> Shard:
+        """The same shard, read from this copy of the file as it is read."""
+
+
+# ---- readables
+@runtime_checkable
+class Pushdown(Protocol):
+    """An engine may scan and prune these rows itself."""
+
+    def arrow_dataset(self) -> pyarrow.dataset.Dataset | None:
+        """None where the files alone do not say what the rows say."""
+
+
+@runtime_checkable
+class Checked(Protocol):
+    """What only this plug can know is wrong."""
+
+    def check(self, depth: Depth, /) -> Iterator[Finding]: ...
+
+
+@runtime_checkable
+class HasIds(Protocol):
+    """Rows are found by id without reading all ids."""
+
+    def find_ids(self, ids: Sequence[str], /) -> Ints:
+        """[ids] row numbers, -1 where no row has the id."""
+
+
+@runtime_checkable
+class HasBounds(Protocol):
+    """Shards that a condition rules out need not be read."""
+
+    def bounds(self, column: str, /) -> Sequence[tuple[object, object] | None]:
+        """[shards] least and most; (None, None) where every cell is null, None where nothing is known."""
+
+
+@runtime_checkable
+class HasStorage(Protocol):
+    """How its files are reached; obstore's option names, never printed."""
+
+    @property
+    def storage(self) -> Mapping[str, str] | None: ...
+    @property
+    def allow_outside(self) -> bool:
+        """File references may leave the root."""
+
+
+def storage_of(source: object, /) -> Mapping[str, str] | None:
+    """The options by which a readable's files are reached; None where it has none."""
+    known = ability(source, HasStorage)
+    return None if known is None else known.storage
+
+
+@runtime_checkable
+class KeepsFiles(Protocol):
+    """What was learned of copied-in files when they were committed."""
+
+    def kept_packets(self, reference: str, /) -> Mapping[int, bytes]:
+        """Video stream -> packet index; empty where none is kept."""
+
+    def copied(self, key: str, /) -> Mapping[str, Copied]:
+        """The files that the rows of a shard name, by path."""
+
+
+@runtime_checkable
+class KeepsDerived(Protocol):
+    """A place for what can be computed again, as `Table` has one."""
+
+    def read_derived(self, name: str, /) -> bytes | None: ...
+    def write_derived(self, name: str, data: bytes, /) -> None: ...
+
+
+@runtime_checkable
+class NamesShards(Protocol):
+    """Where a shard lies, for messages; its key's name by default."""
+
+    def name_of(self, shard: Shard, /) -> str: ...
+
+
+@runtime_checkable
+class ShardSizes(Protocol):
+    """Shards of its format that have no rows count in orders of that format."""
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """[shards] rows of each, empty ones too."""
+
+
+@runtime_checkable
+class Pinnable(Protocol):
+    """It may move on with commits, or lack the column that names its rows."""
+
+    def with_id(self) -> Readable:
+        """The same rows for good, with that column."""
+
+
+@runtime_checkable
+class HasVersion(Protocol):
+    """It is a table at one version, as `Snapshot` is."""
+
+    @property
+    def version(self) -> Version: ...
+
+
+@runtime_checkable
+class OfATable(Protocol):
+    """All of a table, opened by somebody."""
+
+    @property
+    def table(self) -> Table: ...
+    @property
+    def location(self) -> str:
+        """As it was given."""
+
+    @property
+    def version(self) -> Version: ...
+
+
+# ---- tables
+@runtime_checkable
+class PlacesSides(Protocol):
+    """Columns that are added later lie beside the shards; else shards are written anew."""
+
+    def place_side(self, transaction: Transaction, /, *, n: str) -> str:
+        """Where the side shard `n` is written, as `Table.place`."""
+
+
+@runtime_checkable
+class Partitioned(Protocol):
+    """A shard has rows of one partition."""
+
+    @property
+    def partition_by(self) -> Sequence[str]:
+        """Columns that new shards are partitioned by; may be none."""
+
+    def partition_values(self, batch: pa.RecordBatch, /) -> Iterable[tuple[object, ...]]:
+        """The partition of each row, in the order of `partition_by`."""
+
+
+@runtime_checkable
+class NumbersFields(Protocol):
+    """Columns of files are found by number."""
+
+    def field_ids(self, schema: Schema, /) -> Mapping[str, int]:
+        """Dotted path -> the number that a file with these columns carries; empty where names decide."""
+
+
+@runtime_checkable
+class OfALake(Protocol):
+    """Other clients read, write and clean up the same files."""
+
+    @property
+    def swept(self) -> frozenset[str]:
+        """Endings of names that the lake's cleanup removes wherever they lie."""
+
+    @property
+    def plain_lists(self) -> bool:
+        """Files must not say that inner lists have a fixed size."""
+
+    def held(self, schema: Schema, /) -> Schema:
+        """A schema as it comes back: some types become wider ones."""
+
+    def drop(self) -> None:
+        """Take back a table that was just made, with everything in it."""
+
+
+@runtime_checkable
+class HasStrangers(Protocol):
+    """Files may lie in it that are not part of it."""
+
+    def strangers(self) -> Sequence[str]:
+        """Paths that `adopt` would take in."""
+
+    def metadata_edited(self) -> bool:
+        """Whether `mixtrain.json` was edited by hand; unused until `adopt`."""
+
+    def copied_files(self) -> Sequence[tuple[str, int, Need]]:
+        """(path, size, need) of copied-in files: `needed`, `staged`, `orphan` or `stranger`."""
+
+
+# ---- sinks and formats
+@runtime_checkable
+class Discards(Protocol):
+    """What it wrote goes when the conversion fails."""
+
+    def discard(self) -> None: ...
+
+
+@runtime_checkable
+class Renews(Protocol):
+    """It is told at least hourly that the conversion is alive."""
+
+    def renew(self) -> None: ...
+
+
+@runtime_checkable
+class Creates(Protocol):
+    """Datasets are converted into it."""
+
+    def create(self, location: str, schema: Schema, /, **options: object) -> Sink: ...
+
+
+@runtime_checkable
+class Drops(Protocol):
+    """Some columns have no place in it."""
+
+    def dropped(self, schema: Schema, /) -> Mapping[str, str]:
+        """Column -> why it is left out."""
+
+
+@runtime_checkable
+class WritesSamples(Protocol):
+    """Samples are written one by one."""
+
+    def writer(self, location: str, columns: Any, /, **options: Any) -> Any: ...
+
+
+# ---- media
+@runtime_checkable
+class HasStarts(Protocol):
+    """Reading is cheapest from these places."""
+
+    @property
+    def starts(self) -> Ints:
+        """Frames that can be decoded without the ones before."""
+
+
+@runtime_checkable
+class ForDevices(Protocol):
+    """It is taken unasked for these devices only."""
+
+    DEVICES: Sequence[str]

@@ -1,0 +1,76 @@
+"""What a plug is asked for stands in a protocol; nobody feels for members of our own."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from seqlake import abilities, protocols
+
+SOURCE = Path(__file__).parents[2] / "src" / "seqlake"
+
+FOREIGN = {
+    "the system may lack it": """
+        EDQUOT O_BINARY O_CLOEXEC O_DIRECTORY O_NOFOLLOW fork preadv register_at_fork renameat2 sched_getaffinity
+        st_blocks sysconf winerror _register_atexit
+    """,
+    "protocols of Python and of arrays": """
+        __annotations__ __array__ __arrow_c_stream__ __dlpack__ __iter__ __name__ copy cpu detach dtype isoformat items
+        ndim shape tobytes tolist
+    """,
+    "pyarrow's types, arrays and datasets": "flatten scanner value_field value_type values",
+    "click": "__click_params__",
+    "pyiceberg's tables and types": "catalog element_field key_field",
+    "deltalake's tables": "_storage_options table_uri",
+    "Pillow's images": "filename mode save",
+    "trimesh's geometries": "colors faces vertices visual",
+    "urllib's errors": "reason",
+    "zlib's decoders": "unconsumed_tail",
+}
+"""Names that are felt for with `getattr` or `hasattr`, by whose they are."""
+
+
+def probes() -> dict[str, list[str]]:
+    """Constant names in `getattr` and `hasattr` -> where."""
+    places: dict[str, list[str]] = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) > 1):
+                continue
+            name = node.args[1]
+            if node.func.id in {"getattr", "hasattr"} and isinstance(name, ast.Constant):
+                places.setdefault(name.value, []).append(f"{path.relative_to(SOURCE)}:{node.lineno}")
+    return places
+
+
+def test_only_members_of_others_are_felt_for() -> None:
+    """For ours there is a protocol, an ability or `isinstance`."""
+    known = set(" ".join(FOREIGN.values()).split())
+    places = probes()
+    assert not {name: where for name, where in places.items() if name not in known}
+    assert not known - places.keys(), "no longer felt for: take it out of the list"
+
+
+def test_an_ability_has_a_few_members() -> None:
+    kinds = [
+        kind for kind in vars(abilities).values() if isinstance(kind, type) and kind.__module__ == abilities.__name__
+    ]
+    assert len(kinds) > 20
+    for kind in kinds:
+        own = [name for name in (*vars(kind), *vars(kind).get("__annotations__", {})) if not name.startswith("_")]
+        assert 1 <= len(own) <= 6, kind.__name__
+
+
+def test_no_protocol_stands_twice() -> None:
+    """A class of a room that is called like a protocol would make two things of one word; l5kit's is public by now."""
+    names = {name for module in (protocols, abilities) for name, kind in vars(module).items() if isinstance(kind, type)}
+    twice = []
+    for path in SOURCE.rglob("*.py"):
+        if path.name in {"protocols.py", "abilities.py"}:
+            continue
+        twice += [
+            f"{path.relative_to(SOURCE)}: {node.name}"
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.ClassDef) and node.name in names
+        ]
+    assert twice == ["formats/l5kit/store.py: Store"]
