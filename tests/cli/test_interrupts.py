@@ -22,24 +22,46 @@ from ..homes import PLACES, Home, rows  # noqa: TID252 - tests are no package th
 if TYPE_CHECKING:
     from pathlib import Path
 
-SOON = """
+INTERRUPTS = """
 import importlib.abc, os, signal, sys
 class Interrupts(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
         if name == "pandas.core.api":
             sys.meta_path.remove(self)
-            os.kill(os.getpid(), signal.SIGINT)
+            self.interrupt()
+    def interrupt(self):
+        os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Interrupts())
+"""
+COMMAND = """
 from seqlake.cli import main
 main()
+"""
+# As numpy's random numbers do while they are imported, and others that are written in C.
+SWALLOWS = """
+class Swallows(Interrupts):
+    def interrupt(self):
+        try:
+            super().interrupt()
+        except BaseException:
+            pass
+sys.meta_path[0] = Swallows()
+"""
+CALL = """
+import sys
+import seqlake as sl
+sl.convert(sys.argv[1], sys.argv[2])
 """
 SOMETIME = """
 import signal, sys
 taken = []
-def handler(*given):
-    taken.append(given)
-    signal.default_int_handler(*given)
-signal.signal(signal.SIGINT, handler)
+chosen = signal.signal
+def watched(number, handler):
+    def watch(*given):
+        taken.append(given)
+        handler(*given)
+    return chosen(number, watch)
+signal.signal = watched
 from seqlake.cli import main
 try:
     main()
@@ -75,16 +97,33 @@ def work(verb: str, source: Path, tmp_path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("verb", ["compact", "convert", "repack", "validate"])
-def test_it_is_not_lost_where_arrow_imports_pandas(source: Path, tmp_path: Path, verb: str) -> None:
-    command = work(verb, source, tmp_path)
+@pytest.mark.parametrize("swallowed", [False, True])
+def test_it_is_not_lost_where_arrow_imports_pandas(source: Path, tmp_path: Path, verb: str, *, swallowed: bool) -> None:
+    script = INTERRUPTS + (SWALLOWS if swallowed else "") + COMMAND
     ended = subprocess.run(
-        [sys.executable, "-c", SOON, *command], check=False, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", script, *work(verb, source, tmp_path)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert (ended.returncode, ended.stderr.splitlines()[-1:]) == (130, ["seqlake: interrupted"])
     if verb == "compact":
         assert len(sl.open(tmp_path / "work").versions()) == len(sl.open(source).versions())
     else:
         assert not (tmp_path / "work").exists()
+
+
+def test_the_library_does_not_lose_it_either(source: Path, tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", INTERRUPTS + CALL, str(source), str(tmp_path / "new")],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ended.stderr.splitlines()[-1:] == ["KeyboardInterrupt"]
+    assert not (tmp_path / "new").exists()
 
 
 def moments(source: Path, tmp_path: Path, verb: str, *, times: int, seed: int) -> None:

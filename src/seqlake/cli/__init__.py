@@ -15,6 +15,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     skipped (only with `--on-error skip`); 130 interrupted.
     """
     try:
+        from seqlake.cli._interrupts import never_lose_interrupts
+
+        never_lose_interrupts()
         from seqlake.cli._main import run
     except KeyboardInterrupt:
         raise SystemExit(130) from None
