@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seqlake.training.feistel import Domain, permute
-from seqlake.training.order import ORDER_VERSION, Axis, Finder, Order, Shuffle
+from seqlake.training.order import ORDER_VERSION, Axis, Domain, Finder, Order, Shuffle, permute
 from seqlake.training.steps import Steps
 
 

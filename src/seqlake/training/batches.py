@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake.training.gather import batches_together, clear
-from seqlake.training.starts import row_of
+from seqlake.training.survey import row_of
 from seqlake.training.telemetry import ORIGINS
 from seqlake.windows.edges import nearest
 from seqlake.windows.spec import Whole, Window

@@ -15,8 +15,7 @@ from seqlake.errors import CacheTooSmallError, DamagedTableError
 from seqlake.shards.gathered import gathered
 from seqlake.spec.schema import is_list
 from seqlake.training.bad_data.damage import is_damage
-from seqlake.training.bad_data.proving import prove
-from seqlake.training.bad_data.salvage import salvage
+from seqlake.training.bad_data.salvage import prove, salvage
 from seqlake.training.cells import Cells, Values
 from seqlake.training.decoded import flatten
 from seqlake.training.fetching.ranged import Ranged

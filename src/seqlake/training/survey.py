@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from seqlake.errors import DamagedTableError, SchemaMismatchError
 from seqlake.spec.alignment import Clock
 from seqlake.training.order import Axis
-from seqlake.training.starts import first_moments, times_of
 from seqlake.windows.assemble import step_dtype
 from seqlake.windows.clock import check_columns, dataset_clock, frame_tracks, singles, tracks
 from seqlake.windows.counting import count_frames
@@ -20,16 +19,74 @@ from seqlake.windows.frames import Shown, by_time, steps_shown
 from seqlake.windows.frames import framed as has_frames
 from seqlake.windows.sources import Files
 from seqlake.windows.spec import Whole, Window
+from seqlake.windows.timestamps import Stamps, origin_at, times_in
 from seqlake.windows.tracks import Track
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
 
     from seqlake.protocols import Ints, Readable, Shard
     from seqlake.spec.schema import Column
+    from seqlake.training.opened import Opened
+
+_NEVER = 1 << 40  # clock steps
+
+
+def times_of(tracks: Sequence[Track], /) -> list[str]:
+    """The columns of time stamps of some columns, and those that say what they count from."""
+    names: dict[str, None] = {}
+    for track in tracks:
+        if track.timestamps is not None:
+            named = track.origin if isinstance(track.origin, tuple) else ()
+            names |= dict.fromkeys((track.timestamps, *named))
+    return list(names)
+
+
+def row_of(opened: Opened, row: int, /) -> Callable[[str], Any]:
+    """Gives an open row's cells of time stamps and of what they count from; None where they are null."""
+
+    def cell(name: str) -> Any:
+        if name in opened.cells:
+            return opened.cell(name, row)
+        single = opened.values.get(name) or opened.beside[name]
+        return single.values[row] if single.values is not None and single.present[row] else None
+
+    return cell
+
+
+def first_moments(source: Readable, tracks: Sequence[Track], /) -> Mapping[str, Ints]:
+    """For each column with time stamps, [rows] the first moment that has a sample, in 1/denominator clock steps.
+
+    Reads all time stamps of the dataset.
+
+    Raises:
+        DamagedTableError: Stamps do not say a time.
+    """
+    names = times_of(tracks)
+    found: dict[str, list[int]] = {track.column: [] for track in tracks}
+    for shard in source.shards() if names else ():
+        reader = shard.open()
+        try:
+            for batch in reader.batches(names):
+                for row in range(batch.num_rows):
+                    cells = {name: times_in(batch.column(name)[row]) for name in names}
+                    for track in tracks:
+                        found[track.column].append(_first(track, cells))
+        finally:
+            reader.close()
+    return {name: np.array(rows, np.int64) for name, rows in found.items()}
+
+
+def _first(track: Track, cells: Mapping[str, Any]) -> int:
+    assert track.timestamps is not None
+    stamps = Stamps.of(cells[track.timestamps], column=track.timestamps)
+    if not len(stamps.own):
+        return _NEVER
+    return track.begins(int(stamps.own[0]) - origin_at(track.origin, cells.__getitem__) - stamps.slack)
+
 
 _WHOLE = ("temporal", "frames", "scalar", "vector", "file")
 

@@ -29,7 +29,7 @@ from seqlake.training.fetching import transfers as moving
 from seqlake.training.fetching.ahead import Fetcher
 from seqlake.training.fetching.by_range import Steps, asked_bytes, look, read_steps
 from seqlake.training.fetching.transfers import Piece, Transfers
-from seqlake.training.shard_cache import InFolder, InMemory, Room, ShardCache, extents, sources
+from seqlake.training.shard_cache import InFolder, InMemory, Room, ShardCache, sources
 
 from ..faulty import Proxy, always_well  # noqa: TID252 - tests are no package that could be named
 from ..sharing import on_disk  # noqa: TID252 - the same
@@ -375,7 +375,7 @@ def test_whoever_gives_up_leaves_its_room_to_others() -> None:
 def test_columns_of_a_large_file_come_alone(remote, fetching, monkeypatch) -> None:
     for module in (ranges, sources, moving):
         monkeypatch.setattr(module, "LARGEST", 32 << 10)
-    for module in (ranges, extents):
+    for module in (ranges, sources):
         monkeypatch.setattr(module, "GAP", 1 << 10)
     data = remote(1)
     fetcher = fetching(data, columns=("sequence_id", "action"))

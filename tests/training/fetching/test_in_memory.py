@@ -22,7 +22,7 @@ from seqlake.files.stores import open_store
 from seqlake.training import passes
 from seqlake.training.fetching import transfers as moving
 from seqlake.training.opened import Opened
-from seqlake.training.shard_cache import CacheSource, InMemory, NoRoomError, Room, extents, sources
+from seqlake.training.shard_cache import CacheSource, InMemory, NoRoomError, Room, sources
 
 WINDOW = {"action": range(4)}
 BOTH = {"action": range(4), "state": range(4)}
@@ -82,7 +82,7 @@ def test_large_files_are_fetched_in_part(arms, monkeypatch) -> None:
     there, here = arms
     for module in (sources, moving):
         monkeypatch.setattr(module, "LARGEST", 8 << 10)
-    monkeypatch.setattr(extents, "GAP", 1 << 10)
+    monkeypatch.setattr(sources, "GAP", 1 << 10)
     loader = sl.Loader(there, window=WINDOW, batch_size=8, seed=3).tail("pad")
     assert same(list(loader), batches(here))
     assert loader.report().fetched.nbytes < sum(shard.nbytes for shard in there.shards()) / 2
@@ -164,7 +164,7 @@ def test_where_there_is_no_room_a_shard_is_not_looked_at_again(s3_bucket, tmp_pa
     there, here = arms_of(1, "training", s3_bucket, tmp_path)
     for module in (sources, moving):
         monkeypatch.setattr(module, "LARGEST", 512)  # every file is asked for its footer first
-    monkeypatch.setattr(extents, "GAP", 64)
+    monkeypatch.setattr(sources, "GAP", 64)
     looks, real = Counter(), CacheSource._wanted
 
     def wanted(self, footer):
@@ -226,7 +226,7 @@ def test_samples_of_a_bucket_come_side_by_side_and_once(s3_bucket, tmp_path, ask
 def test_samples_need_room_for_the_columns_that_are_wanted(s3_bucket, tmp_path, monkeypatch) -> None:
     for module in (sources, moving):
         monkeypatch.setattr(module, "LARGEST", 512)
-    monkeypatch.setattr(extents, "GAP", 64)
+    monkeypatch.setattr(sources, "GAP", 64)
     put = open_store(s3_bucket.uri, storage=s3_bucket.storage)
     for number in range(5):
         path = tmp_path / f"{number}.parquet"

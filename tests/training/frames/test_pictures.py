@@ -12,7 +12,7 @@ import seqlake as sl
 from seqlake.errors import CorruptFrameError, DamagedTableError, SchemaMismatchError
 from seqlake.files.stores import open_store
 from seqlake.training.cache import Cache
-from seqlake.training.frames.pictures import EncodedCells
+from seqlake.training.frames.clips import EncodedCells
 from seqlake.training.opened import Opened
 
 from ...media import clips  # noqa: TID252 - tests are no package that could be named

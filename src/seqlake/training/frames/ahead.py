@@ -14,11 +14,9 @@ import numpy as np
 
 from seqlake.plugins import require
 from seqlake.training.fetching.transfers import Transfers
-from seqlake.training.frames.batch import FrameBatch
-from seqlake.training.frames.clips import MeteredFiles, Pictures, Videos
+from seqlake.training.frames.batch import FrameBatch, SequenceFrames
+from seqlake.training.frames.clips import EncodedCells, MeteredFiles, Pictures, Videos
 from seqlake.training.frames.decoding import DecoderPool, Workers, cores
-from seqlake.training.frames.pictures import EncodedCells
-from seqlake.training.frames.sequences import SequenceFrames
 from seqlake.windows.sources import Files
 from seqlake.windows.spec import Whole, Window
 
