@@ -53,6 +53,10 @@ class Blob(Protocol):
 class Store(Protocol):
     """One root of a file system or bucket; paths are relative to it."""
 
+    @property
+    def root(self) -> str:
+        """An absolute path or URI."""
+
     def blob(self, path: str, /) -> Blob:
         """FileNotFoundError."""
 
@@ -77,6 +81,13 @@ class Store(Protocol):
         """Repeatable, not synced; rename locally, copy and delete elsewhere."""
 
     def delete(self, paths: Iterable[str], /) -> None: ...
+
+
+class StoreFormat(Protocol):
+    """What a plug in the group `seqlake.stores` offers; its name is the scheme of the URIs that it opens."""
+
+    def open(self, root: str, /, *, storage: Mapping[str, str] | None = None) -> Store:
+        """Nothing is read yet; `storage`: what the user gave, never stored, never printed."""
 
 
 # ---- reading

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 import seqlake as sl
 from seqlake import plugins
+from seqlake.errors import UnsafeReferenceError
 from seqlake.media import _opening
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "write-a-plug.md"
@@ -27,7 +29,7 @@ def my_lab(tmp_path_factory: pytest.TempPathFactory):
         path.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: my-lab\nVersion: 1.0\n")
     toml = re.findall(r'^\[project.entry-points."(.*?)"\]\n(\w+) = "(.*?)"', PAGE.read_text(), re.MULTILINE)
-    assert len(toml) == 2
+    assert len(toml) == 3
     (about / "entry_points.txt").write_text("".join(f"[{group}]\n{name} = {place}\n" for group, name, place in toml))
     (folder / "my_lab" / "__init__.py").touch()
     for name, code in BLOCKS.items():
@@ -35,6 +37,7 @@ def my_lab(tmp_path_factory: pytest.TempPathFactory):
             (folder / name).write_text(code)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(folder))
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]))
         forget()
         yield
     for name in [name for name in sys.modules if name.partition(".")[0] == "my_lab"]:
@@ -61,7 +64,8 @@ def run(name: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind"), [("tests/test_takes.py", "TestTakes"), ("tests/test_frames.py", "TestFrames")]
+    ("name", "kind"),
+    [("tests/test_takes.py", "TestTakes"), ("tests/test_frames.py", "TestFrames"), ("tests/test_box.py", "TestBox")],
 )
 def test_the_suites_of_the_page_pass(name: str, kind: str, tmp_path: Path) -> None:
     """Each law of the suite that the page's test inherits, with the page's own fixture."""
@@ -74,7 +78,7 @@ def test_the_suites_of_the_page_pass(name: str, kind: str, tmp_path: Path) -> No
         folder = tmp_path / str(number)
         folder.mkdir()
         test = getattr(suite(), law)
-        given = make(suite(), folder) if "source" in make.__code__.co_varnames or kind == "TestTakes" else make(suite())
+        given = make(suite(), folder) if "tmp_path" in make.__code__.co_varnames else make(suite())
         marks = [mark for mark in getattr(test, "pytestmark", ()) if mark.name == "parametrize"]
         cases = [{mark.args[0]: value} for mark in marks for value in mark.args[1]] or [{}]
         wants_folder = "tmp_path" in test.__code__.co_varnames[: test.__code__.co_argcount]
@@ -82,10 +86,23 @@ def test_the_suites_of_the_page_pass(name: str, kind: str, tmp_path: Path) -> No
             test(given, *([folder] if wants_folder else []), **case)
 
 
-@pytest.mark.parametrize("name", ["use.py", "use_frames.py"])
+@pytest.mark.parametrize("name", ["use.py", "use_frames.py", "use_box.py"])
 def test_what_the_page_does_with_them_works(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run(name)
+
+
+def test_a_dataset_that_lies_elsewhere_may_not_name_their_stores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sl.create("box://films.db", {"action": sl.Trajectory(dim=1)}).table.store.put("cam.png", b"a picture")
+    ds = sl.create("sent", {"pic": sl.Image()})
+    ds.append([{"sequence_id": "a", "pic": "box://films.db/cam.png"}])
+    with pytest.raises(UnsafeReferenceError, match="of scheme 'box'"):
+        sl.open("sent")["a"]["pic"].open()
+    trusted = sl.open("sent", allow_buckets=["box://films.db"])
+    assert trusted["a"]["pic"].open().read() == b"a picture"
 
 
 def test_a_folder_of_theirs_is_known_by_the_command_line(

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from seqlake.dataset.dataset import Dataset
-    from seqlake.files.stores import AnyStore
-    from seqlake.protocols import Version
+    from seqlake.protocols import Store, Version
 
 _NAMED = 5
 
@@ -253,7 +252,7 @@ class _Copies:
     """
 
     dataset: Dataset
-    made: list[tuple[AnyStore, str]] = field(default_factory=list)
+    made: list[tuple[Store, str]] = field(default_factory=list)
 
     def make(self, moved: Mapping[str, str]) -> None:
         """Copy each file, durably.
@@ -289,7 +288,7 @@ class _Copies:
         self.made = []
 
 
-def _placed(dataset: Dataset, location: str) -> tuple[AnyStore, str]:
+def _placed(dataset: Dataset, location: str) -> tuple[Store, str]:
     """The store and the name of a file to write or remove: below the dataset's root no link on the way is followed."""
     top = f"{dataset.root.rstrip('/')}/"
     if location.startswith(top):

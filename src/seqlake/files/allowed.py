@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from seqlake import plugins
 from seqlake.errors import UnsafeReferenceError
 from seqlake.files import locations
 from seqlake.files.credentials import Storage, kind_of
@@ -87,12 +88,21 @@ def refuse_bucket(location: str, storage: Mapping[str, str] | None, /, *, named_
         named_by: The root of the dataset that names it, whose own bucket may be read.
 
     Raises:
-        UnsafeReferenceError: It is in another bucket.
+        UnsafeReferenceError: It is in another bucket, or in a store of a plug that is not the dataset's own.
     """
     said = Storage(storage).get(BUCKETS)
     kind, place = _place(location)
-    if said is None or kind in {"file", *_WEB} or (kind, place) == _place(named_by):
+    if kind in {"file", *_WEB} or (kind, place) == _place(named_by):
         return
+    if said is None:
+        if kind in locations.OBJECT_STORES or kind not in plugins.names("stores"):
+            return
+        raise UnsafeReferenceError(
+            f"{locations.shown(location)} is in a store of scheme {kind!r}, and a dataset that lies elsewhere names "
+            "it: what such a store reaches is not known.",
+            path=locations.shown(location),
+            hint=f"If you trust the dataset, open it with allow_buckets=['{kind}://{place}'].",
+        )
     if {place, f"{kind}://{place}"}.isdisjoint(said.split(",")):
         raise UnsafeReferenceError(
             f"{locations.shown(location)} is in another bucket than the dataset that names it, and allow_buckets names "

@@ -17,6 +17,8 @@ from seqlake.errors import UnsafeReferenceError
 # `task: pick.mp4` is a name and `C:\data` a Windows path, so only `//` makes a scheme; `file:` may do without.
 _SCHEME = re.compile(r"^(?:([A-Za-z][A-Za-z0-9+.-]+)://|(file):)", re.IGNORECASE)
 _WEB = {"http", "https"}
+OBJECT_STORES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl")
+"""Schemes that obstore opens."""
 
 
 def scheme(location: str, /) -> str:

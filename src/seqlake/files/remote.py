@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from seqlake.protocols import Ints
 
-SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl")
 _RETRIES = {"max_retries": 6, "retry_timeout": timedelta(seconds=90)}
 _user: list[int] = []  # the process that has used obstore first: a fork inherits the fact, a fresh process does not
 
@@ -135,8 +134,10 @@ class ObjectStore:
 
     def __init__(self, root: str, /, *, storage: Mapping[str, str] | None = None) -> None:
         kind = locations.scheme(root)
-        if kind not in SCHEMES:
-            raise ValueError(f"{root}: expected one of {', '.join(SCHEMES)}, http or https, found {kind!r}.")
+        if kind not in locations.OBJECT_STORES:
+            raise ValueError(
+                f"{root}: expected one of {', '.join(locations.OBJECT_STORES)}, http or https, found {kind!r}."
+            )
         if not locations.has_bucket(root):
             raise ValueError(f"{root}: expected a bucket, as in {kind}://bucket/folder.")
         self.root = root.rstrip("/")

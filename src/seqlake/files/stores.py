@@ -1,11 +1,12 @@
-"""Opens a store or a blob by its location: our own code for local disks and the web, obstore for the rest."""
+"""Opens a store or a blob by its location: our own code for local disks and the web, obstore or a plug for the rest."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from seqlake import plugins
 from seqlake.errors import CorruptFileError
 from seqlake.files import fence, locations
 from seqlake.files.allowed import OUTSIDE, refuse_bucket, trusting
@@ -18,12 +19,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Iterator, Mapping
 
-    from seqlake.files.remote import ObjectBlob, ObjectStore
-    from seqlake.files.web import WebBlob, WebStore
-    from seqlake.protocols import Blob, Store
-
-    AnyStore: TypeAlias = LocalStore | ObjectStore | WebStore
-    AnyBlob: TypeAlias = LocalBlob | ObjectBlob | WebBlob
+    from seqlake.protocols import Blob, Store, StoreFormat
 
 __all__ = [
     "LocalBlob",
@@ -42,11 +38,11 @@ _WEB = {"http", "https"}
 
 def open_store(
     root: str | os.PathLike[str], /, *, storage: Mapping[str, str] | None = None, named_by: str | None = None
-) -> AnyStore:
+) -> Store:
     """The store whose root is this location; nothing is read yet.
 
     Args:
-        root: A path, or a URI with the scheme `s3`, `gs`, `az`, `http` or `https`.
+        root: A path, or a URI with the scheme `s3`, `gs`, `az`, `http`, `https` or that of an installed plug.
         storage: Options of obstore, as in `{"region": "eu-west-1"}`; the usual environment counts as well. Never
             stored in a dataset and never printed. Ours: `mmap="false"` reads local files instead of mapping them,
             `allow_outside="true"` lets links lead what is read out of a local root, `allow_redirects="true"` lets a
@@ -71,14 +67,12 @@ def open_store(
         return WebStore(place, storage=trusting(storage, place if named_by is None else named_by))
     if named_by is not None:
         refuse_bucket(place, storage, named_by=named_by)
-    from seqlake.files.remote import ObjectStore
-
-    return ObjectStore(place, storage=storage)
+    return _remote(place, storage)
 
 
 def open_blob(
     location: str | os.PathLike[str], /, *, storage: Mapping[str, str] | None = None, named_by: str | None = None
-) -> AnyBlob:
+) -> Blob:
     """The bytes at this location.
 
     Args:
@@ -104,10 +98,18 @@ def open_blob(
         return WebBlob(place, storage=trusting(storage, place if named_by is None else named_by))
     if named_by is not None:
         refuse_bucket(place, storage, named_by=named_by)
+    root, name = locations.parent(place)
+    return _remote(root, storage).blob(name)
+
+
+def _remote(root: str, storage: Mapping[str, str] | None) -> Store:
+    kind = locations.scheme(root)
+    if kind not in locations.OBJECT_STORES and kind in plugins.names("stores"):
+        plug: StoreFormat = plugins.load("stores", kind)
+        return plug.open(root, storage=storage)
     from seqlake.files.remote import ObjectStore
 
-    root, name = locations.parent(place)
-    return ObjectStore(root, storage=storage).blob(name)
+    return ObjectStore(root, storage=storage)
 
 
 def _mapped(storage: Mapping[str, str] | None) -> bool:

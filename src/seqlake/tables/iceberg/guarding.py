@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 from seqlake.errors import SeqlakeError, UnsafeReferenceError
 from seqlake.files.allowed import OUTSIDE, refuse_bucket
 from seqlake.files.credentials import Storage
-from seqlake.files.locations import scheme, shown
-from seqlake.files.remote import SCHEMES
+from seqlake.files.locations import OBJECT_STORES, scheme, shown
 from seqlake.tables.iceberg.fenced import place_of, refuse_elsewhere
 from seqlake.tables.iceberg.undoing import noting
 
@@ -95,7 +94,7 @@ def _judged(read: Callable[[str], InputFile], home: str, storage: Mapping[str, s
 
 def _refuse(location: str, home: str, storage: Mapping[str, str]) -> None:
     kind = scheme(location)
-    if kind not in {"file", *SCHEMES, scheme(home)}:
+    if kind not in {"file", *OBJECT_STORES, scheme(home)}:
         raise UnsafeReferenceError(
             f"{shown(location)}: an Iceberg table names a file by the scheme {kind!r}.", path=shown(location)
         )

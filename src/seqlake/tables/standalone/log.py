@@ -29,7 +29,7 @@ _BEYOND = 8  # numbers above the newest version that are looked at for what lies
 
 def root_of(store: Store, /) -> str:
     """The table's location: an absolute path or a URI."""
-    return str(store.root)  # type: ignore[attr-defined]  # the protocol leaves out what only messages need
+    return store.root
 
 
 def on_disk(store: Store, /) -> bool:
