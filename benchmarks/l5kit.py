@@ -31,8 +31,8 @@ import numpy as np
 from pages import Checks, conditions, save, verdicts
 
 import seqlake as sl
-from seqlake.formats.l5kit.editing import zarr_concat
-from seqlake.formats.l5kit.poses import relative_poses
+from seqlake.compat.l5kit.editing import zarr_concat
+from seqlake.compat.l5kit.poses import relative_poses
 from seqlake.formats.l5kit.selecting import select_agents
 from seqlake.formats.l5kit.store import open_store
 from seqlake.formats.l5kit.windows import windows

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 import seqlake as sl
+from seqlake.compat.l5kit.poses import relative_poses
 from seqlake.dataset.drawing.canvas import Canvas, save
-from seqlake.formats.l5kit.poses import relative_poses
 
 HISTORY, FUTURE = 10, 20
 STEPS = range(HISTORY + 1 + FUTURE)

@@ -421,7 +421,7 @@ KILLED_WORKER = """
 import os, signal, sys
 import pyarrow.parquet as pq
 import seqlake as sl
-from seqlake.dataset.sink import TableSink
+from seqlake.dataset.writing.sink import TableSink
 from seqlake.errors import SeqlakeError
 
 write = TableSink.write

@@ -202,7 +202,7 @@ def test_a_picture_that_cannot_be_a_frame(case: str, tmp_path: Path) -> None:
 
 def test_going_on_after_a_failure(tmp_path: Path, source, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts that are finished keep their videos; the same call writes the rest."""
-    from seqlake.dataset import pictures as module
+    from seqlake.dataset.writing import pictures as module
 
     options = {"images": TWO, "fps": 5, "workers": 1, "bytes_per_part": 1, "work": tmp_path / "work"}
     real, calls = module.image.decode, []

@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 import seqlake as sl
-from seqlake.conversion.samples import as_sequences
 from seqlake.dataset.validation import validate
 from seqlake.errors import SchemaMismatchError, ValidationError
 from seqlake.formats import mds
+from seqlake.grouping import as_sequences
 from seqlake.testing.formats import FormatTests
 
 Image = pytest.importorskip("PIL.Image")

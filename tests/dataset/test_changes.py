@@ -11,7 +11,7 @@ import pytest
 
 from seqlake.dataset import opening
 from seqlake.dataset.dataset import Dataset
-from seqlake.dataset.ingest import File
+from seqlake.dataset.writing.ingest import File
 from seqlake.errors import (
     CommitConflictError,
     DuplicateSequenceError,

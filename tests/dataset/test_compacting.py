@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import seqlake as sl
-from seqlake.dataset.compacting import wasteful
+from seqlake.dataset.reshaping.compacting import wasteful
 from seqlake.errors import CommitConflictError
 
 COLUMNS = {"task": pa.string(), "action": sl.Trajectory(dim=1)}
@@ -63,7 +63,7 @@ def test_shards_of_others_become_ours_and_flat(ds):
 
 
 def test_a_rivals_change_of_these_rows_is_a_conflict_and_nothing_is_left(ds, monkeypatch):
-    from seqlake.dataset import compacting
+    from seqlake.dataset.reshaping import compacting
 
     real = compacting.for_writing
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import seqlake as sl
-from seqlake.dataset.display import sparkline
+from seqlake.dataset.reading.display import sparkline
 
 if TYPE_CHECKING:
     from pathlib import Path

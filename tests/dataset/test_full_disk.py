@@ -13,9 +13,9 @@ import pyarrow as pa
 import pytest
 
 import seqlake as sl
+from seqlake.compat import l5kit as l5
 from seqlake.dataset import reshaping
 from seqlake.errors import DatasetExistsError
-from seqlake.formats.l5kit import data as l5
 from seqlake.formats.l5kit.store import AGENTS, DTYPES, FRAMES, SCENES
 
 if TYPE_CHECKING:
@@ -42,8 +42,9 @@ VERBS = {
 CHILD = """
 import errno, os, subprocess, sys
 import seqlake as sl
-from seqlake.dataset import reshaping, trimming
-from seqlake.formats.l5kit import data as l5
+from seqlake.dataset import reshaping
+from seqlake.dataset.reshaping import trimming
+from seqlake.compat import l5kit as l5
 folder, source, store, call = sys.argv[1:5]
 out, failed = f"{folder}/out", 0
 ds = sl.open(source)

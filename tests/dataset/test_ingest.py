@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis.extra import numpy as hnp
 
-from seqlake.dataset import conforming, ingest
+from seqlake.dataset.writing import conforming, ingest
 from seqlake.errors import DuplicateSequenceError, SchemaMismatchError, ValidationError
 from seqlake.spec.column_types import ColumnType, Embedding, Image, Trajectory, Video
 from seqlake.spec.schema import Schema

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pytest
 
 import seqlake as sl
-from seqlake.dataset import reshaping, trimming
+from seqlake.dataset import reshaping
+from seqlake.dataset.reshaping import trimming
 from seqlake.errors import DatasetNotFoundError
 from seqlake.tables.standalone import markers
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import seqlake as sl
-from seqlake.dataset.inventory import FileEntry, files, totals
+from seqlake.dataset.reading.inventory import FileEntry, files, totals
 from seqlake.files.stores import open_store
 from seqlake.spec.schema import Column
 

@@ -15,8 +15,8 @@ import pytest
 
 import seqlake as sl
 from seqlake import media
-from seqlake.dataset.reshaping import merge, repack, subset
-from seqlake.dataset.sink import TableSink
+from seqlake.dataset.reshaping.merging import merge, repack, subset
+from seqlake.dataset.writing.sink import TableSink
 from seqlake.errors import CorruptFileError, CorruptFrameError, UnsafeReferenceError
 from seqlake.files.stores import open_store
 from seqlake.media.video import indexing

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import seqlake as sl
-from seqlake.dataset.streaming import one_shard
+from seqlake.dataset.reading.streaming import one_shard
 
 pytest.importorskip("deltalake")
 

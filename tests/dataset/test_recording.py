@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from seqlake.dataset import opening
-from seqlake.dataset.ingest import File
+from seqlake.dataset.writing.ingest import File
 from seqlake.errors import (
     CommitConflictError,
     DuplicateSequenceError,
@@ -299,8 +299,8 @@ def test_steps_without_a_declared_width_are_equally_long(tmp_path: Path) -> None
 def test_cells_that_grow_too_large_are_told_before_the_take_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("seqlake.dataset.tracks.LARGEST_CELL", 40)
-    monkeypatch.setattr("seqlake.dataset.encoding.LARGEST_CELL", 4000)
+    monkeypatch.setattr("seqlake.dataset.writing.tracks.LARGEST_CELL", 40)
+    monkeypatch.setattr("seqlake.dataset.writing.encoding.LARGEST_CELL", 4000)
     ds = opening.create(tmp_path / "ds", Schema({"x": Trajectory(dim=2), "stills": Image(frames="bytes")}))
     with ds.writer() as writer:
         with writer.record("signal") as take:
@@ -564,7 +564,7 @@ def test_a_long_take_says_hourly_that_it_is_alive(root: Path, monkeypatch: pytes
     with ds.writer() as writer, writer.record("ep") as take:
         take.add(**step(0))
         assert not renewed
-        monkeypatch.setattr("seqlake.dataset.staging._HOUR", 0.0)
+        monkeypatch.setattr("seqlake.dataset.writing.staging._HOUR", 0.0)
         take.add(**step(1))
         take.add(**step(2))
         assert len(renewed) == 2

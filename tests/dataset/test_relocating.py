@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import seqlake as sl
-from seqlake.dataset.relocating import carry_out, plan, relocate
+from seqlake.dataset.changing.relocating import carry_out, plan, relocate
 from seqlake.errors import (
     CommitConflictError,
     CommitUnknownError,

@@ -11,9 +11,9 @@ import pytest
 
 from seqlake.dataset import opening
 from seqlake.dataset.dataset import Dataset
-from seqlake.dataset.ingest import File
-from seqlake.dataset.reshaping import merge, repack, split, subset
+from seqlake.dataset.reshaping.merging import merge, repack, split, subset
 from seqlake.dataset.validation import validate
+from seqlake.dataset.writing.ingest import File
 from seqlake.errors import (
     DatasetExistsError,
     DuplicateSequenceError,

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import seqlake as sl
-from seqlake.dataset import streaming
+from seqlake.dataset.reading import streaming
 from seqlake.errors import SequenceNotFoundError
 
 if TYPE_CHECKING:

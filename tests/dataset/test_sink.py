@@ -14,8 +14,8 @@ import pytest
 from seqlake.conversion.receipts import decode, encode
 from seqlake.dataset import opening
 from seqlake.dataset.dataset import Dataset
-from seqlake.dataset.sink import TableSink
-from seqlake.dataset.staging import ShardShape
+from seqlake.dataset.writing.sink import TableSink
+from seqlake.dataset.writing.staging import ShardShape
 from seqlake.errors import DuplicateSequenceError, SeqlakeError, ValidationError
 from seqlake.spec.column_types import Video
 from seqlake.testing import samples

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 
 from seqlake.dataset import opening
 from seqlake.dataset.dataset import Dataset
-from seqlake.dataset.splits import assign_splits, plan_splits, split_names
+from seqlake.dataset.reshaping.splits import assign_splits, plan_splits, split_names
 from seqlake.errors import SchemaMismatchError, ValidationError
 from seqlake.testing import samples
 

@@ -104,7 +104,7 @@ def drives_bomb(place: Path) -> None:
 
 def archives(place: Path) -> dict[str, Path]:
     """Zip archives of a store of l5kit, one of whose members lies."""
-    l5 = pytest.importorskip("seqlake.formats.l5kit.data")
+    l5 = pytest.importorskip("seqlake.compat.l5kit")
     pytest.importorskip("numcodecs")
     store = place / "store"
     l5.create_store(str(store), l5.sized(scenes=1, frames=1, agents=100))

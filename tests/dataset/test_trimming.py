@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import seqlake as sl
-from seqlake.dataset.slicing import changes
-from seqlake.dataset.trimming import segment, trim
+from seqlake.dataset.reshaping.slicing import changes
+from seqlake.dataset.reshaping.trimming import segment, trim
 from seqlake.errors import SchemaMismatchError, ValidationError
 
 STEPS = 48

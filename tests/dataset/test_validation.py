@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from seqlake.dataset import opening
-from seqlake.dataset.ingest import File
 from seqlake.dataset.selection import Selection
 from seqlake.dataset.validation import validate
+from seqlake.dataset.writing.ingest import File
 from seqlake.errors import DatasetNotFoundError, ValidationError
 from seqlake.shards.columns import Columns
 from seqlake.shards.memory import ArrowShard

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from seqlake.dataset import opening
-from seqlake.dataset.ingest import File
+from seqlake.dataset.writing.ingest import File
 from seqlake.errors import (
     CommitConflictError,
     DuplicateSequenceError,

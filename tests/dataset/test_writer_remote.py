@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from seqlake.dataset import opening
-from seqlake.dataset.ingest import File
-from seqlake.dataset.reshaping import repack
+from seqlake.dataset.reshaping.merging import repack
+from seqlake.dataset.writing.ingest import File
 from seqlake.errors import DatasetExistsError, DuplicateSequenceError, ValidationError
 from seqlake.files.stores import open_store
 from seqlake.spec.column_types import Trajectory, Video

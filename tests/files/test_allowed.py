@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 
 import seqlake as sl
-from seqlake.dataset.elsewhere import elsewhere
-from seqlake.dataset.inventory import files
+from seqlake.dataset.reading.elsewhere import elsewhere
+from seqlake.dataset.reading.inventory import files
 from seqlake.errors import SeqlakeError, UnsafeReferenceError
 from seqlake.files import allowed, web
 from seqlake.files.stores import open_blob, open_store

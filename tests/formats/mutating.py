@@ -265,7 +265,7 @@ def of_stores(place: str) -> dict[str, Callable[[], Any]]:
     import numpy as np
 
     import seqlake as sl
-    from seqlake.formats.l5kit import data as l5
+    from seqlake.compat import l5kit as l5
 
     def copied(make: Callable[[str], Any]) -> Any:
         with tempfile.TemporaryDirectory() as folder:

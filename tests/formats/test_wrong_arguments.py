@@ -28,7 +28,7 @@ OPTIONS = {
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    l5 = pytest.importorskip("seqlake.formats.l5kit.data")
+    l5 = pytest.importorskip("seqlake.compat.l5kit")
     pytest.importorskip("numcodecs")
     home = tmp_path_factory.mktemp("folders")
     columns = {"e": "str", "n": "int"}

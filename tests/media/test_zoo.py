@@ -15,7 +15,7 @@ import pytest
 from av.video.reformatter import Interpolation, VideoReformatter
 
 import seqlake as sl
-from seqlake.dataset.trimming import segment, trim
+from seqlake.dataset.reshaping.trimming import segment, trim
 from seqlake.errors import CorruptFrameError, ValidationError
 from seqlake.media import video
 from seqlake.protocols import Source

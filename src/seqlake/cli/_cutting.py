@@ -9,7 +9,7 @@ import click
 
 if TYPE_CHECKING:
     from seqlake.cli._output import Output
-    from seqlake.dataset.trimming import Cuts
+    from seqlake.dataset.reshaping.trimming import Cuts
 
 Moment = int | float
 """A step of the clock (int), or seconds (float)."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from seqlake.dataset.sequence import SequenceView
+    from seqlake.dataset.reading.sequence import SequenceView
 
 BARS = "▁▂▃▄▅▆▇█"
 _HALF = "▀"  # the upper half in the letter's colour, the lower in the ground's

@@ -6,7 +6,7 @@ import click
 
 from seqlake.cli import _options
 from seqlake.cli._output import Output, output_options
-from seqlake.dataset.staging import SHARD_BYTES
+from seqlake.dataset.writing.staging import SHARD_BYTES
 
 
 @click.command()
@@ -16,7 +16,7 @@ from seqlake.dataset.staging import SHARD_BYTES
 @output_options
 def command(source: str, *, rows_per_shard: int | None, dry_run: bool, output: Output) -> None:
     """Write small shards of DATASET anew, and those of other engines or with deleted rows; as one commit."""
-    from seqlake.dataset.compacting import compact, wasteful
+    from seqlake.dataset.reshaping.compacting import compact, wasteful
 
     dataset = _options.opened_dataset(source)
     shards = dataset.source.shards()

@@ -10,7 +10,7 @@ from seqlake.cli import _options
 from seqlake.cli._output import Output, output_options, say, size
 
 if TYPE_CHECKING:
-    from seqlake.dataset.inventory import FileEntry
+    from seqlake.dataset.reading.inventory import FileEntry
 
 _COLUMNS = ("state", "size", "column", "rows", "reference")
 
@@ -32,7 +32,7 @@ def command(source: str, *, elsewhere: bool, dangling: bool, orphans: bool, outp
     looked for) or elsewhere (on another store; see --elsewhere). Of files that were copied in and that no row names:
     kept (another version needs it), orphan (`seqlake vacuum` removes it) or stranger (put there by others).
     """
-    from seqlake.dataset.inventory import files, totals
+    from seqlake.dataset.reading.inventory import files, totals
 
     found = files(_chosen(source, **choice), elsewhere=elsewhere)
     wanted = {state for state, asked in (("missing", dangling), ("orphan", orphans)) if asked}

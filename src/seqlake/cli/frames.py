@@ -14,7 +14,7 @@ from seqlake.cli._output import Output, output_options
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from seqlake.dataset.sequence import SequenceView
+    from seqlake.dataset.reading.sequence import SequenceView
 
 _SUFFIXES = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg"}
 _GREY_16 = "gray16le"  # a depth camera's video

@@ -17,7 +17,7 @@ from seqlake.cli._overwriting import replacing
 @output_options
 def command(sources: tuple[str, ...], out: str, *, overwrite: bool, dry_run: bool, output: Output) -> None:
     """Join the sequences of several DATASETs of one schema into a new dataset at OUT."""
-    from seqlake.dataset.reshaping import merge
+    from seqlake.dataset.reshaping.merging import merge
 
     parts = [_options.opened(source, asks=False) for source in sources]
     rows = sum(len(part) for part in parts)

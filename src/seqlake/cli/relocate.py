@@ -10,7 +10,7 @@ from seqlake.cli import _options
 from seqlake.cli._output import Output, output_options, size
 
 if TYPE_CHECKING:
-    from seqlake.dataset.prefixes import Mode
+    from seqlake.dataset.changing.prefixes import Mode
 
 
 @click.command()
@@ -39,7 +39,7 @@ def command(
     Without --copy or --move the files must be at the new place already. With one of them and without --to they are
     taken into the dataset. A folder without a scheme is taken from the dataset's root.
     """
-    from seqlake.dataset.relocating import carry_out, plan
+    from seqlake.dataset.changing.relocating import carry_out, plan
 
     if new is None and files is None:
         raise click.UsageError("Say where references lead from now on (--to), or take the files in (--copy, --move).")

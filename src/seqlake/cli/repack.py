@@ -32,7 +32,7 @@ def command(
     **shape: Any,
 ) -> None:
     """Rewrite DATASET (of any kind and layout) into shards of ours at OUT, which must be new or empty."""
-    from seqlake.dataset.reshaping import repack
+    from seqlake.dataset.reshaping.merging import repack
 
     selection = _options.opened(source, asks=False)
     if where:

@@ -47,7 +47,7 @@ def command(
     Pieces are called ID/000, ID/001, ...; the columns source_id and source_start say what each was cut from. Files are
     cut as trim does it.
     """
-    from seqlake.dataset.trimming import segment
+    from seqlake.dataset.reshaping.trimming import segment
 
     if sum(one is not None for one in (how["by"], how["length"], at)) != 1:
         raise click.UsageError("Say how to cut: --by, --length or --at.")

@@ -44,8 +44,8 @@ def command(source: str, out: str | None, *, by: str, dry_run: bool, output: Out
 
     With OUT: write OUT/<value> for each value of the column --by.
     """
-    from seqlake.dataset.reshaping import split
-    from seqlake.dataset.splits import assign_splits, plan_splits
+    from seqlake.dataset.reshaping.merging import split
+    from seqlake.dataset.reshaping.splits import assign_splits, plan_splits
 
     shares = _shares(how.pop("shares"))
     dataset = _options.opened_dataset(source)

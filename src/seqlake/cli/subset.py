@@ -29,7 +29,7 @@ def command(
     source: str, out: str, *, choice: _options.Choice, files: Any, overwrite: bool, dry_run: bool, output: Output
 ) -> None:
     """Copy the sequences of DATASET that are chosen by --where or --ids into a new dataset at OUT."""
-    from seqlake.dataset.reshaping import subset
+    from seqlake.dataset.reshaping.merging import subset
 
     if choice.everything:
         raise click.UsageError("Say what to keep: --where, --ids or --columns.")

@@ -38,7 +38,7 @@ def command(
     Signals are cut exactly, videos without encoding them but for the frames between a cut and the next key frame
     (H.264; other codecs whole, where no key frame is at the cut). Sequences that have no such steps are left out.
     """
-    from seqlake.dataset.trimming import trim
+    from seqlake.dataset.reshaping.trimming import trim
 
     if start is None and stop is None:
         raise click.UsageError("Say what to keep: --start, --stop or both.")

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from seqlake.abilities import KeepsFiles, OfALake, Partitioned, ability, storage_of
-from seqlake.dataset.copying import digest, linked, on_this_machine, put_file
-from seqlake.dataset.partitioning import field_ids_of, partition_of
-from seqlake.dataset.references import Carrier, refers
-from seqlake.dataset.streaming import one_shard
+from seqlake.dataset.reading.streaming import one_shard
+from seqlake.dataset.writing.copying import digest, linked, on_this_machine, put_file
+from seqlake.dataset.writing.partitioning import field_ids_of, partition_of
+from seqlake.dataset.writing.references import Carrier, refers
 from seqlake.errors import UnsafeReferenceError
 from seqlake.files.locations import inside, is_local, join
 from seqlake.protocols import Copied, Written
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from seqlake.dataset.dataset import Dataset
-    from seqlake.dataset.references import FilesMode
-    from seqlake.dataset.staging import Staging
+    from seqlake.dataset.writing.references import FilesMode
+    from seqlake.dataset.writing.staging import Staging
     from seqlake.protocols import Readable, Shard, Table, Transaction
     from seqlake.spec.schema import Schema
 

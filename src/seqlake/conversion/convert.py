@@ -11,12 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+from seqlake import grouping
 from seqlake.abilities import Discards, ability, storage_of
-from seqlake.conversion import on_processes, samples
+from seqlake.conversion import on_processes
 from seqlake.conversion.plan import BYTES_PER_PART, Plan, Task, plan
 from seqlake.conversion.receipts import Work
 from seqlake.conversion.targets import TABLE_OPTIONS, FormatTarget, TableTarget, Target, dropped_by
-from seqlake.dataset.pictures import Pictures
+from seqlake.dataset.writing.pictures import Pictures
 from seqlake.errors import CommitUnknownError, SeqlakeError
 from seqlake.files.locations import absolute
 from seqlake.files.room import room_in
@@ -157,7 +158,7 @@ def convert(
 def _adopted(readable: Readable, target: TableTarget) -> Dataset:
     """Shards linked or copied into a new table, in one commit."""
     from seqlake.conversion.adopting import adopt
-    from seqlake.dataset.staging import Staging
+    from seqlake.dataset.writing.staging import Staging
 
     target.check()
     sink: Any
@@ -187,7 +188,7 @@ def _tell(planned: Plan) -> None:
 def _opened(source: Any, storage: Mapping[str, str] | None, options: dict[str, Any], *, sequences: bool) -> Readable:
     from seqlake.dataset.opening import scan
 
-    of_samples = {name: options.pop(name) for name in samples.OPTIONS & options.keys()}
+    of_samples = {name: options.pop(name) for name in grouping.OPTIONS & options.keys()}
     readable: Readable
     if isinstance(source, str | os.PathLike):
         readable = scan(source, storage=storage, **options)
@@ -195,7 +196,7 @@ def _opened(source: Any, storage: Mapping[str, str] | None, options: dict[str, A
         raise TypeError(f"Unknown options for this source: {', '.join(sorted(options))}.")
     else:
         readable = scan(source, storage=storage_of(source))
-    return samples.as_sequences(readable, **of_samples) if sequences else readable
+    return grouping.as_sequences(readable, **of_samples) if sequences else readable
 
 
 def _identity(planned: Plan) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from seqlake import plugins
 from seqlake.abilities import Creates, Drops, OfALake, ability
 from seqlake.dataset.opening import refuse_occupied
-from seqlake.dataset.pictures import Pictures
+from seqlake.dataset.writing.pictures import Pictures
 from seqlake.errors import DatasetExistsError, DatasetNotFoundError, SchemaMismatchError, SeqlakeError
 from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import is_local, local_path
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from seqlake.dataset.dataset import Dataset
-    from seqlake.dataset.staging import ShardShape
+    from seqlake.dataset.writing.staging import ShardShape
     from seqlake.protocols import Sink
     from seqlake.spec.schema import Schema
 
@@ -95,7 +95,7 @@ class TableTarget:
             return self._sink(dataset, state), state
 
     def _sink(self, dataset: Dataset, state: Mapping[str, Any]) -> Sink:
-        from seqlake.dataset.sink import TableSink
+        from seqlake.dataset.writing.sink import TableSink
 
         sink = TableSink(
             table=dataset.table,
@@ -123,7 +123,7 @@ class TableTarget:
             remove_empty_folders(local_path(self.location))
 
     def _shape(self) -> ShardShape:
-        from seqlake.dataset.staging import SHARD_BYTES, ShardShape
+        from seqlake.dataset.writing.staging import SHARD_BYTES, ShardShape
 
         return ShardShape(
             rows=self.options.get("rows_per_shard"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from seqlake.dataset import conforming
+from seqlake.dataset.writing import conforming
 from seqlake.errors import DecodeError, SchemaMismatchError, SeqlakeError, ValidationError
 
 if TYPE_CHECKING:

@@ -8,10 +8,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from seqlake.abilities import HasVersion, ability
-from seqlake.dataset import changes, evolving, validation
+from seqlake.dataset import validation
+from seqlake.dataset.changing import changes, evolving
 from seqlake.dataset.selection import Selection
-from seqlake.dataset.staging import SHARD_BYTES, ShardShape
-from seqlake.dataset.writer import Writer
+from seqlake.dataset.writing.staging import SHARD_BYTES, ShardShape
+from seqlake.dataset.writing.writer import Writer
 from seqlake.files.room import room_in
 from seqlake.shards.verified import verified_alike
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, overload
 
 from seqlake import plugins
 from seqlake.abilities import OfALake, WritesSamples, ability
-from seqlake.dataset import absent, conforming, inference, plain
 from seqlake.dataset.interrupts import import_pandas_first
+from seqlake.dataset.reading import absent, inference, plain
 from seqlake.dataset.selection import Selection
+from seqlake.dataset.writing import conforming
 from seqlake.errors import DatasetExistsError, DatasetNotFoundError, SchemaMismatchError, SeqlakeError
 from seqlake.files import locations, stores
 from seqlake.files.allowed import with_rules

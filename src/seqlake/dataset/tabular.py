@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import pyarrow as pa
 
-from seqlake.dataset import frames, streaming
+from seqlake.dataset.reading import frames, streaming
 from seqlake.shards.gathered import gathered
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from seqlake.dataset.dataset import Dataset
-from seqlake.dataset.ingest import File
+from seqlake.dataset.writing.ingest import File
 from seqlake.testing import tables
 from seqlake.testing.oracle import crashes
 

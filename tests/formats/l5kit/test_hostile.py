@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import seqlake as sl
+from seqlake.compat import l5kit as l5
 from seqlake.errors import CorruptFileError, InvalidMetadataError
 from seqlake.files import stores as file_stores
-from seqlake.formats.l5kit import data as l5
 from seqlake.formats.l5kit.store import open_store
 
 from ..bounded import run  # noqa: TID252 - one tool for several formats

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from seqlake.formats.l5kit import editing, results, sampling, selecting, slices, writing
+from seqlake.compat.l5kit import editing, results, sampling
+from seqlake.formats.l5kit import selecting, slices, writing
 from seqlake.formats.l5kit.store import open_store
 
 OPEN = """

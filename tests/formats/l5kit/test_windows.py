@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import seqlake as sl
+from seqlake.compat.l5kit import sampling
+from seqlake.compat.l5kit.poses import relative_poses
 from seqlake.errors import DatasetNotFoundError, SchemaMismatchError
-from seqlake.formats.l5kit import sampling, selecting
-from seqlake.formats.l5kit.poses import relative_poses
+from seqlake.formats.l5kit import selecting
 from seqlake.formats.l5kit.store import open_store
 from seqlake.formats.l5kit.windows import windows
 
@@ -269,7 +270,7 @@ def test_two_sightings_in_one_frame(zarr, tmp_path):
 
 
 def test_a_chopped_set(drive, tmp_path):
-    from seqlake.formats.l5kit import results
+    from seqlake.compat.l5kit import results
 
     results.create_chopped_dataset(
         str(drive), str(tmp_path / "test"), num_frames_to_copy=12, num_frames_gt=6, min_frame_future=3
@@ -288,7 +289,7 @@ def test_a_chopped_set(drive, tmp_path):
 
 
 def test_result_files_say_what_is_wrong(tmp_path):
-    from seqlake.formats.l5kit import results
+    from seqlake.compat.l5kit import results
 
     one = np.zeros(1, np.int64)
     path = str(tmp_path / "x.csv")

@@ -8,9 +8,10 @@ from multiprocessing import get_context
 import numpy as np
 import pytest
 
+from seqlake.compat.l5kit import editing
 from seqlake.errors import DatasetExistsError, DatasetNotFoundError, SchemaMismatchError
 from seqlake.files.stores import open_store as open_files
-from seqlake.formats.l5kit import editing, writing
+from seqlake.formats.l5kit import writing
 from seqlake.formats.l5kit.store import open_store
 
 

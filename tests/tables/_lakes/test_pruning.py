@@ -11,7 +11,7 @@ import pytest
 
 import seqlake as sl
 from seqlake.cli import main
-from seqlake.dataset.pruning import Part, left
+from seqlake.dataset.reading.pruning import Part, left
 
 pytest.importorskip("deltalake")
 

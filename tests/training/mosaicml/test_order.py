@@ -7,12 +7,12 @@ import pyarrow as pa
 import pytest
 
 import seqlake as sl
+from seqlake.compat.mosaicml import Stream, StreamingOrder, World
+from seqlake.compat.mosaicml.batching import NAMES as METHODS
+from seqlake.compat.mosaicml.shuffles import NAMES
 from seqlake.spec.schema import Schema
 from seqlake.training.loader import Loader
 from seqlake.training.mixtures.schedule import Mix
-from seqlake.training.mosaicml import Stream, StreamingOrder, World
-from seqlake.training.mosaicml.batching import NAMES as METHODS
-from seqlake.training.mosaicml.shuffles import NAMES
 
 THEIRS = """
 import numpy as np

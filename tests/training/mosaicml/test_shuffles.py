@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from seqlake.training.mosaicml import World
-from seqlake.training.mosaicml.partitions import dealt, in_order, partition
-from seqlake.training.mosaicml.sampling import per_shard
-from seqlake.training.mosaicml.shuffles import NAMES, shuffle
+from seqlake.compat.mosaicml import World
+from seqlake.compat.mosaicml.partitions import dealt, in_order, partition
+from seqlake.compat.mosaicml.sampling import per_shard
+from seqlake.compat.mosaicml.shuffles import NAMES, shuffle
 
 SIZES = np.array([3, 5, 4, 6])
 GOLDEN = {

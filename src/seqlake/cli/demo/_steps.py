@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from seqlake.cli.demo._arm import Episode
     from seqlake.dataset.selection import Selection
-    from seqlake.dataset.writer import Writer
+    from seqlake.dataset.writing.writer import Writer
     from seqlake.training.loader import Loader
 
     Told = tuple[str, dict[str, Any]]
@@ -155,7 +155,7 @@ def query(path: Path) -> Told:
 def assign(path: Path) -> Told:
     """Assign train and validation; the temporal bytes stay where they are."""
     from seqlake.dataset.opening import open as open_dataset
-    from seqlake.dataset.splits import assign_splits
+    from seqlake.dataset.reshaping.splits import assign_splits
 
     dataset = open_dataset(path)
     assign_splits(dataset, {"train": 0.9, "val": 0.1})

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from seqlake.dataset.drawing.plots import Panel
-    from seqlake.dataset.sequence import SequenceView
+    from seqlake.dataset.reading.sequence import SequenceView
 
 _MARGIN, _GAP = 16, 4
 _PLOT = 190  # pixels of one plot's height

@@ -14,7 +14,7 @@ from seqlake.windows.timestamps import Stamps, origin_at
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from seqlake.dataset.sequence import SequenceView
+    from seqlake.dataset.reading.sequence import SequenceView
     from seqlake.spec.schema import Column
 
 _CURVES = 16  # lines of one plot

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from seqlake.dataset.sequence import SequenceView
+    from seqlake.dataset.reading.sequence import SequenceView
     from seqlake.protocols import Ints
     from seqlake.spec.schema import Column, Schema
 

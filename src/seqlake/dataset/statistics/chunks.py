@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seqlake.dataset.cells import flat_cell
-from seqlake.dataset.streaming import one_shard
+from seqlake.dataset.reading.cells import flat_cell
+from seqlake.dataset.reading.streaming import one_shard
 from seqlake.errors import ValidationError
 from seqlake.files.memory import MemoryBlob
 from seqlake.shards.cells import cast, fetched

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqlake.dataset.cells import arrow_cell, flat_cell
+from seqlake.dataset.reading.cells import arrow_cell, flat_cell
+from seqlake.dataset.reading.streaming import read
 from seqlake.dataset.statistics.chunks import each
-from seqlake.dataset.streaming import read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

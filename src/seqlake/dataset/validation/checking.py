@@ -15,7 +15,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from seqlake.abilities import HasVersion, KeepsFiles, NamesShards, ability
-from seqlake.dataset import opening, plain, progress
+from seqlake.dataset import opening, progress
+from seqlake.dataset.reading import plain
 from seqlake.dataset.validation.files import FileWalk
 from seqlake.dataset.validation.looking import Place
 from seqlake.dataset.validation.rows import RowWalk, unreadable

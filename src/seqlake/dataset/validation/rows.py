@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from seqlake.dataset.streaming import one_shard
+from seqlake.dataset.reading.streaming import one_shard
 from seqlake.errors import SchemaMismatchError, SeqlakeError
 from seqlake.shards.columns import Columns
 from seqlake.shards.rows import Rows

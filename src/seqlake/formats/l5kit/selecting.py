@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from seqlake.protocols import Ints
 
 _OF_AGENTS = ("centroid", "extent", "yaw", "track_id", "label_probabilities")
+MIN_FRAME_HISTORY, MIN_FRAME_FUTURE = 10, 1
 TH_YAW_DEGREE = 30.0
 TH_EXTENT_RATIO = 1.1
 TH_DISTANCE_AV = 50.0
@@ -114,6 +115,14 @@ def _one_scene(store: Store, row: SceneRows, rules: Thresholds) -> NDArray[np.ui
     intervals = frames[0][CHILDREN[AGENTS]].astype(np.int64)
     frame = np.repeat(np.arange(len(intervals)), intervals[:, 1] - intervals[:, 0])
     return runs_of(agents, frame, frames[0]["ego_translation"][frame, :2], rules)
+
+
+def selected(mask: NDArray[Any], min_frame_history: int, min_frame_future: int, /) -> NDArray[np.bool_]:
+    """[agents] which sightings a mask selects; see `AgentDataset`."""
+    if mask.ndim == 1:
+        return mask.astype(np.bool_)
+    chosen: NDArray[np.bool_] = (mask[:, 0] >= min_frame_history) & (mask[:, 1] >= min_frame_future)
+    return chosen
 
 
 def runs_of(agents: NDArray[Any], frame: Ints, car: NDArray[Any], rules: Thresholds, /) -> NDArray[np.uint32]:

@@ -17,7 +17,7 @@ from seqlake.errors import SchemaMismatchError
 from seqlake.files.memory import MemoryBlob
 from seqlake.formats.l5kit.columns import step_cells
 from seqlake.formats.l5kit.mapping import SCENE
-from seqlake.formats.l5kit.sampling import MIN_FRAME_FUTURE, MIN_FRAME_HISTORY, selected
+from seqlake.formats.l5kit.selecting import MIN_FRAME_FUTURE, MIN_FRAME_HISTORY, selected
 from seqlake.formats.l5kit.tracks import AVAILABLE, FIRST, HOST, SELECTION, TRACK
 from seqlake.protocols import Flat
 from seqlake.shards.asked import count_only, refuse_unknown, rows_asked

@@ -1,0 +1,254 @@
+"""Columns added, renamed, dropped and widened: one commit that rewrites no temporal byte."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from seqlake.dataset.changing import changes
+from seqlake.dataset.changing.rewriting import one_chunk, shape_of
+from seqlake.dataset.reading.query import quoted
+from seqlake.dataset.reading.streaming import for_writing
+from seqlake.dataset.writing import conforming
+from seqlake.dataset.writing.ingest import Given
+from seqlake.dataset.writing.partitioning import partition_of
+from seqlake.dataset.writing.staging import ShardShape, Staging
+from seqlake.dataset.writing.values import cell
+from seqlake.errors import CommitConflictError, CommitUnknownError, SchemaMismatchError
+from seqlake.spec.column_types import ColumnType
+from seqlake.spec.schema import Column, Schema, is_list
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from seqlake.dataset.dataset import Dataset
+    from seqlake.protocols import Version
+
+_TRIES = 10
+
+
+def add_column(
+    dataset: Dataset,
+    name: str,
+    kind: pa.DataType | pa.Field | ColumnType | Column,
+    /,
+    *,
+    values: Mapping[str, Any] | None = None,
+    sql: str | None = None,
+) -> Version:
+    """Add a column, null or filled; what `Dataset.add_column` does."""
+    if values is not None and sql is not None:
+        raise ValueError("A column is filled by values or by sql, not by both.")
+
+    def change() -> Version:
+        old = dataset.schema
+        if name in old:
+            raise SchemaMismatchError(
+                f"There is a column {name!r} already ({old[name]}).", hint="Change its cells with `update`."
+            )
+        schema = old.with_columns({name: kind})
+        conforming.refuse_broken(schema, column=name)
+        if not schema[name].nullable:
+            raise SchemaMismatchError(f"{name!r} must be nullable: sequences without a value read null.")
+        staging = Staging(dataset.table, schema, shape=ShardShape())
+        parent = dataset.version
+        try:
+            staging.begin(parent)
+            gone: list[str] = []
+            if values is not None or sql is not None:
+                given = (
+                    _from_values(schema, name, values) if values is not None else _from_sql(dataset, schema, name, sql)
+                )
+                rows = changes.rows_of(dataset, given.column(0).to_pylist(), but="nothing was added")
+                gone = changes.change_cells(staging, dataset.source, schema, Given(cells=given), rows)
+        except BaseException:
+            staging.discard()
+            raise
+        return staging.commit("evolve", remove=gone, schema=schema)
+
+    return replayed(dataset, change)
+
+
+def rename_column(dataset: Dataset, old: str, new: str, /, *, rewrite: bool = False) -> Version:
+    """Rename a column; what `Dataset.rename_column` does."""
+
+    def change() -> Version:
+        schema = _known(dataset, old, "renamed")
+        if new in schema:
+            raise SchemaMismatchError(f"There is a column {new!r} already ({schema[new]}).")
+        if not new:
+            raise SchemaMismatchError("A column's name must not be empty.")
+        return _commit(dataset, _followed(schema.renamed({old: new}), old, new), renamed={old: new}, rewrite=rewrite)
+
+    return replayed(dataset, change)
+
+
+def drop_column(dataset: Dataset, name: str, /, *, rewrite: bool = False) -> Version:
+    """Drop a column; what `Dataset.drop_column` does."""
+    return replayed(
+        dataset, lambda: _commit(dataset, _known(dataset, name, "dropped").without([name]), rewrite=rewrite)
+    )
+
+
+def widen_column(dataset: Dataset, name: str, kind: pa.DataType, /, *, rewrite: bool = False) -> Version:
+    """Give a column a type that holds every value of its old one; what `Dataset.widen_column` does."""
+
+    def change() -> Version:
+        column = _known(dataset, name, "widened")[name]
+        target = _widened(column, kind)
+        if column.arrow == target:
+            return dataset.version
+        wider = Column(name, target, column.type, nullable=column.nullable)
+        return _commit(dataset, dataset.schema.with_columns({name: wider}), rewrite=rewrite)
+
+    return replayed(dataset, change)
+
+
+def replayed(dataset: Dataset, change: Callable[[], Version]) -> Version:
+    """Make a change on the newest version, anew when a rival's commit came between, up to 10 times.
+
+    Raises:
+        CommitConflictError: Rivals were faster every time.
+    """
+    for last in range(1, _TRIES + 1):
+        dataset.open_for_changes()
+        try:
+            version = change()
+        except CommitUnknownError:
+            raise
+        except CommitConflictError:
+            if last == _TRIES:
+                raise
+            continue
+        dataset.refresh()
+        return version
+    raise AssertionError("the last try returns or raises")
+
+
+def _commit(
+    dataset: Dataset, schema: Schema, *, renamed: Mapping[str, str] | None = None, rewrite: bool = False
+) -> Version:
+    staging = Staging(dataset.table, schema, shape=ShardShape())
+    try:
+        staging.begin(dataset.version)
+        gone = _write_anew(dataset, schema, staging, renamed or {}) if rewrite else []
+    except BaseException:
+        staging.discard()
+        raise
+    return staging.commit("evolve", remove=gone, schema=schema, renamed=renamed)
+
+
+def _write_anew(dataset: Dataset, schema: Schema, staging: Staging, renamed: Mapping[str, str]) -> list[str]:
+    """Every shard under the new schema, for tables whose files must hold what the schema says; gives the old keys."""
+    lost = [name for name in partition_of(dataset.table) if name in dataset.schema and name not in schema]
+    if lost:
+        raise SchemaMismatchError(f"The table is partitioned by {', '.join(lost)}, which must keep name and place.")
+    known = {new: old for old, new in renamed.items()}
+    columns = [known.get(name, name) for name in schema.names]
+    gone = []
+    for shard in dataset.source.shards():
+        staging.shape = shape_of(shard, dataset.schema, dataset.schema.names)
+        for batch in for_writing(shard, columns):
+            staging.write(pa.RecordBatch.from_arrays(batch.columns, names=schema.names))
+        staging.close_shard()
+        gone.append(shard.key)
+    return gone
+
+
+def _known(dataset: Dataset, name: str, verb: str) -> Schema:
+    schema = dataset.schema
+    if name not in schema:
+        lines = conforming.unknown([name], schema)
+        raise SchemaMismatchError(f"No column can be {verb}:\n" + "\n".join(lines))
+    if name == schema.id:
+        raise SchemaMismatchError(f"{name!r} is the id of the rows and cannot be {verb}.")
+    return schema
+
+
+def _followed(schema: Schema, old: str, new: str) -> Schema:
+    """Columns whose steps a renamed column times still name it."""
+    moved = {}
+    for name in schema.names:
+        column = schema[name]
+        naming = [field for field in ("timestamps", "origin") if column.type and column.type.get(field) == old]
+        if naming and column.type is not None:
+            kind = ColumnType.from_json({**column.type.to_json(), **dict.fromkeys(naming, new)})
+            moved[name] = Column(name, column.arrow, kind, nullable=column.nullable)
+    return schema.with_columns(moved) if moved else schema
+
+
+def _from_values(schema: Schema, name: str, values: Mapping[str, Any]) -> pa.Table:
+    """Values by id as a table of ids and cells."""
+    if not isinstance(values, Mapping):
+        raise TypeError(f"values is a dict from sequence_id to value, found {type(values).__name__}.")
+    field = schema.arrow.field(name)
+    cells = [
+        cell(value, schema[name], field.type, where=f"Sequence {key!r}, column {name!r}")
+        for key, value in values.items()
+    ]
+    column = pa.concat_arrays(cells) if cells else pa.nulls(0, field.type)
+    ids = pa.array(list(values), schema.arrow.field(str(schema.id)).type)
+    return pa.table({str(schema.id): ids, name: column})
+
+
+def _from_sql(dataset: Dataset, schema: Schema, name: str, sql: str | None) -> pa.Table:
+    """A row expression over the dataset as a table of ids and cells."""
+    key = str(schema.id)
+    found = dataset.sql(f"SELECT {quoted(key)}, (\n{sql}\n) AS value FROM dataset").to_arrow_table()
+    value = one_chunk(found.column(1))
+    field = schema.arrow.field(name)
+    if pa.types.is_decimal(value.type) and (pa.types.is_floating(field.type) or pa.types.is_integer(field.type)):
+        # SQL counts in decimals: 0.5 is one, and so is the sum of integers.
+        value = pc.cast(value, pa.float64() if pa.types.is_floating(field.type) else pa.int64())
+    if not conforming.fits(value.type, field.type):
+        raise SchemaMismatchError(f"{name!r}: expected {field.type}, the expression gives {value.type}.")
+    cells = conforming.conform_column(value, schema[name], field.type)
+    return pa.table({key: one_chunk(found.column(0)), name: cells})
+
+
+def _widened(column: Column, kind: pa.DataType) -> pa.DataType:
+    """The stored type to reach; of a signal the type of its numbers may be given alone."""
+    if column.raw:
+        raise SchemaMismatchError(f"{column.name!r} holds raw cells, whose type cannot change; repack it instead.")
+    value = column.value_type
+    if value is not None and not is_list(kind):
+        if not _wider(value, kind):
+            raise _not_wider(column, value, kind)
+        return _with_values(column.arrow, kind)
+    if not _wider(column.arrow, kind):
+        raise _not_wider(column, column.arrow, kind)
+    return kind
+
+
+def _with_values(lists: pa.DataType, value: pa.DataType) -> pa.DataType:
+    if not is_list(lists):
+        return value
+    inner = _with_values(lists.value_type, value)
+    return pa.list_(inner, lists.list_size) if pa.types.is_fixed_size_list(lists) else pa.list_(inner)
+
+
+def _wider(old: pa.DataType, new: pa.DataType) -> bool:
+    """Whether every value of one type is a value of another."""
+    is_ = pa.types
+    if old == new:
+        return True
+    if is_list(old) and is_list(new):
+        return _wider(old.value_type, new.value_type)
+    if is_.is_integer(old) and is_.is_integer(new):
+        return bool(new.bit_width > old.bit_width and (is_.is_signed_integer(new) or is_.is_unsigned_integer(old)))
+    if is_.is_floating(new) and is_.is_floating(old):
+        return bool(new.bit_width > old.bit_width)
+    if is_.is_integer(old) and is_.is_floating(new):
+        return bool(old.bit_width <= {16: 8, 32: 16, 64: 32}[new.bit_width])
+    texts = (is_.is_string(old) and is_.is_large_string(new)) or (is_.is_binary(old) and is_.is_large_binary(new))
+    return bool(texts or (is_.is_date32(old) and is_.is_date64(new)))
+
+
+def _not_wider(column: Column, old: pa.DataType, new: pa.DataType) -> SchemaMismatchError:
+    return SchemaMismatchError(
+        f"{column.name!r}: {new} does not hold every {old}.",
+        hint="Add a new column from it with add_column(..., sql=...), then drop the old one.",
+    )

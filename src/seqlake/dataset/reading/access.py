@@ -1,0 +1,226 @@
+"""Point access to one source in one process: open readers, cells kept at hand, rows found by id.
+
+Everything here can be made again, so nothing of it is pickled, and a forked child begins anew.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections import OrderedDict
+from itertools import accumulate
+from threading import RLock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from seqlake.abilities import HasIds, KeepsFiles, ability
+from seqlake.dataset.reading import streaming
+from seqlake.dataset.reading.cells import arrow_cell, flat_cell
+from seqlake.errors import SequenceNotFoundError
+from seqlake.shards.parquet.scanned import NARROW
+from seqlake.shards.rows import Rows
+from seqlake.windows.clock import dataset_clock, depends
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from seqlake.protocols import Flat, Ints, Readable, Shard, ShardReader
+    from seqlake.spec.alignment import Clock
+    from seqlake.spec.schema import Column
+    from seqlake.windows.sources import Files
+    from seqlake.windows.spec import Window
+
+_OPEN_SHARDS = 256
+_BLOCK = 1024  # rows of a narrow column that are read together
+_BLOCK_BYTES = 32 << 20  # of one block; what is larger is read row by row
+_BLOCKS = 256  # of one shard, over all its columns
+_FOUND = 65_536  # rows of ids that are remembered where the table can find ids itself
+
+
+class _Handles:
+    """What one process has open and knows about a source."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.lock = RLock()
+        self.open: OrderedDict[int, _OpenShard] = OrderedDict()
+        self.shards: tuple[Sequence[Shard], list[int]] | None = None
+        self.rows: dict[str, int] = {}
+        self.ids: dict[int, str] = {}  # of rows that were found by their ids
+        self.clocks: dict[object, Clock] = {}
+
+
+class Access:
+    """Reads single cells of a source; shared by a dataset, its selections and their threads."""
+
+    def __init__(self, source: Readable) -> None:
+        self.source = source
+        self._handles = _Handles()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Access, (self.source,))
+
+    def _here(self) -> _Handles:
+        """This process's handles; a forked child begins with none."""
+        handles = self._handles
+        if handles.pid != os.getpid():
+            handles = self._handles = _Handles()
+        return handles
+
+    def _listed(self) -> tuple[Sequence[Shard], list[int]]:
+        handles = self._here()
+        if handles.shards is None:
+            shards = self.source.shards()
+            handles.shards = shards, [0, *accumulate(shard.rows for shard in shards)]
+        return handles.shards
+
+    @property
+    def shards(self) -> Sequence[Shard]:
+        """The source's shards, listed once."""
+        return self._listed()[0]
+
+    @property
+    def starts(self) -> list[int]:
+        """[shards + 1] number of the first row of each shard, then of all rows."""
+        return self._listed()[1]
+
+    def cut(self, rows: Ints, /) -> list[Shard]:
+        """The shards that hold these rows, cut down to them, in the rows' order."""
+        shards, starts = self.shards, np.array(self.starts, np.int64)
+        numbers = np.searchsorted(starts, rows, side="right") - 1
+        pieces: list[Shard] = []
+        for run in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(numbers)) + 1):
+            if len(run):
+                shard = shards[int(numbers[run[0]])]
+                keep = rows[run] - starts[numbers[run[0]]]
+                whole = len(keep) == shard.rows and bool((np.diff(keep) == 1).all())
+                pieces.append(shard if whole else Rows(shard, keep))
+        return pieces
+
+    def cell(self, row: int, column: Column, /) -> Any:
+        """One cell: numpy for steps and vectors, Python values else; None where null.
+
+        Args:
+            row: Row number in the source.
+            column: One of the source's columns.
+        """
+        shards, starts = self._listed()
+        number = bisect_right(starts, row) - 1
+        handles = self._here()
+        if column.name == self.source.schema.id and row in handles.ids:
+            return handles.ids[row]
+        with handles.lock:
+            opened = handles.open.get(number)
+            if opened is None:
+                # A reader that falls out of the list closes when nothing holds its bytes any more.
+                opened = handles.open[number] = _OpenShard(shards[number])
+                if len(handles.open) > _OPEN_SHARDS:
+                    handles.open.popitem(last=False)
+            else:
+                handles.open.move_to_end(number)
+        return opened.cell(row - starts[number], column)
+
+    def kept_packets(self, reference: str, /) -> Mapping[int, bytes]:
+        """Video stream -> the packet index that the table keeps of a file; empty where it keeps none."""
+        known = ability(self.source, KeepsFiles)
+        return {} if known is None else known.kept_packets(reference)
+
+    def clock(self, window: Window, files: Files, /) -> Clock:
+        """The dataset's clock for a window; found once, since videos may have to be opened for it."""
+        clocks, schema = self._here().clocks, self.source.schema
+        key = (window.clock, depends(window, schema))
+        if key not in clocks:
+            clocks[key] = dataset_clock(self.source, given=window.clock, window=window, files=files)
+        return clocks[key]
+
+    def row_of(self, sequence_id: str, /) -> int:
+        """The row number of one sequence.
+
+        Raises:
+            SequenceNotFoundError: No row has this id.
+        """
+        row = self._here().rows.get(sequence_id)
+        if row is None:
+            row = int(self.rows_of([sequence_id])[0])
+            if row < 0:
+                raise SequenceNotFoundError(
+                    f"No sequence is called {sequence_id!r}.",
+                    hint="ds[0].id shows what ids look like; ds.where(\"sequence_id LIKE '%...%'\") searches them.",
+                )
+        return row
+
+    def rows_of(self, ids: Sequence[str], /) -> Ints:
+        """[ids] row numbers, -1 where no row has the id; by the table's sorted id hashes where it has them."""
+        known = ability(self.source, HasIds)
+        if known is None:
+            every = self._every_id()
+            return np.array([every.get(one, -1) for one in ids], np.int64)
+        rows = np.asarray(known.find_ids(list(ids)), np.int64)
+        handles = self._here()
+        if len(handles.rows) + len(rows) > _FOUND:
+            handles.rows, handles.ids = {}, {}
+        found = {one: int(row) for one, row in zip(ids[:_FOUND], rows, strict=False) if row >= 0}
+        handles.rows.update(found)
+        handles.ids.update((row, one) for one, row in found.items())
+        return rows
+
+    def _every_id(self) -> dict[str, int]:
+        """Every id and its row, read once."""
+        handles = self._here()
+        if not handles.rows:
+            name = self.source.schema.id
+            if name is None:
+                raise SequenceNotFoundError(
+                    "These rows are samples without ids.", hint="Use their numbers instead, as in ds[0]."
+                )
+            ids: list[str | None] = []
+            for batch in streaming.read(self.source, [name]):
+                ids += batch.column(0).to_pylist()
+            handles.rows = {one: row for row, one in enumerate(ids) if one is not None}
+        return handles.rows
+
+
+class _OpenShard:
+    """One shard's reader with the flat columns and the blocks of narrow columns that were asked for."""
+
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self._reader: ShardReader = shard.open()
+        self._flat: dict[str, Flat | None] = {}
+        self._blocks: OrderedDict[tuple[str, int], pa.Array | None] = OrderedDict()
+        self._lock = RLock()  # readers are not asked to be safe for threads
+
+    def cell(self, row: int, column: Column) -> Any:
+        name = column.name
+        if column.category not in NARROW:
+            if name not in self._flat:
+                with self._lock:
+                    self._flat[name] = self._reader.flat(name) if column.category in {"temporal", "vector"} else None
+            flat = self._flat[name]
+            if flat is not None and column.category == "temporal":
+                return flat_cell(flat, row)
+            return arrow_cell(self._read(name, row, row + 1), 0, column)
+        number, place = divmod(row, _BLOCK)
+        if (name, number) not in self._blocks:
+            block = self._read(name, number * _BLOCK, min((number + 1) * _BLOCK, self._shard.rows), most=_BLOCK_BYTES)
+            with self._lock:
+                self._blocks[name, number] = block
+                if len(self._blocks) > _BLOCKS:
+                    self._blocks.popitem(last=False)
+        block = self._blocks.get((name, number))
+        if block is None:  # too large to be kept, or another thread's reads pushed it out
+            return arrow_cell(self._read(name, row, row + 1), 0, column)
+        return arrow_cell(block, place, column)
+
+    def _read(self, name: str, start: int, stop: int, *, most: int | None = None) -> pa.Array | None:
+        """Cells of some rows; None where they take more than `most` bytes."""
+        arrays, nbytes = [], 0
+        with self._lock:
+            for batch in self._reader.batches([name], rows=np.arange(start, stop, dtype=np.int64)):
+                arrays += [batch.column(name)] * (batch.num_rows > 0)
+                nbytes += batch.nbytes
+                if most is not None and nbytes > most:
+                    return None
+        return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)

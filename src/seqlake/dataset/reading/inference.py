@@ -1,0 +1,127 @@
+"""What the columns of a plain Parquet folder mean, by their types, names and first values."""
+
+from __future__ import annotations
+
+from itertools import islice
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from seqlake.dataset.reading import streaming
+from seqlake.errors import DuplicateSequenceError, SchemaMismatchError, ValidationError
+from seqlake.spec.column_types import ColumnType, Embedding, Image, Trajectory
+from seqlake.spec.metadata import Metadata
+from seqlake.spec.schema import is_list, is_number
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from seqlake.protocols import Readable
+
+_SAMPLE_ROWS = 32
+_SAMPLE_SHARDS = 4
+_SUFFIXES = {
+    "video": ("mp4", "mov", "mkv", "webm", "avi", "m4v"),
+    "image": ("jpg", "jpeg", "png", "webp", "tif", "tiff", "bmp"),
+    "audio": ("wav", "flac", "mp3", "ogg", "opus", "m4a", "aac"),
+    "3d": ("ply", "pcd", "obj", "stl", "glb", "gltf", "las", "laz"),
+    "mcap": ("mcap",),
+    "hdf5": ("h5", "hdf5"),
+    "zarr": ("zarr",),
+    "rerun": ("rrd",),
+}
+_TYPE_OF_SUFFIX = {suffix: kind for kind, suffixes in _SUFFIXES.items() for suffix in suffixes}
+_MAGIC = {b"\xff\xd8\xff": "jpeg", b"\x89PNG": "png", b"RIFF": "webp"}
+
+
+def infer(source: Readable, known: Mapping[str, ColumnType], /) -> Metadata:
+    """Metadata for files that have none.
+
+    Args:
+        source: The files.
+        known: Column types that need no guessing; they win.
+
+    Raises:
+        SchemaMismatchError: `sequence_id` is missing or no text, or `known` names a column that is not there.
+        ValidationError, DuplicateSequenceError: An id is missing, empty or there twice.
+    """
+    schema = source.schema
+    unknown = [name for name in known if name not in schema]
+    if unknown:
+        raise SchemaMismatchError(f"No column is called {unknown[0]!r}; there are {', '.join(schema.names)}.")
+    _check_ids(source)
+    asked = [name for name in schema.names if name not in known and name != schema.id]
+    guessed = {name: _guess(name, kind, cells) for name, (kind, cells) in _sample(source, asked).items()}
+    types = {name: known.get(name) or guessed.get(name) for name in schema.names}
+    return Metadata(column_types={name: kind for name, kind in types.items() if kind is not None})
+
+
+def _check_ids(source: Readable) -> None:
+    name = source.schema.id
+    if name is None:
+        raise SchemaMismatchError(
+            "A dataset needs a text column sequence_id with a unique name for each row; "
+            f"there are {', '.join(source.schema.names)}.",
+            hint="Write the files anew with that column, or look at them as they are with sl.scan(folder).",
+        )
+    batches = list(streaming.read(source, [name]))
+    ids = pa.chunked_array([batch.column(0).cast(pa.string()) for batch in batches], pa.string())
+    empty = ids.null_count + (pc.sum(pc.equal(ids, "")).as_py() or 0)
+    if empty:
+        raise ValidationError(f"Column {name!r} is null or empty in {empty} rows.", hint="Every sequence has an id.")
+    counts = ids.value_counts()
+    twice = [one["values"] for one in counts.filter(pc.greater(counts.field("counts"), 1)).to_pylist()]
+    if twice:
+        raise DuplicateSequenceError(
+            f"{len(twice)} ids occur more than once, the first is {twice[0]!r}.",
+            hint="Each row of a dataset is a sequence of its own.",
+        )
+
+
+def _sample(source: Readable, columns: list[str]) -> dict[str, tuple[pa.DataType, list[Any]]]:
+    """Column -> (type, first cells that are not null), from a few shards."""
+    found: dict[str, tuple[pa.DataType, list[Any]]] = {name: (source.schema[name].arrow, []) for name in columns}
+    for shard in source.shards()[:_SAMPLE_SHARDS] if columns else []:
+        for batch in islice(streaming.one_shard(shard, columns), 1):
+            few = batch.slice(0, _SAMPLE_ROWS)
+            for name in columns:
+                found[name][1].extend(cell for cell in few.column(name) if cell.is_valid)
+    return found
+
+
+def _guess(name: str, kind: pa.DataType, cells: list[Any]) -> ColumnType | None:
+    if pa.types.is_string(kind):
+        return _file(cells)
+    if not is_list(kind):
+        return None
+    inner = kind.value_type
+    if is_list(inner):
+        return _trajectory(inner, cells) if is_number(inner.value_type) else None
+    if pa.types.is_binary(inner):
+        return _images(cells)
+    if is_number(inner) and ("embed" in name.casefold() or pa.types.is_fixed_size_list(kind)):
+        widths = {len(cell.values) for cell in cells}
+        return Embedding(dim=widths.pop()) if len(widths) == 1 else None
+    return None
+
+
+def _trajectory(inner: pa.DataType, cells: list[Any]) -> ColumnType:
+    if pa.types.is_fixed_size_list(inner):
+        return Trajectory(dim=inner.list_size)
+    widths = {width for cell in cells for width in set(pc.list_value_length(cell.values).to_pylist())}
+    return Trajectory(dim=widths.pop()) if len(widths) == 1 and None not in widths else Trajectory()
+
+
+def _file(cells: list[Any]) -> ColumnType | None:
+    """The type that every sampled path's suffix says."""
+    kinds = {_TYPE_OF_SUFFIX.get(PurePosixPath(cell.as_py()).suffix.removeprefix(".").casefold()) for cell in cells}
+    kind = kinds.pop() if len(kinds) == 1 else None
+    return ColumnType.from_json({"type": kind}) if kind else None
+
+
+def _images(cells: list[Any]) -> ColumnType | None:
+    first = next((bytes(one) for cell in cells for one in cell.as_py() if one), b"")
+    image = next((name for magic, name in _MAGIC.items() if first.startswith(magic)), None)
+    return Image(format=image, frames="bytes") if image else None

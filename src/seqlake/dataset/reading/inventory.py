@@ -1,0 +1,219 @@
+"""The files of a dataset: which rows name each, which are missing, and which no row names."""
+
+from __future__ import annotations
+
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from seqlake.abilities import HasStrangers, OfATable, ability
+from seqlake.dataset.writing.references import refers
+from seqlake.errors import SeqlakeError
+from seqlake.files.locations import inside, is_local, join, local_path, scheme
+from seqlake.files.stores import open_blob, open_store
+from seqlake.spec.rules.references import paths_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from seqlake.dataset.selection import Selection
+
+State: TypeAlias = Literal["present", "missing", "outside", "elsewhere", "kept", "orphan", "stranger"]
+
+_PARALLEL = 12
+_MANY = 200  # references; listing a folder of a bucket is cheaper than asking for so many by name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileEntry:
+    """One file, and who names it.
+
+    Attributes:
+        reference: What cells say; of a file that no row names, its path below the root.
+        state: `present`; `missing`: rows name it and nothing is there; `outside`: it leaves the dataset's root and was
+            not looked at; `elsewhere`: on another store or server, and not asked for. Of files that were copied in and
+            that no row of this version names: `kept`: another version needs it; `orphan`: none does, and `vacuum`
+            removes it; `stranger`: seqlake did not put it there.
+        size: Bytes; None where nobody looked, or nothing is there.
+        columns: Which columns name it.
+        rows: The ids of the sequences that name it, each once, in order; row numbers as text where rows have no ids.
+    """
+
+    reference: str
+    state: State
+    size: int | None = None
+    columns: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return {
+            "reference": self.reference,
+            "state": self.state,
+            "size": self.size,
+            "columns": list(self.columns),
+            "rows": list(self.rows),
+        }
+
+
+def files(selection: Selection, /, *, elsewhere: bool = False) -> list[FileEntry]:
+    """Every file that rows name, and of a dataset also the copied-in files that none names.
+
+    Nothing is opened. Files below the root are looked for, others on this machine only if the dataset was opened with
+    `allow_outside`.
+
+    Args:
+        selection: A dataset, or some of its rows and columns.
+        elsewhere: Also ask other stores and web servers, one request for each file.
+
+    Returns:
+        Those that rows name in the order they were met, then the others by path.
+
+    Example:
+        ```python
+        dangling = [one for one in files(ds) if one.state == "missing"]
+        ```
+    """
+    named = references(selection)
+    found = _found(selection, named, elsewhere=elsewhere)
+    entries = [
+        FileEntry(
+            reference=reference,
+            state=found[reference][0],
+            size=found[reference][1],
+            columns=tuple(use.columns),
+            rows=tuple(use.rows),
+        )
+        for reference, use in named.items()
+    ]
+    return entries + list(_unnamed(selection, named))
+
+
+def totals(entries: Iterable[FileEntry], /) -> dict[str, dict[str, int]]:
+    """State -> how many files and bytes."""
+    count: Counter[str] = Counter()
+    nbytes: Counter[str] = Counter()
+    for one in entries:
+        count[one.state] += 1
+        nbytes[one.state] += one.size or 0
+    return {state: {"files": count[state], "bytes": nbytes[state]} for state in count}
+
+
+@dataclass(slots=True)
+class Use:
+    """Who names a file.
+
+    Attributes:
+        columns: Names, in order; a dict for its order.
+        rows: Ids, in order.
+    """
+
+    columns: dict[str, None] = field(default_factory=dict)
+    rows: dict[str, None] = field(default_factory=dict)
+
+
+def references(selection: Selection, /) -> dict[str, Use]:
+    """Every reference that the rows hold, in the order they hold it; empty ones are left out."""
+    schema = selection.schema
+    columns = [name for name in schema if refers(schema[name])]
+    if not columns:
+        return {}
+    key = selection.access.source.schema.id
+    everything = selection.with_id()
+    named: dict[str, Use] = {}
+    start = 0
+    for batch in everything.batches(columns if key is None else [key, *columns]):
+        ids = [str(start + row) for row in range(batch.num_rows)] if key is None else batch.column(0).to_pylist()
+        for name in columns:
+            for one, cell in zip(ids, batch.column(batch.schema.get_field_index(name)).to_pylist(), strict=True):
+                for reference, _ in paths_in(cell):
+                    if reference.strip():
+                        use = named.setdefault(reference, Use())
+                        use.columns[name] = None
+                        use.rows[one] = None
+        start += batch.num_rows
+    return named
+
+
+def sizes(
+    locations: Sequence[str], /, *, storage: Mapping[str, str] | None = None, named_by: str | None = None
+) -> Iterator[tuple[str, int | None]]:
+    """(location, bytes) of files anywhere; None where nothing is there.
+
+    Args:
+        locations: Where they are.
+        storage: Options of the store.
+        named_by: The root of the dataset that names them; None: somebody who may name any.
+
+    Raises:
+        OSError, SeqlakeError: A store or server does not answer, or refuses.
+    """
+
+    def size(location: str) -> tuple[str, int | None]:
+        try:
+            if is_local(location):
+                path = local_path(location)
+                return location, path.stat().st_size if path.is_file() else None
+            return location, open_blob(location, storage=storage, named_by=named_by).size
+        except (FileNotFoundError, NotADirectoryError):
+            return location, None
+
+    if all(is_local(one) for one in locations):
+        yield from map(size, locations)
+        return
+    with ThreadPoolExecutor(_PARALLEL) as pool:
+        yield from pool.map(size, locations)
+
+
+def _found(selection: Selection, named: Iterable[str], *, elsewhere: bool) -> dict[str, tuple[State, int | None]]:
+    """What is at each reference, and its size."""
+    root = selection.root
+    found: dict[str, tuple[State, int | None]] = {}
+    ask: dict[str, list[str]] = {}
+    for reference in named:
+        try:
+            location = join(root, reference)
+            here = inside(root, location)
+        except (SeqlakeError, ValueError):  # a NUL, a file: URI of another machine: no name of a file
+            found[reference] = ("missing", None)
+            continue
+        own_scheme = scheme(reference) != "file"
+        if here or (is_local(location) and selection.allow_outside) or (own_scheme and elsewhere):
+            ask.setdefault(location, []).append(reference)
+        else:
+            found[reference] = ("elsewhere" if own_scheme else "outside", None)
+    for location, size in _looked_for(list(ask), root, selection.storage):
+        for reference in ask[location]:
+            found[reference] = ("missing" if size is None else "present", size)
+    return found
+
+
+def _looked_for(
+    locations: Sequence[str], root: str, storage: Mapping[str, str] | None
+) -> Iterator[tuple[str, int | None]]:
+    """As `sizes`; many files of one bucket are listed, folder by folder."""
+    top = f"{root.rstrip('/')}/"
+    listed = [one for one in locations if one.startswith(top) and scheme(root) not in {"file", "http", "https"}]
+    if len(listed) < _MANY:
+        yield from sizes(locations, storage=storage, named_by=root)
+        return
+    store = open_store(root, storage=storage)
+    there: dict[str, int] = {}
+    for folder in sorted({one.removeprefix(top).rpartition("/")[0].partition("/")[0] for one in listed}):
+        there.update(store.list(folder))
+    for one in listed:
+        yield one, there.get(one.removeprefix(top))
+    rest = set(listed)
+    yield from sizes([one for one in locations if one not in rest], storage=storage, named_by=root)
+
+
+def _unnamed(selection: Selection, named: Mapping[str, object]) -> Iterator[FileEntry]:
+    """Copied-in files that no row of this version names; only a whole dataset can tell."""
+    whole = ability(selection, OfATable)
+    folder = None if whole is None else ability(whole.table, HasStrangers)
+    if folder is None:
+        return
+    for path, size, need in folder.copied_files():
+        if path not in named and need != "staged":
+            yield FileEntry(reference=path, state="kept" if need == "needed" else need, size=size)

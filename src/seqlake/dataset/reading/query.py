@@ -1,0 +1,336 @@
+"""SQL over a dataset: which rows a condition keeps, and DuckDB relations that read only what they need.
+
+DuckDB binds every query against an empty table of the schema first; its plan then names the columns to read. The
+columns reach it under names of our own behind a view, so that no column name can break a plan or a query. Each
+query has its own in-memory connection, without access to files, the network or this process's variables.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from copy import copy
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from seqlake.dataset.reading.pruning import Part, parts_of
+from seqlake.dataset.reading.streaming import Stream
+from seqlake.errors import QueryError, SeqlakeError
+from seqlake.files import sandbox
+from seqlake.shards.parquet.scanned import NARROW
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from typing import Self
+
+    import duckdb
+
+    from seqlake.protocols import Ints
+    from seqlake.spec.schema import Schema
+
+NAME = "dataset"
+_SOURCE = "_seqlake_rows"
+_COLUMN = re.compile(r"_seqlake_column_(\d+)_")
+# DuckDB 1.5 hands comparisons to pyarrow, which thinks differently of NaN. No filter of a plan passes a LIMIT, and
+# those that a join finds while it runs are switched off.
+_NO_PUSHDOWN = f"LIMIT {2**63 - 1}"
+_SETTINGS: dict[str, Any] = {"disabled_optimizers": "join_filter_pushdown"}
+# Fails instead of answering wrongly, should a plan ever read a column that it did not name.
+_NOT_READ = "error('this column was not read')"
+_NOW = frozenset({"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"})
+_REFUSED_NODES = {
+    "SUBQUERY": "a subquery",
+    "WINDOW": "a window function",
+    "STAR": "*",
+    "PARAMETER": "a parameter",
+    "POSITIONAL_REFERENCE": "a column number",
+    "DEFAULT": "DEFAULT",
+}
+
+
+def matching_rows(
+    schema: Schema, expression: str, batches: Callable[[Sequence[str]], Iterator[pa.RecordBatch]]
+) -> Ints:
+    """The numbers of the rows for which a boolean row expression is true.
+
+    Args:
+        schema: All columns that the expression may name.
+        expression: One boolean SQL expression; NULL counts as false.
+        batches: Reads the named columns of all rows, in order, in the types of `schema.arrow`.
+
+    Returns:
+        [matches] row numbers, ascending.
+
+    Raises:
+        QueryError: It does not parse or bind, is not boolean, or is not a pure function of one row.
+    """
+    with _Connection(schema) as connection:
+        connection.check_row_expression(expression)
+        query = f"SELECT (\n{expression}\n) AS keep FROM {NAME}"
+        found = str(connection.relation(query).types[0])
+        if found not in {"BOOLEAN", '"NULL"', "NULL"}:
+            raise QueryError(
+                f"A condition is true or false for each row; {expression!r} gives {found}.",
+                hint="Compare it with something, as in: reward > 40.",
+            )
+        connection.provide(connection.needed(query), batches)
+        keep = connection.relation(query)
+        table = connection.run(keep.to_arrow_table)
+    mask = table.column(0).cast(pa.bool_()).fill_null(False).to_numpy()
+    return np.flatnonzero(mask).astype(np.int64)
+
+
+def asked(schema: Schema, query: str, /) -> tuple[list[str], list[Part]]:
+    """The columns that a query reads, and the parts of its condition that may rule shards out.
+
+    Raises:
+        QueryError: It does not parse or bind, or is not one query.
+    """
+    with _Connection(schema) as connection:
+        explained = connection.check_one_query(query) == "SELECT"
+        numbers = connection.needed(query) if explained else connection.every
+        return [schema.arrow.field(i).name for i in numbers], connection.parts(query) if explained else []
+
+
+def parts_of_condition(schema: Schema, expression: str, /) -> list[Part]:
+    """The parts of a row expression that may rule shards out; none where it does not parse."""
+    with _Connection(schema) as connection:
+        return connection.parts(f"SELECT * FROM {NAME} WHERE (\n{expression}\n)")
+
+
+def relation(
+    schema: Schema,
+    query: str,
+    batches: Callable[[Sequence[str]], Iterator[pa.RecordBatch]],
+    others: Mapping[str, object],
+) -> duckdb.DuckDBPyRelation:
+    """A DuckDB relation over the rows, called `dataset` in the query.
+
+    Args:
+        schema: The columns of `dataset`.
+        query: One SELECT (or FROM, WITH, PIVOT, SUMMARIZE, DESCRIBE) statement.
+        batches: Reads the named columns of all rows, in order; called again whenever the relation runs again.
+        others: More tables by name: Arrow, pandas, Polars, or anything with `__arrow_c_stream__`.
+
+    Raises:
+        QueryError: It does not parse or bind, is not one query, or names files.
+    """
+    connection = _Connection(schema)
+    for name, other in others.items():
+        connection.add(name, other)
+    explained = connection.check_one_query(query) == "SELECT"
+    connection.provide(connection.needed(query) if explained else connection.every, batches)
+    found: duckdb.DuckDBPyRelation = connection.relation(query)
+    return found
+
+
+class _Connection:
+    """One private DuckDB in which the view `dataset` stands for the rows."""
+
+    def __init__(self, schema: Schema) -> None:
+        import duckdb
+
+        self._arrow = schema.arrow
+        # Cheap columns first: the first one is read where only rows are counted.
+        self.every = sorted(
+            range(len(self._arrow)), key=lambda i: schema[self._arrow.field(i).name].category not in NARROW
+        )
+        self._duckdb = duckdb
+        self._damage: SeqlakeError | None = None
+        self._db = sandbox.connect(**_SETTINGS)
+        try:
+            self._db.register(_SOURCE, self._renamed(self.every).empty_table())
+            described = self._db.execute(f"DESCRIBE {_SOURCE}").fetchall()
+            self._types = {name: kind for name, kind, *_ in described}
+            self._view(self.every)
+        except duckdb.Error as error:
+            raise QueryError(f"DuckDB cannot hold these columns: {_first_line(error)}") from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._db.close()
+
+    def add(self, name: str, table: object) -> None:
+        """Register another table under its name."""
+        if name.casefold() in {NAME, _SOURCE}:
+            raise QueryError(f"{name!r} is the name of the dataset itself; call the other table something else.")
+        try:
+            self._db.register(name, table)
+        except (self._duckdb.Error, TypeError) as error:
+            raise QueryError(
+                f"DuckDB cannot read {name!r}, a {type(table).__name__}: {_first_line(error)}",
+                hint="Give an Arrow table, a pandas or Polars frame, or a Selection.",
+            ) from error
+
+    def provide(self, needed: Sequence[int], batches: Callable[[Sequence[str]], Iterator[pa.RecordBatch]]) -> None:
+        """Put the real rows behind the view, with the needed columns only."""
+        names = [self._arrow.field(i).name for i in needed]
+        schema = self._renamed(needed)
+
+        def read() -> Iterator[pa.RecordBatch]:
+            try:
+                for batch in batches(names):
+                    yield pa.RecordBatch.from_arrays([batch.column(name) for name in names], schema=schema)
+            except SeqlakeError as error:
+                self._damage = copy(error)  # DuckDB hands on its text alone; a copy has no frames that hold this
+                raise
+
+        self._db.register(_SOURCE, Stream(schema, read))
+        self._view(needed)
+
+    def _renamed(self, numbers: Sequence[int]) -> pa.Schema:
+        return pa.schema([self._arrow.field(i).with_name(_column(i)).with_nullable(True) for i in numbers])
+
+    def _view(self, needed: Sequence[int]) -> None:
+        present = set(needed)
+        columns = ", ".join(
+            f"{_column(i) if i in present else f'{_NOT_READ}::{self._types[_column(i)]}'} AS {quoted(field.name)}"
+            for i, field in enumerate(self._arrow)
+        )
+        self._db.execute(f"CREATE OR REPLACE VIEW {NAME} AS SELECT {columns} FROM {_SOURCE} {_NO_PUSHDOWN}")
+
+    def needed(self, query: str) -> list[int]:
+        """The columns that a query's plan reads; at least one, since rows without columns cannot be counted."""
+        try:
+            plan = self._db.execute(f"EXPLAIN (FORMAT json) {query}").fetchall()[0][1]
+        except (self._duckdb.Error, IndexError):
+            return self.every  # what cannot be explained may need all of them
+        named = {int(number) for number in _COLUMN.findall(plan)}
+        return [i for i in self.every if i in named] or self.every[:1]
+
+    def parts(self, query: str) -> list[Part]:
+        """The parts of a query's condition that may rule shards out."""
+        answer = self._db.execute("SELECT json_serialize_sql(?)", [query]).fetchall()[0][0]
+        return parts_of(json.loads(answer), table=NAME)
+
+    def relation(self, query: str) -> Any:
+        """The query as a relation."""
+        return self.run(lambda: self._db.sql(query))
+
+    def run(self, call: Callable[[], Any]) -> Any:
+        """Call DuckDB; what it refuses is a `QueryError`, and rows that cannot be read keep their error."""
+        try:
+            return call()
+        except self._duckdb.Error as error:
+            if self._damage is not None:
+                raise self._damage from None
+            raise QueryError(f"DuckDB refused the query: {str(error).strip()}") from error
+
+    def check_one_query(self, query: str) -> str:
+        """The kind of its one statement that gives rows; raises where it is not one."""
+        kinds = [str(s.type).rpartition(".")[2] for s in self.run(lambda: self._db.extract_statements(query))]
+        asking = [kind for kind in kinds if kind in {"SELECT", "MULTI", "EXPLAIN"}]
+        if len(asking) != 1 or kinds[-1] not in asking:
+            raise QueryError(
+                f"One SELECT was expected; found {', '.join(kinds) or 'nothing'}.",
+                hint="SQL only reads here; to change a dataset use update, upsert, delete or add_column.",
+            )
+        return kinds[0] if len(kinds) == 1 else "several"  # PIVOT becomes several
+
+    def check_row_expression(self, expression: str) -> None:
+        """Raise unless the text is one pure expression of one row."""
+        if not expression.strip():
+            raise QueryError("A condition was expected, as in 'reward > 40'; found an empty text.")
+        node = self._parsed(expression)
+        kinds: dict[str, set[str]] = {}
+        for name, kind, stability in self._db.execute(
+            "SELECT DISTINCT function_name, function_type, stability FROM duckdb_functions()"
+        ).fetchall():
+            kinds.setdefault(name, set()).add(stability if kind == "scalar" else kind)
+        self._check(node, kinds, expression)
+        self._check_twins(node)
+
+    def _parsed(self, expression: str) -> object:
+        """The tree of one expression; a text that leaves its brackets is refused."""
+        frame, found = self._select(expression)
+        if len(found) != 1 or frame != self._select("true")[0]:
+            raise QueryError(f"One boolean expression was expected; found more than that in {expression!r}.")
+        return found
+
+    def _select(self, expression: str) -> tuple[object, list[Any]]:
+        """(everything around the selected expressions, their trees), without positions in the text."""
+        text = f"SELECT (\n{expression}\n) AS keep FROM {NAME}"
+        if text != text.encode(errors="replace").decode():
+            raise QueryError(f"{expression!r} holds what no text can: bytes of another encoding, or half a letter.")
+        answer = json.loads(self._db.execute("SELECT json_serialize_sql(?)", [text]).fetchall()[0][0])
+        if answer["error"]:
+            raise QueryError(f"{expression!r} is not a boolean expression: {answer['error_message']}")
+        frame = _without_positions(answer)
+        frame["statements"][0].pop("named_param_map", None)
+        return frame, frame["statements"][0]["node"].pop("select_list", [])
+
+    def _check(self, node: object, kinds: Mapping[str, set[str]], expression: str, depth: int = 0) -> None:
+        columns = {name.casefold() for name in self._arrow.names}
+        for found in _nodes(node):
+            refused = _REFUSED_NODES.get(str(found.get("class")))
+            name = str(found.get("function_name", "")).casefold()
+            if found.get("class") == "COLUMN_REF" and len(found["column_names"]) == 1:
+                bare = found["column_names"][0].casefold()
+                name = bare if bare in _NOW - columns else ""  # functions that SQL calls without parentheses
+            if name and not refused:
+                refused = _why_not(name, kinds.get(name, set()))
+            if name and not refused and "macro" in kinds.get(name, ()) and depth < 8:
+                for (body,) in self._db.execute(
+                    "SELECT macro_definition FROM duckdb_functions()"
+                    " WHERE function_type = 'macro' AND function_name = ?",
+                    [name],
+                ).fetchall():
+                    self._check(self._parsed(body), kinds, expression, depth + 1)
+            if refused:
+                raise QueryError(
+                    f"{expression!r} cannot select rows: it uses {refused}.",
+                    hint="A condition looks at one row and always gives the same answer; for more, take ids from "
+                    "ds.sql(...) and give them to ds.where(ids=...).",
+                )
+
+    def _check_twins(self, node: object) -> None:
+        names = self._arrow.names
+        for found in _nodes(node):
+            for part in found.get("column_names", ()):
+                twins = [name for name in names if name.casefold() == part.casefold()]
+                if len(twins) > 1:
+                    raise QueryError(f"SQL cannot tell the columns {' and '.join(twins)} apart; rename one of them.")
+
+
+def quoted(name: str) -> str:
+    """A column's name as SQL writes it, whatever characters it has."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _column(number: int) -> str:
+    return f"_seqlake_column_{number}_"
+
+
+def _why_not(name: str, kinds: set[str]) -> str:
+    if name in _NOW or kinds & {"VOLATILE", "CONSISTENT_WITHIN_QUERY"}:
+        return f"{name}, whose answer changes from call to call"
+    if kinds & {"aggregate", "window"}:
+        return f"{name}, an aggregate over many rows"
+    if name in {"unnest", "unlist"} or (kinds and not kinds & {"CONSISTENT", "macro"}):
+        return f"{name}, which does not give one value a row"
+    return ""
+
+
+def _nodes(tree: object) -> Iterator[dict[str, Any]]:
+    if isinstance(tree, dict):
+        if "class" in tree:
+            yield tree
+        for value in tree.values():
+            yield from _nodes(value)
+    elif isinstance(tree, (list, tuple)):
+        for value in tree:
+            yield from _nodes(value)
+
+
+def _without_positions(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {key: _without_positions(value) for key, value in tree.items() if not key.startswith("query_location")}
+    return [_without_positions(value) for value in tree] if isinstance(tree, list) else tree
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

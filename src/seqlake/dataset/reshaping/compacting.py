@@ -1,0 +1,113 @@
+"""Small shards, shards of other clients and shards with deleted rows become few of our layout, as one commit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from seqlake.dataset.reading.streaming import for_writing
+from seqlake.dataset.writing.partitioning import partition_of
+from seqlake.dataset.writing.staging import SHARD_BYTES, ShardShape, Staging
+from seqlake.shards.columns import Columns
+from seqlake.shards.rows import Rows
+from seqlake.tables.standalone import names
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from seqlake.dataset.dataset import Dataset
+    from seqlake.protocols import Shard, Version
+
+_SMALL = 2  # shards below this part of a full one are worth joining
+
+
+def compact(
+    dataset: Dataset,
+    /,
+    *,
+    rows_per_shard: int | None = None,
+    bytes_per_shard: int = SHARD_BYTES,
+    layout: str = "training",
+) -> Version:
+    """Write shards that cost time anew, in one commit: small ones, other clients', those with deleted rows.
+
+    Rows, columns and ids stay as they are; rows that were written anew come last. Older versions keep the old shards
+    until `vacuum`.
+
+    Args:
+        dataset: At any version; the newest is compacted.
+        rows_per_shard: Close a new shard at so many rows.
+        bytes_per_shard: Close it once it has so many bytes; shards of less than half of it are small.
+        layout: `training` or `archive`.
+
+    Returns:
+        The new version; the current one where there was nothing to gain.
+
+    Raises:
+        CommitConflictError: A rival changed one of these shards meanwhile.
+        ReadOnlyError: The dataset cannot be written.
+
+    Example:
+        ```python
+        sl.compact(ds)
+        ds.vacuum(older_than=timedelta(days=7))
+        ```
+    """
+    dataset.open_for_changes()
+    by = partition_of(dataset.table)
+    chosen = wasteful(dataset.source.shards(), nbytes=bytes_per_shard, rows=rows_per_shard, by=by)
+    if not chosen:
+        return dataset.version
+    schema = dataset.schema
+    shape = ShardShape(rows=rows_per_shard, nbytes=bytes_per_shard, layout=layout)
+    staging = Staging(dataset.table, schema, shape=shape)
+    try:
+        staging.begin(dataset.version)
+        for shard in chosen:
+            for batch in for_writing(shard, schema.names):
+                staging.write(batch)
+    except BaseException:
+        staging.discard()
+        raise
+    version = staging.commit("rewrite", remove=[shard.key for shard in chosen])
+    dataset.refresh()
+    return version
+
+
+def wasteful(shards: Sequence[Shard], /, *, nbytes: int, rows: int | None, by: Sequence[str] = ()) -> list[Shard]:
+    """The shards that are worth writing anew, in order; none is opened.
+
+    Args:
+        shards: Of one version.
+        nbytes: What a full shard has.
+        rows: The most rows that one may have.
+        by: The columns that the table is partitioned by; only shards of one partition can be joined.
+    """
+    partitions: dict[str, list[Shard]] = {}
+    for shard in shards:
+        partitions.setdefault(_partition(shard, by), []).append(shard)
+    full = nbytes // _SMALL
+    chosen: set[int] = set()
+    for mine in partitions.values():
+        foreign = {id(shard) for shard in mine if not _is_ours(shard) or _has_deletes(shard)}
+        small = {id(s) for s in mine if s.nbytes < full and (rows is None or s.rows <= rows // _SMALL)}
+        chosen |= foreign
+        if len(small) > 1 or (small and foreign):
+            chosen |= small
+    return [shard for shard in shards if id(shard) in chosen]
+
+
+def _partition(shard: Shard, by: Sequence[str]) -> str:
+    """The partition values that all rows of a shard have, where the lake says so."""
+    places = shard.mapping if isinstance(shard, Columns) else {}
+    return repr([places.get(column) for column in by])
+
+
+def _is_ours(shard: Shard) -> bool:
+    """Whether our writer made the file: its name says so."""
+    return names.owner(shard.key.rpartition("#")[0].rpartition("/")[2]) is not None
+
+
+def _has_deletes(shard: Shard) -> bool:
+    while isinstance(shard, Columns):
+        shard = shard.shard
+    return isinstance(shard, Rows)

@@ -1,0 +1,266 @@
+"""New datasets from old ones: repacked, cut down, joined, divided; the old ones are never touched."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from seqlake.abilities import OfALake, ability
+from seqlake.dataset import opening, progress
+from seqlake.dataset.reading import streaming
+from seqlake.dataset.selection import Selection
+from seqlake.dataset.withdrawing import nothing_left
+from seqlake.dataset.writing import conforming
+from seqlake.dataset.writing.references import Carrier, FilesMode
+from seqlake.dataset.writing.staging import SHARD_BYTES, ShardShape, Staging
+from seqlake.errors import CommitUnknownError, SchemaMismatchError, ValidationError
+from seqlake.files.local import remove_empty_folders
+from seqlake.files.locations import absolute, is_local, local_path
+from seqlake.files.stores import open_store
+from seqlake.windows.sources import Files
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from seqlake.dataset.dataset import Dataset
+    from seqlake.protocols import Readable
+    from seqlake.spec.schema import Schema
+
+
+def repack(
+    source: Readable,
+    out: str | os.PathLike[str],
+    /,
+    *,
+    layout: str = "training",
+    rows_per_shard: int | None = None,
+    bytes_per_shard: int = SHARD_BYTES,
+    fixed_size_inner: bool = False,
+    files: FilesMode = "copy",
+    storage: Mapping[str, str] | None = None,
+) -> Dataset:
+    """Write the rows of any dataset again, in order, into new shards.
+
+    Side shards are folded in, deleted rows are gone, foreign layouts become ours.
+
+    Args:
+        source: A dataset, a selection, a scanned format.
+        out: A new or empty folder or URI.
+        layout: `training` or `archive`.
+        rows_per_shard: Close a shard at so many rows.
+        bytes_per_shard: Close it once it has so many bytes.
+        fixed_size_inner: Store fixed-size inner lists.
+        files: What happens to files inside the source: `copy`, `hardlink` or `reference` (by absolute location).
+        storage: Options of the new dataset's store.
+
+    Raises:
+        DatasetExistsError: `out` is neither new nor empty.
+        SchemaMismatchError: The rows have no id.
+
+    Example:
+        ```python
+        repack(ds, "data/small", layout="archive")
+        ```
+    """
+    shape = ShardShape(rows=rows_per_shard, nbytes=bytes_per_shard, layout=layout, fixed_size_inner=fixed_size_inner)
+    return _write([source], out, shape=shape, files=files, storage=storage)
+
+
+def subset(
+    selection: Selection,
+    out: str | os.PathLike[str],
+    /,
+    *,
+    files: FilesMode = "copy",
+    storage: Mapping[str, str] | None = None,
+) -> Dataset:
+    """Write a selection as a dataset of its own.
+
+    Args:
+        selection: Some rows and columns, `sequence_id` among them.
+        out: A new or empty folder or URI.
+        files: `copy`, `hardlink` or `reference`.
+        storage: Options of the new dataset's store.
+
+    Raises:
+        DatasetExistsError: `out` is neither new nor empty.
+        SchemaMismatchError: The id column is not selected.
+
+    Example:
+        ```python
+        subset(ds.where("reward > 40"), "data/good")
+        ```
+    """
+    return _write([selection], out, shape=ShardShape(), files=files, storage=storage)
+
+
+def merge(
+    parts: Sequence[Readable],
+    out: str | os.PathLike[str],
+    /,
+    *,
+    files: FilesMode = "copy",
+    storage: Mapping[str, str] | None = None,
+) -> Dataset:
+    """Join the rows of datasets of one schema, in the order given.
+
+    Args:
+        parts: Datasets, selections, scanned formats.
+        out: A new or empty folder or URI.
+        files: `copy`, `hardlink` or `reference`.
+        storage: Options of the new dataset's store.
+
+    Raises:
+        DatasetExistsError: `out` is neither new nor empty.
+        SchemaMismatchError: Schemas differ; the message names the columns.
+        DuplicateSequenceError: Two parts have a sequence of one id.
+
+    Example:
+        ```python
+        ds = sl.merge([sl.open("data/monday"), sl.open("data/tuesday")], "data/week")
+        ```
+    """
+    if not parts:
+        raise ValueError("merge needs at least one dataset.")
+    for number, part in enumerate(parts[1:], 1):
+        problems = conforming.differences(parts[0].schema, part.schema)
+        if problems:
+            raise SchemaMismatchError(
+                f"Dataset {number} does not have the schema of dataset 0:\n" + "\n".join(problems),
+                hint="Add, rename or select columns until they agree.",
+            )
+    return _write(parts, out, shape=ShardShape(), files=files, storage=storage)
+
+
+def split(
+    dataset: Selection,
+    out: str | os.PathLike[str],
+    /,
+    *,
+    by: str = "split",
+    files: FilesMode = "copy",
+    storage: Mapping[str, str] | None = None,
+) -> dict[str, Dataset]:
+    """Write one dataset for each value of a column: `out/train`, `out/val`, ...
+
+    Args:
+        dataset: What to divide.
+        out: A folder or URI; `out/<value>` must be new or empty.
+        by: The column; every row must have a value that can name a folder.
+        files: `copy`, `hardlink` or `reference`.
+        storage: Options of the new datasets' stores.
+
+    Returns:
+        The datasets by value.
+
+    Raises:
+        SchemaMismatchError: No such column.
+        ValidationError: Rows without a value, or values that cannot name a folder.
+
+    Example:
+        ```python
+        split(ds, "data/parts")["train"]
+        ```
+    """
+    if by not in dataset.schema.names:
+        raise SchemaMismatchError(
+            f"No column {by!r}; there are {', '.join(dataset.schema.names)}.",
+            hint="assign_splits(ds, {'train': 0.8, 'val': 0.2}) makes a column 'split'.",
+        )
+    values = dataset.select(by).to_arrow().column(by).to_pylist()
+    names = sorted({str(value) for value in values if value is not None})
+    bad = [name for name in names if not name or name in {".", ".."} or set(name) & set('/\\:*?"<>|\0')]
+    if bad or None in values:
+        raise ValidationError(
+            f"Every row needs a {by!r} that can name a folder; found {values.count(None)} null"
+            + (f" and {bad[0]!r}." if bad else ".")
+        )
+    base = absolute(out).rstrip("/")
+    numbers = np.array([names.index(str(value)) for value in values], np.int64)
+    for name in names:
+        opening.refuse_occupied(f"{base}/{name}", storage=storage)
+    made: dict[str, Dataset] = {}
+    try:
+        for number, name in enumerate(names):
+            part = Selection(dataset, rows=np.flatnonzero(numbers == number).astype(np.int64))
+            made[name] = _write([part], f"{base}/{name}", shape=ShardShape(), files=files, storage=storage)
+    except BaseException:
+        for name, whole_one in made.items():
+            _take_back(whole_one, f"{base}/{name}", storage=storage)
+        if is_local(base):
+            remove_empty_folders(local_path(base))
+        raise
+    return made
+
+
+def _write(
+    parts: Sequence[Readable],
+    out: str | os.PathLike[str],
+    *,
+    shape: ShardShape,
+    files: FilesMode,
+    storage: Mapping[str, str] | None,
+) -> Dataset:
+    with whole(out, parts[0].schema, shape=shape, storage=storage) as (dataset, staging):
+        for part in parts:
+            _copy(part, parts[0].schema, staging, files)
+    return dataset
+
+
+@contextmanager
+def whole(
+    out: str | os.PathLike[str], schema: Schema, /, *, shape: ShardShape, storage: Mapping[str, str] | None
+) -> Iterator[tuple[Dataset, Staging]]:
+    """A new dataset and where its rows are put: committed at the end of the block, or nothing of it is left.
+
+    Raises:
+        DatasetExistsError: `out` is neither new nor empty.
+        SchemaMismatchError: The rows have no id.
+    """
+    if schema.id is None:
+        raise SchemaMismatchError(
+            "Rows of a dataset have a sequence_id, these have none.",
+            hint="Select the id column too.",
+        )
+    opening.refuse_occupied(out, storage=storage)
+    with nothing_left(out, storage=storage):
+        dataset = opening.create(out, schema, storage=storage)
+        staging = Staging(dataset.table, schema, shape=shape)
+    try:
+        yield dataset, staging
+        if staging.written or staging.begun:
+            staging.commit("append")
+    except CommitUnknownError:
+        raise  # it may stand: nothing of it may be removed
+    except BaseException:
+        staging.discard()
+        _take_back(dataset, out, storage=storage)
+        raise
+    dataset.refresh()
+
+
+def _copy(part: Readable, schema: Schema, staging: Staging, files: FilesMode) -> None:
+    place = Files.of(part)
+    carrier = Carrier(schema, root=place.root, staging=staging, mode=files, storage=place.storage, kept=place.kept)
+    for shard in progress.over(part.shards(), "write"):
+        for batch in streaming.for_writing(shard, schema.names):
+            for rows in staging.parts(batch):
+                staging.write(carrier.carry(rows))
+
+
+def _take_back(dataset: Dataset, out: str | os.PathLike[str], *, storage: Mapping[str, str] | None) -> None:
+    """Remove a dataset of something that could not be finished; its place was new or empty before."""
+    lake = ability(dataset.table, OfALake)
+    if lake is not None:  # its address is no folder
+        lake.drop()
+        return
+    location = absolute(out)
+    if is_local(location):
+        shutil.rmtree(local_path(location), ignore_errors=True)
+        return
+    store = open_store(location, storage=storage)
+    store.delete([path for path, _ in store.list()])

@@ -1,0 +1,396 @@
+"""New datasets of parts of sequences: trimmed to some steps, or cut into pieces; files are cut with them."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from seqlake.dataset import progress
+from seqlake.dataset.reading import streaming
+from seqlake.dataset.reshaping.clips import CutFile, Cutter, cut_columns, of_pieces
+from seqlake.dataset.reshaping.merging import whole
+from seqlake.dataset.reshaping.slicing import Piece, Spans, changes, sliced, steps_in
+from seqlake.dataset.writing.references import Carrier
+from seqlake.dataset.writing.staging import ShardShape, Staging
+from seqlake.errors import SchemaMismatchError
+from seqlake.spec.alignment import on_clock
+from seqlake.windows.clock import dataset_clock
+from seqlake.windows.timestamps import times_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from seqlake.dataset.dataset import Dataset
+    from seqlake.dataset.reading.sequence import SequenceView
+    from seqlake.dataset.selection import Selection
+    from seqlake.spec.schema import Schema
+
+    Borders = Callable[[SequenceView, int], Sequence[tuple[int, int]]]
+
+SOURCE, START = "source_id", "source_start"
+"""The columns that say what a piece was cut from: the sequence, and the first of its steps."""
+
+_FINEST = 1_000_000  # seconds are read as the fractions they mean
+_THREADS = 8  # that cut files
+_DIGITS = 3  # of a piece's number, at least
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cuts:
+    """What was made.
+
+    Attributes:
+        dataset: The new dataset.
+        left_out: Ids of sequences of which nothing is left.
+        files: What became of each video and sound.
+    """
+
+    dataset: Dataset
+    left_out: tuple[str, ...]
+    files: tuple[CutFile, ...]
+
+    @property
+    def encoded(self) -> int:
+        """Frames that had to be encoded again."""
+        return sum(file.encoded for file in self.files)
+
+    @property
+    def frames(self) -> int:
+        """Frames and samples of all files."""
+        return sum(file.frames for file in self.files)
+
+
+def trim(
+    selection: Selection,
+    out: str | os.PathLike[str],
+    /,
+    *,
+    start: int | None = None,
+    stop: int | None = None,
+    seconds: tuple[float | None, float | None] | None = None,
+    storage: Mapping[str, str] | None = None,
+) -> Cuts:
+    """Write every sequence cut down to some of its steps, as a dataset of its own.
+
+    Signals are cut exactly. Videos are cut without encoding them where that is possible: packets are copied, and only
+    the frames between a cut and the next key frame are encoded again (for H.264; other codecs: the whole clip, where no
+    key frame is at the cut). Sounds must be PCM or FLAC. Files of other kinds come along whole.
+
+    Args:
+        selection: The sequences; `sequence_id` among its columns.
+        out: A new or empty folder or URI.
+        start: First step of the clock; negative ones count from the end.
+        stop: One past the last; negative ones count from the end.
+        seconds: From when to when, in place of steps.
+        storage: Options of the new dataset's store.
+
+    Returns:
+        The dataset, with the sequences that had no such steps and were left out.
+
+    Raises:
+        DatasetExistsError: `out` is neither new nor empty.
+        SchemaMismatchError: No id column, or nothing says how many steps a sequence has or how long they are.
+        ValidationError: A file is missing, or of a kind that cannot be cut.
+
+    Example:
+        ```python
+        trim(ds, "data/without-homing", start=40, stop=-20).dataset
+        trim(ds.where("task = 'pick'"), "data/first-two-seconds", seconds=(0, 2))
+        ```
+    """
+    if seconds is not None and (start is not None or stop is not None):
+        raise ValueError("Give steps (start, stop) or seconds, not both.")
+    clock = dataset_clock(selection)
+    if seconds is not None:
+        start, stop = (None if one is None else _step(one, clock.rate) for one in seconds)
+
+    def borders(_: SequenceView, steps: int) -> list[tuple[int, int]]:
+        first, last, _step = slice(start, stop).indices(steps)
+        return [(first, last)] if first < last else []
+
+    return _write(selection, out, borders, numbered=False, storage=storage)
+
+
+def segment(
+    selection: Selection,
+    out: str | os.PathLike[str],
+    /,
+    *,
+    by: str | None = None,
+    length: int | None = None,
+    at: Sequence[int] | None = None,
+    seconds: Sequence[float] | None = None,
+    min_length: int = 1,
+    storage: Mapping[str, str] | None = None,
+) -> Cuts:
+    """Write every sequence as several, one row for each piece; for what happens to files see `trim`.
+
+    Pieces are called `<id>/000`, `<id>/001`, ...; the columns `source_id` and `source_start` say what they were cut
+    from. Pieces of pieces name the sequence that was cut first.
+
+    Args:
+        selection: The sequences; `sequence_id` among its columns.
+        out: A new or empty folder or URI.
+        by: Cut where this signal changes: a label of every step, as in `"subtask"`.
+        length: Cut into pieces of so many steps; the last may be shorter.
+        at: Cut before these steps of the clock.
+        seconds: Cut at these times.
+        min_length: Leave out pieces of fewer steps.
+        storage: Options of the new dataset's store.
+
+    Raises:
+        DatasetExistsError: `out` is neither new nor empty.
+        SchemaMismatchError: No id column, no such signal, or nothing says how many steps a sequence has.
+        ValidationError: A file is missing, or of a kind that cannot be cut.
+
+    Example:
+        ```python
+        segment(ds, "data/subtasks", by="subtask", min_length=10).dataset
+        ```
+    """
+    if sum(one is not None for one in (by, length, at, seconds)) != 1:
+        raise ValueError("Say how to cut by one of by, length, at and seconds.")
+    if (length is not None and length < 1) or min_length < 1:
+        raise ValueError("A piece has at least one step.")
+    clock = dataset_clock(selection)
+    if by is not None:
+        _check_label(selection.schema, by, clock.rate)
+    fixed = at if seconds is None else [_step(one, clock.rate) for one in seconds]
+
+    def borders(view: SequenceView, steps: int) -> list[tuple[int, int]]:
+        if length is not None:
+            inner = list(range(length, steps, length))
+        elif by is not None:
+            inner = changes(np.asarray(view[by])) if view[by] is not None else []
+        else:
+            inner = sorted({step + steps if step < 0 else step for step in fixed or ()})
+        edges = [0, *(step for step in inner if 0 < step < steps), steps]
+        return [(a, b) for a, b in pairwise(edges) if b - a >= min_length]
+
+    return _write(selection, out, borders, numbered=True, storage=storage)
+
+
+def _step(seconds: float, rate: Fraction | None) -> int:
+    """The first step at or after a time."""
+    if rate is None:
+        raise SchemaMismatchError(
+            "Times need a clock, and nothing says how long a step is.",
+            hint="Give steps, or declare fps at a signal, as in sl.Trajectory(dim=7, fps=20).",
+        )
+    at = Fraction(str(seconds)).limit_denominator(_FINEST) * rate
+    return -(-at.numerator // at.denominator)
+
+
+def _check_label(schema: Schema, by: str, rate: Fraction | None) -> None:
+    if by not in schema or schema[by].category != "temporal" or not on_clock(schema, by, rate):
+        signals = [n for n in schema if schema[n].category == "temporal" and on_clock(schema, n, rate)]
+        raise SchemaMismatchError(
+            f"Sequences are cut where a signal changes that has one value a step of the clock; {by!r} is none. "
+            f"There are {', '.join(signals) or 'none'}.",
+            hint="at= cuts at steps, length= into equal pieces.",
+        )
+
+
+def _write(
+    selection: Selection,
+    out: str | os.PathLike[str],
+    borders: Borders,
+    *,
+    numbered: bool,
+    storage: Mapping[str, str] | None,
+) -> Cuts:
+    """The new dataset, or nothing of it."""
+    source = selection.pinned()
+    schema = _made_of(source.schema, numbered=numbered)
+    with whole(out, schema, shape=ShardShape(), storage=storage) as (dataset, staging):
+        pieces = _Pieces(source, schema, staging, borders, numbered=numbered)
+        pieces.write()
+    return Cuts(dataset=dataset, left_out=tuple(pieces.left_out), files=tuple(pieces.files))
+
+
+def _made_of(schema: Schema, *, numbered: bool) -> Schema:
+    made = of_pieces(schema)
+    if not numbered:
+        return made
+    for name, kind, fits in ((SOURCE, pa.string(), pa.types.is_string), (START, pa.int64(), pa.types.is_integer)):
+        if name not in made:
+            made = made.with_columns({name: kind})
+        elif not fits(made[name].arrow):
+            raise SchemaMismatchError(
+                f"Pieces say in {name!r} what they were cut from; found a column of that name of {made[name].arrow}.",
+                hint="Rename it first: ds.rename_column(...).",
+            )
+    return made
+
+
+class _Pieces:
+    """Writes the pieces of all sequences, in order."""
+
+    def __init__(
+        self, source: Selection, schema: Schema, staging: Staging, borders: Borders, /, *, numbered: bool
+    ) -> None:
+        self._source = source
+        self._schema = schema
+        self._staging = staging
+        self._borders = borders
+        self._numbered = numbered
+        self._clock = dataset_clock(source)
+        self._spans = Spans(source.schema, self._clock)
+        self._cut = cut_columns(source.schema)
+        self._cutter = Cutter(source.schema, self._spans, staging, storage=source.storage)
+        self._carrier = Carrier(
+            source.schema.without(self._cut),
+            root=source.root,
+            staging=staging,
+            mode="copy",
+            storage=source.storage,
+            kept=source.access.kept_packets,
+        )
+        self.left_out: list[str] = []
+        self.files: list[CutFile] = []
+
+    def write(self) -> None:
+        """Write them all."""
+        place = 0
+        for shard in progress.over(self._source.shards(), "cut"):
+            for batch in streaming.for_writing(shard, self._source.schema.names):
+                views = [self._source[place + row] for row in range(batch.num_rows)]
+                place += batch.num_rows
+                pieces = [piece for row, view in enumerate(views) for piece in self._pieces_of(row, view)]
+                rows, start = self._rows(batch, pieces), 0
+                for part in self._staging.parts(rows):
+                    mine = pieces[start : start + part.num_rows]
+                    start += part.num_rows
+                    self._staging.write(self._carrier.carry(self._with_files(part, mine, views, batch)))
+
+    def _pieces_of(self, row: int, view: SequenceView) -> Iterator[Piece]:
+        steps = steps_in(view, self._clock)
+        found = self._borders(view, steps)
+        if not found:
+            self.left_out.append(view.id)
+        digits = max(_DIGITS, len(str(len(found) - 1)))
+        for number, (start, stop) in enumerate(found):
+            name = f"{view.id}/{number:0{digits}}" if self._numbered else view.id
+            yield Piece(row=row, start=start, stop=stop, steps=steps, id=name)
+
+    def _rows(self, batch: pa.RecordBatch, pieces: Sequence[Piece]) -> pa.RecordBatch:
+        """One row for each piece; files are still those of the sequences."""
+        schema, of_rows = self._source.schema, pa.array([piece.row for piece in pieces], pa.int64())
+        columns: dict[str, Any] = {}
+        for name in schema:
+            cells = batch.column(name)
+            stamps = self._spans.stamps_of(name) == name  # which need not be a signal
+            if schema[name].category in {"temporal", "frames"} or stamps:
+                columns[name] = sliced(cells, pieces, self._spans_of(name, batch, pieces))
+                columns[name] = self._restamped(name, columns[name], batch, pieces)
+            else:
+                columns[name] = self._spans.later(name, cells.take(of_rows), pieces)
+        columns[str(schema.id)] = pa.array([piece.id for piece in pieces], schema.arrow.field(schema.id).type)
+        columns |= self._measures(columns, pieces)
+        if self._numbered:
+            columns |= self._provenance(batch, pieces)
+        arrow = self._schema.arrow
+        return pa.RecordBatch.from_arrays([columns[field.name].cast(field.type) for field in arrow], schema=arrow)
+
+    def _spans_of(self, name: str, batch: pa.RecordBatch, pieces: Sequence[Piece]) -> list[tuple[int, int]]:
+        cells = batch.column(name)
+        there = cells.value_lengths().fill_null(0).to_pylist()
+        return [self._spans.span(name, piece, there[piece.row], _cells(batch, piece.row)) for piece in pieces]
+
+    def _restamped(self, name: str, cells: pa.Array, batch: pa.RecordBatch, pieces: Sequence[Piece]) -> pa.Array:
+        """Cells of pieces; those of time stamps count from where the pieces begin."""
+        if self._spans.stamps_of(name) != name or not len(cells):
+            return cells
+        parts = []
+        for place, piece in enumerate(pieces):
+            stamps = times_in(cells[place])
+            if stamps is not None:
+                parts.append(self._spans.restamped(name, stamps, piece, _cells(batch, piece.row)))
+        return _with_values(cells, np.concatenate(parts)) if parts else cells
+
+    def _measures(self, columns: Mapping[str, Any], pieces: Sequence[Piece]) -> dict[str, pa.Array]:
+        """`length` and `duration_seconds` of the pieces, where the sequences say theirs."""
+        made = {}
+        steps, seconds = columns.get("length"), columns.get("duration_seconds")
+        if steps is not None and pa.types.is_integer(steps.type):
+            own = pa.array([piece.stop - piece.start for piece in pieces], steps.type)
+            made["length"] = pc.if_else(steps.is_valid(), own, pa.scalar(None, steps.type))
+        if seconds is not None and pa.types.is_floating(seconds.type):
+            lasting = [
+                None if old is None else self._lasting(piece, old)
+                for piece, old in zip(pieces, seconds.to_pylist(), strict=True)
+            ]
+            made["duration_seconds"] = pa.array(lasting, seconds.type)
+        return made
+
+    def _lasting(self, piece: Piece, seconds: float) -> float:
+        if piece.whole:
+            return seconds
+        steps, rate = piece.stop - piece.start, self._clock.rate
+        return float(steps / rate) if rate is not None else seconds * steps / piece.steps
+
+    def _provenance(self, batch: pa.RecordBatch, pieces: Sequence[Piece]) -> dict[str, pa.Array]:
+        """What each piece was cut from; a piece of a piece names the sequence that was cut first."""
+        begun: list[tuple[str, int]] = [(one, 0) for one in batch.column(self._source.schema.id).to_pylist()]
+        if SOURCE in batch.schema.names and START in batch.schema.names:
+            older = zip(batch.column(SOURCE).to_pylist(), batch.column(START).to_pylist(), begun, strict=True)
+            begun = [own if first is None or start is None else (first, start) for first, start, own in older]
+        return {
+            SOURCE: pa.array([begun[piece.row][0] for piece in pieces], pa.string()),
+            START: pa.array([begun[piece.row][1] + piece.start for piece in pieces], pa.int64()),
+        }
+
+    def _with_files(
+        self, rows: pa.RecordBatch, pieces: Sequence[Piece], views: Sequence[SequenceView], batch: pa.RecordBatch
+    ) -> pa.RecordBatch:
+        """The rows with clips of their own, which several threads make."""
+        if not self._cut or not pieces:
+            return rows
+        _ = self._staging.transaction  # begun once, and by one thread
+
+        def made(name: str, piece: Piece) -> tuple[object, CutFile | None]:
+            return self._cutter.cell(views[piece.row], name, piece, cell=batch.column(name)[piece.row].as_py())
+
+        pool = ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1), thread_name_prefix="seqlake-cut")
+        try:
+            for name in self._cut:
+                found = list(pool.map(partial(made, name), pieces))
+                self.files += [file for _, file in found if file is not None]
+                field = rows.schema.field(name)
+                cells = pa.array([cell for cell, _ in found], field.type)
+                rows = rows.set_column(rows.schema.get_field_index(name), field, cells)
+        finally:
+            pool.shutdown(cancel_futures=True)  # after an error: let what runs end, and begin nothing more
+        return rows
+
+
+def _cells(batch: pa.RecordBatch, row: int) -> Callable[[str], Any]:
+    """Gives a row's cell of a column: numbers, one value, or None."""
+    return lambda name: times_in(batch.column(name)[row])
+
+
+def _with_values(cells: pa.Array, values: NDArray[Any]) -> pa.Array:
+    """Lists of numbers, or of lists of them, of the same lengths with other numbers."""
+    inner = cells.flatten()
+    if pa.types.is_list(inner.type):
+        return _listed(cells, _listed(inner, pa.array(values, inner.type.value_type)))
+    if pa.types.is_fixed_size_list(inner.type):
+        made = pa.FixedSizeListArray.from_arrays(pa.array(values, inner.type.value_type), type=inner.type)
+        return _listed(cells, made)
+    return _listed(cells, pa.array(values, inner.type))
+
+
+def _listed(like: pa.Array, values: pa.Array) -> pa.Array:
+    offsets = np.cumsum([0, *like.value_lengths().fill_null(0).to_pylist()], dtype=np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), values, type=like.type, mask=like.is_null())

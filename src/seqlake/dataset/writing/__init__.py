@@ -1,0 +1,1 @@
+"""Values, files and frames become cells, cells become shards of a transaction."""

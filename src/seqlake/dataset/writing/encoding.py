@@ -1,0 +1,367 @@
+"""Frames given as arrays: they become a video, images in the cell, or one image file a step."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from seqlake.dataset.writing.conforming import too_large
+from seqlake.dataset.writing.ingest import Encoded, File, existing
+from seqlake.dataset.writing.values import as_array
+from seqlake.errors import SchemaMismatchError, ValidationError
+from seqlake.media._encoding import TICKS, Encoding, VideoEncoder, checked_frame, encode_image, image_format
+from seqlake.spec.alignment import clock_of, on_clock, own_rate
+from seqlake.spec.rules.signals import LARGEST_CELL
+from seqlake.spec.schema import is_binary, is_text
+from seqlake.windows.timestamps import nanoseconds
+from seqlake.windows.tracks import NANOSECONDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from seqlake.spec.schema import Column, Schema
+
+    Scratch = Callable[[], Path]
+    Keep = Callable[[Encoded], object]
+
+_SAME_CODEC = {"avc": "h264", "avc1": "h264", "x264": "h264", "h265": "hevc", "x265": "hevc"}
+
+
+class FramesCell(Protocol):
+    """One cell that grows frame by frame: `check` and `settle` on the caller's thread, `write` on one's own."""
+
+    def check(self, frame: object, /, *, where: str, time: object = None) -> Any:
+        """The frame as `write` takes it, or an error that says what was expected; keeps nothing.
+
+        Args:
+            frame: A picture.
+            where: Sequence, column and step, for messages.
+            time: When it was taken, of a video whose column names `timestamps`.
+        """
+
+    def settle(self, frame: Any, /) -> None:
+        """This checked frame is taken: later ones must be like it."""
+
+    def write(self, frame: Any, /) -> None:
+        """Encode a checked frame."""
+
+    def close(self) -> object:
+        """The value of the cell."""
+
+    def abort(self) -> None:
+        """Remove what was made."""
+
+
+def cell_of(schema: Schema, name: str, /, *, encoding: Encoding, scratch: Scratch, keep: Keep) -> FramesCell:
+    """What encodes the frames of a column.
+
+    Args:
+        schema: All columns.
+        name: A video column, or one of images, one a step.
+        encoding: How videos are encoded.
+        scratch: Gives a path for a file in the making.
+        keep: Takes an image file, and gives what stands for it in the row.
+
+    Raises:
+        SchemaMismatchError: The column declares what this encoding does not make, or no rate is known.
+    """
+    column = schema[name]
+    if is_video(column):
+        return _VideoCell(schema, column, encoding=encoding, scratch=scratch)
+    return _ImagesCell(column, scratch=scratch, keep=keep)
+
+
+def is_video(column: Column, /) -> bool:
+    """Whether frames of this column become a video."""
+    return column.category == "file" and column.type is not None and column.type.type == "video" and _is_path(column)
+
+
+@contextmanager
+def encoded(
+    schema: Schema, key: str, values: Mapping[str, object], /, *, encoding: Encoding, scratch: Scratch
+) -> Iterator[Mapping[str, object]]:
+    """The cells of a row with frames replaced by what they become; files made for it are gone afterwards.
+
+    Args:
+        schema: All columns.
+        key: The row's id, for messages.
+        values: Cells by column.
+        encoding: How videos are encoded.
+        scratch: Gives a path for a file in the making.
+
+    Raises:
+        SchemaMismatchError: Frames of a kind, size or codec that the column does not have.
+        ValidationError: No frames at all.
+    """
+    made: list[Path] = []
+
+    def path() -> Path:
+        made.append(scratch())
+        return made[-1]
+
+    def cell(name: str, value: Any) -> object:
+        where = f"Sequence {key!r}, column {name!r}"
+        column = schema[name]
+        if not is_video(column) and column.category == "file":
+            frame = checked_frame(as_array(value, where=where), size=_declared(column), where=where, still=True)
+            return _image_file(frame, column, path())
+        frames = cell_of(schema, name, encoding=encoding, scratch=path, keep=lambda file: file)
+        times = _times(values.get(stamps), where) if is_video(column) and (stamps := stamps_of(column)) else None
+        try:
+            found = _fill(frames, _pictures(value, where), times, where)
+            made_of = frames.close()
+        except BaseException:
+            frames.abort()
+            raise
+        if is_video(column):
+            if not found:
+                raise ValidationError(f"{where}: expected at least one frame, found none.")
+            counted.append((name, found))
+        return made_of
+
+    counted: list[tuple[str, int]] = []
+    try:
+        cells = {n: cell(n, v) if n in schema and holds_frames(schema[n], v) else v for n, v in values.items()}
+        yield {**cells, **_length(schema, cells, counted)}
+    finally:
+        for file in made:
+            file.unlink(missing_ok=True)
+
+
+def _fill(frames: FramesCell, pictures: Iterable[object], times: list[int] | None, where: str) -> int:
+    """Give a cell its frames; how many there were."""
+    found = 0
+    for picture in pictures:
+        time = None if times is None or found >= len(times) else times[found]
+        frame = frames.check(picture, where=f"{where}, step {found}", time=time)
+        frames.settle(frame)
+        frames.write(frame)
+        found += 1
+    if times is not None and found < len(times):
+        raise SchemaMismatchError(f"{where}: expected a frame for each of {len(times)} times, found {found}.")
+    return found
+
+
+def stamps_of(column: Column, /) -> str | None:
+    """The column that holds the times of this one's samples, if it names one."""
+    named = column.type.get("timestamps") if column.type is not None else None
+    return named if isinstance(named, str) and named else None
+
+
+def holds_frames(column: Column, value: object, /) -> bool:
+    """Whether this value is pictures to encode, not a reference, a file or encoded bytes."""
+    if value is None or isinstance(value, str | bytes | bytearray | memoryview | os.PathLike | Mapping | File):
+        return False
+    if isinstance(value, pa.Scalar | pa.Array | pa.ChunkedArray) or hasattr(value, "__arrow_c_stream__"):
+        return False
+    if is_video(column):
+        return isinstance(value, Iterable)
+    if column.category == "frames":
+        if _is_array(value):
+            return len(getattr(value, "shape", ())) >= 3
+        return isinstance(value, Iterator) or (isinstance(value, Iterable) and any(map(_is_array, value)))
+    image = column.category == "file" and column.type is not None and column.type.type == "image" and _is_path(column)
+    return image and _is_array(value) and len(getattr(value, "shape", ())) >= 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """A checked frame of a video, and its time in nanoseconds where frames have times of their own."""
+
+    picture: NDArray[Any]
+    time: int | None
+
+    def copy(self) -> _Shown:
+        return _Shown(self.picture.copy(), self.time)
+
+
+class _VideoCell:
+    """An MP4, in the making beside the dataset's files."""
+
+    def __init__(self, schema: Schema, column: Column, *, encoding: Encoding, scratch: Scratch) -> None:
+        self._column = column
+        self._encoding = encoding
+        self._scratch = scratch
+        self._stamps = stamps_of(column)
+        self._rate = None if self._stamps else own_rate(column) or clock_of(schema).rate
+        self._size = _declared(column)
+        self._first: int | None = None
+        self._newest: int | None = None
+        self._encoder: VideoEncoder | None = None
+        self._path: Path | None = None
+        self._check_column()
+
+    def check(self, frame: object, /, *, where: str, time: object = None) -> Any:
+        picture = checked_frame(as_array(frame, where=where), size=self._size, where=where)
+        return _Shown(picture, self._checked_time(time, where) if self._stamps else None)
+
+    def settle(self, frame: _Shown, /) -> None:
+        height, width = frame.picture.shape[:2]
+        self._size = (height, width)
+        if self._first is None:
+            self._first = frame.time
+        self._newest = frame.time
+
+    def write(self, frame: _Shown, /) -> None:
+        if self._encoder is None:
+            self._path = self._scratch()
+            self._encoder = VideoEncoder(self._path, fps=self._rate, encoding=self._encoding)
+        self._encoder.write(frame.picture, tick=None if frame.time is None else self._tick(frame.time))
+
+    def _tick(self, time: int) -> int:
+        # Rounded down, so that the frame stands at its own time whoever asks what stood there.
+        return (time - (time if self._first is None else self._first)) * TICKS // NANOSECONDS
+
+    def _checked_time(self, time: object, where: str) -> int:
+        if time is None:
+            raise SchemaMismatchError(f"{where}: expected the frame's time in column {self._stamps!r}, found none.")
+        [found] = _times([time], where)
+        if self._newest is not None and self._tick(found) <= self._tick(self._newest):
+            raise ValidationError(
+                f"{where}: expected a frame at least 1/{TICKS} s after the one before, found it "
+                f"{(found - self._newest) / NANOSECONDS:g} s after it.",
+                hint=f"The times in {self._stamps!r} ascend: nanoseconds as whole numbers, or seconds.",
+            )
+        return found
+
+    def close(self) -> object:
+        if self._encoder is None or self._path is None:
+            return None
+        self._encoder.close()
+        return Encoded(self._path, suffix=".mp4")
+
+    def abort(self) -> None:
+        if self._encoder is not None:
+            self._encoder.abort()
+
+    def _check_column(self) -> None:
+        name, declared = self._column.name, self._column.type
+        assert declared is not None, "a video column has a type"
+        if self._rate is None and not self._stamps:
+            raise SchemaMismatchError(
+                f"Column {name!r}: expected a rate to encode frames at, found no fps in the schema.",
+                hint="Declare it, as in sl.Video(fps=30).",
+            )
+        codec, made = declared.get("codec"), self._encoding.produces
+        if isinstance(codec, str) and _SAME_CODEC.get(codec.lower(), codec.lower()) != made:
+            raise SchemaMismatchError(
+                f"Column {name!r} declares the codec {codec!r}, found an encoder that makes {made!r}.",
+                hint="Give the writer encoding=sl.Encoding(codec=...), or a File that is encoded already.",
+            )
+
+
+class _ImagesCell:
+    """Images one a step: bytes in the cell, or files of their own. What is encoded already passes through."""
+
+    def __init__(self, column: Column, *, scratch: Scratch, keep: Keep) -> None:
+        self._column = column
+        self._in_row = is_binary(column.arrow.value_type)
+        self._format = image_format(column.type.get("format") if column.type is not None else None)
+        self._scratch = scratch
+        self._keep = keep
+        self._size = _declared(column)
+        self._kind: tuple[int, np.dtype[Any]] | None = None
+        self._nbytes = 0
+        self._values: list[object] = []
+
+    def check(self, frame: object, /, *, where: str, time: object = None) -> Any:  # noqa: ARG002 - images have none
+        if isinstance(frame, File) and not self._in_row:
+            return existing(frame, self._column, where)
+        if isinstance(frame, bytes if self._in_row else str):
+            return frame
+        if not _is_array(frame):
+            encoded_as = "bytes" if self._in_row else "a str or a File"
+            found = type(frame).__name__
+            raise SchemaMismatchError(f"{where}: expected an image as an array or {encoded_as}, found {found}.")
+        image = checked_frame(as_array(frame, where=where), size=self._size, where=where, still=True)
+        kind = (image.ndim, image.dtype)
+        if self._kind not in {None, kind} or (self._format == "jpeg" and image.dtype != np.uint8):
+            wanted = "uint8, for JPEG" if self._kind is None else f"{self._kind[1]} with {self._kind[0]} dimensions"
+            raise SchemaMismatchError(f"{where}: expected {wanted}, found {image.dtype} {list(image.shape)}.")
+        return image
+
+    def settle(self, frame: Any, /) -> None:
+        if isinstance(frame, np.ndarray):
+            self._size, self._kind = frame.shape[:2], (frame.ndim, frame.dtype)
+
+    def write(self, frame: Any, /) -> None:
+        if isinstance(frame, np.ndarray):
+            frame = encode_image(frame, format=self._format)
+            if not self._in_row:
+                path = self._scratch()
+                path.write_bytes(frame)
+                frame = self._keep(Encoded(path, suffix=f".{self._format}"))
+        self._values.append(frame)
+        if isinstance(frame, bytes):
+            self._nbytes += len(frame)
+            if self._nbytes > LARGEST_CELL:
+                raise ValidationError(too_large(f"Column {self._column.name!r}", self._nbytes))
+
+    def close(self) -> object:
+        return self._values
+
+    def abort(self) -> None:
+        self._values = []
+
+
+def _image_file(frame: NDArray[Any], column: Column, path: Path) -> Encoded:
+    kind = image_format(column.type.get("format") if column.type is not None else None)
+    path.write_bytes(encode_image(frame, format=kind))
+    return Encoded(path, suffix=f".{kind}")
+
+
+def _pictures(value: Any, where: str) -> Iterable[object]:
+    """The steps of [T, ...] arrays and tensors, or of any iterable."""
+    if not _is_array(value):
+        return value  # type: ignore[no-any-return]  # `holds_frames` saw that it is iterable
+    frames = as_array(value, where=where)
+    if frames.ndim not in {3, 4} or (frames.ndim == 3 and frames.shape[-1] == 3):
+        raise SchemaMismatchError(f"{where}: expected frames as [T, H, W, 3], found {list(frames.shape)}.")
+    return frames
+
+
+def _times(given: Any, where: str) -> list[int]:
+    """Times of frames in nanoseconds: whole numbers are, floats are seconds."""
+    times = np.empty(0) if given is None else as_array(given, where=where)
+    if times.dtype.kind not in "iufmM":
+        raise SchemaMismatchError(f"{where}: expected times as numbers, found {times.dtype}.")
+    if times.dtype.kind == "f" and not np.isfinite(times).all():
+        raise ValidationError(f"{where}: expected times that are finite, found {times[~np.isfinite(times)][0]}.")
+    found: list[int] = nanoseconds(times.reshape(-1)).tolist()
+    return found
+
+
+def _length(schema: Schema, cells: Mapping[str, object], counted: list[tuple[str, int]]) -> dict[str, int]:
+    """The steps of a row that has no signal on the clock: the frames of its first video there."""
+    if "length" not in schema or not pa.types.is_integer(schema["length"].arrow) or cells.get("length") is not None:
+        return {}
+    rate = clock_of(schema).rate
+    signals = (n for n, value in cells.items() if n in schema and value is not None)
+    if any(schema[n].category in {"temporal", "frames"} and on_clock(schema, n, rate) for n in signals):
+        return {}
+    return next(({"length": frames} for n, frames in counted if on_clock(schema, n, rate)), {})
+
+
+def _declared(column: Column) -> tuple[int, int] | None:
+    """Height and width, where the column declares a resolution."""
+    declared = column.type.get("resolution") if column.type is not None else None
+    if isinstance(declared, list) and len(declared) == 2 and all(type(n) is int for n in declared):
+        return declared[1], declared[0]
+    return None
+
+
+def _is_array(value: object) -> bool:
+    return hasattr(value, "shape") and (hasattr(value, "__array__") or hasattr(value, "__dlpack__"))
+
+
+def _is_path(column: Column) -> bool:
+    return is_text(column.arrow)

@@ -1,0 +1,281 @@
+"""Recording: a sequence that comes step by step, kept whole or not at all.
+
+Each take has a transaction of its own. Signals are held in memory, frames are encoded by a thread for each camera
+while the robot moves, and the row appears with one commit when the take ends. A process killed in mid-take leaves
+nothing but what the next collection removes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+import pyarrow as pa
+
+from seqlake.dataset.writing import conforming
+from seqlake.dataset.writing.encoding import cell_of, encoded, is_video, stamps_of
+from seqlake.dataset.writing.ingest import RowBuffer, prepare
+from seqlake.dataset.writing.staging import ShardShape, Staging
+from seqlake.dataset.writing.tracks import Camera, Signal
+from seqlake.errors import DuplicateSequenceError, SchemaMismatchError, SeqlakeError, ValidationError
+from seqlake.spec.alignment import clock_of, on_clock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from types import TracebackType
+
+    from seqlake.dataset.dataset import Dataset
+    from seqlake.dataset.writing.ingest import Ids
+    from seqlake.dataset.writing.tracks import Track
+    from seqlake.media._encoding import Encoding
+    from seqlake.protocols import Version
+    from seqlake.spec.schema import Schema
+
+
+class Recording:
+    """One take; made by `Writer.record`, used in a `with` block.
+
+    At the end of the block the row is written and committed. An exception, Ctrl-C among them, or `discard` drops the
+    take whole: no row, no file, no thread is left.
+
+    Attributes:
+        steps: How many steps were added.
+        version: The version that has the take; None before its end, and when it was discarded.
+
+    Example:
+        ```python
+        with ds.writer() as writer, writer.record("ep_002", task="pick") as take:
+            for action, frame in robot:
+                take.add(action=action, video_cam_high=frame)
+            take.set(success=True)
+        ```
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        ids: Ids,
+        sequence_id: object,
+        columns: Mapping[str, object],
+        *,
+        shape: ShardShape,
+        encoding: Encoding,
+    ) -> None:
+        self._dataset = dataset
+        self._schema: Schema = dataset.schema
+        self._ids = ids
+        self._key = ids.check(sequence_id)
+        self._row: dict[str, pa.Array] = {}
+        self._given = dict(columns)
+        self._encoding = encoding
+        self._staging = Staging(dataset.table, self._schema, shape=shape)
+        self._paces = _Paces(self._schema)
+        self._tracks: dict[str, Track] = {}
+        self._state = "new"
+        self.version: Version | None = None
+
+    def __enter__(self) -> Self:
+        if self._state != "new":
+            raise SeqlakeError(f"The take {self._key!r} was used already.", hint="Record each take anew.")
+        dataset = self._dataset
+        if dataset.version.id != -1 and dataset.access.rows_of([self._key])[0] >= 0:
+            raise DuplicateSequenceError(
+                f"The sequence_id {self._key!r} is in the dataset already.", hint="Give each take an id of its own."
+            )
+        self._staging.begin()
+        self._state = "open"
+        try:
+            self.set(**self._given)
+        except BaseException:
+            self.discard()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._state == "discarded":
+            return
+        try:
+            if kind is None:
+                self._check_open()
+                self._commit()
+        finally:
+            if self.version is None:
+                self.discard()
+
+    def __repr__(self) -> str:
+        return f"<Recording {self._key!r} to {self._dataset.location}: {self._state}, {self.steps} steps>"
+
+    @property
+    def steps(self) -> int:
+        """Steps so far."""
+        return self._paces.steps
+
+    def add(self, **columns: object) -> None:
+        """Add one step.
+
+        The columns on the dataset's clock make a step: the first names them, and every later one must give the same.
+        A column with an `fps` of its own, or with time stamps, is given whenever it has a sample; it may come alone,
+        and then is no step. Values are copied. Waits where frames come faster than they can be encoded.
+
+        Args:
+            **columns: One step of signals, [D] (or the column's shape) or a number; one frame, uint8 [H, W, 3] RGB, of
+                videos and images.
+
+        Raises:
+            SchemaMismatchError: A column is missing or new, or a value has another shape or kind. Nothing of the step
+                is kept, and the take may go on.
+            ValidationError: A value does not fit the column's type.
+            SeqlakeError, OSError: A frame given before could not be encoded or written; the take is lost.
+        """
+        self._check_open()
+        unknown = conforming.unknown(columns, self._schema)
+        where = f"Sequence {self._key!r}, step {self.steps}"
+        if unknown:
+            raise SchemaMismatchError(f"{where}:\n" + "\n".join(unknown))
+        groups = self._paces.check(columns, where)
+        tracks = {name: self._track(name) for name in columns}
+        times = {n: columns.get(stamps) for n in columns if (stamps := stamps_of(self._schema[n]))}
+        checked = {n: tracks[n].check(v, f"{where}, column {n!r}", time=times.get(n)) for n, v in columns.items()}
+        self._staging.renew_if_due()
+        self._state = "broken"  # until the step is there whole: Ctrl-C may come in between
+        self._tracks.update(tracks)
+        for name, value in checked.items():
+            tracks[name].add(value)
+        self._paces.count(groups)
+        self._state = "open"
+
+    def set(self, **columns: object) -> None:
+        """Set cells that hold for the whole take, as what is known only at its end: a reward, a label.
+
+        Raises:
+            SchemaMismatchError: Unknown columns, or values of another kind; nothing is set.
+            ValidationError: A value does not fit.
+        """
+        self._check_open()
+        taken = [name for name in columns if name in self._tracks]
+        if taken:
+            raise SchemaMismatchError(f"Sequence {self._key!r}: {', '.join(taken)} comes step by step already.")
+        missing = conforming.unknown(columns, self._schema)
+        if missing:
+            raise SchemaMismatchError(f"Sequence {self._key!r} does not fit the schema:\n" + "\n".join(missing))
+        part = self._schema.select([n for n in self._schema.names if n == self._schema.id or n in columns])
+        staging = self._staging
+        # A mistake is told now, not when the take has been made.
+        with encoded(self._schema, self._key, columns, encoding=self._encoding, scratch=staging.scratch) as cells:
+            given = {name: cells[name] for name in columns}
+            self._row.update(prepare(part, self._key, given, copy=staging.take_in))
+
+    def discard(self) -> None:
+        """Drop the take; the rest of the `with` block must not add to it."""
+        if self.version is not None:
+            raise SeqlakeError(f"The take {self._key!r} is committed already.", hint="Delete it with ds.delete().")
+        self._state = "discarded"
+        for track in self._tracks.values():
+            track.stop()
+        try:
+            for track in self._tracks.values():
+                track.abort()
+        finally:
+            self._tracks = {}
+            self._staging.discard()
+
+    def _commit(self) -> None:
+        self._state = "broken"
+        self._paces.finish(f"Sequence {self._key!r}")
+        schema, staging = self._schema, self._staging
+        cells: dict[str, object] = {name: track.finish() for name, track in self._tracks.items()}
+        if "length" in schema and pa.types.is_integer(schema["length"].arrow) and self.steps:
+            cells["length"] = self.steps
+        rest = schema.select([n for n in schema.names if n == schema.id or n not in self._row])
+        cells = {name: value for name, value in cells.items() if name in rest}
+        row = {**self._row, **prepare(rest, self._key, cells, copy=staging.take_in)}
+        buffer = RowBuffer(schema)
+        buffer.add({name: row[name] for name in schema.names})
+        staging.write(buffer.flush())
+        self.version = staging.commit("append")
+        self._state = "committed"
+        self._ids.add(self._key)
+        self._dataset.refresh()
+
+    def _check_open(self) -> None:
+        if self._state == "new":
+            raise SeqlakeError("A take begins with `with`.", hint="with writer.record(...) as take: take.add(...)")
+        if self._state != "open":
+            for track in self._tracks.values():
+                track.raise_error()
+            raise SeqlakeError(f"The take {self._key!r} is {self._state}.", hint="Record a new one.")
+
+    def _track(self, name: str) -> Track:
+        if name in self._tracks:
+            return self._tracks[name]
+        column, staging = self._schema[name], self._staging
+        if name in self._row:
+            raise SchemaMismatchError(f"Sequence {self._key!r}: {name} was set for the whole take already.")
+        if column.category == "temporal":
+            return Signal(column, self._schema.arrow.field(name).type)
+        if not is_video(column) and column.category != "frames":
+            raise SchemaMismatchError(
+                f"Sequence {self._key!r}: column {name!r} ({column.category}) has no steps.",
+                hint=f"Give it to writer.record(..., {name}=...), or to take.set().",
+            )
+        frames = cell_of(
+            self._schema,
+            name,
+            encoding=self._encoding,
+            scratch=staging.scratch,
+            keep=lambda file: staging.take_in(name, self._key, file),
+        )
+        return Camera(name, frames, table=self._dataset.table)
+
+
+class _Paces:
+    """Which columns come together: those on the clock at every step, the others when they have a sample."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        rate = clock_of(schema).rate
+        self._of = {name: self._pace(name, on_clock=on_clock(schema, name, rate)) for name in schema}
+        self._seen: dict[str, set[str]] = {}
+        self._counts: dict[str, int] = {}
+
+    @property
+    def steps(self) -> int:
+        return self._counts.get("", 0)
+
+    def check(self, names: Iterable[str], where: str) -> dict[str, set[str]]:
+        """The columns of one call by pace, each as complete as before."""
+        groups: dict[str, set[str]] = {}
+        for name in names:
+            groups.setdefault(self._of[name], set()).add(name)
+        if not groups:
+            raise SchemaMismatchError(f"{where}: expected the columns of a step, found none.")
+        for pace, found in groups.items():
+            expected = self._seen.get(pace) or found | self._required(pace)
+            if found != expected:
+                wanted, given = (", ".join(n for n in self._schema if n in some) for some in (expected, found))
+                raise SchemaMismatchError(
+                    f"{where}: expected the columns {wanted}, found {given}.",
+                    hint="Each step of a take has the same columns; one that has a rate of its own declares its fps.",
+                )
+        return groups
+
+    def count(self, groups: Mapping[str, set[str]]) -> None:
+        """The columns of one call were taken."""
+        for pace, found in groups.items():
+            self._seen[pace] = found
+            self._counts[pace] = self._counts.get(pace, 0) + 1
+
+    def finish(self, where: str) -> None:
+        """A take has steps."""
+        if not self._counts:
+            raise ValidationError(f"{where}: expected at least one step, found none.")
+
+    def _required(self, pace: str) -> set[str]:
+        columns = (self._schema[name] for name in self._schema if self._of[name] == pace)
+        required = {c.name for c in columns if not c.nullable and (c.category in {"temporal", "frames"} or is_video(c))}
+        return required | ({pace} if pace in self._schema else set())
+
+    def _pace(self, name: str, *, on_clock: bool) -> str:
+        """Nothing for the clock; the column of its times, or its own name."""
+        return stamps_of(self._schema[name]) or ("" if on_clock else name)

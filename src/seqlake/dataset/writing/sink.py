@@ -1,0 +1,122 @@
+"""A table as the target of a conversion: workers stage parts, one commit shows them all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from seqlake.dataset.writing.ingest import with_lengths
+from seqlake.dataset.writing.pictures import Pictures
+from seqlake.dataset.writing.references import Carrier, FilesMode
+from seqlake.dataset.writing.staging import ShardShape, Staging
+from seqlake.errors import SeqlakeError, ValidationError
+from seqlake.protocols import Change, Transaction, Written
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import pyarrow as pa
+
+    from seqlake.protocols import Version
+    from seqlake.spec.schema import Schema
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSink:
+    """A table wrapped as a `Sink`; picklable, so that parts are staged anywhere.
+
+    Attributes:
+        table: Where the rows go.
+        schema: Of the rows.
+        transaction: Under which every part is staged: `table.begin()`, or that of a conversion that was interrupted.
+        shape: How shards are written.
+        files: What happens to relative file references: `copy`, `hardlink` or `reference`.
+        storage: Options of the store that the source's files lie in; never printed.
+        pictures: Columns of images that come in another form than the schema has.
+
+    Example:
+        ```python
+        sink = TableSink(table=dataset.table, schema=dataset.schema, transaction=dataset.table.begin())
+        receipts = [sink.write(0, batches, root=source.root)]
+        sink.commit(receipts)
+        ```
+    """
+
+    table: Any
+    schema: Schema
+    transaction: Transaction
+    shape: ShardShape = field(default_factory=ShardShape)
+    files: FilesMode = "copy"
+    storage: Mapping[str, str] | None = field(default=None, repr=False)
+    pictures: Pictures = field(default_factory=Pictures)
+
+    def write(self, part: int, rows: Iterator[pa.RecordBatch], /, *, root: str) -> dict[str, Any]:
+        """Stage one part and its files.
+
+        Args:
+            part: Its number. The same part again replaces itself: the commit takes the last receipt.
+            rows: Batches in the schema's logical types, but for `pictures`.
+            root: What the relative file references of these rows resolve against.
+
+        Returns:
+            The part's receipt: plain values and `Written`, so that it pickles and can be kept as JSON.
+
+        Raises:
+            ValidationError: A file that a row names is not there.
+            OSError: The place cannot be written; nothing of the part is left.
+        """
+        if part < 0:
+            raise ValueError(f"A part's number is at least 0, found {part}.")
+        staging = Staging(self.table, self.schema, shape=self.shape, transaction=self.transaction, prefix=_digits(part))
+        carried = self.schema.without(list(self.pictures.forms))
+        carrier = Carrier(carried, root=root, staging=staging, mode=self.files, storage=self.storage)
+        try:
+            for batch in rows:
+                for piece in staging.parts(batch):
+                    made = self.pictures.turned(carrier.carry(piece), self.schema, staging)
+                    staging.write(with_lengths(made, self.schema))
+            staging.close_shard()
+        except BaseException:
+            staging.abandon()
+            raise
+        return {"part": part, "written": list(staging.written)}
+
+    def commit(self, receipts: Sequence[object], /) -> Version:
+        """Show every part at once, in the order of their numbers.
+
+        Args:
+            receipts: What `write` returned; of two for one part the later one counts.
+
+        Raises:
+            DuplicateSequenceError: An id occurs twice, or is in the table already.
+            CommitConflictError: A rival changed what this commit needs.
+        """
+        by_part: dict[int, Sequence[Written]] = {}
+        for receipt in receipts:
+            if not isinstance(receipt, dict) or not {"part", "written"} <= receipt.keys():
+                raise ValidationError(f"Expected a receipt of TableSink.write, found {receipt!r}.")
+            by_part[receipt["part"]] = receipt["written"]
+        missing = sorted(set(range(max(by_part, default=-1) + 1)) - set(by_part))
+        if missing:
+            raise SeqlakeError(
+                f"Parts {missing} have no receipt; nothing was committed.", hint="Write them, then commit again."
+            )
+        written = tuple(one for part in sorted(by_part) for one in by_part[part])
+        change = Change(operation="append", add=written)
+        version: Version = self.table.commit(change, transaction=self.transaction)
+        return version
+
+    def renew(self) -> None:
+        """Tell the table that the conversion is alive; at least hourly."""
+        self.table.renew(self.transaction)
+
+    def discard(self) -> None:
+        """Remove every part that was staged."""
+        self.table.discard(self.transaction)
+
+
+def _digits(part: int) -> str:
+    """A part's number in at most 8 digits, which leaves room for the random ones."""
+    if part >= 10**8:
+        raise ValueError(f"A conversion has at most 100 million parts, found part {part}.")
+    return str(part)
