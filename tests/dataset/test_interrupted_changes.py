@@ -14,7 +14,7 @@ import seqlake as sl
 from seqlake.dataset import reshaping
 from seqlake.dataset.reshaping import trimming
 from seqlake.errors import DatasetNotFoundError
-from seqlake.tables.standalone import markers
+from seqlake.versions import markers
 
 from ..counting import many, seeded  # noqa: TID252 - tests are no package that could be named
 from ..homes import PLACES, Home, rows  # noqa: TID252 - tests are no package that could be named

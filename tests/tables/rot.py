@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from seqlake.files.sealed import seal
-from seqlake.tables.standalone import indexes
+from seqlake.versions import indexes
 
 
 def kind_of(path: str) -> str:

@@ -19,10 +19,10 @@ from seqlake.errors import DamagedTableError, DuplicateSequenceError
 from seqlake.files.sealed import seal
 from seqlake.files.stores import LocalStore
 from seqlake.tables.standalone import checkpoints
-from seqlake.tables.standalone.indexes import IndexFile
 from seqlake.tables.standalone.records import Entry
 from seqlake.tables.standalone.state import State
 from seqlake.testing import oracle
+from seqlake.versions.indexes import IndexFile
 
 
 def version(root: Path, number: int) -> Path:

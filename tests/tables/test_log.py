@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 from seqlake.errors import DamagedTableError, UnsupportedVersionError
 from seqlake.files.sealed import seal
 from seqlake.tables import standalone
-from seqlake.tables.standalone import checkpoints, indexes, markers, names
-from seqlake.tables.standalone.lookup import IdRuns
+from seqlake.tables.standalone import checkpoints
 from seqlake.tables.standalone.records import Entry, Record, SideEntry, parse
 from seqlake.tables.standalone.state import EMPTY, fold, physical
 from seqlake.testing import oracle, tables
+from seqlake.versions import indexes, markers, names
+from seqlake.versions.ids import IdRuns
 
 T = "0192f0c4a1b27c3d8e4f5a6b7c8d9e0f"
 WHEN = datetime(2026, 11, 21, 12, 24, 43, 123456, tzinfo=UTC)

@@ -14,19 +14,10 @@ import pytest
 from seqlake.errors import PublishPendingWarning, SeqlakeError
 from seqlake.files.stores import LocalStore
 from seqlake.protocols import Change
-from seqlake.tables.standalone import (
-    StandaloneTable,
-    changes,
-    committing,
-    identity,
-    markers,
-    names,
-    publishing,
-    table,
-    vacuuming,
-)
+from seqlake.tables.standalone import StandaloneTable, changes, committing, identity, log, publishing, table, vacuuming
 from seqlake.testing import oracle, tables
 from seqlake.testing.oracle import crashes
+from seqlake.versions import markers, names
 
 
 class Replacing(crashes.Unsynced):
@@ -245,13 +236,13 @@ def log_read_before_the_lists(monkeypatch):
 
 
 def no_own_transaction_check(monkeypatch):
-    real = committing.Log.records
+    real = log.Log.records
 
     def records(self, first, last):
         return [replace(record, transaction="f" * 32) for record in real(self, first, last)]
 
-    monkeypatch.setattr(committing.Log, "records", records)
-    monkeypatch.setattr(committing.Log, "probe", lambda *_: None)
+    monkeypatch.setattr(log.Log, "records", records)
+    monkeypatch.setattr(log.Log, "probe", lambda *_: None)
 
 
 def publish_not_repeated(monkeypatch):

@@ -11,8 +11,9 @@ import pytest
 
 from seqlake.files.stores import LocalStore
 from seqlake.protocols import Change, Copied
-from seqlake.tables.standalone import StandaloneTable, lookup
+from seqlake.tables.standalone import StandaloneTable
 from seqlake.testing import tables
+from seqlake.versions import indexes
 
 from .test_bucket import Bucket
 
@@ -55,17 +56,17 @@ def test_each_file_is_read_once(store, monkeypatch: pytest.MonkeyPatch) -> None:
     table = StandaloneTable.made(store, tables.SCHEMA)
     paths = [film(table, one, {0: one.encode()}) for one in "abc"]
     reads: list[str] = []
-    real = lookup.MediaFile.decode.__func__
+    real = indexes.MediaFile.decode.__func__
 
     def decode(cls, data, /, *, path):
         reads.append(path)
         return real(cls, data, path=path)
 
-    monkeypatch.setattr(lookup.MediaFile, "decode", classmethod(decode))
+    monkeypatch.setattr(indexes.MediaFile, "decode", classmethod(decode))
     for _ in range(3):
         assert [table.snapshot().kept_packets(path) for path in paths] == [{0: b"a"}, {0: b"b"}, {0: b"c"}]
     assert len(reads) == 3
-    monkeypatch.setattr(lookup, "_MEDIA_FILES", 2)
+    monkeypatch.setattr(indexes, "_MEDIA_FILES", 2)
     found = StandaloneTable(store).snapshot()
     for path in (paths[0], paths[1], paths[0], paths[2], paths[0], paths[1]):  # the one used longest ago goes
         found.kept_packets(path)
@@ -75,12 +76,12 @@ def test_each_file_is_read_once(store, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_bytes_are_bounded_where_files_cannot_be_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
     table = StandaloneTable.made(Bucket(), tables.SCHEMA)
     paths = [film(table, one, {0: bytes(10_000)}) for one in "abcd"]
-    monkeypatch.setattr(lookup, "_MEDIA_BYTES", 25_000)
+    monkeypatch.setattr(indexes, "_MEDIA_BYTES", 25_000)
     kept = table.snapshot()._identity.packets
     for path in paths:
         assert kept.find(path) == {0: bytes(10_000)}
         assert len(kept._held) <= 2
-    monkeypatch.setattr(lookup, "_MEDIA_BYTES", 10)
+    monkeypatch.setattr(indexes, "_MEDIA_BYTES", 10)
     assert kept.find(paths[0]) == {0: bytes(10_000)}  # what is asked for is had, however large
     assert len(kept._held) == 1
 
@@ -94,13 +95,13 @@ def test_threads_read_a_file_once_and_forked_children_anew(store, monkeypatch: p
     table = StandaloneTable.made(store, tables.SCHEMA)
     path = film(table, "a", {0: b"a"})
     reads: list[str] = []
-    real = lookup.KeptPackets._read
-    monkeypatch.setattr(lookup.KeptPackets, "_read", lambda self, owner: reads.append(owner) or real(self, owner))
+    real = indexes.KeptPackets._read
+    monkeypatch.setattr(indexes.KeptPackets, "_read", lambda self, owner: reads.append(owner) or real(self, owner))
     snapshot = table.snapshot()
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(snapshot.kept_packets, [path] * 200)) == [{0: b"a"}] * 200
     assert len(reads) == 1
     kept = snapshot._identity.packets
     with kept._lock:  # as a thread of the parent may hold it at the moment of a fork
-        monkeypatch.setattr(lookup.os, "getpid", lambda: -1)
+        monkeypatch.setattr(indexes.os, "getpid", lambda: -1)
         assert snapshot.kept_packets(path) == {0: b"a"}

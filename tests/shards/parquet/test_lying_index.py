@@ -22,7 +22,7 @@ from seqlake.shards.lengths import lengths_of
 from seqlake.shards.parquet import index
 from seqlake.shards.parquet.checking import check
 from seqlake.spec.schema import Column
-from seqlake.tables.standalone import indexes
+from seqlake.versions import indexes
 
 LENGTHS = [5, 9, 0, 7, 12, 3]
 COLUMNS = {

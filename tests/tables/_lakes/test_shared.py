@@ -21,8 +21,8 @@ from seqlake.errors import (
 from seqlake.protocols import Change
 from seqlake.tables import delta
 from seqlake.tables._lakes import committing, types
-from seqlake.tables.standalone import markers
 from seqlake.testing import tables
+from seqlake.versions import markers
 
 pytest.importorskip("deltalake")
 

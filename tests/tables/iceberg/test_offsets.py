@@ -11,7 +11,7 @@ import pytest
 import seqlake as sl
 from seqlake.tables._lakes import foreign
 from seqlake.tables.iceberg import offsets, puffin
-from seqlake.tables.standalone import indexes
+from seqlake.versions import indexes
 
 LENGTHS = [-1, 1, 2, 3, 4, 5, 6, -1, 8, 9]
 

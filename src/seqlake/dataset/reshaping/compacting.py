@@ -9,7 +9,7 @@ from seqlake.dataset.writing.partitioning import partition_of
 from seqlake.dataset.writing.staging import SHARD_BYTES, ShardShape, Staging
 from seqlake.shards.columns import Columns
 from seqlake.shards.rows import Rows
-from seqlake.tables.standalone import names
+from seqlake.versions import names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,7 @@ from seqlake.files.locations import inside, is_local, join, local_path
 from seqlake.files.stores import exists, open_store
 from seqlake.spec.rules.references import is_relative, paths_in
 from seqlake.spec.schema import is_list, is_text
-from seqlake.tables.standalone import names
+from seqlake.versions import names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -10,8 +10,8 @@ from seqlake.spec.findings import Finding
 from seqlake.tables._lakes import paths
 from seqlake.tables._lakes.paths import blob_at
 from seqlake.tables._lakes.shards import LakeBlob
-from seqlake.tables.standalone import markers
-from seqlake.tables.standalone.log import can_list
+from seqlake.versions import markers
+from seqlake.versions.small_files import can_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

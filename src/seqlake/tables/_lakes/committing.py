@@ -17,11 +17,11 @@ from seqlake.errors import (
 from seqlake.tables._lakes import foreign, paths, staging, types
 from seqlake.tables._lakes.engine import Added, LakeFile, Proposal, RivalError
 from seqlake.tables._lakes.shards import logical_shard
-from seqlake.tables.standalone import indexes, names
-from seqlake.tables.standalone.changes import name_of
-from seqlake.tables.standalone.log import read
-from seqlake.tables.standalone.records import OPERATIONS
-from seqlake.tables.standalone.shards import file_columns
+from seqlake.versions import indexes, names
+from seqlake.versions.format import OPERATIONS
+from seqlake.versions.names import of_key
+from seqlake.versions.references import file_columns
+from seqlake.versions.small_files import read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -204,7 +204,7 @@ def _removed(keys: Sequence[str], parent: LakeState, newest: LakeState, root: st
     """The files that leave, as they are in the newest version; they must be what they were at the parent."""
     before = {file.path: file for file in parent.files}
     now = {file.path: file for file in newest.files}
-    wanted = list(dict.fromkeys(name_of(key) for key in keys))
+    wanted = list(dict.fromkeys(of_key(key) for key in keys))
     changed = [p for p in wanted if p not in now or p not in before or now[p].told != before[p].told]
     if changed:
         raise CommitConflictError(

@@ -9,8 +9,8 @@ from seqlake.protocols import Copied
 from seqlake.spec.schema import ID
 from seqlake.tables._lakes import types
 from seqlake.tables._lakes.shards import LakeBlob, bare_shard
-from seqlake.tables.standalone import indexes, names
-from seqlake.tables.standalone.shards import own_texts
+from seqlake.versions import indexes, names
+from seqlake.versions.references import own_texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

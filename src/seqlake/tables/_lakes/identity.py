@@ -11,9 +11,8 @@ import pyarrow as pa
 from seqlake.shards.ids import pack, unpack
 from seqlake.spec.schema import ID
 from seqlake.tables._lakes.shards import bare_shard
-from seqlake.tables.standalone.indexes import unpack_texts
-from seqlake.tables.standalone.lookup import IdRuns
-from seqlake.tables.standalone.repeated import refuse_known, refuse_repeated
+from seqlake.versions.ids import IdRuns, refuse_known, refuse_repeated
+from seqlake.versions.indexes import unpack_texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

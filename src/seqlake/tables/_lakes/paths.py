@@ -13,8 +13,7 @@ from seqlake.files.allowed import OUTSIDE
 from seqlake.files.credentials import Storage
 from seqlake.files.references import open_reference
 from seqlake.files.stores import own
-from seqlake.tables.standalone import names
-from seqlake.tables.standalone.log import root_of
+from seqlake.versions import names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -53,7 +52,7 @@ def blob_at(store: Store, path: str, /, *, storage: Mapping[str, str] | None) ->
     if not is_outside(path):
         return store.blob(path)
     allowed = Storage(storage).allows(OUTSIDE)
-    return open_reference(root_of(store), path, storage=storage, allow_outside=allowed)
+    return open_reference(store.root, path, storage=storage, allow_outside=allowed)
 
 
 def apart(listed: Iterable[str], /) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from seqlake.shards.parquet.footer import read_footer
 from seqlake.tables._lakes.paths import blob_at
-from seqlake.tables.standalone.log import PARALLEL
+from seqlake.versions.small_files import PARALLEL
 
 if TYPE_CHECKING:
     from seqlake.tables._lakes.engine import LakeFile, LakeState

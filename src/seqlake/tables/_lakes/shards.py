@@ -14,7 +14,6 @@ from seqlake.shards.memory import ArrowShard
 from seqlake.shards.rows import Rows
 from seqlake.tables._lakes.believed import believed
 from seqlake.tables._lakes.paths import blob_at, is_outside
-from seqlake.tables.standalone.log import root_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -53,7 +52,7 @@ class LakeBlob:
     @property
     def location(self) -> str:
         """Its path or URI."""
-        return self._path if "://" in self._path or self._path[:1] == "/" else f"{root_of(self._store)}/{self._path}"
+        return self._path if "://" in self._path or self._path[:1] == "/" else f"{self._store.root}/{self._path}"
 
     @property
     def size(self) -> int:
@@ -120,7 +119,7 @@ def bare_shard(
         return ArrowShard(file.held, key=f"{file.path}#{held.key.rpartition('#')[2]}")
     blob = LakeBlob(store, file.path, file.nbytes, storage=storage)
     # A path may occur in many tables; where a table lies tells them apart.
-    told = f"{root_of(store)}\0{file.path}\0{file.nbytes}\0{file.rows}"
+    told = f"{store.root}\0{file.path}\0{file.nbytes}\0{file.rows}"
     key = f"{file.path}#{blake2b(told.encode(), digest_size=8).hexdigest()}"
     return ParquetShard(blob=blob, rows=file.rows, nbytes=file.nbytes, key=key, index=index)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from seqlake.files.credentials import Storage
 from seqlake.files.stores import open_store
 from seqlake.tables._lakes.identity import LakeIds
-from seqlake.tables.standalone.lookup import KeptPackets
+from seqlake.versions.indexes import KeptPackets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

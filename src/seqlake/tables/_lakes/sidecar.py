@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING
 
 from seqlake.errors import DamagedTableError
 from seqlake.tables._lakes import paths
-from seqlake.tables.standalone import indexes, names
-from seqlake.tables.standalone.log import on_disk, read, read_many
+from seqlake.versions import indexes, names
+from seqlake.versions.small_files import on_disk, read, read_many
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from seqlake.protocols import Copied, Store
     from seqlake.tables._lakes.engine import LakeFile
-    from seqlake.tables.standalone.indexes import IndexFile, IndexRow
+    from seqlake.versions.indexes import IndexFile, IndexRow
 
 MANY = 16
 """Index files that are read one by one on disk; with more of them, or with shards of other clients, they are merged."""

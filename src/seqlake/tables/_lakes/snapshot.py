@@ -12,8 +12,8 @@ from seqlake.shards.lengths import lengths_of
 from seqlake.shards.parquet import index as offsets
 from seqlake.tables._lakes import checking, paths, sidecar, types
 from seqlake.tables._lakes.shards import kept_rows, logical_shard
-from seqlake.tables.standalone import derived
-from seqlake.tables.standalone.log import on_disk
+from seqlake.versions import derived
+from seqlake.versions.small_files import on_disk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from seqlake.spec.schema import Schema
     from seqlake.tables._lakes.engine import LakeFile, LakeState
     from seqlake.tables._lakes.shelf import Shelf
-    from seqlake.tables.standalone.indexes import IndexFile
+    from seqlake.versions.indexes import IndexFile
 
 
 class LakeSnapshot:

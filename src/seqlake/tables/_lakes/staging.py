@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -12,9 +10,8 @@ import pyarrow as pa
 from seqlake.files.stores import own
 from seqlake.spec.schema import ID
 from seqlake.tables._lakes import paths
-from seqlake.tables.standalone import indexes, names
-from seqlake.tables.standalone.log import on_disk
-from seqlake.tables.standalone.publishing import own_names
+from seqlake.versions import indexes, names, staging
+from seqlake.versions.small_files import on_disk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -33,17 +30,11 @@ def stage(engine: Engine, store: Store, transaction: str, written: Written, /) -
     """
     if is_staged(written.location, transaction):
         return written
-    here = Path(written.location)
-    if names.owner(here.name) != transaction or here.name.endswith(names.SUFFIX):
-        raise ValueError(f"{written.location!r} is not where `place` puts a shard of transaction {transaction}.")
-    if on_disk(store):
-        path = f"{names.STAGED}/{here.name}"
-        store.put(path, here)
-    else:
-        path = engine.data_path(here.name + names.SUFFIX, written.partition)
-        store.put(path, here)
-        here.unlink(missing_ok=True)
-    return replace(written, location=path)
+
+    def target(name: str) -> str:
+        return names.staged(name) if on_disk(store) else engine.data_path(name + names.SUFFIX, written.partition)
+
+    return replace(written, location=staging.bring(store, written.location, transaction, target=target))
 
 
 def texts_of(written: Written, /) -> bytes:
@@ -77,32 +68,10 @@ def put_in_place(engine: Engine, store: Store, written: Sequence[Written], /) ->
 
 def sync(store: Store, written: Iterable[str], /) -> None:
     """Make the names of files durable, and of the folders that were made for them."""
-    folders = {str(parent) for path in written if not paths.is_outside(path) for parent in Path(path).parents}
-    store.sync(*sorted("" if folder == "." else folder for folder in folders))
+    staging.sync_folders(store, (path for path in written if not paths.is_outside(path)))
 
 
-def discard(store: Store, transaction: str, /, placed: Iterable[str] = ()) -> None:
-    """Remove all that a transaction owns, its marker last.
-
-    Args:
-        store: The table's root.
-        transaction: Whose.
-        placed: Its data files, where they are known; others are found by their names.
-    """
-    known = list(placed) or [path for path, _ in own(store) if paths.owner(path) == transaction]
-    staged = [
-        f"{names.STAGED}/{name}"
-        for name in own_names(store, names.STAGED)
-        if names.staged_owner(name) == transaction and names.marker_owner(name) is None
-    ]
-    copied = [path for path, _ in own(store, paths.FILES) if names.copied_owner(path) == transaction]
-    for path in [
-        *known,
-        *staged,
-        *copied,
-        names.index(transaction),
-        names.media(transaction),
-        names.marker(transaction),
-    ]:
-        with suppress(FileNotFoundError):
-            store.delete([path])
+def discard(store: Store, transaction: str, /) -> None:
+    """Remove all that a transaction owns, its marker last; its data files are known by their names."""
+    placed = [path for path, _ in own(store) if paths.owner(path) == transaction]
+    staging.discard(store, transaction, files=paths.FILES, others=placed)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import ReadOnlyError, VersionNotFoundError
@@ -14,7 +12,8 @@ from seqlake.tables._lakes import committing, foreign, paths, resolving, staging
 from seqlake.tables._lakes.damage import as_damage
 from seqlake.tables._lakes.shelf import Shelf
 from seqlake.tables._lakes.snapshot import LakeSnapshot
-from seqlake.tables.standalone import derived, markers, names, transactions
+from seqlake.versions import derived, markers, names
+from seqlake.versions.staging import Scratch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -61,7 +60,7 @@ class LakeTable:
             named_by=self.engine.named_by,
         )
         self._states: dict[int | str, LakeState] = {}
-        self._scratch: dict[str, str] = {}
+        self._scratch = Scratch()
         self._texts: dict[str, bytes] = {}  # of shards staged here, for their sidecar
         self._keys: Sequence[str] | None = None  # `partition_by` when the newest version was last read
         self.in_doubt: set[str] = set()  # transactions whose commit got no answer: it may be made yet
@@ -165,7 +164,7 @@ class LakeTable:
             ReadOnlyError: The place cannot be written.
         """
         newest = self.state().version if parent is None else parent
-        return Transaction(id=transactions.announce(self.store, 0), parent=newest)
+        return Transaction(id=markers.announce(self.store, 0), parent=newest)
 
     def place(self, transaction: Transaction, partition: Mapping[str, object] | None = None, /, *, n: str) -> str:
         """Where the shard `n` of a transaction is written: hidden in the table, or in a local folder for a bucket.
@@ -178,13 +177,7 @@ class LakeTable:
         del partition
         if not names.is_counter(n):
             raise ValueError(f"n is 1 to 16 of [0-9a-z], found {n!r}.")
-        name = names.bare(names.part(transaction.id, n))
-        path = self.store.local(f"{names.STAGED}/{name}")
-        if path is not None:
-            return str(path)
-        if transaction.id not in self._scratch:
-            self._scratch[transaction.id] = tempfile.mkdtemp(prefix="seqlake-")
-        return str(Path(self._scratch[transaction.id], name))
+        return self._scratch.place(self.store, transaction.id, names.staged(names.part(transaction.id, n)))
 
     def field_ids(self, schema: Schema, /) -> Mapping[str, int]:
         """The field ids that a file with these columns carries, by dotted path; none where the lake goes by names."""
@@ -209,7 +202,7 @@ class LakeTable:
 
     def renew(self, transaction: Transaction, /) -> None:
         """Say that the transaction is alive; called at least hourly."""
-        transactions.renew(self.store, transaction.id)
+        markers.renew(self.store, transaction.id)
 
     def commit(self, change: Change, /, *, transaction: Transaction) -> Version:
         """Make a change the next version: all of it or nothing.
@@ -223,7 +216,7 @@ class LakeTable:
         """
         version = committing.commit(self, change, transaction)
         with suppress(OSError):  # the commit stands
-            self._clean(transaction)
+            self._scratch.clear(transaction.id)
         return version
 
     def discard(self, transaction: Transaction, /) -> None:
@@ -231,7 +224,7 @@ class LakeTable:
         # What is in doubt is left to `vacuum`, by when the lake has made up its mind.
         if transaction.id not in self.in_doubt and not self._holds(transaction):
             staging.discard(self.store, transaction.id)
-        self._clean(transaction)
+        self._scratch.clear(transaction.id)
 
     def rollback(self, version: Version | int | str, /) -> Version:
         """A new version with the rows of an old one.
@@ -276,14 +269,6 @@ class LakeTable:
 
     def _holds(self, transaction: Transaction) -> bool:
         return any(paths.owner(file.path) == transaction.id for file in self.state().files)
-
-    def _clean(self, transaction: Transaction) -> None:
-        scratch = self._scratch.pop(transaction.id, None)
-        if scratch is not None:
-            for path in Path(scratch).iterdir():
-                path.unlink(missing_ok=True)
-            with suppress(OSError):
-                Path(scratch).rmdir()
 
 
 def _id(version: int | str | datetime | None) -> int | str | datetime | None:

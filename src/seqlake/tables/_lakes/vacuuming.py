@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 from seqlake.errors import DamagedTableError
 from seqlake.files.stores import own
 from seqlake.tables._lakes import foreign, paths, sidecar
-from seqlake.tables.standalone import dead, markers, names
-from seqlake.tables.standalone.log import read
-from seqlake.tables.standalone.publishing import own_names
+from seqlake.versions import markers, names
+from seqlake.versions.small_files import own_names, read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -108,11 +107,11 @@ def _unneeded(table: LakeTable, retained: Sequence[LakeFile], alive: set[str], l
     merged = {sidecar.split(read(table.store, path))[0] for path in listed if path.startswith(paths.MERGED)}
     for path in listed:
         if path.startswith(f"{paths.FILES}/"):
-            gone = dead.is_copied(path, needed=needed, alive=alive)
+            gone = names.is_dead_copy(path, needed=needed, alive=alive)
         elif path.startswith(f"{names.MEDIA}/"):
-            gone = dead.is_media(path, owners=owners, alive=alive)
+            gone = names.is_dead_media(path, owners=owners, alive=alive)
         elif path.startswith(f"{names.INDEX}/"):
-            gone = path not in merged and dead.is_index(path, adders=adders, alive=alive)
+            gone = path not in merged and names.is_dead_index(path, adders=adders, alive=alive)
         else:
             ours = path.startswith(f"{names.OURS}/")
             gone = not ours and path not in kept and paths.owner(path) not in alive

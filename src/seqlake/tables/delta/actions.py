@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote
 
 from seqlake.tables.delta import listing, schemas
 from seqlake.tables.delta.log import OPERATION, TRANSACTION
-from seqlake.tables.standalone.changes import writer_name
+from seqlake.versions.format import writer_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -111,7 +111,7 @@ def _from_checkpoint(file: LakeFile, log: DeltaLog) -> Any:
     import pyarrow.parquet as pq
 
     from seqlake.tables.delta.log import LOG
-    from seqlake.tables.standalone.log import names_in, read
+    from seqlake.versions.small_files import names_in, read
 
     for name in reversed([n for n in names_in(log.store, LOG) if n.endswith(".parquet") and ".checkpoint" in n]):
         table = pq.read_table(io.BytesIO(read(log.store, f"{LOG}/{name}") or b""), columns=["add"])

@@ -29,8 +29,8 @@ from seqlake.tables._lakes import paths, types
 from seqlake.tables._lakes.engine import Engine, Expired, LakeState, RivalError
 from seqlake.tables.delta import actions, listing, protocol, retention, schemas, unity
 from seqlake.tables.delta.log import LOG, DeltaLog, described, is_there
-from seqlake.tables.standalone import names
-from seqlake.tables.standalone.log import on_disk
+from seqlake.versions import names
+from seqlake.versions.small_files import on_disk
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

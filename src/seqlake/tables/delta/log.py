@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import DamagedTableError
 from seqlake.protocols import Version
-from seqlake.tables.standalone import names
-from seqlake.tables.standalone.log import names_in, read, read_many, root_of
+from seqlake.versions import names
+from seqlake.versions.small_files import names_in, read, read_many
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -42,7 +42,7 @@ class DeltaLog:
     @property
     def root(self) -> str:
         """The table's location."""
-        return root_of(self.store)
+        return self.store.root
 
     def numbers(self) -> list[int]:
         """The versions whose files are there, ascending."""

@@ -13,7 +13,7 @@ from seqlake.errors import VersionNotFoundError
 from seqlake.tables._lakes.engine import Expired, LakeFile
 from seqlake.tables._lakes.paths import removable
 from seqlake.tables.delta.log import OLDEST, described
-from seqlake.tables.standalone import names
+from seqlake.versions import names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

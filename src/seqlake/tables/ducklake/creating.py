@@ -11,7 +11,7 @@ from seqlake.spec.schema import ID
 from seqlake.tables._lakes import types as lake_types
 from seqlake.tables.ducklake import ddl, types, writing
 from seqlake.tables.ducklake.catalogs import catalog, retried
-from seqlake.tables.standalone.changes import writer_name
+from seqlake.versions.format import writer_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -21,7 +21,7 @@ from seqlake.tables.ducklake.bounds import Bounds
 from seqlake.tables.ducklake.catalogs import catalog, retried
 from seqlake.tables.ducklake.creating import here
 from seqlake.tables.ducklake.files import Files
-from seqlake.tables.standalone import transactions
+from seqlake.versions import markers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -179,7 +179,7 @@ class DuckLakeEngine(Engine):
             now = reading.read(session, place, int(base.version.id))
         plan = restoring.plan(old, now, (self.files.lake_files(old), self.files.lake_files(now)))
         store = open_store(self._root, storage=self._storage)
-        transaction = transactions.announce(store, 0)
+        transaction = markers.announce(store, 0)
         try:
             folder = place.path.removeprefix(place.data_path)
             copies = restoring.copy_files(store, folder, plan, transaction, storage=self._storage)
@@ -188,7 +188,7 @@ class DuckLakeEngine(Engine):
                 writing.finish(session, counters, changes, "rollback", transaction)
                 made = history.version_at(session, place, counters.snapshot)
         finally:
-            transactions.end(store, transaction)
+            markers.end(store, transaction)
         return made
 
     def expire(self, limit: datetime, /, *, dry_run: bool) -> Expired:

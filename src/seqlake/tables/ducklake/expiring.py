@@ -18,7 +18,7 @@ from seqlake.tables._lakes.engine import LakeFile
 from seqlake.tables._lakes.paths import is_outside
 from seqlake.tables.ducklake import reading
 from seqlake.tables.ducklake.catalogs import moment, text_of
-from seqlake.tables.standalone.names import OURS
+from seqlake.versions.names import OURS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

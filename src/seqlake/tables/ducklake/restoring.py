@@ -16,7 +16,7 @@ import pyarrow as pa
 from seqlake.files.stores import read_all
 from seqlake.tables._lakes.paths import blob_at, is_outside
 from seqlake.tables.ducklake import reading, types, writing
-from seqlake.tables.standalone import names
+from seqlake.versions import names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -14,7 +14,7 @@ from seqlake.tables._lakes.types import PROPERTY
 from seqlake.tables.iceberg import datafiles, history, offsets, schemas
 from seqlake.tables.iceberg.listing import below
 from seqlake.tables.iceberg.undoing import settled, undone
-from seqlake.tables.standalone import names
+from seqlake.versions import names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

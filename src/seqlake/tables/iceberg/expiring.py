@@ -15,8 +15,8 @@ from seqlake.tables._lakes.engine import Expired, LakeFile, RivalError
 from seqlake.tables.iceberg import offsets
 from seqlake.tables.iceberg.listing import below, reachable
 from seqlake.tables.iceberg.undoing import undone
-from seqlake.tables.standalone import names
-from seqlake.tables.standalone.log import read
+from seqlake.versions import names
+from seqlake.versions.small_files import read
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table

@@ -19,8 +19,8 @@ from seqlake.tables._lakes.sidecar import Sidecar
 from seqlake.tables.iceberg import puffin
 from seqlake.tables.iceberg.listing import below
 from seqlake.tables.iceberg.undoing import undone
-from seqlake.tables.standalone import indexes, names
-from seqlake.tables.standalone.log import read
+from seqlake.versions import indexes, names
+from seqlake.versions.small_files import read
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from seqlake.protocols import Store
     from seqlake.tables._lakes.engine import LakeFile
     from seqlake.tables.iceberg.engine import IcebergEngine
-    from seqlake.tables.standalone.indexes import IndexFile, IndexRow
+    from seqlake.versions.indexes import IndexFile, IndexRow
 
 BLOB = "seqlake-offsets-v1"
 GROUND = "ground"

@@ -10,16 +10,18 @@ import pyarrow as pa
 from seqlake.errors import DatasetExistsError, ReadOnlyError, ValidationError
 from seqlake.shards.ids import pack
 from seqlake.spec.metadata import Metadata
-from seqlake.tables.standalone import indexes, markers, names, plain
-from seqlake.tables.standalone.changes import Proposal, encode_schema, write_index, writer_name
-from seqlake.tables.standalone.committing import all_or_nothing, commit_version
+from seqlake.tables.standalone import plain
+from seqlake.tables.standalone.changes import Proposal, encode_schema, write_index
+from seqlake.tables.standalone.committing import all_or_nothing, begin, commit_version
 from seqlake.tables.standalone.identity import ID
-from seqlake.tables.standalone.log import names_in, read
 from seqlake.tables.standalone.publishing import metadata_is_edited, publish_or_warn
 from seqlake.tables.standalone.records import Entry, Record
 from seqlake.tables.standalone.shards import bare_shard
 from seqlake.tables.standalone.state import columns_of, decode_schema
-from seqlake.tables.standalone.transactions import announce, begin, end
+from seqlake.versions import indexes, markers, names
+from seqlake.versions.format import writer_name
+from seqlake.versions.markers import announce, end
+from seqlake.versions.small_files import names_in, read
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 import numpy as np
 
 from seqlake.errors import DamagedTableError, VersionNotFoundError
-from seqlake.tables.standalone.log import Log, root_of
+from seqlake.tables.standalone.log import Log
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +50,7 @@ class PlacedBlob:
         self._tried = ""  # where it was asked for last
 
     def __repr__(self) -> str:
-        return f"PlacedBlob({root_of(self._store)!r}, {self._name!r}, nbytes={self._nbytes})"
+        return f"PlacedBlob({self._store.root!r}, {self._name!r}, nbytes={self._nbytes})"
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_found": None}  # a handle belongs to one process
@@ -59,7 +59,7 @@ class PlacedBlob:
     def location(self) -> str:
         """Where it was found, or else asked for last."""
         if self._found is None and self._tried:
-            return f"{root_of(self._store)}/{self._tried}"  # a message about an answer that did not come
+            return f"{self._store.root}/{self._tried}"  # a message about an answer that did not come
         return self._blob().location
 
     @property

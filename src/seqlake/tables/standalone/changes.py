@@ -7,16 +7,16 @@ import json
 import math
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime, time
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import seqlake.errors
-from seqlake.tables.standalone import indexes, markers, names
 from seqlake.tables.standalone.conflicts import check_change, check_sides
-from seqlake.tables.standalone.log import on_disk
-from seqlake.tables.standalone.records import OPERATIONS, Entry, Record, SideEntry, encode_mapping
+from seqlake.tables.standalone.records import Entry, Record, SideEntry, encode_mapping
 from seqlake.tables.standalone.state import Renaming, columns_of, encode_columns, fingerprint
+from seqlake.versions import indexes, markers, names, staging
+from seqlake.versions.format import OPERATIONS, writer_name
+from seqlake.versions.names import of_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -27,22 +27,6 @@ if TYPE_CHECKING:
     from seqlake.tables.standalone.state import State
 
 _LONGEST_STATISTIC = 256
-
-
-@cache
-def writer_name() -> str:
-    """Who writes, as records say it."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return f"seqlake {version('seqlake')}"
-    except PackageNotFoundError:
-        return "seqlake"
-
-
-def name_of(key: str, /) -> str:
-    """The shard's name in a `Shard.key`, `<name>#<hash>`."""
-    return key.rpartition("#")[0] or key
 
 
 @dataclass(kw_only=True)
@@ -124,7 +108,7 @@ def propose(log: Log, identity: Identity, change: Change, /, *, transaction: str
     store = log.store
     written = [stage(store, transaction, one) for one in change.add]
     sides = [_staged_side(store, transaction, side) for side in change.side]
-    remove = list(dict.fromkeys(name_of(key) for key in change.remove))
+    remove = list(dict.fromkeys(of_key(key) for key in change.remove))
     schema, mixtrain, renamed = _new_schema(change, parent)
     entries = [_entry(one, transaction) for one in written]
     carried = identity.carried_files(parent, remove, entries, schema=schema or parent.schema)
@@ -162,16 +146,8 @@ def _bring(store: Store, location: str, folder: str, transaction: str) -> str:
     """The path below the root of a file that now lies, durable, in a hidden folder."""
     if location.startswith(f"{folder}/"):
         return location
-    here = Path(location)
-    name = here.name
-    owner = names.owner(name) if folder == names.STAGED else names.side_owner(name)
-    if owner != transaction or name.endswith(names.SUFFIX):
-        raise ValueError(f"{location!r} is not where `place` puts a shard of transaction {transaction}.")
-    path = f"{folder}/{name}"
-    store.put(path, here)
-    if not on_disk(store):
-        here.unlink(missing_ok=True)
-    return path
+    owner = names.owner if folder == names.STAGED else names.side_owner
+    return staging.bring(store, location, transaction, target=lambda name: f"{folder}/{name}", owner=owner)
 
 
 def write_index(store: Store, transaction: str, rows: Sequence[indexes.IndexRow], /) -> None:
@@ -188,8 +164,7 @@ def write_index(store: Store, transaction: str, rows: Sequence[indexes.IndexRow]
 
 
 def _sync(store: Store, files: Iterable[str], *, sides: bool) -> None:
-    folders = {str(parent) for path in files for parent in Path(path).parents}
-    store.sync(*sorted("" if folder == "." else folder for folder in folders))
+    staging.sync_folders(store, files)
     store.sync(names.STAGED, names.INDEX)
     if sides:
         store.sync(names.SIDE, names.OURS)
@@ -201,7 +176,7 @@ def _staged_side(store: Store, transaction: str, side: Side) -> SideEntry:
     path = _bring(store, side.location, names.SIDE, transaction)
     return SideEntry(
         name=path.rpartition("/")[2],
-        of=name_of(side.shard),
+        of=of_key(side.shard),
         columns={column: column for column in side.columns},
         nbytes=side.nbytes,
         sha256=sha256,

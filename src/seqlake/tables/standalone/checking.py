@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING
 
 from seqlake.errors import DamagedTableError, SeqlakeError
 from seqlake.spec.findings import Finding
-from seqlake.tables.standalone import checkpoints, markers, names
+from seqlake.tables.standalone import checkpoints
 from seqlake.tables.standalone.adopting import strangers
-from seqlake.tables.standalone.indexes import IndexFile, MediaFile
-from seqlake.tables.standalone.log import Log, can_list, names_in, read
+from seqlake.tables.standalone.log import Log
 from seqlake.tables.standalone.lookup import ShardIndex
 from seqlake.tables.standalone.publishing import metadata_is_behind, metadata_is_edited
 from seqlake.tables.standalone.shards import placed_blob, placed_side, side_shard
 from seqlake.tables.standalone.state import EMPTY, fold
+from seqlake.versions import markers, names
+from seqlake.versions.indexes import IndexFile, MediaFile
+from seqlake.versions.small_files import can_list, names_in, read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

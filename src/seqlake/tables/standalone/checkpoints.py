@@ -14,22 +14,18 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from seqlake.files.arrow_ipc import decoded_bytes
-from seqlake.tables.standalone import names
-from seqlake.tables.standalone.records import (
+from seqlake.tables.standalone.records import Entry, count, encode_side, parse_schema, parse_side
+from seqlake.tables.standalone.state import State
+from seqlake.versions import names
+from seqlake.versions.format import (
     FORMAT,
     UNSEALED,
-    Entry,
-    count,
     damaged,
-    encode_side,
-    parse_schema,
-    parse_side,
     parse_time,
     refuse_requirements,
     refuse_unknown_format,
     stamp,
 )
-from seqlake.tables.standalone.state import State
 
 if TYPE_CHECKING:
     from seqlake.tables.standalone.records import SideEntry

@@ -10,15 +10,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from seqlake.errors import CommitConflictError, CommitUnknownError, ReadOnlyError, SeqlakeError
-from seqlake.tables.standalone import names
+from seqlake.protocols import Transaction, Version
 from seqlake.tables.standalone.conflicts import check_fence
-from seqlake.tables.standalone.log import Log, on_disk
-from seqlake.tables.standalone.publishing import discard
+from seqlake.tables.standalone.publishing import discard, recover
+from seqlake.versions import names
+from seqlake.versions.markers import announce
+from seqlake.versions.small_files import on_disk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from seqlake.protocols import Store
+    from seqlake.tables.standalone.log import Log
     from seqlake.tables.standalone.records import Record
     from seqlake.tables.standalone.state import State
 
@@ -26,6 +29,20 @@ ROUNDS = 100
 SECONDS = 60.0
 _LONGEST_WAIT = 1.0
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+
+
+def version_of(state: State, /) -> Version:
+    """A state's version, as callers see it."""
+    return Version(id=state.version, time=state.time, operation=state.operation, rows=state.rows)
+
+
+def begin(log: Log, /, *, parent: Version | None = None) -> Transaction:
+    """Announce a transaction and put right what earlier ones left."""
+    log.refuse_holes()
+    newest = log.newest()
+    transaction = announce(log.store, newest.version)
+    recover(log, transaction)
+    return Transaction(id=transaction, parent=version_of(newest) if parent is None else parent)
 
 
 class NotCommittedError(Exception):

@@ -10,11 +10,13 @@ import pyarrow as pa
 
 from seqlake.protocols import Copied
 from seqlake.shards.ids import pack, unpack
-from seqlake.tables.standalone import names
-from seqlake.tables.standalone.lookup import IdRuns, KeptPackets, load_ids
-from seqlake.tables.standalone.repeated import refuse_known, refuse_repeated
-from seqlake.tables.standalone.shards import bare_shard, file_columns, own_texts
+from seqlake.tables.standalone.lookup import load_ids
+from seqlake.tables.standalone.shards import bare_shard
 from seqlake.tables.standalone.state import columns_of, physical
+from seqlake.versions import names
+from seqlake.versions.ids import IdRuns, refuse_known, refuse_repeated
+from seqlake.versions.indexes import KeptPackets
+from seqlake.versions.references import file_columns, own_texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

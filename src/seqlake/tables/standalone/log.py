@@ -6,14 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import RLock
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from seqlake.abilities import WholeFiles, ability
-from seqlake.errors import DamagedTableError, ShardChangedError, UnsupportedVersionError, VersionNotFoundError
-from seqlake.files.locations import is_local, scheme
-from seqlake.tables.standalone import checkpoints, names
+from seqlake.errors import DamagedTableError, UnsupportedVersionError, VersionNotFoundError
+from seqlake.tables.standalone import checkpoints
 from seqlake.tables.standalone.records import Record, parse
 from seqlake.tables.standalone.state import EMPTY, State, fold
+from seqlake.versions import names
+from seqlake.versions.small_files import can_list, has_file, names_in, on_disk, read, read_many
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -21,67 +19,8 @@ if TYPE_CHECKING:
 
     from seqlake.protocols import Store
 
-PARALLEL = 16
 _REMEMBERED = 1024
-_TRIES = 10
 _BEYOND = 8  # numbers above the newest version that are looked at for what lies behind a gap
-
-
-def root_of(store: Store, /) -> str:
-    """The table's location: an absolute path or a URI."""
-    return store.root
-
-
-def on_disk(store: Store, /) -> bool:
-    """Whether this is a folder of this machine, where names can be probed for next to nothing."""
-    return is_local(root_of(store))
-
-
-def can_list(store: Store, /) -> bool:
-    """Whether folders can be listed; over HTTP they cannot."""
-    return scheme(root_of(store)) not in {"http", "https"}
-
-
-def read(store: Store, path: str, /) -> bytes | None:
-    """A small file, whole; None where there is none."""
-    whole = ability(store, WholeFiles)
-    for _ in range(_TRIES):
-        try:
-            if whole is not None:
-                return bytes(whole.read(path))
-            blob = store.blob(path)
-            size = blob.size
-            if not size:
-                return b""
-            return bytes(blob.ranges(np.array([0], np.int64), np.array([size], np.int64))[0])
-        except FileNotFoundError:
-            return None
-        except ShardChangedError:
-            continue  # `mixtrain.json`, markers and the hint are replaced under a reader.
-    raise ShardChangedError(f"{path} of {root_of(store)} changed each time it was read.", path=root_of(store))
-
-
-def read_many(store: Store, paths: Sequence[str], /) -> list[bytes | None]:
-    """Several small files at once: in order locally, in parallel elsewhere."""
-    if len(paths) < 2 or on_disk(store):
-        return [read(store, path) for path in paths]
-    with ThreadPoolExecutor(PARALLEL) as pool:
-        return list(pool.map(lambda path: read(store, path), paths))
-
-
-def has_file(store: Store, path: str, /) -> bool:
-    """Whether a file is there."""
-    try:
-        return store.blob(path).size >= 0
-    except FileNotFoundError:
-        return False
-
-
-def names_in(store: Store, folder: str, /, *, after: str = "") -> list[str]:
-    """The names of the files that lie directly in a folder, sorted."""
-    start = f"{folder}/{after}" if after else ""
-    paths = (path.removeprefix(f"{folder}/") for path, _ in store.list(folder, after=start))
-    return [name for name in paths if "/" not in name]
 
 
 class Log:
@@ -147,7 +86,7 @@ class Log:
     @property
     def root(self) -> str:
         """The table's location, for messages."""
-        return root_of(self.store)
+        return self.store.root
 
     def forget(self) -> None:
         """Read the newest state from a checkpoint again, next time."""

@@ -13,11 +13,11 @@ from seqlake.errors import DatasetNotFoundError, InvalidMetadataError, SchemaMis
 from seqlake.shards.parquet.footer import read_footer
 from seqlake.spec.metadata import Metadata
 from seqlake.spec.schema import Schema
-from seqlake.tables.standalone import names
 from seqlake.tables.standalone.identity import ID
-from seqlake.tables.standalone.log import PARALLEL, read, root_of
 from seqlake.tables.standalone.records import Entry
 from seqlake.tables.standalone.state import State, encode_columns, fingerprint
+from seqlake.versions import names
+from seqlake.versions.small_files import PARALLEL, read
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,7 +88,7 @@ def read_metadata(store: Store, /) -> dict[str, Any]:
     """
     data = read(store, names.METADATA)
     if data is None:
-        root = root_of(store)
+        root = store.root
         raise DatasetNotFoundError(
             f"{root} has no {names.METADATA}, so it is not a Mixtrain dataset.",
             path=root,

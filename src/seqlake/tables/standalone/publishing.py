@@ -7,10 +7,11 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import PublishPendingWarning
-from seqlake.files.stores import own
-from seqlake.tables.standalone import checkpoints, indexes, markers, names
-from seqlake.tables.standalone.log import Log, read, touched
+from seqlake.tables.standalone import checkpoints
+from seqlake.tables.standalone.log import Log, touched
 from seqlake.tables.standalone.state import fingerprint
+from seqlake.versions import indexes, markers, names, staging
+from seqlake.versions.small_files import own_names, read, remove
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -83,35 +84,10 @@ def forget_markers(store: Store, transactions: Iterable[str], /) -> None:
     remove(store, [names.marker(t) for t in transactions])
 
 
-def remove(store: Store, paths: Sequence[str], /) -> None:
-    """Delete names, whether or not a rival was faster."""
-    for path in paths:
-        try:
-            store.delete([path])
-        except FileNotFoundError:
-            continue
-
-
-def own_names(store: Store, folder: str, /) -> list[str]:
-    """The names of the files that lie directly in a folder of the table's own, to move or remove them; sorted.
-
-    Raises:
-        UnsafeReferenceError: The folder is a link.
-    """
-    paths = (path.removeprefix(f"{folder}/") for path, _ in own(store, folder))
-    return [name for name in paths if "/" not in name]
-
-
 def discard(store: Store, transaction: str, /) -> None:
     """Remove all that a transaction owns, its marker last."""
-    owned = [
-        f"{names.STAGED}/{name}"
-        for name in own_names(store, names.STAGED)
-        if names.staged_owner(name) == transaction and names.marker_owner(name) is None
-    ]
-    owned += [f"{names.SIDE}/{n}" for n in own_names(store, names.SIDE) if names.side_owner(n) == transaction]
-    owned += [path for path, _ in own(store, names.FILES) if names.copied_owner(path) == transaction]
-    remove(store, [*owned, names.index(transaction), names.media(transaction), names.marker(transaction)])
+    sides = [f"{names.SIDE}/{name}" for name in own_names(store, names.SIDE) if names.side_owner(name) == transaction]
+    staging.discard(store, transaction, files=names.FILES, others=sides)
 
 
 # ---- mixtrain.json

@@ -7,24 +7,26 @@ import binascii
 import hashlib
 import json
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from seqlake.errors import DamagedTableError, UnsupportedVersionError
 from seqlake.files.sealed import digest_of, seal
-from seqlake.tables.standalone import names
+from seqlake.versions import names
+from seqlake.versions.format import (
+    FORMAT,
+    UNSEALED,
+    damaged,
+    parse_time,
+    refuse_requirements,
+    refuse_unknown_format,
+    stamp,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import datetime
 
-FORMAT = 2
-UNSEALED = 1
-"""The format of records that hold no digest of themselves: read, no longer written."""
-
-UNDERSTOOD: frozenset[str] = frozenset()
-"""What a record may require of its readers beyond the format; features that come later are named here."""
 
 _KEYS = frozenset(
     {
@@ -34,7 +36,6 @@ _KEYS = frozenset(
 )
 _ENTRY_KEYS = frozenset({"name", "rows", "nbytes", "columns", "statistics"})
 _SIDE_KEYS = frozenset({"name", "of", "columns", "stored", "nbytes"})
-OPERATIONS = ("create", "adopt", "append", "rewrite", "delete", "upsert", "evolve", "metadata", "rollback", "collect")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,23 +138,6 @@ class Record:
         return seal(document)
 
 
-def stamp(time: datetime) -> str:
-    """A time as records and markers have it: UTC with microseconds and a Z."""
-    return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
-def parse_time(text: object) -> datetime:
-    """The time back.
-
-    Raises:
-        ValueError: It is none.
-    """
-    if not isinstance(text, str):
-        raise ValueError(f"a time was expected, found {text!r}")  # noqa: TRY004 - one error for all bad fields
-    time = datetime.fromisoformat(text)
-    return time if time.tzinfo else time.replace(tzinfo=UTC)
-
-
 def parse(data: bytes, /, *, version: int, path: str) -> Record:
     """Read a record.
 
@@ -203,42 +187,6 @@ def json_object(data: bytes, /, *, path: str) -> dict[str, Any]:
     return document
 
 
-def refuse_unknown_format(number: object, *, path: str) -> int:
-    """The format of these bytes, if this package reads it.
-
-    Raises:
-        UnsupportedVersionError: A format newer than ours.
-        DamagedTableError: No format at all.
-    """
-    if type(number) is int and number > FORMAT:
-        raise UnsupportedVersionError(
-            f"{path} has format {number}; this seqlake reads formats up to {FORMAT}.",
-            path=path,
-            hint="Update seqlake.",
-        )
-    if type(number) is not int or number < UNSEALED:
-        raise damaged(path, f"expected a format up to {FORMAT}, found {number!r}")
-    return number
-
-
-def refuse_requirements(required: object, *, path: str) -> None:
-    """Refuse what needs more of its reader than the format says.
-
-    Raises:
-        UnsupportedVersionError: It names what this package does not know.
-        DamagedTableError: It is no list of names.
-    """
-    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
-        raise damaged(path, f"expected names of what it requires, found {required!r}")
-    unknown = sorted(set(required) - UNDERSTOOD)
-    if unknown:
-        raise UnsupportedVersionError(
-            f"{path} requires {', '.join(map(repr, unknown))}, which this seqlake does not know.",
-            path=path,
-            hint="Update seqlake.",
-        )
-
-
 def _refuse_unknown_keys(document: dict[str, Any], *, path: str) -> None:
     """In a record without a digest an unknown key may be a known one with a changed letter."""
     unknown = set(document) - _KEYS
@@ -249,15 +197,6 @@ def _refuse_unknown_keys(document: dict[str, Any], *, path: str) -> None:
     if unknown:
         found = ", ".join(map(repr, sorted(unknown)[:5]))
         raise damaged(path, f"it has keys that no record of format {UNSEALED} has ({found})")
-
-
-def damaged(path: str, why: str) -> DamagedTableError:
-    """The error for bytes of ours that cannot be used."""
-    return DamagedTableError(
-        f"{path} cannot be used: {why}.",
-        path=path,
-        hint="Something other than seqlake changed the table's log; restore the file from a backup or a copy.",
-    )
 
 
 def _parse(document: dict[str, Any], number: int, digest: str) -> Record:

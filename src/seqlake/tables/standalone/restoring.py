@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from seqlake.tables.standalone import markers, names
-from seqlake.tables.standalone.changes import write_index, writer_name
-from seqlake.tables.standalone.committing import all_or_nothing, commit_version
+from seqlake.tables.standalone.changes import write_index
+from seqlake.tables.standalone.committing import all_or_nothing, begin, commit_version
 from seqlake.tables.standalone.conflicts import check_rollback
 from seqlake.tables.standalone.publishing import publish_or_warn
 from seqlake.tables.standalone.records import Entry, Record, SideEntry
 from seqlake.tables.standalone.shards import placed_blob
 from seqlake.tables.standalone.state import State, fingerprint, fold
-from seqlake.tables.standalone.transactions import begin, end
+from seqlake.versions import markers, names
+from seqlake.versions.format import writer_name
+from seqlake.versions.markers import end
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

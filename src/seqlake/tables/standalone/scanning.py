@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from seqlake.files.locations import is_local, local_path
 from seqlake.shards.parquet.scanned import NARROW, checked_format, scannable
-from seqlake.tables.standalone.log import root_of
 from seqlake.tables.standalone.shards import placed_blob
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ def arrow_dataset(store: Store, state: State, schema: Schema, /) -> Dataset | No
     blobs = {entry.name: placed_blob(store, entry, version=state.version) for entry in state.shards.values()}
     if not scannable(blobs.values(), [name for name in schema.names if schema[name].category in NARROW]):
         return None
-    system = PyFileSystem(_handler(root_of(store), blobs))
+    system = PyFileSystem(_handler(store.root, blobs))
     form = checked_format()
     fragments = [form.make_fragment(name, filesystem=system) for name in blobs]
     return ds.FileSystemDataset(fragments, schema.stored(), form, system)

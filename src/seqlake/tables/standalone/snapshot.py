@@ -11,13 +11,14 @@ import numpy as np
 from seqlake.protocols import Version
 from seqlake.shards.lengths import lengths_of
 from seqlake.shards.parquet import index as offsets
-from seqlake.tables.standalone import checking, derived, names
+from seqlake.tables.standalone import checking
 from seqlake.tables.standalone.identity import Identity
-from seqlake.tables.standalone.log import Log, root_of
+from seqlake.tables.standalone.log import Log
 from seqlake.tables.standalone.lookup import ShardIndex
 from seqlake.tables.standalone.scanning import arrow_dataset
 from seqlake.tables.standalone.shards import described, logical_shard
 from seqlake.tables.standalone.state import decode_schema, fingerprint, physical
+from seqlake.versions import derived, names
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
     from seqlake.protocols import Copied, Depth, Ints, Shard, Store
     from seqlake.spec.findings import Finding
     from seqlake.spec.schema import Schema
-    from seqlake.tables.standalone.indexes import IndexFile
     from seqlake.tables.standalone.records import Entry
     from seqlake.tables.standalone.state import State
+    from seqlake.versions.indexes import IndexFile
 
 
 class StandaloneSnapshot:
@@ -64,7 +65,7 @@ class StandaloneSnapshot:
     @property
     def root(self) -> str:
         """What relative file references resolve against."""
-        return root_of(self.store)
+        return self.store.root
 
     @property
     def version(self) -> Version:

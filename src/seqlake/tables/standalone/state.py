@@ -13,7 +13,8 @@ import pyarrow as pa
 from seqlake.errors import DamagedTableError
 from seqlake.spec.metadata import Metadata
 from seqlake.spec.schema import ID, Schema
-from seqlake.tables.standalone.records import UNSEALED, Entry, Record, SideEntry, encode_mapping
+from seqlake.tables.standalone.records import Entry, Record, SideEntry, encode_mapping
+from seqlake.versions.format import UNSEALED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import tempfile
 import warnings
-from contextlib import suppress
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import DatasetNotFoundError, PublishPendingWarning, ReadOnlyError
 from seqlake.protocols import Change, Transaction, Version, Written
-from seqlake.tables.standalone import adopting, changes, derived, names, restoring, transactions
-from seqlake.tables.standalone.committing import all_or_nothing, commit_version, discard_undecided
+from seqlake.tables.standalone import adopting, changes, restoring
+from seqlake.tables.standalone.committing import all_or_nothing, begin, commit_version, discard_undecided, version_of
 from seqlake.tables.standalone.conflicts import check_fence
 from seqlake.tables.standalone.identity import Identity
-from seqlake.tables.standalone.log import Log, can_list, root_of
+from seqlake.tables.standalone.log import Log
 from seqlake.tables.standalone.lookup import ShardIndex
 from seqlake.tables.standalone.plain import plain_state
 from seqlake.tables.standalone.publishing import metadata_is_edited, publish_or_warn, recover
 from seqlake.tables.standalone.snapshot import StandaloneSnapshot
 from seqlake.tables.standalone.vacuuming import copied_files, vacuum, would_remove
+from seqlake.versions import derived, markers, names
+from seqlake.versions.small_files import can_list
+from seqlake.versions.staging import Scratch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,7 +62,7 @@ class StandaloneTable:
     def _forget(self) -> None:
         self._log = Log(self.store)
         self._identity = Identity(self._log, ShardIndex(self.store))
-        self._scratch: dict[str, str] = {}
+        self._scratch = Scratch()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"store": self.store}
@@ -77,7 +77,7 @@ class StandaloneTable:
     @property
     def root(self) -> str:
         """Where it lies: an absolute path or a URI."""
-        return root_of(self.store)
+        return self.store.root
 
     @property
     def kind(self) -> str:
@@ -156,7 +156,7 @@ class StandaloneTable:
             ReadOnlyError: The place cannot be written.
         """
         self._ensure_version()
-        return transactions.begin(self._log, parent=parent)
+        return begin(self._log, parent=parent)
 
     def place(self, transaction: Transaction, partition: Mapping[str, object] | None = None, /, *, n: str) -> str:
         """Where the shard `n` of a transaction is written: hidden in the table, or in a local folder for a bucket.
@@ -168,11 +168,13 @@ class StandaloneTable:
         """
         if partition:
             raise ValueError(f"A standalone table has no partitions, found {dict(partition)}; use `split` instead.")
-        return self._place(transaction, names.STAGED, names.bare(names.part(transaction.id, _counter(n))))
+        return self._scratch.place(self.store, transaction.id, names.staged(names.part(transaction.id, _counter(n))))
 
     def place_side(self, transaction: Transaction, /, *, n: str) -> str:
         """Where the side shard `n` of a transaction is written; as `place`."""
-        return self._place(transaction, names.SIDE, names.side(transaction.id, _counter(n)))
+        return self._scratch.place(
+            self.store, transaction.id, f"{names.SIDE}/{names.side(transaction.id, _counter(n))}"
+        )
 
     def stage(self, transaction: Transaction, written: Written, /) -> Written:
         """Make a finished shard durable in its hidden place, from any process; `commit` does it for those left."""
@@ -189,7 +191,7 @@ class StandaloneTable:
 
     def renew(self, transaction: Transaction, /) -> None:
         """Say that the transaction is alive; called at least hourly."""
-        transactions.renew(self.store, transaction.id)
+        markers.renew(self.store, transaction.id)
 
     def commit(self, change: Change, /, *, transaction: Transaction) -> Version:
         """Make a change the next version: all of it or nothing.
@@ -210,21 +212,21 @@ class StandaloneTable:
                 self._refuse_edited()
             record = commit_version(log, transaction.id, parent=parent, propose=proposal)
         self._published(record)
-        self._clean(transaction)
+        self._scratch.clear(transaction.id)
         return _version(record)
 
     def discard(self, transaction: Transaction, /) -> None:
         """Remove all that a transaction staged, unless it was, or may yet be, committed."""
         discard_undecided(self._log, transaction.id)
-        self._clean(transaction)
+        self._scratch.clear(transaction.id)
 
     def publish(self) -> None:
         """Finish what interrupted publishes left, as every `begin` does."""
         if self.manifest_exists:
             self._log.refuse_holes()
-            transaction = transactions.announce(self.store, self._log.newest().version)
+            transaction = markers.announce(self.store, self._log.newest().version)
             recover(self._log, transaction)
-            transactions.end(self.store, transaction)
+            markers.end(self.store, transaction)
 
     def rollback(self, version: Version | int | str, /) -> Version:
         """A new version with the rows, schema and metadata of an old one.
@@ -252,7 +254,7 @@ class StandaloneTable:
         if not self.manifest_exists:
             return _version(adopting.adopt_folder(self._log, self._identity))
         record = adopting.adopt_changes(self._log, self._identity)
-        return transactions.version_of(self._log.newest()) if record is None else _version(record)
+        return version_of(self._log.newest()) if record is None else _version(record)
 
     def vacuum(self, *, older_than: timedelta, dry_run: bool = False) -> Sequence[str]:
         """Remove what seqlake wrote and no retained version names.
@@ -278,7 +280,7 @@ class StandaloneTable:
     def _published(self, record: Record) -> None:
         if publish_or_warn(self._log, record.transaction, first=record.version):
             try:
-                transactions.end(self.store, record.transaction)
+                markers.end(self.store, record.transaction)
             except OSError as error:
                 warnings.warn(
                     f"{self.root}: version {record.version} is committed, but its marker could not be removed "
@@ -295,22 +297,6 @@ class StandaloneTable:
                 hint=f"`seqlake adopt {self.root}` takes the edited file in; or put the old one back.",
             )
 
-    def _place(self, transaction: Transaction, folder: str, name: str) -> str:
-        path = self.store.local(f"{folder}/{name}")
-        if path is not None:
-            return str(path)
-        if transaction.id not in self._scratch:
-            self._scratch[transaction.id] = tempfile.mkdtemp(prefix="seqlake-")
-        return str(Path(self._scratch[transaction.id], name))
-
-    def _clean(self, transaction: Transaction) -> None:
-        scratch = self._scratch.pop(transaction.id, None)
-        if scratch is not None:
-            for path in Path(scratch).iterdir():
-                path.unlink(missing_ok=True)
-            with suppress(OSError):
-                Path(scratch).rmdir()
-
 
 def opened(store: Store, /) -> StandaloneTable:
     """The table here.
@@ -320,7 +306,7 @@ def opened(store: Store, /) -> StandaloneTable:
     """
     table = StandaloneTable(store)
     if not table._log.is_there():  # noqa: SLF001 - it is made here
-        root = root_of(store)
+        root = store.root
         raise DatasetNotFoundError(
             f"Expected a dataset at {root}, found no {names.METADATA} and no {names.OURS}/.",
             path=root,

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING
 
 from seqlake.errors import SeqlakeError, VersionNotFoundError
 from seqlake.files.stores import own, refuse_links
-from seqlake.tables.standalone import dead, markers, names
-from seqlake.tables.standalone.changes import writer_name
-from seqlake.tables.standalone.committing import all_or_nothing, commit_version
+from seqlake.tables.standalone.committing import all_or_nothing, begin, commit_version
 from seqlake.tables.standalone.lookup import ShardIndex
-from seqlake.tables.standalone.publishing import move, own_names, recover, remove
+from seqlake.tables.standalone.publishing import move, recover
 from seqlake.tables.standalone.records import Record
-from seqlake.tables.standalone.shards import bare_shard, own_texts
-from seqlake.tables.standalone.transactions import begin, end
+from seqlake.tables.standalone.shards import bare_shard
+from seqlake.versions import markers, names
+from seqlake.versions.format import writer_name
+from seqlake.versions.markers import end
+from seqlake.versions.references import own_texts
+from seqlake.versions.small_files import own_names, remove
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -247,9 +249,9 @@ def _derived(log: Log, listing: _Listing, alive: set[str], retained: _Retained) 
     needed = _named(log, retained)
     if needed is not None:
         owners = {names.copied_owner(path) for path in needed}
-        yield from (path for path in listing[names.FILES] if dead.is_copied(path, needed=needed, alive=alive))
+        yield from (path for path in listing[names.FILES] if names.is_dead_copy(path, needed=needed, alive=alive))
         media = (f"{names.MEDIA}/{name}" for name in listing[names.MEDIA])
-        yield from (path for path in media if dead.is_media(path, owners=owners, alive=alive))
+        yield from (path for path in media if names.is_dead_media(path, owners=owners, alive=alive))
     numbers = [number for number in log.checkpoint_numbers() if number <= log.newest().version]
     usable = next((number for number in reversed(numbers) if log.index_of_checkpoint(number) is not None), None)
     for number in numbers:
@@ -257,7 +259,7 @@ def _derived(log: Log, listing: _Listing, alive: set[str], retained: _Retained) 
             yield names.checkpoint(number)
     kept = None if usable is None else log.index_of_checkpoint(usable)
     indexes = (f"{names.INDEX}/{name}" for name in listing[names.INDEX] if name != kept)
-    yield from (path for path in indexes if dead.is_index(path, adders=adders, alive=alive))
+    yield from (path for path in indexes if names.is_dead_index(path, adders=adders, alive=alive))
 
 
 def _ever(log: Log) -> set[str]:

@@ -8,8 +8,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seqlake.tables.standalone import names
-from seqlake.tables.standalone.log import read, root_of
+from seqlake.versions import names
+from seqlake.versions.small_files import read
 
 if TYPE_CHECKING:
     from seqlake.protocols import Store
@@ -20,7 +20,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 def read_derived(store: Store, name: str, /) -> bytes | None:
     """What was kept under this name; None where nothing was."""
     found = read(store, f"{names.DERIVED}/{_checked(name)}")
-    return found if found is not None else read(_cache(root_of(store)), name)
+    return found if found is not None else read(_cache(store.root), name)
 
 
 def write_derived(store: Store, name: str, data: bytes, /, *, inside: bool = True) -> None:
@@ -40,7 +40,7 @@ def write_derived(store: Store, name: str, data: bytes, /, *, inside: bool = Tru
             pass  # read only: the user's own cache does as well
         else:
             return
-    _cache(root_of(store)).put(name, data, temporary=f"{names.new_transaction()}.tmp")
+    _cache(store.root).put(name, data, temporary=f"{names.new_transaction()}.tmp")
 
 
 def _checked(name: str) -> str:

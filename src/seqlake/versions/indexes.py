@@ -7,21 +7,29 @@ mapped. A row that is not as it was written is not used; what the shard says cou
 from __future__ import annotations
 
 import json
+import os
 import zlib
-from dataclasses import dataclass
+from collections import OrderedDict
+from contextlib import suppress
+from dataclasses import dataclass, field
+from threading import Lock
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
+from seqlake.errors import DamagedTableError, ShardChangedError
 from seqlake.files.arrow_ipc import decoded_bytes
 from seqlake.files.checksums import crc32
 from seqlake.protocols import Copied
-from seqlake.tables.standalone import names
-from seqlake.tables.standalone.records import damaged
+from seqlake.versions import names
+from seqlake.versions.format import damaged
+from seqlake.versions.small_files import on_disk, read
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+
+    from seqlake.protocols import Blob, Store
 
 Standing: TypeAlias = Literal["sound", "unsealed", "damaged"]
 """Of a row: as it was written; without a checksum, as older releases wrote it; changed since."""
@@ -145,9 +153,9 @@ class _Rows:
             table = reader.read_all()
         if table.num_rows > len(data):
             raise ValueError(f"it says {table.num_rows} rows in {len(data)} bytes")
-        for field in (optional, _CHECKSUM):
-            if field is not None and field.name in table.column_names:
-                schema = schema.append(field)
+        for extra in (optional, _CHECKSUM):
+            if extra is not None and extra.name in table.column_names:
+                schema = schema.append(extra)
         if not table.schema.equals(schema):
             table = table.select(schema.names).cast(schema)
         table.validate(full=True)
@@ -372,3 +380,83 @@ class IndexFile:
 
     def _buffer(self, column: str, name: str) -> memoryview:
         return memoryview(self._rows[column][self._by_name[name]].as_buffer())
+
+
+_MEDIA_FILES, _MEDIA_BYTES = 1024, 256 << 20  # kept at hand; bytes count where files cannot be mapped
+
+
+class KeptPackets:
+    """The packet indexes that a table keeps of its videos, found by the transaction in the name of each."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._pid = os.getpid()
+        self._lock = Lock()
+        self._held: OrderedDict[str, _Held] = OrderedDict()
+
+    def find(self, reference: str, /) -> dict[int, bytes]:
+        """Video stream -> packet index of a copied-in file; empty where none is kept."""
+        owner = names.copied_owner(reference) if names.is_reference(reference) else None
+        if owner is None:
+            return {}
+        if self._pid != os.getpid():
+            self._begin_anew()  # a parent's thread may have held the lock
+        with self._lock:  # many threads that need a large file read it once
+            held = self._held.get(owner)
+            if held is None or not held.is_valid():
+                held = self._read(owner)
+                self._make_room(held.copied)
+                self._held[owner] = held
+            self._held.move_to_end(owner)
+        return held.file.packets(reference)
+
+    def _make_room(self, copied: int) -> None:
+        """Let go of what was used longest ago."""
+        held = list(self._held.items())
+        copied += sum(one.copied for _, one in held)
+        for place, (owner, one) in enumerate(held):
+            if len(held) - place < _MEDIA_FILES and copied <= _MEDIA_BYTES:
+                break
+            self._held.pop(owner, None)
+            copied -= one.copied
+
+    def _read(self, owner: str) -> _Held:
+        path = names.media(owner)
+        blob: Blob | None = None
+        data: bytes | memoryview | None = None
+        with suppress(FileNotFoundError):
+            if on_disk(self._store):
+                blob = self._store.blob(path)
+                data = blob.view()
+            else:
+                data = read(self._store, path)
+        if data is None:
+            return _Held()  # for good: it is written before the commit that shows its files
+        try:
+            file = MediaFile.decode(data, path=path)
+        except DamagedTableError:
+            file = MediaFile.empty()  # derived: the video itself is indexed then, and `check` reports it
+        return _Held(file=file, blob=blob, copied=0 if blob is not None else len(data))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Held:
+    """A file of packet indexes: as memory, and if that is a map, what it maps."""
+
+    file: MediaFile = field(default_factory=MediaFile.empty)
+    blob: Blob | None = None
+    copied: int = 0
+
+    def is_valid(self) -> bool:
+        """Whether the file is what was mapped: one that others cut off would kill this process."""
+        try:
+            if self.blob is not None:
+                self.blob.view()
+        except FileNotFoundError:
+            return True  # a map outlives the name
+        except ShardChangedError:
+            return False
+        return True

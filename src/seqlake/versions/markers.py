@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import socket
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from seqlake.files.sealed import digest_of, seal
+from seqlake.files.stores import refuse_links
 from seqlake.spec.findings import Finding
-from seqlake.tables.standalone import names
-from seqlake.tables.standalone.log import names_in, read_many
-from seqlake.tables.standalone.records import FORMAT, UNSEALED, parse_time, stamp
+from seqlake.versions import names
+from seqlake.versions.format import FORMAT, UNSEALED, parse_time, stamp
+from seqlake.versions.small_files import names_in, read, read_many, remove
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -89,6 +91,44 @@ def findings(store: Store, /) -> Iterator[Finding]:
             "`seqlake vacuum` clears what died",
             location=names.marker(marker.transaction),
         )
+
+
+def announce(store: Store, newest: int, /) -> str:
+    """Write the marker of a new transaction before anything else of it.
+
+    Its fate will stand in a version after the newest seen minus one: the newest itself may not survive a power loss.
+
+    Returns:
+        The transaction's id.
+
+    Raises:
+        UnsafeReferenceError: A folder of the table is a link: what it leads to is not the table's to change.
+    """
+    refuse_links(store, names.FOLDERS)
+    transaction = names.new_transaction()
+    data = Marker(transaction=transaction, begin=newest - 1, time=now()).encode()
+    try:
+        store.put(names.marker(transaction), data, if_absent=True)
+    except FileExistsError:
+        if read(store, names.marker(transaction)) != data:  # else this put did it, and its first answer was lost
+            raise
+    return transaction
+
+
+def renew(store: Store, transaction: str, /) -> None:
+    """Write the marker's time anew; a transaction whose marker is gone is over, and stays so."""
+    data = read(store, names.marker(transaction))
+    if data is None:
+        return
+    old = parse(data, transaction=transaction)
+    marker = Marker(transaction=transaction, begin=old.begin, time=now())
+    # Several workers may renew at once, so each has a temporary name of its own.
+    store.put(names.marker(transaction), marker.encode(), temporary=names.temporary(transaction, secrets.token_hex(4)))
+
+
+def end(store: Store, transaction: str, /) -> None:
+    """The transaction has nothing left to do: remove its marker."""
+    remove(store, [names.marker(transaction)])
 
 
 def _born(transaction: str) -> datetime:

@@ -9,6 +9,10 @@ from __future__ import annotations
 import os
 import re
 import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Set as AbstractSet
 
 METADATA = "mixtrain.json"
 DATA = "data"
@@ -211,3 +215,35 @@ def checkpoint_number(name: str) -> int | None:
 def media(transaction: str) -> str:
     """The path of the packet indexes of a transaction's videos."""
     return f"{MEDIA}/{transaction}.arrow"
+
+
+def of_key(key: str, /) -> str:
+    """The shard's name in a `Shard.key`, `<name>#<hash>`."""
+    return key.rpartition("#")[0] or key
+
+
+def is_dead_copy(path: str, /, *, needed: AbstractSet[str], alive: AbstractSet[str]) -> bool:
+    """A copied-in file that no kept shard names, of a transaction that ended.
+
+    Args:
+        path: Below the root.
+        needed: The files that kept shards name.
+        alive: Transactions under way.
+    """
+    owner = copied_owner(path)
+    return owner is not None and owner not in alive and path not in needed
+
+
+def is_dead_media(path: str, /, *, owners: AbstractSet[str | None], alive: AbstractSet[str]) -> bool:
+    """Packet indexes of a transaction none of whose files are needed; `owners`: those of needed files."""
+    owner = path.rpartition("/")[2].removesuffix(".arrow")
+    return is_transaction(owner) and owner not in alive and owner not in owners
+
+
+def is_dead_index(path: str, /, *, adders: AbstractSet[str], alive: AbstractSet[str]) -> bool:
+    """An index file of shards that are all gone, or one that was merged; `adders`: whose shards are kept."""
+    name = path.rpartition("/")[2]
+    owner = index_owner(name)
+    if owner is None or owner in alive:
+        return False
+    return is_merged_index(name) or owner not in adders

@@ -1,0 +1,92 @@
+"""The small files of a table, each read or removed whole: records, markers, index files; what its store can do."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from seqlake.abilities import WholeFiles, ability
+from seqlake.errors import ShardChangedError
+from seqlake.files.locations import is_local, scheme
+from seqlake.files.stores import own
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from seqlake.protocols import Store
+
+PARALLEL = 16
+_TRIES = 10
+
+
+def on_disk(store: Store, /) -> bool:
+    """Whether this is a folder of this machine, where names can be probed for next to nothing."""
+    return is_local(store.root)
+
+
+def can_list(store: Store, /) -> bool:
+    """Whether folders can be listed; over HTTP they cannot."""
+    return scheme(store.root) not in {"http", "https"}
+
+
+def read(store: Store, path: str, /) -> bytes | None:
+    """A small file, whole; None where there is none."""
+    whole = ability(store, WholeFiles)
+    for _ in range(_TRIES):
+        try:
+            if whole is not None:
+                return bytes(whole.read(path))
+            blob = store.blob(path)
+            size = blob.size
+            if not size:
+                return b""
+            return bytes(blob.ranges(np.array([0], np.int64), np.array([size], np.int64))[0])
+        except FileNotFoundError:
+            return None
+        except ShardChangedError:
+            continue  # `mixtrain.json`, markers and the hint are replaced under a reader.
+    raise ShardChangedError(f"{path} of {store.root} changed each time it was read.", path=store.root)
+
+
+def read_many(store: Store, paths: Sequence[str], /) -> list[bytes | None]:
+    """Several small files at once: in order locally, in parallel elsewhere."""
+    if len(paths) < 2 or on_disk(store):
+        return [read(store, path) for path in paths]
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        return list(pool.map(lambda path: read(store, path), paths))
+
+
+def has_file(store: Store, path: str, /) -> bool:
+    """Whether a file is there."""
+    try:
+        return store.blob(path).size >= 0
+    except FileNotFoundError:
+        return False
+
+
+def names_in(store: Store, folder: str, /, *, after: str = "") -> list[str]:
+    """The names of the files that lie directly in a folder, sorted."""
+    start = f"{folder}/{after}" if after else ""
+    paths = (path.removeprefix(f"{folder}/") for path, _ in store.list(folder, after=start))
+    return [name for name in paths if "/" not in name]
+
+
+def own_names(store: Store, folder: str, /) -> list[str]:
+    """The names of the files that lie directly in a folder of the table's own, to move or remove them; sorted.
+
+    Raises:
+        UnsafeReferenceError: The folder is a link.
+    """
+    paths = (path.removeprefix(f"{folder}/") for path, _ in own(store, folder))
+    return [name for name in paths if "/" not in name]
+
+
+def remove(store: Store, paths: Sequence[str], /) -> None:
+    """Delete names, whether or not a rival was faster."""
+    for path in paths:
+        try:
+            store.delete([path])
+        except FileNotFoundError:
+            continue
