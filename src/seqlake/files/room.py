@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import re
+import sqlite3
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -12,19 +14,41 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _NUMBERS = (errno.ENOSPC, errno.EDQUOT)
-_WORDS = (
-    ("disk is full", errno.ENOSPC),  # SQLite, and whoever wraps its errors
-    ("No space left on device", errno.ENOSPC),  # DuckDB, obstore
-    ("Disk quota exceeded", errno.EDQUOT),
-)
+_SQLITE_FULL = 13
+_POSTGRES_FULL = "53100"
+# These have the number in their text only, with the system's own words at the end of what they say, and nothing else.
+_HIDING = {("_duckdb", "IOException"), ("_duckdb", "TransactionException"), ("_internal", "DeltaError")}
+_WORDS = {"No space left on device": errno.ENOSPC, "Disk quota exceeded": errno.EDQUOT}
+# At the end of the first line, or of a message that DuckDB quotes as JSON.
+_LAST = re.compile(rf'^.*: ({"|".join(_WORDS)})(?: \(os error \d+\))?(?:$|\n|",)')
 
 
 def without_room(error: BaseException, /) -> int | None:
-    """The system's number for what an error says of a full disk; None where it says another thing."""
-    if isinstance(error, OSError) and error.errno in _NUMBERS:
-        return error.errno
-    text = str(error)
-    return next((number for words, number in _WORDS if words in text), None)
+    """The system's number for a full disk, by what an error is or was raised from; None where it is another thing.
+
+    Texts that only quote such words, as a file's name or a value, say nothing.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        number = _number(cause)
+        if number is not None:
+            return number
+        cause = cause.__cause__
+    return None
+
+
+def _number(error: BaseException) -> int | None:
+    """The same of one error alone."""
+    if isinstance(error, OSError):
+        return error.errno if error.errno in _NUMBERS else None
+    if isinstance(error, sqlite3.Error):
+        return errno.ENOSPC if getattr(error, "sqlite_errorcode", None) == _SQLITE_FULL else None
+    if getattr(error, "sqlstate", None) == _POSTGRES_FULL:
+        return errno.ENOSPC
+    if not any((kind.__module__, kind.__name__) in _HIDING for kind in type(error).__mro__):
+        return None
+    last = _LAST.match(str(error))
+    return None if last is None else _WORDS[last[1]]
 
 
 @contextmanager
