@@ -46,7 +46,7 @@ def told(call: Any) -> str:
         call()
     except SeqlakeError:
         return ""
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, LookupError) as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         return "" if "seqlake" in last.filename and (last.line or "").startswith("raise ") else f"{last}: {error}"
     except Exception as error:

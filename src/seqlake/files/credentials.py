@@ -62,7 +62,11 @@ class Storage(Mapping[str, str]):
     __slots__ = ("_options",)
 
     def __init__(self, options: Mapping[str, str] | None = None, /) -> None:
-        self._options = {_short(name): str(value) for name, value in (options or {}).items()}
+        given = {} if options is None else options
+        if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+            # What was given may hold a secret, so it is not repeated.
+            raise ValueError(f"storage: expected options as {{'region': 'eu-west-1'}}, found {type(given).__name__}.")
+        self._options = {_short(name): str(value) for name, value in given.items()}
 
     def __getitem__(self, name: str) -> str:
         return self._options[name]

@@ -68,11 +68,16 @@ def absolute(location: str | os.PathLike[str], /) -> str:
     Args:
         location: A path (`~` is the home folder), a `PathLike` or a URI.
 
+    Raises:
+        ValueError: Nothing of that kind, or it holds a NUL.
+
     Example:
         >>> absolute("s3://bucket/data/")
         's3://bucket/data'
     """
-    text = os.fspath(location)
+    text = os.fspath(location) if isinstance(location, (str, os.PathLike)) else None
+    if not isinstance(text, str) or "\0" in text:
+        raise ValueError(f"Expected a path or a URI, as 'data/arm' or 's3://bucket/arm', found {location!r}.")
     if is_local(text):
         return os.path.abspath(local_path(os.path.expanduser(text)))  # noqa: PTH100, PTH111 - resolve() follows links
     kind, _, rest = text.partition("://")

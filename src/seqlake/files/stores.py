@@ -113,7 +113,7 @@ def _remote(root: str, storage: Mapping[str, str] | None) -> Store:
 
 
 def _mapped(storage: Mapping[str, str] | None) -> bool:
-    return (storage or {}).get("mmap", "true").lower() != "false"
+    return Storage(storage).get("mmap", "true").lower() != "false"
 
 
 def exists(store: Store, path: str, /) -> bool:

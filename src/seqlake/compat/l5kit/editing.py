@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake.errors import SchemaMismatchError
+from seqlake.files.locations import absolute
+from seqlake.formats._arguments import Kind, takes, whole
 from seqlake.formats.l5kit.slices import frames_of, scene_of, spans_of
 from seqlake.formats.l5kit.store import (
     AGENT_INTERVAL,
@@ -31,8 +33,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
 _GIGABYTE = 1 << 30
+_STORES = Kind(
+    "a list of stores' locations, at least one",
+    lambda value: not isinstance(value, (str, bytes, dict)) and len(value) > 0,
+)
+_PARTS = Kind(
+    "a list of {'name': 'train', 'split_size_GB': 10.0}, of which the last has the size -1",
+    lambda value: (
+        all(isinstance(one["name"], str) and one["name"].strip("./") for one in value)
+        and all(one["split_size_GB"] >= 0 for one in value[:-1])
+        and value[-1]["split_size_GB"] == -1
+    ),
+)
 
 
+@takes(input_zarrs=_STORES)
 def zarr_concat(input_zarrs: Sequence[str], output_zarr: str, /, *, storage: Mapping[str, str] | None = None) -> None:
     """Join stores into one, scene after scene.
 
@@ -49,6 +64,7 @@ def zarr_concat(input_zarrs: Sequence[str], output_zarr: str, /, *, storage: Map
     _write([(store, range(len(store.scenes))) for store in stores], output_zarr, storage=storage)
 
 
+@takes(split_infos=_PARTS)
 def zarr_split(
     input_zarr: str,
     output_path: str,
@@ -72,9 +88,7 @@ def zarr_split(
         ValueError: The sizes leave nothing for the last part, or the last size is not -1.
         DatasetExistsError: Something is where a part would be.
     """
-    if not split_infos or split_infos[-1]["split_size_GB"] != -1:
-        raise ValueError("The last part takes what remains: its split_size_GB must be -1.")
-    store = open_store(input_zarr, storage=storage)
+    store, output_path = open_store(input_zarr, storage=storage), absolute(output_path)
     whole = sum(size for _, size in store.place.list()) / _GIGABYTE
     scenes = len(store.scenes)
     counts = [int(scenes * one["split_size_GB"] / whole) for one in split_infos[:-1]]
@@ -94,6 +108,7 @@ def zarr_split(
     return list(pairwise(edges))
 
 
+@takes(num_frames_to_copy=whole(1))
 def zarr_scenes_chop(
     input_zarr: str, output_zarr: str, num_frames_to_copy: int, /, *, storage: Mapping[str, str] | None = None
 ) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake.errors import SchemaMismatchError
+from seqlake.formats._arguments import FLAG, SECONDS, STEPS, takes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -102,6 +103,7 @@ class Track:
     seen: NDArray[np.bool_]
 
 
+@takes(history=STEPS, future=STEPS, step_time=SECONDS, keep=FLAG)
 def relative_poses(*, history: int, future: int, step_time: float = 0.1, keep: bool = False) -> RelativePoses:
     """A function for `loader.map_batch`; see `RelativePoses`.
 
@@ -114,8 +116,6 @@ def relative_poses(*, history: int, future: int, step_time: float = 0.1, keep: b
         next(iter(loader))["target_positions"].shape   # (64, 50, 2)
         ```
     """
-    if history < 0 or future < 0 or step_time <= 0:
-        raise ValueError(f"Expected steps from 0 on and a time above 0, found {history}, {future}, {step_time}.")
     return RelativePoses(history=history, future=future, step_time=step_time, keep=keep)
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
 from seqlake.compat.l5kit.editing import zarr_scenes_chop
 from seqlake.compat.l5kit.poses import transform_points
 from seqlake.compat.l5kit.sampling import AgentDataset
-from seqlake.errors import SchemaMismatchError
+from seqlake.errors import DatasetNotFoundError, SchemaMismatchError
+from seqlake.files.locations import absolute, local_path
+from seqlake.formats._arguments import COUNT, NUMBER, STEPS, Kind, a, array, takes, whole
 from seqlake.formats.l5kit.selecting import Thresholds, select_agents
 from seqlake.formats.l5kit.slices import get_agents_slice_from_frames
 from seqlake.formats.l5kit.store import FRAME_INTERVAL, Store, open_store
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 MAX_MODES = 3
+_LIST = array("[n]", 1)
+_MODES = Kind(
+    "an array [n, T, 2] or [n, modes, T, 2]", lambda value: value.ndim in {3, 4} and value.dtype.kind in "biuf"
+)
 
 
 def _coordinates(steps: int, mode: int = 0) -> list[str]:
@@ -39,7 +45,7 @@ def _pred_header(steps: int) -> list[str]:
 
 def _rows(csv_path: str, header: Callable[[int], list[str]], *, what: str) -> Iterator[tuple[int, list[str]]]:
     """Each row of a file with such a header, after the number of steps that it has."""
-    with Path(csv_path).open(newline="", encoding="utf-8") as file:
+    with _opened(csv_path) as file:
         reader = csv.reader(file)
         found = next(reader, [])
         fixed = len(header(0))
@@ -48,6 +54,7 @@ def _rows(csv_path: str, header: Callable[[int], list[str]], *, what: str) -> It
         yield from ((steps, row) for row in reader)
 
 
+@takes(timestamps=_LIST, track_ids=_LIST, coords=array("[n, T, 2]", 3), avails=array("[n, T]", 2))
 def write_gt_csv(
     csv_path: str, timestamps: NDArray[Any], track_ids: NDArray[Any], coords: NDArray[Any], avails: NDArray[Any]
 ) -> None:
@@ -82,6 +89,7 @@ def read_gt_csv(csv_path: str) -> Iterator[dict[str, Any]]:
         yield {"track_id": row[1], "timestamp": row[0], "coord": coord.reshape(steps, 2), "avail": avail}
 
 
+@takes(timestamps=_LIST, track_ids=_LIST, coords=_MODES, confs=array("[n, modes]", 2).or_none())
 def write_pred_csv(
     csv_path: str,
     timestamps: NDArray[Any],
@@ -107,6 +115,7 @@ def write_pred_csv(
     count, modes, steps = coords.shape[:3]
     _check(coords.shape == (count, modes, steps, 2) and modes <= MAX_MODES, "coords [n, modes up to 3, T, 2]")
     _check(timestamps.shape == track_ids.shape == (count,), "n timestamps and n track ids")
+    _check(confs is not None, "confidences where there are several modes")
     assert confs is not None
     _check(confs.shape == (count, modes) and np.allclose(confs.sum(axis=-1), 1.0), "confidences that sum to 1")
     wide, sure = np.zeros((count, MAX_MODES, steps, 2), coords.dtype), np.zeros((count, MAX_MODES), confs.dtype)
@@ -128,6 +137,7 @@ def read_pred_csv(csv_path: str) -> Iterator[dict[str, Any]]:
         yield {"track_id": row[1], "timestamp": row[0], "coords": coords, "conf": conf}
 
 
+@takes(store=a(Store, "a store as open_store gives it"), future_num_frames=STEPS, threshold=NUMBER)
 def export_zarr_to_csv(
     store: Store, csv_path: str, future_num_frames: int, /, *, agents_mask: NDArray[Any], threshold: float = 0.5
 ) -> None:
@@ -164,6 +174,12 @@ def export_zarr_to_csv(
     )
 
 
+@takes(
+    num_frames_to_copy=whole(1),
+    num_frames_gt=STEPS,
+    min_frame_future=COUNT,
+    thresholds=a(Thresholds, "Thresholds").or_none(),
+)
 def create_chopped_dataset(
     zarr_path: str,
     out: str,
@@ -184,7 +200,7 @@ def create_chopped_dataset(
         min_frame_future: Frames for which a selected agent runs on unbroken.
         thresholds: See `select_agents`.
     """
-    store = open_store(zarr_path)
+    store, out = open_store(zarr_path), str(_local(out))
     rules = thresholds or Thresholds()
     runs = select_agents(store, thresholds=rules)
     chopped_path = f"{out}/{Path(zarr_path).name}"
@@ -202,10 +218,29 @@ def create_chopped_dataset(
 
 
 def _write(csv_path: str, header: list[str], rows: Any) -> None:
-    with Path(csv_path).open("w", newline="", encoding="utf-8") as file:
+    with _file(csv_path).open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(header)
         writer.writerows(rows)
+
+
+def _local(csv_path: str) -> Path:
+    """A place of this machine; raises ValueError for what names none."""
+    return local_path(absolute(csv_path))
+
+
+def _file(csv_path: str) -> Path:
+    path = _local(csv_path)
+    if path.is_dir():
+        raise ValueError(f"Expected a file to write, found the folder {path}.")
+    return path
+
+
+def _opened(csv_path: str) -> TextIO:
+    path = _local(csv_path)
+    if not path.is_file():
+        raise DatasetNotFoundError(f"Expected a CSV file at {path}, there is none.", path=str(path))
+    return path.open(newline="", encoding="utf-8")
 
 
 def _rounded(values: NDArray[Any]) -> list[str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake.compat.l5kit.poses import Track, ego_track, relative
+from seqlake.formats._arguments import FLAG, INDEX, NUMBER, SECONDS, STEPS, Kind, a, check_fields, takes, with_fields
 from seqlake.formats.l5kit.intervals import expect_fields, in_range
 from seqlake.formats.l5kit.intervals import span as between
 from seqlake.formats.l5kit.selecting import MIN_FRAME_FUTURE, MIN_FRAME_HISTORY, selected
@@ -38,10 +39,22 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _HOST_BYTES = 70
+_STORE = a((Store, SceneData), "a store as open_store gives it, or scenes of one")
+_MASK = Kind(
+    "a mask with a row for each agent, as select_agents gives it",
+    lambda value: value.dtype.kind in "biu" and (value.ndim == 1 or (value.ndim == 2 and value.shape[1] == 2)),
+)
+_WINDOW = {
+    "history_num_frames": STEPS,
+    "future_num_frames": STEPS,
+    "step_time": SECONDS,
+    "filter_agents_threshold": NUMBER,
+}
 _OF_FRAMES = ("timestamp", AGENT_INTERVAL, "ego_translation", "ego_rotation")
 _OF_AGENTS = ("centroid", "extent", "yaw", "track_id", "label_probabilities")
 
 
+@takes(frame_index=INDEX, history_num_states=INDEX, history_step_size=INDEX, include_current_state=FLAG)
 def get_history_slice(
     frame_index: int,
     history_num_states: int,
@@ -74,6 +87,7 @@ def get_history_slice(
     return slice(first, stop if stop >= 0 else None, -history_step_size)
 
 
+@takes(frame_index=INDEX, future_num_states=INDEX, future_step_size=INDEX)
 def get_future_slice(frame_index: int, future_num_states: int, future_step_size: int) -> slice:
     """The frames after one, as far as there are any.
 
@@ -90,6 +104,7 @@ def get_future_slice(frame_index: int, future_num_states: int, future_step_size:
     return slice(first, first + future_num_states * future_step_size, future_step_size)
 
 
+@takes(state_index=INDEX, frames=with_fields(), agents=with_fields(), selected_track_id=INDEX.or_none(), **_WINDOW)
 def generate_agent_sample(
     state_index: int,
     frames: NDArray[Any],
@@ -117,11 +132,13 @@ def generate_agent_sample(
         The arrays that `relative` names, without the batch axis, and `frame_index`.
 
     Raises:
-        IndexError: The agent is not in the frame, or below the threshold.
+        IndexError: There is no such frame, or the agent is not in it, or below the threshold.
     """
     expect_fields(frames.dtype, _OF_FRAMES, array=FRAMES)
     if selected_track_id is not None:
         expect_fields(agents.dtype, _OF_AGENTS, array=AGENTS)
+    if not 0 <= state_index < len(frames):
+        raise IndexError(f"There are {len(frames)} frames; no frame {state_index}.")
     width = history_num_frames + 1 + future_num_frames
     numbers = np.arange(state_index - history_num_frames, state_index + future_num_frames + 1)
     there = np.flatnonzero((numbers >= 0) & (numbers < len(frames)))
@@ -150,7 +167,7 @@ def _agent_track(frames: NDArray[Any], there: NDArray[np.int64], agents: Any, tr
     position, seen = np.zeros((1, width, 2), rows["centroid"].dtype), np.zeros((1, width), np.bool_)
     yaw, extent = np.zeros((1, width), rows["yaw"].dtype), np.zeros((1, width, 3), rows["extent"].dtype)
     for at, one in zip(there.tolist(), filter_agents_by_frames(moved, rows), strict=True):
-        found = filter_agents_by_track_id(one, track_id)
+        found = one[one["track_id"] == track_id]
         if len(found):
             seen[0, at] = True
             position[0, at], yaw[0, at], extent[0, at] = (found[0][name] for name in ("centroid", "yaw", "extent"))
@@ -175,6 +192,9 @@ class EgoDataset:
     step_time: float = 0.1
     filter_agents_threshold: float = 0.5
 
+    def __post_init__(self) -> None:
+        check_fields(self, dataset=_STORE, **_WINDOW)
+
     @cached_property
     def _scenes(self) -> NDArray[Any]:
         found: NDArray[Any] = self.dataset.scenes[:]
@@ -190,6 +210,7 @@ class EgoDataset:
     def __len__(self) -> int:
         return len(self.dataset.frames)
 
+    @takes(index=INDEX)
     def __getitem__(self, index: int, /) -> dict[str, Any]:
         if not -len(self) <= index < len(self):
             raise IndexError(f"There are {len(self)} samples; no sample {index}.")
@@ -197,6 +218,7 @@ class EgoDataset:
         scene = int(np.searchsorted(self.cumulative_sizes, frame, side="right"))
         return self.get_frame(scene, frame - int(self._scenes[scene][FRAME_INTERVAL][0]))
 
+    @takes(scene_index=INDEX, state_index=INDEX, track_id=INDEX.or_none())
     def get_frame(self, scene_index: int, state_index: int, track_id: int | None = None) -> dict[str, Any]:
         """One sample.
 
@@ -204,8 +226,11 @@ class EgoDataset:
             scene_index: The scene.
             state_index: The frame, counted in the scene.
             track_id: The agent; None: the car.
+
+        Raises:
+            IndexError: No such scene or frame, or the agent is not in it.
         """
-        scene = self._scenes[scene_index]
+        scene = self._scene(scene_index)
         frames = self.dataset.frames[frames_of(self.dataset, scene, scene_index)]
         data = generate_agent_sample(
             state_index,
@@ -232,8 +257,17 @@ class EgoDataset:
 
     def get_scene_indices(self, scene_idx: int, /) -> NDArray[np.int64]:
         """Which samples belong to a scene."""
-        return np.arange(*self._scenes[scene_idx][FRAME_INTERVAL])
+        return np.arange(*self._scene(scene_idx)[FRAME_INTERVAL])
 
+    @takes(scene_index=INDEX)
+    def _scene(self, scene_index: int) -> Any:
+        """The row of a scene; negative numbers count from the end."""
+        count = len(self._scenes)
+        if not -count <= scene_index < count:
+            raise IndexError(f"There are {count} scenes; no scene {scene_index}.")
+        return self._scenes[scene_index]
+
+    @takes(frame_idx=INDEX)
     def get_frame_indices(self, frame_idx: int, /) -> NDArray[np.int64]:
         """Which samples belong to a frame."""
         if not 0 <= frame_idx < len(self.dataset.frames):
@@ -258,6 +292,10 @@ class AgentDataset(EgoDataset):
     min_frame_history: int = MIN_FRAME_HISTORY
     min_frame_future: int = MIN_FRAME_FUTURE
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_fields(self, agents_mask=_MASK, min_frame_history=INDEX, min_frame_future=INDEX)
+
     @cached_property
     def agents_indices(self) -> NDArray[np.int64]:
         """[samples] the agents' rows."""
@@ -272,6 +310,7 @@ class AgentDataset(EgoDataset):
     def __len__(self) -> int:
         return len(self.agents_indices)
 
+    @takes(index=INDEX)
     def __getitem__(self, index: int, /) -> dict[str, Any]:
         if not -len(self) <= index < len(self):
             raise IndexError(f"There are {len(self)} samples; no sample {index}.")
@@ -294,7 +333,7 @@ class AgentDataset(EgoDataset):
 
     def _rows_of(self, scene_index: int) -> slice:
         """The agents of a scene."""
-        frames = self.dataset.frames[frames_of(self.dataset, self._scenes[scene_index], scene_index)]
+        frames = self.dataset.frames[frames_of(self.dataset, self._scene(scene_index), scene_index)]
         return spans_of(self.dataset, frames)[AGENT_INTERVAL]
 
     def get_frame_indices(self, frame_idx: int, /) -> NDArray[np.int64]:

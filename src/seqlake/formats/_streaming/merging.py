@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from seqlake.errors import DatasetExistsError, DatasetNotFoundError, SeqlakeError
 from seqlake.files.locations import absolute
 from seqlake.files.stores import exists, open_store, read_all
+from seqlake.formats._arguments import TEXTS, takes
 from seqlake.formats._streaming import index as indexes
 from seqlake.formats._streaming.writing import SETTINGS
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from seqlake.formats._streaming.index import Entry, File
 
 
+@takes(parts=TEXTS.or_none())
 def merge(out: str, parts: Iterable[str] | None = None, /, *, storage: Mapping[str, str] | None = None) -> int:
     """Write the index of a folder whose sub-folders were written separately, in parallel for instance.
 

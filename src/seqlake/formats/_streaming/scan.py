@@ -22,6 +22,7 @@ from seqlake.files.allowed import with_rules
 from seqlake.files.memory import limit_of
 from seqlake.files.names import checked
 from seqlake.files.stores import open_store, read_all
+from seqlake.formats._arguments import TEXT, takes
 from seqlake.formats._streaming import index as indexes
 from seqlake.formats._streaming.options import Options
 from seqlake.formats._streaming.schemas import schema_of
@@ -224,6 +225,7 @@ class SampleDataset:
         state = f"{common} {entry.samples} {_described(entry)} {stamps}"
         return f"{entry.raw.name}#{hashlib.sha256(state.encode()).hexdigest()[:16]}"
 
+    @takes(column=TEXT)
     def lengths(self, column: str, /) -> Ints:
         """[rows] the first dimension of a column of arrays, or how many images; counted where it differs.
 
@@ -269,9 +271,13 @@ class SampleDataset:
             IndexError: There is no such sample.
             CorruptFileError: It cannot be read.
         """
-        if number < 0:
-            number += self._count
-        if not 0 <= number < self._count:
+        try:
+            if number < 0:
+                number += self._count
+            there = 0 <= number < self._count
+        except (TypeError, ValueError):
+            raise TypeError(f"Expected the number of a sample, found {number!r:.80}.") from None
+        if not there:
             raise IndexError(f"There is no sample {number}; there are {self._count}.")
         if monotonic() > self._due:
             self._look()

@@ -68,7 +68,7 @@ def begin(
         DatasetExistsError: `new`, and something is there; `append`, and the index has a name that the next shard takes.
         SchemaMismatchError: `append`, and the interrupted run wrote something else.
     """
-    if mode not in {"new", "append"}:
+    if not isinstance(mode, str) or mode not in {"new", "append"}:
         raise ValueError(f'mode is "new" or "append", found {mode!r}.')
     store: Any = open_store(out, storage=storage)
     entries: list[Entry] = []

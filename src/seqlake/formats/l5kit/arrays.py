@@ -129,6 +129,8 @@ class Array:
             start: At least 0.
             stop: At most `len`.
         """
+        if start < 0 or stop > len(self):
+            raise IndexError(f"{self.name} has {len(self)} rows; expected a part of them, found {start} to {stop}.")
         number, size = start // self.metadata.chunks[0], self.metadata.chunks[0]
         shared = self.metadata.compressor is None or self._cache.holds((self.name, number))
         if start < stop <= min((number + 1) * size, len(self)) and shared:

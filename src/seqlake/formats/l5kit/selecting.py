@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqlake.files.locations import absolute, parent
+from seqlake.files.locations import absolute, local_path, parent
 from seqlake.files.stores import exists, open_store, read_all
+from seqlake.formats._arguments import INDEX, NUMBER, a, check_fields, takes
 from seqlake.formats.l5kit.arrays import joined
 from seqlake.formats.l5kit.identity import state_of
 from seqlake.formats.l5kit.intervals import expect_fields
@@ -57,7 +58,13 @@ class Thresholds:
     yaw: float = TH_YAW_DEGREE
     extent: float = TH_EXTENT_RATIO
 
+    def __post_init__(self) -> None:
+        check_fields(self, probability=NUMBER, distance=NUMBER, yaw=NUMBER, extent=NUMBER)
 
+
+@takes(
+    store=a(Store, "a store as open_store gives it"), thresholds=a(Thresholds, "Thresholds").or_none(), workers=INDEX
+)
 def select_agents(
     store: Store,
     /,
@@ -193,5 +200,7 @@ def _split(location: str) -> tuple[str, str]:
     place = absolute(location)
     if "://" in place:
         return parent(place)
+    if local_path(place).is_dir():
+        raise ValueError(f"keep: expected a file, found the folder {place}.")
     root, _, name = place.replace("\\", "/").rpartition("/")
     return root or "/", name

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from seqlake.formats._arguments import INDEX, NUMBER, Kind, takes, with_fields
 from seqlake.formats.l5kit.intervals import expect_fields, in_range, span
 from seqlake.formats.l5kit.labels import KEPT, TL_FACE_LABEL_TO_INDEX
 from seqlake.formats.l5kit.store import (
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 _SHOWN_FRAMES = 50
 _USUAL_RATE = 10.0
+_POINT = Kind("a point as [x, y]", lambda value: np.asarray(value, np.float64).shape == (2,))
 
 
 def get_frames_slice_from_scenes(scene_a: Any, scene_b: Any = None, /) -> slice:
@@ -47,14 +49,19 @@ def get_tl_faces_slice_from_frames(frame_a: Any, frame_b: Any = None, /) -> slic
 
 
 def _span(first: Any, last: Any, interval: str) -> slice:
-    return slice(int(first[interval][0]), int((first if last is None else last)[interval][1]))
+    try:
+        return slice(int(first[interval][0]), int((first if last is None else last)[interval][1]))
+    except (TypeError, ValueError, LookupError):
+        raise ValueError(f"Expected one row with {interval!r}, as store.frames[0], found {first!r:.80}.") from None
 
 
+@takes(frames=with_fields(AGENT_INTERVAL), agents=with_fields())
 def filter_agents_by_frames(frames: NDArray[Any], agents: NDArray[Any], /) -> list[NDArray[Any]]:
     """The agents of each frame; intervals must count in `agents`, so re-base them after slicing."""
     return [agents[get_agents_slice_from_frames(frame)] for frame in np.atleast_1d(frames)]
 
 
+@takes(frames=with_fields(FACE_INTERVAL), tl_faces=with_fields())
 def filter_tl_faces_by_frames(frames: NDArray[Any], tl_faces: NDArray[Any], /) -> list[NDArray[Any]]:
     """The traffic-light faces of each frame; intervals must count in `tl_faces`."""
     return [tl_faces[get_tl_faces_slice_from_frames(frame)] for frame in np.atleast_1d(frames)]
@@ -66,6 +73,7 @@ def label_mask(label_probabilities: NDArray[Any], threshold: float, /) -> NDArra
     return mask
 
 
+@takes(agents=with_fields("label_probabilities"), threshold=NUMBER)
 def filter_agents_by_labels(agents: NDArray[Any], threshold: float = 0.5) -> NDArray[Any]:
     """Agents that are more likely than `threshold` something that moves by itself.
 
@@ -78,12 +86,14 @@ def filter_agents_by_labels(agents: NDArray[Any], threshold: float = 0.5) -> NDA
     return kept
 
 
+@takes(agents=with_fields("track_id"), track_id=INDEX)
 def filter_agents_by_track_id(agents: NDArray[Any], track_id: int) -> NDArray[Any]:
     """Agents of one track; track ids are unique within a scene only."""
     kept: NDArray[Any] = agents[agents["track_id"] == track_id]
     return kept
 
 
+@takes(agents=with_fields("centroid"), centroid=_POINT, max_distance=NUMBER)
 def filter_agents_by_distance(agents: NDArray[Any], centroid: Any, max_distance: float) -> NDArray[Any]:
     """Agents nearer than `max_distance` metres to a point [2], the nearest first."""
     distance = np.linalg.norm(agents["centroid"] - centroid, axis=-1)
@@ -92,13 +102,15 @@ def filter_agents_by_distance(agents: NDArray[Any], centroid: Any, max_distance:
     return kept
 
 
+@takes(tl_faces=with_fields("traffic_light_face_status"))
 def filter_tl_faces_by_status(tl_faces: NDArray[Any], status: str) -> NDArray[Any]:
     """Faces whose `status`, as in `"ACTIVE"`, is above 0."""
-    if status not in TL_FACE_LABEL_TO_INDEX:
+    if not isinstance(status, str) or status not in TL_FACE_LABEL_TO_INDEX:
         raise ValueError(f"A face is {', '.join(TL_FACE_LABEL_TO_INDEX)}; found {status!r}.")
     return tl_faces[tl_faces["traffic_light_face_status"][:, TL_FACE_LABEL_TO_INDEX[status]] > 0]
 
 
+@takes(scene_index=INDEX)
 def scene_of(store: Store | SceneData, scene_index: int, /) -> SceneData:
     """One scene in memory, all intervals counted from 0; see `Store.get_scene_dataset`."""
     count = len(store.scenes)
@@ -150,6 +162,7 @@ def spans_of(store: Store | SceneData, frames: NDArray[Any], /) -> dict[str, sli
     return found
 
 
+@takes(scenes=with_fields(FRAME_INTERVAL, "host", "start_time", "end_time"))
 def get_combined_scenes(scenes: NDArray[Any], /) -> NDArray[Any]:
     """Scenes that follow each other without a gap, on one host, made one: [n] rows of the same dtype."""
     if not len(scenes):

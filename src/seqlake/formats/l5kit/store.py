@@ -13,6 +13,7 @@ from seqlake.errors import DatasetNotFoundError, InvalidMetadataError, SeqlakeEr
 from seqlake.files.locations import absolute
 from seqlake.files.memory import limit_of
 from seqlake.files.stores import exists, read_all
+from seqlake.formats._arguments import COUNT, INDEX, TEXT
 from seqlake.formats.l5kit.arrays import THREADS, Array
 from seqlake.formats.l5kit.chunk_cache import CACHE_BYTES, ChunkCache
 from seqlake.formats.l5kit.metadata import ArrayMetadata
@@ -187,6 +188,7 @@ class Store:
             DatasetNotFoundError: There is none.
             InvalidMetadataError: Its `.zarray` cannot be used.
         """
+        TEXT.check("name", name)
         place = f"{self.location}/{name}/{ARRAY}"
         try:
             text = self._metadata(f"{name}/{ARRAY}")
@@ -261,6 +263,8 @@ def open_store(
         store.agents[:100]["centroid"], store.get_scene_dataset(0).frames
         ```
     """
+    COUNT.check("cache_bytes", cache_bytes)
+    INDEX.check("threads", threads)
     made = Store(location, storage=storage, cache_bytes=cache_bytes, threads=threads, chunk_bytes=chunk_bytes)
     if not exists(made.place, ROOT):  # type: ignore[arg-type]  # it asks for `blob` alone
         raise DatasetNotFoundError(

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from seqlake.errors import SchemaMismatchError
 from seqlake.files.memory import MemoryBlob
+from seqlake.formats._arguments import INDEX, STEPS, Kind, takes
 from seqlake.formats.l5kit.columns import step_cells
 from seqlake.formats.l5kit.mapping import SCENE
 from seqlake.formats.l5kit.selecting import MIN_FRAME_FUTURE, MIN_FRAME_HISTORY, selected
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 FRAME = "frame_index"
 _SINGLES = (SCENE, TRACK, HOST)
 _BATCH_BYTES = 16 << 20
+_TRACKS = Kind(
+    "rows of tracks, as scan(store, view='tracks')", lambda value: callable(value.shards) and bool(value.schema)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +52,7 @@ class Span:
         return self.history + 1 + self.future
 
 
+@takes(tracks=_TRACKS, history=STEPS, future=STEPS, min_frame_history=INDEX, min_frame_future=INDEX)
 def windows(
     tracks: Readable,
     /,
@@ -81,8 +86,6 @@ def windows(
             f"Expected rows of tracks, which have a column {missing[0]!r}; found {', '.join(tracks.schema)}.",
             hint='scan(store, view="tracks") gives such rows.',
         )
-    if history < 0 or future < 0:
-        raise ValueError(f"Expected steps from 0 on, found history={history} and future={future}.")
     span = Span(history=history, future=future)
     places = [_places(shard, tracks.schema, (min_frame_history, min_frame_future)) for shard in tracks.shards()]
     return AgentWindows(tracks, span, places)

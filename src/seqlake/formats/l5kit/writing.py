@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,19 +16,46 @@ from seqlake.errors import DatasetExistsError, SchemaMismatchError
 from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import absolute, is_local, local_path
 from seqlake.files.stores import exists, open_store, own
+from seqlake.formats._arguments import COUNT, INDEX, TEXT, Kind, takes, whole
 from seqlake.formats.l5kit.arrays import THREADS, joined
 from seqlake.formats.l5kit.labels import PERCEPTION_LABELS
 from seqlake.formats.l5kit.metadata import BLOSC, ArrayMetadata, encode
 from seqlake.formats.l5kit.places import ROOT
-from seqlake.formats.l5kit.store import AGENTS, ARRAY, ATTRIBUTES, CHUNKS, DTYPES, FACES, FRAMES, MASKS, SCENES
+from seqlake.formats.l5kit.store import (
+    AGENTS,
+    ARRAY,
+    ATTRIBUTES,
+    CHUNKS,
+    DTYPES,
+    FACES,
+    FRAMES,
+    MASKS,
+    SCENES,
+    SceneData,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from seqlake.formats.l5kit.store import SceneData
-
+_ARRAYS = Kind(
+    "arrays by their names, as sized(scenes=1, frames=100) gives them",
+    lambda value: all(isinstance(name, str) and isinstance(one, ArrayMetadata) for name, one in value.items()),
+)
+_ROWS = Kind("an array of rows", lambda value: isinstance(value, np.ndarray) and value.ndim > 0)
+_PARTS = Kind("arrays of rows in a list", lambda value: not isinstance(value, (str, Mapping)) and bool(iter(value)))
+_DATA = Kind(
+    "arrays by their names, or scenes of a store",
+    lambda value: (
+        isinstance(value, SceneData)
+        or all(isinstance(name, str) and isinstance(one, np.ndarray) for name, one in value.items())
+    ),
+)
+_CODEC = Kind(
+    "settings of a codec, as {'id': 'zlib', 'level': 1}, or None",
+    lambda value: value is None or isinstance(value["id"], str),
+)
 GROUP = '{\n    "zarr_format": 2\n}'
 
 
@@ -78,7 +106,8 @@ class StoreWriter:
             writer.ranges("agents", 2)  # [range(0, 40000), range(40000, 60802)]
             ```
         """
-        metadata = self.arrays[name]
+        metadata = self._array(name)
+        whole(1).check("parts", parts)
         cuts = np.linspace(0, metadata.count, max(1, min(parts, metadata.count)) + 1).astype(int) * metadata.chunks[0]
         rows = metadata.shape[0]
         return [range(int(a), min(int(b), rows)) for a, b in pairwise(cuts)] if rows else []
@@ -95,7 +124,9 @@ class StoreWriter:
             SchemaMismatchError: Rows of another dtype.
             ValueError: A range that shares a chunk with its neighbour, or leaves the array.
         """
-        metadata = self.arrays[name]
+        metadata = self._array(name)
+        INDEX.check("start", start)
+        _ROWS.check("rows", rows)
         size, stop = metadata.chunks[0], start + len(rows)
         if rows.dtype != metadata.dtype or rows.shape[1:] != metadata.shape[1:]:
             raise SchemaMismatchError(f"{name} has rows of {metadata.dtype}, found {rows.dtype} {rows.shape[1:]}.")
@@ -121,10 +152,18 @@ class StoreWriter:
 
     def appended(self, name: str, parts: Iterable[NDArray[Any]], /) -> int:
         """Write parts of any size one after the other, from the first row on; how many rows they were."""
+        self._array(name)
         appender = Appender(self, name)
+        _PARTS.check("parts", parts)
         for part in parts:
+            _ROWS.check("parts", part)
             appender.add(part)
         return appender.close()
+
+    def _array(self, name: str) -> ArrayMetadata:
+        if not isinstance(name, str) or name not in self.arrays:
+            raise ValueError(f"name: expected one of {', '.join(self.arrays)}, found {name!r}.")
+        return self.arrays[name]
 
 
 class Appender:
@@ -161,6 +200,7 @@ class Appender:
         return self._count
 
 
+@takes(arrays=_ARRAYS, attributes=TEXT.or_none())
 def create_store(
     location: str,
     arrays: Mapping[str, ArrayMetadata],
@@ -265,6 +305,7 @@ def publish(writer: StoreWriter, attributes: str, /) -> None:
     store.sync("")
 
 
+@takes(scenes=COUNT, frames=COUNT, agents=COUNT, tl_faces=COUNT, chunks=COUNT, compressor=_CODEC)
 def sized(
     *,
     scenes: int = 0,
@@ -281,6 +322,7 @@ def sized(
     }
 
 
+@takes(data=_DATA, attributes=TEXT.or_none(), chunks=COUNT, compressor=_CODEC)
 def write_store(
     location: str,
     data: SceneData | Mapping[str, NDArray[Any]],
@@ -309,9 +351,7 @@ def write_store(
         write_store("first.zarr", open_store("sample.zarr").get_scene_dataset(0))
         ```
     """
-    from seqlake.formats.l5kit.store import SceneData as InMemory
-
-    arrays = named(data) if isinstance(data, InMemory) else data
+    arrays = named(data) if isinstance(data, SceneData) else data
     metadata = {
         name: metadata_of(name, rows.dtype, rows.shape, chunks=chunks, compressor=compressor)
         for name, rows in arrays.items()

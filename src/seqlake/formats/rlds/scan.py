@@ -13,6 +13,7 @@ import numpy as np
 from seqlake.errors import CorruptFileError, SeqlakeError, UnsafeReferenceError
 from seqlake.files.locations import absolute, join
 from seqlake.files.stores import open_store, read_all
+from seqlake.formats._arguments import TEXT, TEXT_OR_TEXTS, TEXTS, Kind, takes
 from seqlake.formats.rlds.columns import Column, columns, schema
 from seqlake.formats.rlds.example import NOTHING, Values, parse
 from seqlake.formats.rlds.features import read
@@ -31,10 +32,16 @@ if TYPE_CHECKING:
     from seqlake.spec.schema import Schema
 
 
+_CONSTANT = Kind(
+    "True, False or a list of columns, as ['action']", lambda value: isinstance(value, bool) or TEXTS.fits(value)
+)
+
+
 def matches(location: str, /, *, storage: Mapping[str, str] | None = None) -> bool:
     """Whether a folder holds `features.json` and `dataset_info.json`, or one folder below it does."""
     try:
-        version_folder(open_store(absolute(location), storage=storage), location)
+        root = absolute(location)
+        version_folder(open_store(root, storage=storage), root)
     except UnsafeReferenceError:
         raise  # what it is can be said once that is allowed
     except (SeqlakeError, OSError, ValueError):
@@ -42,6 +49,7 @@ def matches(location: str, /, *, storage: Mapping[str, str] | None = None) -> bo
     return True
 
 
+@takes(split=TEXT_OR_TEXTS.or_none(), keep_constant=_CONSTANT, without=TEXTS)
 def scan(
     location: str,
     /,
@@ -127,6 +135,7 @@ class RldsDataset:
             made.append(RldsShard(file=file, key=key, columns=self._columns, types=types, ids=ids))
         return made
 
+    @takes(column=TEXT)
     def lengths(self, column: str, /) -> Ints:
         """[rows] T of a column with steps, from the pass that `scan` made; other list columns are read."""
         role = {made.name: made.role for made in self._columns}.get(column)

@@ -1,0 +1,159 @@
+"""What users give to a format's own functions, looked at by name before anything is done with it."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import operator
+import reprlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+P = ParamSpec("P")
+R = TypeVar("R")
+MOST_STEPS = 1 << 20
+"""Frames of a window: at ten a second, more than a day."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What an argument ought to be.
+
+    Attributes:
+        text: In words, after "expected".
+        fits: Whether a value is one; errors of its own mean that it is none.
+    """
+
+    text: str
+    fits: Callable[[Any], bool]
+
+    def check(self, what: str, value: object, /) -> None:
+        """Refuse another value.
+
+        Args:
+            what: The argument, as messages name it.
+            value: What was given.
+
+        Raises:
+            ValueError: It does not fit.
+        """
+        try:
+            right = self.fits(value)
+        except (TypeError, ValueError, LookupError, AttributeError, OverflowError):
+            right = False
+        if not right:
+            raise ValueError(f"{what}: expected {self.text}, found {reprlib.repr(value)}.")
+
+    def or_none(self) -> Kind:
+        """The same, or nothing."""
+        return Kind(f"{self.text} or None", lambda value: value is None or self.fits(value))
+
+
+def whole(least: int | None = None, most: int | None = None, /) -> Kind:
+    """A whole number in these bounds, both included; numpy's own count as well, booleans do not."""
+    parts = [
+        "a whole number",
+        *([] if least is None else [f"from {least:,} on"]),
+        *([] if most is None else [f"at most {most:,}"]),
+    ]
+
+    def fits(value: Any) -> bool:
+        number = _index(value)
+        return (least is None or least <= number) and (most is None or number <= most)
+
+    return Kind(" ".join(parts), fits)
+
+
+def with_fields(*fields: str) -> Kind:
+    """Structured rows, in memory or of a store, with these fields."""
+    named = f", with the fields {', '.join(fields)}" if fields else ""
+
+    def fits(value: Any) -> bool:
+        return value.dtype.names is not None and {*fields} <= {*value.dtype.names} and len(value.shape) < 2
+
+    return Kind(f"rows as slicing a store gives them{named}", fits)
+
+
+def a(kind: type | tuple[type, ...], text: str, /) -> Kind:
+    """Something of one class, as `text` describes it."""
+    return Kind(text, lambda value: isinstance(value, kind))
+
+
+def array(shape: str, dimensions: int, /) -> Kind:
+    """Numbers in an array of numpy's, as `shape` describes them."""
+    return Kind(
+        f"an array {shape}",
+        lambda value: isinstance(value, np.ndarray) and value.ndim == dimensions and value.dtype.kind in "biuf",
+    )
+
+
+def _index(value: Any) -> int:
+    if isinstance(value, (bool, np.bool_)):
+        raise TypeError
+    return operator.index(value)
+
+
+def _is_number(value: Any) -> bool:
+    return (
+        isinstance(value, (int, float, np.integer, np.floating))
+        and not isinstance(value, bool)
+        and not math.isnan(value)
+    )
+
+
+INDEX = whole()
+COUNT = whole(0, 1 << 62)
+STEPS = whole(0, MOST_STEPS)
+SECONDS = Kind("a number of seconds above 0", lambda value: _is_number(value) and 0 < value < math.inf)
+NUMBER = Kind("a number", _is_number)
+FLAG = Kind("True or False", lambda value: isinstance(value, (bool, np.bool_, int)) and value in (0, 1))
+TEXT = a(str, "text")
+TEXTS = Kind(
+    "a list of texts, as ['train']",
+    lambda value: not isinstance(value, (str, bytes, Mapping)) and all(isinstance(one, str) for one in value),
+)
+TEXT_OR_TEXTS = Kind("text or a list of texts", lambda value: isinstance(value, str) or TEXTS.fits(value))
+
+
+def takes(**kinds: Kind) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Look at these arguments, by name, in every call.
+
+    Raises:
+        ValueError: In a call, one that does not fit: what was expected, and what was given.
+
+    Example:
+        >>> @takes(steps=whole(0))
+        ... def double(steps):
+        ...     return 2 * steps
+        >>> double("x")
+        Traceback (most recent call last):
+            ...
+        ValueError: steps: expected a whole number from 0 on, found 'x'.
+    """
+
+    def around(call: Callable[P, R]) -> Callable[P, R]:
+        names = tuple(inspect.signature(call).parameters)
+
+        @functools.wraps(call)
+        def checked(*args: P.args, **options: P.kwargs) -> R:
+            for name, value in (*zip(names, args, strict=False), *options.items()):
+                if name in kinds:
+                    kinds[name].check(name, value)
+            return call(*args, **options)
+
+        return checked
+
+    return around
+
+
+def check_fields(instance: Any, /, **kinds: Kind) -> None:
+    """The same of a dataclass's attributes; for `__post_init__`."""
+    for name, kind in kinds.items():
+        kind.check(name, getattr(instance, name))
