@@ -47,8 +47,6 @@ from signals import (
 )
 
 import seqlake as sl
-from seqlake.training.batches import Assembler
-from seqlake.training.passes import Planner
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,17 +57,16 @@ HERE = Path(__file__).parent
 def gather(dataset: Any, width: int) -> Callable[[], int]:
     """Batches of windows whose places are known: what is left when the order is computed."""
     loader = sl.Loader(dataset, window=sl.Window(dict.fromkeys(DIMS, range(width)), edges="drop"), batch_size=BATCH)
-    prepared = loader._prepared  # noqa: SLF001 - the gather alone has no public name
-    planner = Planner(prepared.survey, prepared.steps, shuffle=prepared.shuffle, seed=0)
-    assembler = Assembler(prepared.survey, prepared.opened)
-    chunk = assembler.prepare(planner.samples(0, 0, np.arange(len(loader))), size=BATCH)  # more than a cache holds
+    engine = loader._engine  # noqa: SLF001 - the gather alone has no public name
+    samples = engine.planner().samples(0, 0, np.arange(len(loader)))
+    chunk = engine.assembler().prepare(samples, size=BATCH)  # more than a cache holds
     steps = len(chunk.samples.rows) // BATCH
     at = 0
 
     def step() -> int:
         nonlocal at
         at = (at + 1) % steps
-        assembler.batch(chunk, at)
+        chunk.batch(at)
         return BATCH
 
     return step

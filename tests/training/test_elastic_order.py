@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from seqlake.training.mixtures.samples import MixPlanner, Mixture, Part
 from seqlake.training.mixtures.schedule import Proportions
 from seqlake.training.order import Axis, Shuffle
-from seqlake.training.passes import Planner
-from seqlake.training.steps import Steps
+from seqlake.training.steps import Planner, Steps
 from seqlake.training.survey import Survey
 from seqlake.windows.spec import Window
 

@@ -19,9 +19,8 @@ from seqlake.training import passes
 from seqlake.training.cache import Cache
 from seqlake.training.loader import Loader
 from seqlake.training.order import Shuffle
-from seqlake.training.passes import Planner
 from seqlake.training.shard_cache import ShardCache
-from seqlake.training.steps import Steps
+from seqlake.training.steps import Planner, Steps
 from seqlake.windows.spec import Whole
 
 from .faulty import Proxy
@@ -187,7 +186,7 @@ def test_shards_that_are_read_in_place_are_not_copied(arm, readable, tmp_path) -
         cache=Cache(tmp_path / "cache"),
     )
     list(loader)
-    opened = loader._prepared.opened
+    opened = loader._engine.opened
     assert not opened._residents._fetcher._making
     assert not (tmp_path / "cache").exists()
     assert set(loader.report().nbytes) == {"mapped"}

@@ -93,7 +93,7 @@ def test_mixtures_take_it_too(source):
     delivered = [[], []]
     for batch in load(mix, batch_size=20):
         for part in (0, 1):
-            own = batch["source_number"] == part
+            own = batch["mix_source_number"] == part
             delivered[part] += zip(batch["sequence_id"][own], batch["start"][own].tolist(), strict=True)
     assert all(alike(own) > 0.6 for own in delivered)
     assert all(len(set(own)) == len(own) > 0.9 * sum(LENGTHS) for own in delivered)

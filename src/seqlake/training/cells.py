@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from seqlake.errors import DamagedTableError, SchemaMismatchError
+from seqlake.spec.schema import is_list
 from seqlake.training.decoded import flatten, single_values
+from seqlake.windows.assemble import step_dtype
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from seqlake.protocols import Flat, Ints, Proof
+    from seqlake.protocols import Flat, Ints, Proof, ShardReader
+    from seqlake.spec.schema import Schema
+    from seqlake.training.bad_data.damage import Harm
     from seqlake.training.gather import Memory
+    from seqlake.training.survey import Survey
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,17 +164,17 @@ class Values:
             SchemaMismatchError: Vectors of unlike lengths.
         """
         if vector:
-            found, self.present[rows] = self._vectors(column)
+            values, self.present[rows] = self._vectors(column)
         else:
-            found, self.present[rows] = single_values(column)
+            values, self.present[rows] = single_values(column)
         if self.values is None or not self.values.size:
-            fresh = np.empty if found.dtype == object else np.zeros  # rows that cannot be read stay None, or 0
-            self.values = fresh((len(self.present), *found.shape[1:]), dtype=found.dtype)
-        if found.shape[1:] != self.values.shape[1:]:
+            fresh = np.empty if values.dtype == object else np.zeros  # rows that cannot be read stay None, or 0
+            self.values = fresh((len(self.present), *values.shape[1:]), dtype=values.dtype)
+        if values.shape[1:] != self.values.shape[1:]:
             raise SchemaMismatchError(
-                f"Column {self.name!r} has vectors of {self.values.shape[1:]} and {found.shape[1:]} numbers."
+                f"Column {self.name!r} has vectors of {self.values.shape[1:]} and {values.shape[1:]} numbers."
             )
-        self.values[rows] = found
+        self.values[rows] = values
 
     def _vectors(self, column: pa.Array) -> tuple[NDArray[Any], NDArray[np.bool_]]:
         numbers, lengths = flatten(column, name=self.name)
@@ -177,3 +186,133 @@ class Values:
         vectors = np.zeros((len(lengths), width), dtype=numbers.dtype)
         vectors[present] = numbers.reshape(-1, width) if width else vectors[present]
         return vectors, present
+
+
+class Columns(ABC):
+    """What a process has learned of a dataset's columns: where their cells lie in memory, shard by shard.
+
+    Attributes:
+        survey: The dataset through the window.
+        memory: What the addresses in `cells` point into.
+        cells: Temporal columns, time stamps among them.
+        values: Columns with one value a row, the id among them.
+        beside: Columns with one value a row that batches do not hold: videos' files, and what time stamps count from.
+        origins: [shards] where each one's steps are copied from: which of `telemetry.ORIGINS`.
+        harms: Row -> what is wrong with it; only rows of shards that were salvaged.
+    """
+
+    def __init__(self, schema: Schema, survey: Survey, memory: Memory) -> None:
+        rows, shards = survey.rows, len(survey.shards)
+        self.survey = survey
+        self.memory = memory
+        self.origins = np.zeros(shards, dtype=np.int64)
+        self.harms: dict[int, list[Harm]] = {}
+        self._shard_of = np.repeat(np.arange(shards), np.diff(survey.first_rows))
+        names = [track.column for track in survey.tracks] + list(survey.cells)
+        names += [name for name in survey.times if is_list(schema[name].arrow) or schema[name].raw]
+        self.cells = {
+            name: Cells(name, rows=rows, shards=shards, dtype=step_dtype(schema[name]), shape=schema[name].shape)
+            for name in dict.fromkeys(names)
+        }
+        self._id = schema.id
+        singles = [*survey.singles, *([schema.id] if schema.id is not None else [])]
+        self.values = {name: Values(name, rows=rows) for name in singles}
+        beside = [track.column for track in survey.framed if schema[track.column].category == "file"]
+        beside += [name for name in survey.times if name not in self.cells and name not in self.values]
+        self.beside = {name: Values(name, rows=rows) for name in beside}
+        self._vectors = {name for name in singles if schema[name].category == "vector"}
+
+    @abstractmethod
+    def take(self, reader: ShardReader, shard: int, names: Sequence[str]) -> None:
+        """Take in columns of a shard: where they lie in the file, or else decoded."""
+
+    @abstractmethod
+    def count_decoded(self, nbytes: int) -> None:
+        """Count bytes of memory as decoded."""
+
+    def shard_of(self, rows: Ints) -> Ints:
+        """[n] rows -> the shard of each."""
+        shards: Ints = self._shard_of[rows]
+        return shards
+
+    def rows_by_shard(self) -> Iterator[Ints]:
+        """The rows of each shard that has any."""
+        edges = self.survey.first_rows.tolist()
+        yield from (np.arange(start, stop) for start, stop in pairwise(edges) if stop > start)
+
+    @property
+    def singles(self) -> list[str]:
+        """Columns with one value a row, those that batches do not hold among them."""
+        return [*self.values, *(name for name in self.beside if name not in self.values)]
+
+    def rows(self, shard: int) -> slice:
+        """The rows of a shard."""
+        start, stop = self.survey.first_rows[shard : shard + 2]
+        return slice(int(start), int(stop))
+
+    def cell(self, name: str, row: int) -> NDArray[Any]:
+        """[T, ...] one whole cell, copied; [0, ...] where it is null."""
+        cells = self.cells[name]
+        shard = int(self.shard_of(np.array([row]))[0])
+        layout = cells.layouts[cells.layout[shard]]
+        steps = int(cells.steps[row])
+        if not steps or not layout.width:
+            return np.zeros((steps, *layout.shape), dtype=layout.stored)
+        if layout.width == layout.stride:
+            data = self.memory.gather(cells.address[row : row + 1], steps * layout.stride)
+        else:
+            data = self.memory.gather(cells.address[row] + np.arange(steps) * layout.stride, layout.width)
+        cell: NDArray[Any] = data.reshape(-1).view(layout.stored).reshape(steps, *(cells.shape or ()))
+        return cell
+
+    def times_of(self, row: int, /) -> Callable[[str], Any]:
+        """Gives an open row's cells of time stamps and of what they count from; None where they are null."""
+
+        def cell(name: str) -> Any:
+            if name in self.cells:
+                return self.cell(name, row)
+            single = self.values.get(name) or self.beside[name]
+            return single.values[row] if single.values is not None and single.present[row] else None
+
+        return cell
+
+    def keep(self, shard: int, name: str, column: pa.ChunkedArray) -> None:
+        """Take in a decoded column of a shard."""
+        if name in self.cells:
+            parts = [flatten(chunk, name=name) for chunk in column.chunks]
+            self.keep_steps(shard, name, np.concatenate([v for v, _ in parts]), np.concatenate([s for _, s in parts]))
+            return
+        single = self.values[name] if name in self.values else self.beside[name]
+        single.keep(self.rows(shard), column.combine_chunks(), vector=name in self._vectors)
+
+    def keep_steps(self, shard: int, name: str, values: NDArray[Any], steps: Ints) -> None:
+        """Take in a shard's steps of one column: [all steps, ...], and [rows] how many are each row's."""
+        self.cells[name].keep(shard, self.rows(shard), values, steps, self.memory)
+        self.count_decoded(values.nbytes)
+
+    def harmed(self, rows: Ints) -> NDArray[np.bool_]:
+        """[n] whether something is wrong with the cells of rows."""
+        if not self.harms:
+            return np.zeros(len(rows), np.bool_)
+        return np.isin(rows, np.fromiter(self.harms, np.int64, len(self.harms)))
+
+    def harms_of(self, row: int) -> list[Harm]:
+        """What is wrong with the cells of a row."""
+        return self.harms.get(row, [])
+
+    def id_of(self, row: int) -> str | None:
+        """The id of a row; None where there are none, or it cannot be read."""
+        values = None if self._id is None else self.values[self._id].values
+        return None if values is None or values[row] is None else str(values[row])
+
+    def lose(self, rows: Ints, harm: Harm, /) -> None:
+        """Enter what is wrong with these rows."""
+        for row in rows.tolist():
+            harms = self.harms.setdefault(row, [])
+            if harm not in harms:
+                harms.append(harm)
+
+    def file(self, shard: int) -> str:
+        """What messages call a shard."""
+        key = self.survey.shards[shard].key
+        return key.rpartition("#")[0] or key

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any, Self
 
 from seqlake.training import state
 from seqlake.training.bad_data.damage import OnError
-from seqlake.training.bad_data.repair import Repair
-from seqlake.training.frames.ahead import FrameOptions
+from seqlake.training.map_style import WindowDataset
+from seqlake.training.mixtures.engine import MixtureEngine
 from seqlake.training.mixtures.samples import Groups
 from seqlake.training.mixtures.schedule import Mix
-from seqlake.training.mixtures.sources import prepare
-from seqlake.training.passes import Pass
-from seqlake.training.plan import Plan, plan, plan_mixture
-from seqlake.training.settings import Settings
+from seqlake.training.passes import Pass, parts
+from seqlake.training.settings import FrameOptions, Settings
+from seqlake.training.sources import engine_of, named, pinned
 from seqlake.training.steps import TAILS
+from seqlake.training.torch import LoaderDataset
 from seqlake.training.transforms import MapBatch, MapSamples, Normalise
 from seqlake.windows.spec import Whole, as_window
 
@@ -25,16 +25,17 @@ if TYPE_CHECKING:
 
     from seqlake.protocols import Readable
     from seqlake.training.bad_data.damage import Ledger, Policy
-    from seqlake.training.batches import Batch
     from seqlake.training.cache import Cache
-    from seqlake.training.frames.ahead import Layout
+    from seqlake.training.engine import Engine
     from seqlake.training.order import Shuffle
-    from seqlake.training.samples import WindowDataset, WindowSampler
+    from seqlake.training.plan import Plan
+    from seqlake.training.samples import Batch
+    from seqlake.training.settings import Layout
     from seqlake.training.steps import Steps, Tail
     from seqlake.training.telemetry import Telemetry
-    from seqlake.training.torch import LoaderDataset
     from seqlake.windows.spec import Window
 
+_AT_ONCE = 1 << 14  # windows whose numbers are computed together
 _LEFT_ALONE = {"scalar", "file", "frames"}  # what statistics are also made of, and `normalise` is not for
 
 
@@ -98,14 +99,14 @@ class Loader:
             tail="carry" if isinstance(source, Mix) else "drop" if shuffle else "pad",
         )
         settings.check()
-        self._prepared = prepare(source, settings)
+        self._engine = _engine_of(source, settings)
         self._began = (0, 0)  # (epoch, sample) at which this pass began or the next one will
         self._delivered = 0  # batches of this pass that were handed out
         self._live: LoaderIterator | None = None
 
     @property
     def _steps(self) -> Steps:
-        return self._prepared.steps
+        return self._engine.steps
 
     # ---- what is known before anything is read
 
@@ -115,21 +116,18 @@ class Loader:
 
     def plan(self) -> Plan:
         """What one epoch will be: steps, samples, tail, clock, memory and shuffle quality, before any value is read."""
-        prepared = self._prepared
-        if prepared.mixture is not None:
-            return plan_mixture(prepared.mixture, prepared.surveys, self._steps)
-        return plan(prepared.survey, self._steps, shuffle=prepared.shuffle, seed=self._settings.seed)
+        return self._engine.plan()
 
     # ---- what it met and did in this process
 
     @property
     def ledger(self) -> Ledger:
         """Bad samples delivered so far, with `on_error`; prints itself."""
-        return self._prepared.ledger
+        return self._engine.ledger
 
     def report(self) -> Telemetry:
         """Where the time went so far: seconds by stage, bytes by origin, share of time waited; prints itself."""
-        return self._prepared.report()
+        return self._engine.report()
 
     def __repr__(self) -> str:
         settings = self._settings
@@ -165,22 +163,8 @@ class Loader:
             steps: Step numbers, as in `range(worker, len(loader), workers)`.
             sharers: Processes of this machine that do so at the same time, each for itself.
         """
-        prepared, settings = self._prepared, self._settings
-        prepared.share(sharers)
-        assembler = prepared.assembler(sharers=sharers)
-        if settings.reuse:
-            assembler.reuse_buffers()
-        planner = prepared.planner()
-        return Pass(
-            planner,
-            assembler,
-            position=self._entry(),
-            steps=steps,
-            settings=settings,
-            frames=prepared.frame_stream(sharers=sharers),
-            repair=Repair(prepared, planner.substitutes, sharers=sharers) if settings.on_error.tolerant else None,
-            meter=prepared.meter,
-        )
+        self._engine.share(sharers)
+        return Pass(self._engine, position=self._entry(), steps=steps, sharers=sharers)
 
     @property
     def _position(self) -> tuple[int, int]:
@@ -239,7 +223,7 @@ class Loader:
                 f"state_dict: the pass has {len(self)} steps, so `steps` is 0 to {len(self)}; found {steps}."
             )
         epoch, sample = self._position if steps is None else self._moved(steps)
-        return {**self._prepared.identity, "epoch": epoch, "next_sample": sample}
+        return {**self._engine.identity, "epoch": epoch, "next_sample": sample}
 
     def load_state_dict(self, saved: Mapping[str, Any], /) -> None:
         """Continue where a state was saved; batch size, rank and world size may have changed.
@@ -249,7 +233,7 @@ class Loader:
         Raises:
             LoaderStateError: The state belongs to another dataset, window or order; says what changed.
         """
-        position = state.position(saved, self._prepared.identity)
+        position = state.position(saved, self._engine.identity)
         self._end_live()
         self._go(position)
 
@@ -269,15 +253,11 @@ class Loader:
             >>> from torch.utils.data import DataLoader
             >>> batches = DataLoader(loader.torch(), batch_size=None, num_workers=2)  # in the same order
         """
-        from seqlake.training.torch import LoaderDataset
-
         return LoaderDataset(self, pin_memory=pin_memory)
 
     def dataset(self) -> WindowDataset:
         """The windows as a map-style dataset in source order: `len`, `[i]` and `__getitems__`."""
-        from seqlake.training.samples import WindowDataset
-
-        return WindowDataset(self._prepared)
+        return WindowDataset(self._engine)
 
     def sampler(self) -> WindowSampler:
         """This loader's order for its `dataset()`: a batch sampler.
@@ -286,8 +266,6 @@ class Loader:
             >>> from torch.utils.data import DataLoader
             >>> batches = DataLoader(loader.dataset(), batch_sampler=loader.sampler(), num_workers=2)
         """
-        from seqlake.training.samples import WindowSampler
-
         return WindowSampler(self)
 
     # ---- the same loader with something else asked of it: each verb returns a new one, at the same position
@@ -325,11 +303,11 @@ class Loader:
             stats: `{column: {"mean": [D], "std": [D]}}`, or what `statistics` found: then columns that the window does
                 not ask for, scalar ones, which are labels, and frames stay as they are. A std of 0 counts as 1.
         """
-        schema, window = self._prepared.schema, self._settings.window
+        schema, window = self._engine.schema, self._settings.window
         wanted = {
-            name: own
-            for name, own in stats.items()
-            if (name in window.columns or name not in schema) and own.get("category") not in _LEFT_ALONE
+            name: numbers
+            for name, numbers in stats.items()
+            if (name in window.columns or name not in schema) and numbers.get("category") not in _LEFT_ALONE
         }
         return self._with(transforms=(*self._settings.transforms, Normalise.of(wanted)))
 
@@ -378,9 +356,9 @@ class Loader:
         """
         pairs = None if weights is None else tuple(weights.items())
         tail = "carry" if self._settings.tail == "drop" else self._settings.tail
-        made = self._with(groups=Groups(column=column, weights=pairs, samples=samples), tail=tail)
-        made.__dict__.update(_began=(0, 0))
-        return made
+        loader = self._with(groups=Groups(column=column, weights=pairs, samples=samples), tail=tail)
+        loader.__dict__.update(_began=(0, 0))
+        return loader
 
     def frames(
         self,
@@ -435,13 +413,13 @@ class Loader:
 
     def _with(self, **changes: Any) -> Self:
         loader = copy.copy(self)
-        prepared = self._prepared.changed(replace(self._settings, **changes))
-        loader.__dict__.update(_prepared=prepared, _began=self._position, _delivered=0, _live=None)
+        engine = self._engine.changed(replace(self._settings, **changes))
+        loader.__dict__.update(_engine=engine, _began=self._position, _delivered=0, _live=None)
         return loader
 
     @property
     def _settings(self) -> Settings:
-        return self._prepared.settings
+        return self._engine.settings
 
 
 class LoaderIterator:
@@ -476,3 +454,38 @@ class LoaderIterator:
         """The loader has moved elsewhere."""
         self._loader = None
         self.close()
+
+
+class WindowSampler:
+    """A loader's order as a batch sampler: for each step of its rank, the numbers of the windows in `WindowDataset`.
+
+    It begins where the loader is. A `DataLoader` asks it ahead of its batches, so the loader moves only when all steps
+    were asked for; save `loader.state_dict(steps=n)` after n batches. Repetitions that fill the last step
+    (`.tail("pad")`) come like others, and random numbers are those of the window in epoch 0.
+
+    Args:
+        loader: Whose order it is.
+    """
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        engine, (epoch, sample) = self._loader._engine, self._loader._entry()  # noqa: SLF001 - the two are one thing
+        planner, size = engine.planner(), engine.steps.local_batch
+        for part in parts(range(len(self)), size, most=_AT_ONCE):
+            samples = planner.samples(epoch, sample, part)
+            numbers = engine.numbers(samples.rows, samples.anchors)
+            yield from numbers.reshape(-1, size).tolist()
+        self._loader.finish()
+
+
+def _engine_of(source: Readable | Mix, settings: Settings) -> Engine:
+    """What makes batches of one dataset, or of several."""
+    if isinstance(source, Mix):
+        return MixtureEngine.of(source, settings)
+    source = pinned(source)
+    return engine_of(source, named(settings, source.schema))

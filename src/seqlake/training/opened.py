@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from math import inf
 from threading import Lock
 from time import monotonic, perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from seqlake.errors import CacheTooSmallError, DamagedTableError
 from seqlake.shards.gathered import gathered
-from seqlake.spec.schema import is_list
 from seqlake.training.bad_data.damage import is_damage
 from seqlake.training.bad_data.salvage import prove, salvage
-from seqlake.training.cells import Cells, Values
-from seqlake.training.decoded import flatten
+from seqlake.training.cells import Columns
 from seqlake.training.fetching.ranged import Ranged
 from seqlake.training.fetching.transfers import Transfers
 from seqlake.training.gather import Memory, torch
 from seqlake.training.residents import ResidentCopies
 from seqlake.training.shard_cache import is_remote
 from seqlake.training.telemetry import ORIGINS
-from seqlake.windows.assemble import step_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from numpy.typing import NDArray
+    from collections.abc import Sequence
 
     from seqlake.protocols import Blob, Ints, ShardReader
     from seqlake.spec.schema import Schema
-    from seqlake.training.bad_data.damage import Harm
     from seqlake.training.cache import Cache
+    from seqlake.training.cells import Cells
     from seqlake.training.survey import Survey
     from seqlake.training.telemetry import Fetched
     from seqlake.training.visits import Visits
@@ -42,16 +36,10 @@ if TYPE_CHECKING:
 _FRESH = 0.5  # seconds for which a shard that was looked at counts as still the same file
 
 
-class Opened:
-    """Where everything that windows need lies in memory; belongs to one process.
+class Opened(Columns):
+    """`OpenShards` of windows and whole sequences; belongs to one process.
 
     Attributes:
-        memory: What the addresses in `cells` point into.
-        cells: Temporal columns, time stamps among them.
-        values: Columns with one value a row, the id among them.
-        beside: Columns with one value a row that batches do not hold: videos' files, and what time stamps count from.
-        origins: [shards] where each one's steps are copied from: which of `telemetry.ORIGINS`.
-        harms: Row -> what is wrong with it; only rows of shards that were salvaged.
         ranged: The shards whose windows are read by range.
         transfers: What reads stores.
         seconds: Spent on opening and looking at shards.
@@ -64,36 +52,18 @@ class Opened:
     """
 
     def __init__(self, schema: Schema, survey: Survey, cache: Cache | None, *, tolerant: bool = False) -> None:
-        self._tolerant = tolerant
-        self.harms: dict[int, list[Harm]] = {}
-        self.seconds = 0.0
-        self._survey = survey
-        self._lock = Lock()
-        self.transfers = Transfers()
         images = [track.column for track in survey.framed if schema[track.column].category == "frames"]
+        self.transfers = Transfers()
+        self.ranged = Ranged(survey, cache, self.transfers, images=bool(images))
+        super().__init__(schema, survey, Memory(busy=self.transfers.is_busy))
+        self.seconds = 0.0
+        self._tolerant = tolerant
         self._has_images = bool(images)
-        self.ranged = Ranged(survey, cache, self.transfers, images=self._has_images)
+        self._lock = Lock()
         self._ready = np.zeros(len(survey.shards), dtype=np.bool_)
         self._seen = np.full(len(survey.shards), -np.inf)
         self._blobs: dict[int, list[Blob]] = {}
-        self._shard_of = np.repeat(np.arange(len(survey.shards)), np.diff(survey.first_rows))
-        self.memory = Memory(busy=self.transfers.is_busy)
-        self.origins = np.zeros(len(survey.shards), dtype=np.int64)
         self._pinned: list[set[int]] = [set(), set()]  # of the chunk before, and of this one
-        rows, shards = survey.rows, len(survey.shards)
-        names = [track.column for track in survey.tracks] + list(survey.cells)
-        names += [name for name in survey.times if is_list(schema[name].arrow) or schema[name].raw]
-        self.cells = {
-            name: Cells(name, rows=rows, shards=shards, dtype=step_dtype(schema[name]), shape=schema[name].shape)
-            for name in dict.fromkeys(names)
-        }
-        self._id = schema.id
-        singles = [*survey.singles, *([schema.id] if schema.id is not None else [])]
-        self.values = {name: Values(name, rows=rows) for name in singles}
-        beside = [track.column for track in survey.framed if schema[track.column].category == "file"]
-        beside += [name for name in survey.times if name not in self.cells and name not in self.values]
-        self.beside = {name: Values(name, rows=rows) for name in beside}
-        self._vectors = {name for name in singles if schema[name].category == "vector"}
         self._copied = ResidentCopies(
             survey.shards,
             schema.select(dict.fromkeys([*self.cells, *self.values, *self.beside, *images])),
@@ -105,16 +75,6 @@ class Opened:
             decoded=sum(_decoded_bytes(survey, each, slice(None), unknown=inf) for each in self.cells.values()),
         )
         self._residents = self._copied.residents
-
-    def shard_of(self, rows: Ints) -> Ints:
-        """[n] rows -> the shard of each."""
-        shards: Ints = self._shard_of[rows]
-        return shards
-
-    def rows_by_shard(self) -> Iterator[Ints]:
-        """The rows of each shard that has any."""
-        edges = self._survey.first_rows.tolist()
-        yield from (np.arange(start, stop) for start, stop in pairwise(edges) if stop > start)
 
     def take_room(self, nbytes: int) -> bool:
         """Count these bytes among those held in memory, if the cache allows that many."""
@@ -137,21 +97,6 @@ class Opened:
                 self._copied.room.decoded -= int(cells.held[shard])
                 cells.forget(shard)
             self._blobs.pop(shard, None)
-
-    def harmed(self, rows: Ints) -> NDArray[np.bool_]:
-        """[n] whether something is wrong with the cells of rows."""
-        if not self.harms:
-            return np.zeros(len(rows), np.bool_)
-        return np.isin(rows, np.fromiter(self.harms, np.int64, len(self.harms)))
-
-    def harms_of(self, row: int) -> list[Harm]:
-        """What is wrong with the cells of a row."""
-        return self.harms.get(row, [])
-
-    def id_of(self, row: int) -> str | None:
-        """The id of a row; None where there are none, or it cannot be read."""
-        values = None if self._id is None else self.values[self._id].values
-        return None if values is None or values[row] is None else str(values[row])
 
     def pin(self, rows: Ints) -> None:
         """Keep the shards of these rows, which the order does not ask for, as long as this chunk is in use."""
@@ -196,14 +141,14 @@ class Opened:
         counts = np.bincount(self.shard_of(rows), minlength=len(self._ready))
         touched = counts > 0
         unready = np.flatnonzero(touched & ~self._ready).tolist()
-        self.ranged.look_ahead(unready, self)
+        self.ranged.look_ahead(unready, self._names)
         if self.is_fetched:
             self._residents.announce([shard for shard in unready if not self.ranged.wanted[shard]])
         for shard in self._residents.soonest(unready):
             with self._lock:  # loaders made from each other share what is open
                 if not self._ready[shard]:
                     self._open(shard)
-        prove(self, self._survey, rows, lock=self._lock, tolerant=self._tolerant)
+        prove(self, rows, lock=self._lock, tolerant=self._tolerant)
         if self.harms:
             self.learn()
         now = monotonic()
@@ -214,29 +159,14 @@ class Opened:
         self.seconds += perf_counter() - began
         return counts
 
-    def cell(self, name: str, row: int) -> NDArray[Any]:
-        """[T, ...] one whole cell, copied; [0, ...] where it is null."""
-        cells = self.cells[name]
-        shard = int(self.shard_of(np.array([row]))[0])
-        layout = cells.layouts[cells.layout[shard]]
-        steps = int(cells.steps[row])
-        if not steps or not layout.width:
-            return np.zeros((steps, *layout.shape), dtype=layout.stored)
-        if layout.width == layout.stride:
-            data = self.memory.gather(cells.address[row : row + 1], steps * layout.stride)
-        else:
-            data = self.memory.gather(cells.address[row] + np.arange(steps) * layout.stride, layout.width)
-        cell: NDArray[Any] = data.reshape(-1).view(layout.stored).reshape(steps, *(cells.shape or ()))
-        return cell
-
     def _open(self, shard: int) -> None:
         before = self._copied.room.decoded
         torch()  # a second to import: here it counts as opening
         try:
-            if not self.ranged.read(shard, self):
+            if not self._take_ranged(shard):
                 reader = self._read(shard)
                 try:
-                    self.take(reader, shard, [*self.cells, *self.singles])
+                    self.take(reader, shard, self._names)
                 finally:
                     reader.close()
                 if shard in self._residents.open and not self._blobs[shard] and not self._has_images:
@@ -245,14 +175,32 @@ class Opened:
             if not self._tolerant or not is_damage(error):
                 raise
             self._copied.room.decoded = before
-            salvage(self, shard, self._survey)
+            salvage(self, shard)
         self._ready[shard] = True
+
+    @property
+    def _names(self) -> list[str]:
+        return [*self.cells, *self.singles]
+
+    def _take_ranged(self, shard: int) -> bool:
+        """Take in where the windows of a shard lie, and all its other columns; False where it must be read whole."""
+        look = self.ranged.look(shard, self._names)
+        if look is None:
+            return False
+        for name, flat in look.flats.items():
+            self.survey.check_counts(shard, name, flat.steps)
+            self.cells[name].count(shard, self.rows(shard), flat)
+        for name in look.others.column_names:
+            self.keep(shard, name, look.others.column(name))
+        self.ranged.flats[shard] = look.flats
+        self.origins[shard] = ORIGINS.index("range")
+        return True
 
     def _read(self, shard: int) -> ShardReader:
         """The shard, or its copy where it cannot be read in place: a folder takes any, memory those in stores."""
-        own = self._survey.shards[shard]
-        if not is_remote(own):
-            reader = own.open()
+        original = self.survey.shards[shard]
+        if not is_remote(original):
+            reader = original.open()
             flats = (reader.flat(name) for name in self.cells)
             if not self._copied.in_folder or all(flat is not None and flat.blob.view() is not None for flat in flats):
                 return reader
@@ -263,17 +211,7 @@ class Opened:
     def reader(self, shard: int) -> ShardReader:
         """An open shard once more, for any thread: its local copy where there is one."""
         copy = self._residents.open.get(shard)
-        return (self._survey.shards[shard] if copy is None else copy.shard).open()
-
-    @property
-    def singles(self) -> list[str]:
-        """Columns with one value a row, those that batches do not hold among them."""
-        return [*self.values, *(name for name in self.beside if name not in self.values)]
-
-    def rows(self, shard: int) -> slice:
-        """The rows of a shard."""
-        start, stop = self._survey.first_rows[shard : shard + 2]
-        return slice(int(start), int(stop))
+        return (self.survey.shards[shard] if copy is None else copy.shard).open()
 
     def take(self, reader: ShardReader, shard: int, names: Sequence[str]) -> None:
         """Take in columns of a shard: where they lie in the file, or else decoded."""
@@ -283,20 +221,20 @@ class Opened:
             if flat is None or flat.blob.view() is None:
                 decode.append(name)
             else:
-                self._survey.check_counts(shard, name, flat.steps)
+                self.survey.check_counts(shard, name, flat.steps)
                 self.cells[name].place(shard, self.rows(shard), flat, self.memory)
                 blobs[id(flat.blob)] = flat.blob
         if decode:
             cells = [self.cells[name] for name in decode if name in self.cells]
-            room = _take_room(self._copied, self._survey, cells, self.rows(shard))
+            room = _take_room(self._copied, self.survey, cells, self.rows(shard))
             try:
-                found = pa.Table.from_batches(gathered(reader.batches(decode), f"Columns {decode} of a shard"))
+                table = pa.Table.from_batches(gathered(reader.batches(decode), f"Columns {decode} of a shard"))
                 for name in decode:
-                    self.keep(shard, name, found.column(name))
+                    self.keep(shard, name, table.column(name))
             finally:
                 self._copied.room.decoded -= room  # what was kept has been counted
             for cell in cells:
-                self._survey.check_counts(shard, cell.name, cell.steps[self.rows(shard)])
+                self.survey.check_counts(shard, cell.name, cell.steps[self.rows(shard)])
         self._blobs.setdefault(shard, []).extend(blobs.values())
         copies = "cache" if self._copied.in_folder else "memory"
         origin = copies if shard in self._residents.open else "mapped"
@@ -304,19 +242,9 @@ class Opened:
             origin = "memory"
         self.origins[shard] = ORIGINS.index(origin)
 
-    def keep(self, shard: int, name: str, column: pa.ChunkedArray) -> None:
-        """Take in a decoded column of a shard."""
-        if name in self.cells:
-            parts = [flatten(chunk, name=name) for chunk in column.chunks]
-            self.keep_steps(shard, name, np.concatenate([v for v, _ in parts]), np.concatenate([s for _, s in parts]))
-            return
-        single = self.values[name] if name in self.values else self.beside[name]
-        single.keep(self.rows(shard), column.combine_chunks(), vector=name in self._vectors)
-
-    def keep_steps(self, shard: int, name: str, values: NDArray[Any], steps: Ints) -> None:
-        """Take in a shard's steps of one column: [all steps, ...], and [rows] how many are each row's."""
-        self.cells[name].keep(shard, self.rows(shard), values, steps, self.memory)
-        self._copied.room.decoded += values.nbytes
+    def count_decoded(self, nbytes: int) -> None:
+        """Count bytes of memory as decoded."""
+        self._copied.room.decoded += nbytes
 
     def learn(self) -> None:
         """Open further shards, in source order, until the shape of every column is known.

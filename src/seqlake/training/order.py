@@ -222,6 +222,14 @@ class Shuffle:
         )
 
 
+def resolved(shuffle: bool | Shuffle, windows: Ints, /) -> Shuffle | None:  # noqa: FBT001 - as a loader takes it
+    """Lanes and block of an axis, as a loader was asked for them; None in source order."""
+    if not shuffle:
+        return None
+    asked = shuffle if isinstance(shuffle, Shuffle) else Shuffle()
+    return asked.filled(shards=int((windows > 0).sum()), windows=int(windows.sum()))
+
+
 class Finder:
     """Which interval holds each of many numbers: a binary search that begins near its end.
 

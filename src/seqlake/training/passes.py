@@ -1,43 +1,32 @@
-"""One pass over an epoch: batches in order, with the arithmetic for many steps done at a time.
+"""Batches of an engine, in order: one pipeline for all of them, and a pass over an epoch that runs it ahead.
 
-It is done between batches and not on a thread of its own: measured, the interpreter's lock changing hands at every
-numpy call cost more than a second core gave.
+The arithmetic for many steps is done at a time, between batches and not on a thread of its own: measured, the
+interpreter's lock changing hands at every numpy call cost more than a second core gave.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from contextlib import closing
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from seqlake.training.bad_data.substitutes import Substitutes
-from seqlake.training.batches import Samples
-from seqlake.training.order import Order
+from seqlake.training.bad_data.repair import Repair
 from seqlake.training.randomness import Random
-from seqlake.training.visits import visits
+from seqlake.training.telemetry import Meter
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping, Sequence
-
-    from numpy.typing import NDArray
+    from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 
     from seqlake.protocols import Ints
     from seqlake.training.bad_data.damage import Harm
-    from seqlake.training.bad_data.repair import Repair
-    from seqlake.training.batches import Assembler, Batch, Chunk
-    from seqlake.training.frames.ahead import FrameStream
-    from seqlake.training.frames.batch import FrameBatch
-    from seqlake.training.mixtures.samples import MixPlanner
-    from seqlake.training.order import Shuffle
-    from seqlake.training.settings import Settings
-    from seqlake.training.steps import Steps
-    from seqlake.training.survey import Survey
-    from seqlake.training.telemetry import Meter
-    from seqlake.training.visits import Visits
+    from seqlake.training.engine import Chunk, Engine, FramesAhead
+    from seqlake.training.samples import Batch, Samples
+    from seqlake.training.transforms import Transform
 
-_Coming = tuple["Chunk", int, "FrameBatch | None"]
+_Coming = tuple["Chunk", int, "FramesAhead | None"]
 """The chunk of a batch, its number in the chunk, and its frames on their way."""
 
 _AHEAD = 1 << 16  # windows whose places are computed at a time
@@ -45,123 +34,151 @@ _FIRST = 1 << 10  # fewer at first, so that the first batch comes soon
 _DECODED_AHEAD = 1  # batches whose frames are decoded while one is in use
 
 
-class Planner:
-    """Samples of steps: the order, and where each window of it begins."""
+class Pipeline:
+    """What becomes of samples: assembled, frames added, repaired, transformed.
 
-    def __init__(self, survey: Survey, steps: Steps, *, shuffle: Shuffle | None, seed: int) -> None:
-        self._survey = survey
-        self._steps = steps
-        self._shuffle = shuffle
-        self._seed = seed
-        self._orders: dict[int, Order] = {}
+    Passes, the map-style dataset and repair make their batches with it.
 
-    @property
-    def local_batch(self) -> int:
-        """Samples of a step on this rank."""
-        return self._steps.local_batch
+    Args:
+        engine: Gives the parts.
+        others: (epochs, sample numbers, attempt) -> samples to be tried in the places of bad ones; None where bad ones
+            are not to be replaced.
+        transforms: What users do to batches.
+        sharers: Processes of this machine that do so at the same time.
+        meter: Counts what is done; None for nobody.
+        reuse: Write signals where those of the batch before were.
+        pads: Batches say which samples are repetitions.
+    """
 
-    def spread(self, position: int) -> float:
-        """For each sample of this rank, how many there are in the lanes that it takes samples of."""
-        steps = self._steps
-        return steps.global_batch / max(1, steps.local_batch) * len(steps.lanes_of(position)) / steps.lanes
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        others: Callable[[Ints, Ints, int], Samples] | None = None,
+        transforms: Sequence[Transform] = (),
+        sharers: int = 1,
+        meter: Meter | None = None,
+        reuse: bool = False,
+        pads: bool = False,
+    ) -> None:
+        self.opened = engine.opened
+        self.meter = Meter() if meter is None else meter
+        self._engine = engine
+        self._sharers = sharers
+        self._transforms = transforms
+        self._pads = pads
+        self._assembler = engine.assembler(sharers=sharers)
+        if reuse:
+            self._assembler.reuse_buffers()
+        self._frames = engine.frames(sharers=sharers)
+        self.has_frames = self._frames is not None
+        self._repair: Repair | None = None
+        if others is not None and engine.settings.on_error.tolerant:
+            self._repair = Repair(engine, others, self._as_they_are)
 
-    def samples(self, epoch: int, position: int, steps: Ints) -> Samples:
-        """The samples of some steps of the pass that begins at a sample of an epoch."""
-        further, numbers, valid = self._steps.take(position, steps)
-        return self._located(epoch, further, numbers, valid)
+    def prepare(self, samples: Samples, *, size: int) -> Chunk:
+        """Open the shards that samples are in, replace those whose cells are bad, and do whatever is not copying."""
+        if self._repair is not None:
+            samples = self._repair.signals(samples)
+        return self._assembler.prepare(samples, size=size)
 
-    def substitutes(self, epochs: Ints, numbers: Ints, attempt: int) -> Samples:
-        """Samples to be tried in the places of others; see `Substitutes`."""
-        choice = Substitutes(samples=self._steps.samples, shuffle=self._shuffle, seed=self._seed)
-        others = choice.of(epochs, numbers)[:, attempt]
-        first = int(epochs.min())
-        return self._located(first, epochs - first, others, np.ones(len(others), np.bool_))
+    def begin(self, chunk: Chunk, number: int) -> FramesAhead | None:
+        """Have the frames of a batch decoded; None where there are none."""
+        if self._frames is None:
+            return None
+        inside = slice(number * chunk.size, (number + 1) * chunk.size)
+        return self._frames.begin(chunk.samples.rows[inside], chunk.samples.anchors[inside])
 
-    def _located(self, epoch: int, further: Ints, numbers: Ints, valid: NDArray[np.bool_]) -> Samples:
-        windows = self._windows(epoch, further, numbers)
-        rows, anchors = self._survey.axis.locate(windows)
-        if self._survey.stride != 1:
-            anchors *= self._survey.stride
-        first = self._survey.first
-        if not isinstance(first, int):
-            anchors += first[rows]
-        elif first:
-            anchors += first
-        return Samples(
-            epochs=epoch + further,
-            numbers=numbers,
-            rows=rows,
-            anchors=anchors,
-            valid=valid,
-        )
+    def deliver(self, chunk: Chunk, number: int, frames: FramesAhead | None) -> Batch:
+        """One batch of a chunk, with the frames that were begun for it."""
+        spent, nbytes = self.meter.seconds, self.meter.nbytes
+        began, opening = perf_counter(), self.opened.seconds
+        batch = chunk.batch(number)
+        gathered, opening = perf_counter(), self.opened.seconds - opening
+        spent["open"] += opening
+        spent["gather"] += gathered - began - opening
+        for origin, count in chunk.origins.items():
+            nbytes[origin] = nbytes.get(origin, 0.0) + count
+        if frames is not None:
+            batch.update(frames.take())
+            spent["decode"] += perf_counter() - gathered
+        start, stop = number * chunk.size, (number + 1) * chunk.size
+        if self._repair is not None:
+            self._repair.finish(batch, chunk.samples.part(start, stop), self._harmed(chunk, number, frames))
+        elif self._pads:
+            batch["valid"] = chunk.samples.valid[start:stop]
+        return self._transformed(batch, chunk.samples, slice(start, stop)) if self._transforms else batch
 
-    def visits(self, epoch: int, position: int) -> Visits:
-        """When each shard is needed by this rank in an epoch."""
-        return visits(self._order(epoch), lanes=self._steps.lanes_of(position))
+    def at_once(self, samples: Samples) -> tuple[Batch, Mapping[int, Sequence[Harm]]]:
+        """All of some samples as one batch, and place in it -> what only making it showed to be bad."""
+        chunk = self.prepare(samples, size=len(samples.rows))
+        frames = self.begin(chunk, 0)
+        return self.deliver(chunk, 0, frames), self._harmed(chunk, 0, frames)
 
-    def _windows(self, epoch: int, further: Ints, numbers: Ints) -> Ints:
-        if not further.any():
-            return self._order(epoch).windows(numbers)
-        windows = np.empty_like(numbers)
-        for extra in np.unique(further):
-            own = further == extra
-            windows[own] = self._order(epoch + int(extra)).windows(numbers[own])
-        return windows
+    def close(self) -> None:
+        """End what decodes ahead."""
+        self._assembler.close()
+        if self._frames is not None:
+            self._frames.close()
 
-    def _order(self, epoch: int) -> Order:
-        if epoch not in self._orders:
-            self._orders = {e: order for e, order in self._orders.items() if e >= epoch - 1}
-            self._orders[epoch] = Order(
-                shard_windows=self._survey.axis.shard_windows, shuffle=self._shuffle, seed=self._seed, epoch=epoch
-            )
-        return self._orders[epoch]
+    def _harmed(self, chunk: Chunk, number: int, frames: FramesAhead | None) -> Mapping[int, Sequence[Harm]]:
+        """Place in a batch -> what only reading or decoding it showed to be bad."""
+        if frames is not None:
+            return frames.harmed
+        return self._assembler.harmed(chunk.samples.part(number * chunk.size, (number + 1) * chunk.size))
+
+    def _as_they_are(self, samples: Samples) -> tuple[Batch, Mapping[int, Sequence[Harm]]]:
+        """A batch of samples to be tried in places of others, and what is wrong with them."""
+        with closing(Pipeline(self._engine, sharers=self._sharers)) as pipeline:
+            return pipeline.at_once(samples)
+
+    def _transformed(self, batch: Batch, samples: Samples, inside: slice) -> Batch:
+        began = perf_counter()
+        seed = self._engine.settings.seed
+        random = Random(seed=seed, epochs=samples.epochs[inside], numbers=samples.numbers[inside])
+        for transform in self._transforms:
+            batch = transform(batch, random)
+        self.meter.seconds["transform"] += perf_counter() - began
+        return batch
 
 
 class Pass:
     """An iterator over the batches of one pass, for one rank and optionally every k-th step only.
 
     Args:
-        planner: Gives the samples of steps.
-        assembler: Makes batches of them.
+        engine: Gives the parts.
         position: (epoch, sample) where the pass begins.
         steps: The step numbers to deliver.
-        settings: Transforms, seed and tail rule.
-        frames: Decodes frames, the next batch's while one is in use; None where the window asks for none.
-        repair: Deals with bad samples; None where they raise.
-        meter: Counts what is done.
+        sharers: Processes of this machine that do so at the same time, each for itself.
     """
 
-    def __init__(
-        self,
-        planner: Planner | MixPlanner,
-        assembler: Assembler,
-        *,
-        position: tuple[int, int],
-        steps: range,
-        settings: Settings,
-        frames: FrameStream | None,
-        repair: Repair | None,
-        meter: Meter,
-    ) -> None:
+    def __init__(self, engine: Engine, *, position: tuple[int, int], steps: range, sharers: int = 1) -> None:
+        settings, planner = engine.settings, engine.planner()
         self._planner = planner
-        self._assembler = assembler
         self._local = planner.local_batch
-        self._settings = settings
-        self._frames = frames
-        self._repair = repair
-        self._meter = meter
-        meter.ahead = 0 if frames is None else _DECODED_AHEAD
+        self._meter = engine.meter
+        self._pipeline = Pipeline(
+            engine,
+            others=planner.substitutes,
+            transforms=settings.transforms,
+            sharers=sharers,
+            meter=engine.meter,
+            reuse=settings.reuse,
+            pads=settings.tail == "pad",
+        )
+        self._meter.ahead = _DECODED_AHEAD if self._pipeline.has_frames else 0
         self._since: float | None = None  # when the last batch was handed out
         epoch, sample = position
-        if assembler.opened.is_fetched:
+        opened = self._pipeline.opened
+        if opened.is_fetched:
             then = planner.visits(epoch + 1, 0)
-            assembler.opened.expect(planner.visits(epoch, sample), sample, then=then)
+            opened.expect(planner.visits(epoch, sample), sample, then=then)
         chunks = self._chunks(position, steps)
-        self._coming = self._begun_ahead(_one_ahead(chunks) if assembler.opened.is_ranged else chunks)
+        self._coming = self._begun_ahead(_one_ahead(chunks) if opened.is_ranged else chunks)
 
     def _chunks(self, position: tuple[int, int], steps: range) -> Iterator[Chunk]:
         """Chunks in order; when one is begun, the one before it may still be in use, but no earlier one."""
-        before, opened, spent = position[1], self._assembler.opened, self._meter.seconds
+        before, opened, spent = position[1], self._pipeline.opened, self._meter.seconds
         most = opened.portion or _AHEAD
         if opened.is_fetched and not opened.is_ranged:  # samples of other ranks and processes may lie between these
             most = max(1, int(most / steps.step / self._planner.spread(position[1])))
@@ -173,9 +190,7 @@ class Pass:
             if len(samples.numbers) and not (samples.epochs > position[0]).any():
                 opened.leave(before, int(samples.numbers.max()))
                 before = int(samples.numbers.min())
-            if self._repair is not None:
-                samples = self._repair.signals(samples)
-            chunk = self._assembler.prepare(samples, size=self._local)
+            chunk = self._pipeline.prepare(samples, size=self._local)
             opening = opened.seconds - opening
             spent["order"] += ordered - began
             spent["open"] += opening
@@ -184,14 +199,13 @@ class Pass:
 
     def _begun_ahead(self, chunks: Iterator[Chunk]) -> Generator[_Coming]:
         """Batches in order; the frames of the ones after each are begun before it is used."""
-        frames, waiting = self._frames, deque[_Coming]()
+        pipeline, waiting = self._pipeline, deque[_Coming]()
         for chunk in chunks:
             for at in range(len(chunk.samples.rows) // self._local):
-                if frames is None:
+                if not pipeline.has_frames:
                     yield chunk, at, None
                     continue
-                own = slice(at * self._local, (at + 1) * self._local)
-                waiting.append((chunk, at, frames.begin(chunk.samples.rows[own], chunk.samples.anchors[own])))
+                waiting.append((chunk, at, pipeline.begin(chunk, at)))
                 if len(waiting) > _DECODED_AHEAD:
                     yield waiting.popleft()
         yield from waiting
@@ -202,7 +216,7 @@ class Pass:
     def __next__(self) -> Batch:
         began = perf_counter()
         try:
-            batch = self._delivered()
+            batch = self._pipeline.deliver(*next(self._coming))
         except StopIteration:
             self.close()
             raise
@@ -217,46 +231,7 @@ class Pass:
     def close(self) -> None:
         """End what decodes ahead; nothing more is delivered."""
         self._coming.close()
-        self._assembler.close()
-        if self._frames is not None:
-            self._frames.close()
-
-    def _delivered(self) -> Batch:
-        chunk, at, under_way = next(self._coming)
-        spent, nbytes = self._meter.seconds, self._meter.nbytes
-        began, opening = perf_counter(), self._assembler.opened.seconds
-        batch = self._assembler.batch(chunk, at)
-        gathered, opening = perf_counter(), self._assembler.opened.seconds - opening
-        spent["open"] += opening
-        spent["gather"] += gathered - began - opening
-        for origin, count in chunk.origins.items():
-            nbytes[origin] = nbytes.get(origin, 0.0) + count
-        if self._frames is not None and under_way is not None:
-            batch.update(self._frames.take(under_way))
-            spent["decode"] += perf_counter() - gathered
-        if self._repair is not None:
-            self._repair.finish(
-                batch,
-                chunk.samples.part(at * self._local, (at + 1) * self._local),
-                self._harmed(chunk, at),
-            )
-        elif self._settings.tail == "pad":
-            batch["valid"] = chunk.samples.valid[at * self._local : (at + 1) * self._local]
-        return self._transformed(batch, chunk.samples, at) if self._settings.transforms else batch
-
-    def _harmed(self, chunk: Chunk, at: int) -> Mapping[int, Sequence[Harm]]:
-        """Place in a batch -> what only reading or decoding it showed to be bad."""
-        if self._frames is not None:
-            return self._frames.harmed
-        return self._assembler.harmed(chunk.samples.part(at * self._local, (at + 1) * self._local))
-
-    def _transformed(self, batch: Batch, samples: Samples, at: int) -> Batch:
-        began, own = perf_counter(), slice(at * self._local, (at + 1) * self._local)
-        random = Random(seed=self._settings.seed, epochs=samples.epochs[own], numbers=samples.numbers[own])
-        for transform in self._settings.transforms:
-            batch = transform(batch, random)
-        self._meter.seconds["transform"] += perf_counter() - began
-        return batch
+        self._pipeline.close()
 
 
 def parts(steps: range, local_batch: int, *, most: int) -> Iterator[Ints]:

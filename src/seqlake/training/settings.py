@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Literal
 
+from seqlake.plugins import require
 from seqlake.training.bad_data.damage import OnError
-from seqlake.training.frames.ahead import FrameOptions
 from seqlake.training.order import Shuffle
 
 if TYPE_CHECKING:
@@ -15,6 +16,42 @@ if TYPE_CHECKING:
     from seqlake.training.steps import Tail
     from seqlake.training.transforms import Transform
     from seqlake.windows.spec import Whole, Window
+
+Layout = Literal["THWC", "TCHW"]
+LAYOUTS: tuple[Layout, ...] = ("THWC", "TCHW")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrameOptions:
+    """How frames are delivered.
+
+    Attributes:
+        size: Height and width to scale to; None leaves them as they are.
+        layout: Order of a window's axes; `TCHW` is a view.
+        device: Where videos are decoded.
+        threads: How many decode; None means one for each core.
+    """
+
+    size: tuple[int, int] | None = None
+    layout: Layout = "THWC"
+    device: str = "cpu"
+    threads: int | None = None
+
+    def check(self) -> None:
+        """Raise ValueError or MissingDependencyError, naming the argument that cannot be meant."""
+        size = self.size
+        pair = isinstance(size, (tuple, list)) and len(size) == 2
+        if size is not None and not (pair and all(isinstance(one, int) and one > 0 for one in size)):
+            raise ValueError(f"frames size: expected (height, width) in pixels, found {size!r}.")
+        if self.layout not in LAYOUTS:
+            raise ValueError(f"frames layout: expected one of {', '.join(LAYOUTS)}, found {self.layout!r}.")
+        if self.threads is not None and (not isinstance(self.threads, int) or self.threads < 1):
+            raise ValueError(f"frames threads: expected a whole number from 1 on, found {self.threads!r}.")
+        if self.device != "cpu":
+            if find_spec("torchcodec") is None:
+                require("torchcodec", extra="torchcodec")
+            if not require("torch", extra="torch").cuda.is_available():
+                raise ValueError(f"frames device: {self.device!r} needs a GPU that torch sees, and it sees none.")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,10 +8,18 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from seqlake.training.bad_data.substitutes import Substitutes
+from seqlake.training.order import Order
+from seqlake.training.samples import Samples
+from seqlake.training.visits import visits
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from seqlake.protocols import Ints
+    from seqlake.training.order import Shuffle
+    from seqlake.training.survey import Survey
+    from seqlake.training.visits import Visits
 
 Tail = Literal["drop", "pad", "carry"]
 TAILS: tuple[Tail, ...] = ("drop", "pad", "carry")
@@ -133,3 +141,75 @@ class Steps:
 def _by_lane(first: int, lanes: int, count: int) -> Ints:
     """[count] slots that begin in lane `first`, sorted by lane: the same for every step that begins there."""
     return np.argsort((first + np.arange(count, dtype=np.int64)) % lanes, kind="stable")
+
+
+class Planner:
+    """`Planner` of one dataset: the order, and where each window of it begins."""
+
+    def __init__(self, survey: Survey, steps: Steps, *, shuffle: Shuffle | None, seed: int) -> None:
+        self._survey = survey
+        self._steps = steps
+        self._shuffle = shuffle
+        self._seed = seed
+        self._orders: dict[int, Order] = {}
+
+    @property
+    def local_batch(self) -> int:
+        """Samples of a step on this rank."""
+        return self._steps.local_batch
+
+    def spread(self, position: int) -> float:
+        """For each sample of this rank, how many there are in the lanes that it takes samples of."""
+        steps = self._steps
+        return steps.global_batch / max(1, steps.local_batch) * len(steps.lanes_of(position)) / steps.lanes
+
+    def samples(self, epoch: int, position: int, steps: Ints) -> Samples:
+        """The samples of some steps of the pass that begins at a sample of an epoch."""
+        further, numbers, valid = self._steps.take(position, steps)
+        return self._located(epoch, further, numbers, valid)
+
+    def substitutes(self, epochs: Ints, numbers: Ints, attempt: int) -> Samples:
+        """Samples to be tried in the places of others; see `Substitutes`."""
+        choice = Substitutes(samples=self._steps.samples, shuffle=self._shuffle, seed=self._seed)
+        others = choice.of(epochs, numbers)[:, attempt]
+        first = int(epochs.min())
+        return self._located(first, epochs - first, others, np.ones(len(others), np.bool_))
+
+    def _located(self, epoch: int, further: Ints, numbers: Ints, valid: NDArray[np.bool_]) -> Samples:
+        windows = self._windows(epoch, further, numbers)
+        rows, anchors = self._survey.axis.locate(windows)
+        if self._survey.stride != 1:
+            anchors *= self._survey.stride
+        first = self._survey.first
+        if not isinstance(first, int):
+            anchors += first[rows]
+        elif first:
+            anchors += first
+        return Samples(
+            epochs=epoch + further,
+            numbers=numbers,
+            rows=rows,
+            anchors=anchors,
+            valid=valid,
+        )
+
+    def visits(self, epoch: int, position: int) -> Visits:
+        """When each shard is needed by this rank in an epoch."""
+        return visits(self._order(epoch), lanes=self._steps.lanes_of(position))
+
+    def _windows(self, epoch: int, further: Ints, numbers: Ints) -> Ints:
+        if not further.any():
+            return self._order(epoch).windows(numbers)
+        windows = np.empty_like(numbers)
+        for extra in np.unique(further):
+            later = further == extra
+            windows[later] = self._order(epoch + int(extra)).windows(numbers[later])
+        return windows
+
+    def _order(self, epoch: int) -> Order:
+        if epoch not in self._orders:
+            self._orders = {e: order for e, order in self._orders.items() if e >= epoch - 1}
+            self._orders[epoch] = Order(
+                shard_windows=self._survey.axis.shard_windows, shuffle=self._shuffle, seed=self._seed, epoch=epoch
+            )
+        return self._orders[epoch]

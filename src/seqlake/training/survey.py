@@ -23,14 +23,13 @@ from seqlake.windows.timestamps import Stamps, origin_at, times_in
 from seqlake.windows.tracks import Track
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
 
     from seqlake.protocols import Ints, Readable, Shard
     from seqlake.spec.schema import Column
-    from seqlake.training.opened import Opened
 
 _NEVER = 1 << 40  # clock steps
 
@@ -43,18 +42,6 @@ def times_of(tracks: Sequence[Track], /) -> list[str]:
             named = track.origin if isinstance(track.origin, tuple) else ()
             names |= dict.fromkeys((track.timestamps, *named))
     return list(names)
-
-
-def row_of(opened: Opened, row: int, /) -> Callable[[str], Any]:
-    """Gives an open row's cells of time stamps and of what they count from; None where they are null."""
-
-    def cell(name: str) -> Any:
-        if name in opened.cells:
-            return opened.cell(name, row)
-        single = opened.values.get(name) or opened.beside[name]
-        return single.values[row] if single.values is not None and single.present[row] else None
-
-    return cell
 
 
 def first_moments(source: Readable, tracks: Sequence[Track], /) -> Mapping[str, Ints]:

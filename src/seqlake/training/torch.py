@@ -5,19 +5,21 @@ from __future__ import annotations
 import warnings
 from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
 from seqlake.plugins import require
 from seqlake.training.bad_data.damage import LEDGER
 from seqlake.training.gather import torch as imported
+from seqlake.training.samples import batch_like
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from seqlake.training.batches import Batch
-    from seqlake.training.loader import Loader
+    from seqlake.training.bad_data.damage import Ledger
+    from seqlake.training.engine import Engine
+    from seqlake.training.samples import Batch
 
 
 _DONE = "worker_steps"
@@ -26,17 +28,22 @@ _DONE = "worker_steps"
 def tensors(batch: Batch, /) -> Batch:
     """A batch with tensors in place of arrays of numbers; they share memory. Strings and times stay as they are."""
     as_tensor = (imported() or require("torch", extra="torch")).from_numpy
-    return {
-        name: as_tensor(values) if isinstance(values, np.ndarray) and values.dtype.kind in "biufc" else values
-        for name, values in batch.items()
-    }
+    return batch_like(
+        batch,
+        (
+            (name, as_tensor(values) if isinstance(values, np.ndarray) and values.dtype.kind in "biufc" else values)
+            for name, values in batch.items()
+        ),
+    )
 
 
 def pinned(batch: Batch, /) -> Batch:
     """A batch with tensors in memory that a GPU can copy from while the program goes on."""
     torch = require("torch", extra="torch")
-    made = tensors(batch)
-    return {name: value.pin_memory() if isinstance(value, torch.Tensor) else value for name, value in made.items()}
+    items = tensors(batch).items()
+    return batch_like(
+        batch, ((name, value.pin_memory() if isinstance(value, torch.Tensor) else value) for name, value in items)
+    )
 
 
 def _can_pin() -> bool:
@@ -52,6 +59,29 @@ def _iterable_dataset() -> Any:
     return require("torch.utils.data", extra="torch").IterableDataset
 
 
+class _Batches(Protocol):
+    """An iterator that can be ended early."""
+
+    def __iter__(self) -> Iterator[Batch]: ...
+    def __next__(self) -> Batch: ...
+    def close(self) -> None: ...
+
+
+class _Loader(Protocol):
+    """`Loader`, as far as it is asked here."""
+
+    _engine: Engine
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> _Batches: ...
+    @property
+    def ledger(self) -> Ledger: ...
+    def batches(self, steps: range, /, *, sharers: int = 1) -> _Batches: ...
+    def finish(self) -> None: ...
+    def state_dict(self, *, steps: int | None = None) -> dict[str, Any]: ...
+    def load_state_dict(self, saved: Mapping[str, Any], /) -> None: ...
+
+
 class LoaderDataset:
     """A loader as a torch `IterableDataset` whose items are whole batches.
 
@@ -63,14 +93,14 @@ class LoaderDataset:
     `DataLoader(pin_memory=True)` does that.
     """
 
-    def __new__(cls, loader: Loader, *, pin_memory: bool = False) -> Self:  # noqa: ARG004, D102 - __init__ takes them; not a method of the public kind
+    def __new__(cls, loader: _Loader, *, pin_memory: bool = False) -> Self:  # noqa: ARG004, D102 - __init__ takes them; not a method of the public kind
         # Torch decides by isinstance whether a dataset is iterable, and torch is only imported when it is used.
         base = _iterable_dataset()
         kind = cls if issubclass(cls, base) else type(cls.__name__, (cls, base), {"__reduce__": _reduce})
-        made: Self = object.__new__(kind)
-        return made
+        dataset: Self = object.__new__(kind)
+        return dataset
 
-    def __init__(self, loader: Loader, *, pin_memory: bool = False) -> None:
+    def __init__(self, loader: _Loader, *, pin_memory: bool = False) -> None:
         self.loader = loader
         self.pin_memory = pin_memory
         self._done = 0  # steps that this worker process made of the pass under way
@@ -85,19 +115,18 @@ class LoaderDataset:
             return
         steps = range(worker.id, len(self.loader), worker.num_workers)[self._done :]
         self.loader.ledger.drain()  # a forked worker has the entries of its parent
-        with closing(self.loader.batches(steps, sharers=worker.num_workers)) as own:
-            for batch in own:
+        with closing(self.loader.batches(steps, sharers=worker.num_workers)) as batches:
+            for batch in map(tensors, batches):
                 self._done += 1  # before it is handed out: a state is asked for after that
-                made = tensors(batch)
-                if self.loader._settings.on_error.tolerant:  # noqa: SLF001 - the two are one thing
-                    made[LEDGER] = self.loader.ledger.drain()
-                yield made
+                if self.loader._engine.settings.on_error.tolerant:  # noqa: SLF001 - the two are one thing
+                    batch[LEDGER] = self.loader.ledger.drain()
+                yield batch
         self.loader.finish()
         self._done = 0
 
     def __len__(self) -> int:
         """Steps of an epoch from its beginning, as torch's loops take it; `len(loader)` is what is left of one."""
-        return self.loader._steps.longest  # noqa: SLF001 - the two are one thing
+        return self.loader._engine.steps.longest  # noqa: SLF001 - the two are one thing
 
     def state_dict(self) -> dict[str, Any]:
         """Where this process is: the loader's state, and in a worker process how many of its steps it made."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from seqlake.errors import SchemaMismatchError
+from seqlake.training.samples import batch_like
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from seqlake.training.randomness import Random
-
-Batch = dict[str, Any]
+    from seqlake.training.samples import Batch
 
 
 class Transform(Protocol):
@@ -34,7 +34,7 @@ class MapBatch:
     random: bool
 
     def __call__(self, batch: Batch, random: Random, /) -> Batch:
-        """The function's batch."""
+        """What the function makes of the batch."""
         return self.function(batch, random) if self.random else self.function(batch)
 
 
@@ -49,9 +49,11 @@ class MapSamples:
         """The samples' results, stacked along a new first axis."""
         samples = []
         for number in range(len(random)):
-            sample = {name: values[number] for name, values in batch.items()}
+            sample = batch_like(batch, ((name, values[number]) for name, values in batch.items()))
             samples.append(self.function(sample, random.generator(number)) if self.random else self.function(sample))
-        return {name: stack([sample[name] for sample in samples]) for name in samples[0]} if samples else batch
+        if not samples:
+            return batch
+        return batch_like(batch, ((name, stack([sample[name] for sample in samples])) for name in samples[0]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,13 +71,13 @@ class Normalise:
             ValueError: A column without mean or std.
         """
         mean, std = {}, {}
-        for name, own in stats.items():
-            if not {"mean", "std"} <= set(own):
+        for name, numbers in stats.items():
+            if not {"mean", "std"} <= set(numbers):
                 raise ValueError(
-                    f"normalise: expected 'mean' and 'std' for {name!r}, found {', '.join(own) or 'none'}."
+                    f"normalise: expected 'mean' and 'std' for {name!r}, found {', '.join(numbers) or 'none'}."
                 )
-            mean[name] = np.asarray(own["mean"], dtype=np.float64)
-            spread = np.asarray(own["std"], dtype=np.float64)
+            mean[name] = np.asarray(numbers["mean"], dtype=np.float64)
+            spread = np.asarray(numbers["std"], dtype=np.float64)
             std[name] = np.where(spread == 0, 1.0, spread)
         return cls(mean, std)
 

@@ -635,7 +635,7 @@ def test_in_a_mixture_substitutes_come_from_the_same_source(readable, policy):
     counts = {"left": 0, "right": 0}
     bad = 0
     for sample in by_name(loader):
-        source = sample["source"]
+        source = sample["mix_source"]
         counts[source] += 1
         ill = sample["sequence_id"] in {"0-3", "100-6"}
         bad += (not sample["valid"]) if policy == "mask" else bool(sample["substituted"])
@@ -675,7 +675,7 @@ def test_frames_of_a_mixture(filmed, tmp_path):
     for sample in by_name(loader.on_error("substitute", budget=None)):
         assert sample["valid"]
         name, start = sample["sequence_id"], int(sample["start"])
-        assert (name in "01") == (sample["source"] == "first")
+        assert (name in "01") == (sample["mix_source"] == "first")
         assert_array_equal(sample["cam"][0], films.frames("training")[start])
     masked = loader.on_error("mask", budget=None)
     assert all(sample["valid"] == (sample["sequence_id"] != "4") for sample in by_name(masked))

@@ -153,7 +153,7 @@ def test_shards_of_both_kinds_in_one_batch(store, tmp_path):
     some = ds.where("sequence_id <> 'ep_4'")  # of the third shard one sequence of 400 steps is left
     window = sl.Window({"action": range(2), "state": [0]}, stride=40)
     loader = load(some, tmp_path, fetch="auto", window=window, batch_size=6)
-    opened = loader._prepared.opened
+    opened = loader._engine.opened
     opened.ranged.wanted[:] = [True, False, True, False]
     same(list(loader), list(load(some, tmp_path, fetch="whole", window=window, batch_size=6)))
     assert set(loader.report().nbytes) == {"range", "memory"}
@@ -223,7 +223,7 @@ def test_resumption_reads_nothing_of_what_was_skipped(store, tmp_path):
 def test_how_many_windows_are_read_together_follows_from_their_size(readable, arm):
     def portion(source, width):
         loader = sl.Loader(source, window={"action": range(width)}, batch_size=4, cache=sl.Cache(fetch="range"))
-        return loader._prepared.opened.portion
+        return loader._engine.opened.portion
 
     small, large = (readable(*arm([50] * 4, action=action)) for action in (1, 1024))
     assert portion(small, 1) == 1 << 15
@@ -232,7 +232,7 @@ def test_how_many_windows_are_read_together_follows_from_their_size(readable, ar
     undeclared = readable(sl.Schema({**schema, "action": sl.Trajectory()}), rows)
     assert portion(undeclared, 64) == 1 << 9
     loader = sl.Loader(small, window={"action": [0]}, batch_size=4)
-    assert loader._prepared.opened.portion is None
+    assert loader._engine.opened.portion is None
 
 
 def test_chunks_are_of_bounded_size_and_one_is_read_ahead(store, tmp_path, monkeypatch):

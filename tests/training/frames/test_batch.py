@@ -23,7 +23,7 @@ from seqlake import media
 from seqlake.errors import CorruptFrameError, DamagedTableError, MissingDependencyError, SchemaMismatchError
 from seqlake.media.video.opening import VideoDecoder
 from seqlake.training.frames import batch as module
-from seqlake.training.frames.ahead import Recycled
+from seqlake.training.frames.batch import Recycled
 from seqlake.training.frames.decoding import THREADS, DecoderPool, Workers
 
 from .. import films  # noqa: TID252 - tests are no package that could be named

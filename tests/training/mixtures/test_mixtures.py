@@ -19,7 +19,7 @@ import seqlake as sl
 from seqlake.errors import LoaderStateError, SchemaMismatchError
 from seqlake.spec.column_types import Trajectory
 from seqlake.spec.schema import Schema
-from seqlake.training.batches import Assembler
+from seqlake.training.batches import WindowAssembler
 from seqlake.training.frames.decoding import THREADS, cores
 from seqlake.training.gather import Pace, torch
 from seqlake.training.loader import Loader
@@ -36,7 +36,7 @@ weights_strategy = st.lists(st.integers(0, 40), min_size=1, max_size=6).filter(a
 
 def ids(batch):
     valid = batch.get("valid", np.ones(len(batch["start"]), bool))
-    parts = (batch["source"], batch["sequence_id"], batch["start"].tolist(), valid.tolist())
+    parts = (batch["mix_source"], batch["sequence_id"], batch["start"].tolist(), valid.tolist())
     return list(zip(*parts, strict=True))
 
 
@@ -177,11 +177,43 @@ def test_values_and_masks_are_those_of_each_source(mix, sources):
         for name, source in sources.items()
     }
     for batch in Loader(mix, window=window, batch_size=16):
-        assert batch["source_number"].tolist() == [list(LENGTHS).index(name) for name in batch["source"]]
+        assert batch["mix_source_number"].tolist() == [list(LENGTHS).index(name) for name in batch["mix_source"]]
         for k, (name, sequence, start, _) in enumerate(ids(batch)):
             for key, value in truth[name][sequence, start].items():
                 if key != "valid":
                     np.testing.assert_array_equal(batch[key][k], value)
+
+
+def test_the_keys_of_older_releases_work_with_a_warning(mix):
+    loader = Loader(mix, window=WINDOW, batch_size=16)
+    batch = next(iter(loader))
+    for old, new in (("source", "mix_source"), ("source_number", "mix_source_number")):
+        assert old not in batch
+        with pytest.warns(DeprecationWarning, match=f"batch.'{new}'"):
+            assert batch[old].tolist() == batch[new].tolist()
+    with pytest.raises(KeyError, match="nothing"):
+        batch["nothing"]
+    (sample,) = loader.dataset().__getitems__([0])
+    with pytest.warns(DeprecationWarning, match="mix_source"):
+        assert sample["source"] == sample["mix_source"]
+    names = loader.map(lambda sample: {**sample, "name": sample["mix_source"]})
+    batch = next(iter(names))
+    assert batch["name"].tolist() == batch["mix_source"].tolist()
+
+
+def test_a_column_may_be_called_source(readable):
+    schema = Schema({"action": Trajectory(dim=2), "source": pa.string()})
+    parts = {}
+    for name in ("sim", "robot"):
+        rows = [
+            {"sequence_id": f"{name}_{k}", "source": f"of {name}", "action": np.ones((4, 2), np.float32)}
+            for k in range(3)
+        ]
+        parts[name] = readable(schema, rows)
+        parts[name].fingerprint = name
+    mix = Mix({name: (part, 1) for name, part in parts.items()})
+    for batch in Loader(mix, window={"action": range(2), "source": None}, batch_size=8):
+        assert batch["source"].tolist() == [f"of {name}" for name in batch["mix_source"]]
 
 
 @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -278,8 +310,8 @@ def test_a_state_of_another_mixture_is_refused(sources, mix):
 def test_whole_sequences_of_several_sources(mix, sources, packed):
     window = Whole(["action"], packed=packed)
     batch = next(iter(Loader(mix, window=window, batch_size=9, seed=1)))
-    assert len(set(batch["source"])) == 3
-    for k, (name, sequence) in enumerate(zip(batch["source"], batch["sequence_id"], strict=True)):
+    assert len(set(batch["mix_source"])) == 3
+    for k, (name, sequence) in enumerate(zip(batch["mix_source"], batch["sequence_id"], strict=True)):
         expected = sources[name].row(sequence)["action"]
         if packed:
             got = batch["action"][batch["action_offsets"][k] : batch["action_offsets"][k + 1]]
@@ -294,9 +326,9 @@ def test_samples_without_order_of_their_own_are_map_style_too(mix, sources):
     windows = Loader(mix, window=WINDOW, batch_size=4).dataset()
     assert len(windows) == 32 + 11 + 17
     batch = windows.batch([0, 59, 32, 42, -1])
-    assert batch["source"].tolist() == ["arm", "leg", "hand", "hand", "leg"]
+    assert batch["mix_source"].tolist() == ["arm", "leg", "hand", "hand", "leg"]
     assert batch["start"].tolist() == [0, 6, 0, 2, 6]
-    for k, name in enumerate(batch["source"]):
+    for k, name in enumerate(batch["mix_source"]):
         start = int(batch["start"][k])
         truth = sources[name].row(batch["sequence_id"][k])["action"][start : start + 3]
         np.testing.assert_array_equal(batch["action"][k, : len(truth)], truth)
@@ -352,7 +384,7 @@ def test_what_cannot_be_meant_is_refused(sources, readable, arm):
     with pytest.raises(ValueError, match="gives no window"):
         len(Loader(Mix({"arm": pair, "none": (readable(*arm([0, 0])), 1)}), window=WINDOW, batch_size=4))
     with pytest.raises(ValueError, match="call the source"):
-        Loader(Mix({"arm": pair}), window={**WINDOW, "source": None}, batch_size=4)
+        Loader(Mix({"arm": pair}), window={**WINDOW, "mix_source": None}, batch_size=4)
     assert repr(Mix({"arm": (3, 1)}, curriculum=[(5, {"arm": 2})], samples=9)) == (
         "Mix({'arm': (3, 1)}, curriculum=[(5, {'arm': 2})], samples=9)"
     )
@@ -404,8 +436,8 @@ def test_frames_of_unlike_sizes_ask_for_one(tmp_path):
 @pytest.mark.parametrize("shuffle", [True, False, Shuffle(lanes=2, block=3)])
 def test_shards_are_expected_exactly_when_samples_may_need_them(mix, sources, shuffle):
     loader = Loader(mix, window=WINDOW, batch_size=4, shuffle=shuffle)
-    mixture = loader._prepared.mixture
-    firsts = loader._prepared.first_rows.tolist()
+    mixture = loader._engine.mixture
+    firsts = loader._engine.first_rows.tolist()
     shard_of = np.concatenate(
         [2 * k + np.repeat([0, 1], [part.rows for part in source.parts]) for k, source in enumerate(sources.values())]
     )
@@ -505,10 +537,10 @@ def test_windows_of_all_sources_are_found_many_batches_at_a_time(readable, monke
         source.fingerprint = f"source {number}"
         made.append(source)
     prepared = []
-    real = Assembler.prepare
+    real = WindowAssembler.prepare
     monkeypatch.setattr(Pace, "alone", lambda _: False)
     monkeypatch.setattr(
-        Assembler, "prepare", lambda self, *args, **options: (prepared.append(1), real(self, *args, **options))[1]
+        WindowAssembler, "prepare", lambda self, *args, **options: (prepared.append(1), real(self, *args, **options))[1]
     )
     for edges in ("pad", "clamp", "drop"):
         prepared.clear()
@@ -523,10 +555,10 @@ def test_windows_of_all_sources_are_found_many_batches_at_a_time(readable, monke
             assert np.mean(np.diff(begins) == batches[0]["action"].nbytes) > 0.8
         for batch in batches:
             assert batch["action"].dtype == np.int16
-            assert batch["source"].tolist().count("a") == 8
+            assert batch["mix_source"].tolist().count("a") == 8
             for place, (name, start) in enumerate(zip(batch["sequence_id"], batch["start"].tolist(), strict=True)):
                 number, row = map(int, name.split("-"))
-                assert batch["source_number"][place] == number
+                assert batch["mix_source_number"][place] == number
                 steps = np.arange(start - 1, start + 3)
                 there = (steps >= 0) & (steps < 30)
                 value = np.arange(60).reshape(30, 2)[np.clip(steps, 0, 29)] + 1000 * number + 100 * row

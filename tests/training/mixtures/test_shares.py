@@ -116,7 +116,7 @@ def test_every_epoch_has_exactly_as_many_of_each(folders, given_shares, expected
     for epoch in range(3):
         found = Counter()
         for batch in loader:
-            for name, n, valid in zip(batch["source"], batch["n"].tolist(), batch["valid"].tolist(), strict=True):
+            for name, n, valid in zip(batch["mix_source"], batch["n"].tolist(), batch["valid"].tolist(), strict=True):
                 if valid:
                     found[str(name)] += 1
                     taken[str(name)].append(n)
@@ -136,7 +136,7 @@ def test_windows_of_sequences_are_counted_not_rows(readable, arm):
     windows = {
         name: len(sl.Loader(source, window={"action": range(3)}, batch_size=1)) for name, source in sources.items()
     }
-    found = Counter(str(batch["source"][0]) for batch in loader)
+    found = Counter(str(batch["mix_source"][0]) for batch in loader)
     assert found == {"a": windows["a"], "b": 2 * windows["b"]}
 
 

@@ -185,7 +185,7 @@ def test_streams_are_mixed_by_proportion(samples, tmp_path):
     loader = Loader(mix, window=None, batch_size=8)
     found = []
     for batch in loader:
-        assert sorted(batch["source"].tolist()) == ["big"] * 6 + ["small"] * 2
+        assert sorted(batch["mix_source"].tolist()) == ["big"] * 6 + ["small"] * 2
         found += batch["n"].tolist()
         expected = [sample(n)["text"] for n in batch["n"].tolist()]
         assert batch["text"] == expected

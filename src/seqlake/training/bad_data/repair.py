@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -20,34 +19,39 @@ if TYPE_CHECKING:
 
     from seqlake.protocols import Ints
     from seqlake.training.bad_data.damage import Harm
-    from seqlake.training.batches import Batch, Samples
-    from seqlake.training.prepared import Prepared
+    from seqlake.training.engine import Engine
+    from seqlake.training.samples import Batch, Samples
 
 
 class Repair:
     """What becomes of bad samples in one pass.
 
     Args:
-        prepared: The dataset through the window; its settings say what to do, its ledger is written.
-        other: (epochs, sample numbers, attempt) -> samples to be tried in their places.
-        sharers: How many processes decode on this machine's cores.
+        engine: The source through the window; its settings say what to do, its ledger is written.
+        others: (epochs, sample numbers, attempt) -> samples to be tried in their places.
+        batch_of: Samples -> a batch of them, and place in it -> what only making it showed to be bad.
     """
 
-    def __init__(self, prepared: Prepared, other: Callable[[Ints, Ints, int], Samples], *, sharers: int = 1) -> None:
-        self._prepared = prepared
-        self._other = other
-        self._sharers = sharers
-        self._substitutes = prepared.settings.on_error.policy == "substitute"
+    def __init__(
+        self,
+        engine: Engine,
+        others: Callable[[Ints, Ints, int], Samples],
+        batch_of: Callable[[Samples], tuple[Batch, Mapping[int, Sequence[Harm]]]],
+    ) -> None:
+        self._engine = engine
+        self._others = others
+        self._batch_of = batch_of
+        self._substitutes = engine.settings.on_error.policy == "substitute"
 
     def signals(self, samples: Samples, /) -> Samples:
         """The samples, their shards opened: those whose cells are bad marked, or others in their places."""
-        self._prepared.opened.visit(samples.rows)
+        self._engine.opened.visit(samples.rows)
         substituted = np.zeros(len(samples.rows), np.bool_) if self._substitutes else None
-        bad = np.flatnonzero(self._prepared.opened.harmed(samples.rows))
+        bad = np.flatnonzero(self._engine.opened.harmed(samples.rows))
         if not len(bad):
             return replace(samples, substituted=substituted)
         entries = {
-            place: self._entries(samples, place, self._prepared.opened.harms_of(int(samples.rows[place])))
+            place: self._entries(samples, place, self._engine.opened.harms_of(int(samples.rows[place])))
             for place in bad.tolist()
             if samples.valid[place]
         }
@@ -56,11 +60,11 @@ class Repair:
 
         def filled(places: Ints, others: Samples) -> NDArray[np.bool_]:
             assert substituted is not None
-            good = ~self._prepared.opened.harmed(others.rows)
-            own = places[good]
-            self._prepared.opened.pin(others.rows[good])
-            rows[own], anchors[own] = others.rows[good], others.anchors[good]
-            valid[own], substituted[own] = samples.valid[own], True
+            good = ~self._engine.opened.harmed(others.rows)
+            mended = places[good]
+            self._engine.opened.pin(others.rows[good])
+            rows[mended], anchors[mended] = others.rows[good], others.anchors[good]
+            valid[mended], substituted[mended] = samples.valid[mended], True
             return good
 
         if substituted is not None:
@@ -88,7 +92,7 @@ class Repair:
     def _refill(self, batch: Batch, samples: Samples, framed: Mapping[int, Sequence[Harm]]) -> None:
         valid = batch["valid"] = samples.valid.copy()
         substituted = np.zeros(len(valid), np.bool_) if samples.substituted is None else samples.substituted.copy()
-        entries = {place: [*found] for place, found in samples.bad.items()}
+        entries = {place: [*known] for place, known in samples.bad.items()}
         for place, harms in framed.items():
             # What is wrong with a substitute is no news: the sample that should be there has its entry.
             if not substituted[place] and (valid[place] or place in entries):
@@ -97,60 +101,49 @@ class Repair:
         valid[bad] = substituted[bad] = False
 
         def filled(places: Ints, others: Samples) -> NDArray[np.bool_]:
-            found, good = self._assembled(others)
-            own = places[good]
-            self._exchange(batch, own, found, good)
-            valid[own], substituted[own] = samples.valid[own], True
+            values, harmed = self._batch_of(others)
+            good = ~self._engine.opened.harmed(others.rows)
+            good[list(harmed)] = False
+            mended = places[good]
+            self._exchange(batch, mended, values, good)
+            valid[mended], substituted[mended] = samples.valid[mended], True
             return good
 
         if self._substitutes:
             if len(bad):
                 self._fill(samples, bad, filled)
             batch["substituted"] = substituted
-        self._prepared.ledger.add(
+        self._engine.ledger.add(
             replace(entry, action="substituted" if substituted[place] else "masked")
             for place in sorted(entries)
             for entry in entries[place]
         )
 
-    def _exchange(self, batch: Batch, own: Ints, found: Batch, good: NDArray[np.bool_]) -> None:
+    def _exchange(self, batch: Batch, places: Ints, others: Batch, good: NDArray[np.bool_]) -> None:
         """Put the good ones of other samples into some places of a batch."""
-        window = self._prepared.settings.window
-        if isinstance(window, Whole) and not self._prepared.surveys[0].by_row:  # of other lengths
-            if len(own):
-                batch.update(exchanged(batch, own, chosen(found, np.flatnonzero(good), window), window))
+        window = self._engine.settings.window
+        if isinstance(window, Whole) and not self._engine.surveys[0].by_row:  # of other lengths
+            if len(places):
+                batch.update(exchanged(batch, places, chosen(others, np.flatnonzero(good), window), window))
             return
-        for name, values in found.items():
+        for name, values in others.items():
             if isinstance(values, list):
-                for place, which in zip(own.tolist(), np.flatnonzero(good).tolist(), strict=True):
+                for place, which in zip(places.tolist(), np.flatnonzero(good).tolist(), strict=True):
                     batch[name][place] = values[which]
             else:
-                batch[name][own] = values[good]
+                batch[name][places] = values[good]
 
     def _fill(self, samples: Samples, bad: Ints, filled: Callable[[Ints, Samples], NDArray[np.bool_]]) -> None:
         """Try one sample after the other for bad places; `filled` says which of them were good."""
         for attempt in range(ATTEMPTS):
-            others = self._other(samples.epochs[bad], samples.numbers[bad], attempt)
-            self._prepared.opened.visit(others.rows)
+            others = self._others(samples.epochs[bad], samples.numbers[bad], attempt)
+            self._engine.opened.visit(others.rows)
             bad = bad[~filled(bad, others)]
             if not len(bad):
                 return
 
-    def _assembled(self, samples: Samples) -> tuple[Batch, NDArray[np.bool_]]:
-        """A batch of some samples, and which of them are good."""
-        prepared = self._prepared
-        assembler = prepared.assembler()
-        batch = assembler.batch(assembler.prepare(samples, size=len(samples.rows)), 0)
-        good = ~prepared.opened.harmed(samples.rows)
-        frames = prepared.frame_stream(sharers=self._sharers)
-        if frames is not None:
-            with closing(frames):
-                batch.update(frames.take(frames.begin(samples.rows, samples.anchors)))
-            good[list(frames.harmed)] = False
-        return batch, good
-
     def _entries(self, samples: Samples, place: int, harms: Sequence[Harm]) -> list[BadSample]:
-        name = self._prepared.opened.id_of(int(samples.rows[place]))
+        name = self._engine.opened.id_of(int(samples.rows[place]))
         return [
             BadSample(
                 sequence_id=name,

@@ -19,17 +19,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from seqlake.protocols import Ints, ShardReader
-    from seqlake.training.cells import Cells
-    from seqlake.training.opened import Opened
-    from seqlake.training.survey import Survey
+    from seqlake.training.cells import Cells, Columns
 
 _PARTS = 64  # of a shard: what lies in the same part as damaged bytes is lost with them
 
 Steps = tuple["NDArray[Any]", int]  # [T, ...] of one row, and T with -1 for null
 
 
-def salvage(opened: Opened, shard: int, survey: Survey, /) -> None:
-    """Take in what can be read of a shard; every other cell counts as null and stands in `opened.harms`.
+def salvage(columns: Columns, shard: int, /) -> None:
+    """Take in what can be read of a shard; every other cell counts as null and stands in `columns.harms`.
 
     What is lost depends on the shard's bytes alone.
 
@@ -37,60 +35,50 @@ def salvage(opened: Opened, shard: int, survey: Survey, /) -> None:
         OSError: The line or the machine failed, not the data.
         ShardChangedError: The file changed.
     """
-    source = survey.shards[shard]
-    for cells in opened.cells.values():
+    for cells in columns.cells.values():
         cells.held[shard] = 0
-    rows = opened.rows(shard)
+    rows = columns.rows(shard)
     everything = np.arange(rows.start, rows.stop)
-    file = source.key.rpartition("#")[0] or source.key
+    file = columns.file(shard)
     try:
-        reader = source.open()
+        reader = columns.survey.shards[shard].open()
     except Exception as error:
         if not is_damage(error):
             raise
-        lose(opened, everything, Harm.of(error, column="", file=file))
+        columns.lose(everything, Harm.of(error, column="", file=file))
         return
     lost: dict[str, Exception] = {}
-    names = [*opened.cells, *opened.singles]
+    names = [*columns.cells, *columns.singles]
     try:
         for name in names:
             try:
-                opened.take(reader, shard, [name])
+                columns.take(reader, shard, [name])
             except Exception as error:
                 if not is_damage(error):
                     raise
                 lost[name] = error
         if len(lost) == len(names) > 1 and len({str(error) for error in lost.values()}) == 1:
             first = lost[names[0]]
-            lose(opened, everything, Harm.of(first, column="", file=file))
+            columns.lose(everything, Harm.of(first, column="", file=file))
             return
         for name, why in lost.items():
-            _Column(opened, survey, shard, file, reader, name).save(why)
+            _Column(columns, shard, file, reader, name).save(why)
     finally:
         reader.close()
-    opened.origins[shard] = 0
-
-
-def lose(opened: Opened, rows: Ints, harm: Harm, /) -> None:
-    """Say what is wrong with these rows."""
-    for row in rows.tolist():
-        own = opened.harms.setdefault(row, [])
-        if harm not in own:
-            own.append(harm)
+    columns.origins[shard] = 0
 
 
 class _Column:
     """One column of a damaged shard."""
 
-    def __init__(self, opened: Opened, survey: Survey, shard: int, file: str, reader: ShardReader, name: str) -> None:
-        self._opened = opened
-        self._survey = survey
+    def __init__(self, columns: Columns, shard: int, file: str, reader: ShardReader, name: str) -> None:
+        self._columns = columns
         self._shard = shard
         self._file = file
         self._reader = reader
         self._name = name
-        self._first = opened.rows(shard).start
-        self._count = opened.rows(shard).stop - self._first
+        self._first = columns.rows(shard).start
+        self._count = columns.rows(shard).stop - self._first
         self._gone: set[int] = set()  # rows of the shard that are lost
 
     def save(self, error: Exception) -> None:
@@ -102,13 +90,13 @@ class _Column:
         parts = self._read(0, self._count)
         if all(cells is None for _, _, cells in parts):
             self._lost(0, self._count, error)
-        elif self._name in self._opened.cells:
+        elif self._name in self._columns.cells:
             self._save_steps(parts, error)
         else:
             kind = next(cells.type for _, _, cells in parts if cells is not None)
             arrays = [pa.nulls(stop - start, kind) if cells is None else cells for start, stop, cells in parts]
             try:
-                self._opened.keep(self._shard, self._name, pa.chunked_array(arrays))
+                self._columns.keep(self._shard, self._name, pa.chunked_array(arrays))
             except SchemaMismatchError as other:  # vectors of unlike lengths
                 self._lost(0, self._count, other)
 
@@ -116,8 +104,8 @@ class _Column:
         """The cells of some rows in parts, halved where they cannot be read together; None where not at all."""
         try:
             batches = self._reader.batches([self._name], rows=np.arange(start, stop))
-            found = pa.Table.from_batches(gathered(batches, f"Column {self._name!r} of a shard"))
-            return [(start, stop, pa.concat_arrays(found.column(0).chunks))]
+            table = pa.Table.from_batches(gathered(batches, f"Column {self._name!r} of a shard"))
+            return [(start, stop, pa.concat_arrays(table.column(0).chunks))]
         except Exception as error:
             if not is_damage(error):
                 raise
@@ -129,36 +117,36 @@ class _Column:
 
     def _save_steps(self, parts: list[tuple[int, int, pa.Array | None]], error: Exception) -> None:
         nothing = (np.zeros((0, 0), np.uint8), -1)
-        found: list[Steps] = [nothing] * self._count
+        by_row: list[Steps] = [nothing] * self._count
         for start, stop, cells in parts:
             if cells is None:
                 continue
             for row in range(start, stop):
                 try:
                     values, length = flatten(cells[row - start : row - start + 1], name=self._name)
-                    found[row] = (values, int(length[0]))
+                    by_row[row] = (values, int(length[0]))
                 except SchemaMismatchError as ragged:
                     self._lost(row, row + 1, ragged)
-        other = self._survey.unplanned(self._shard, self._name, np.array([steps for _, steps in found]))
+        other = self._columns.survey.unplanned(self._shard, self._name, np.array([steps for _, steps in by_row]))
         for row in sorted(set(np.flatnonzero(other).tolist()) - self._gone):
-            found[row] = nothing
+            by_row[row] = nothing
             self._lost(row, row + 1, error)
-        shape = self._shape(found)
-        for row, (values, steps) in enumerate(found):
+        shape = self._shape(by_row)
+        for row, (values, steps) in enumerate(by_row):
             if steps > 0 and values.shape[1:] != shape:
-                found[row] = nothing
+                by_row[row] = nothing
                 expected = SchemaMismatchError(
-                    f"Column {self._name!r}: expected steps of shape {shape}, found {values.shape[1:]}."
+                    f"Column {self._name!r}: expected steps of shape {shape}, by_row {values.shape[1:]}."
                 )
                 self._lost(row, row + 1, expected)
-        dtype = self._opened.cells[self._name].dtype
-        whole = [values for values, steps in found if steps > 0] or [np.zeros((0, *shape), dtype)]
-        self._opened.keep_steps(self._shard, self._name, np.concatenate(whole), np.array([s for _, s in found]))
+        dtype = self._columns.cells[self._name].dtype
+        whole = [values for values, steps in by_row if steps > 0] or [np.zeros((0, *shape), dtype)]
+        self._columns.keep_steps(self._shard, self._name, np.concatenate(whole), np.array([s for _, s in by_row]))
 
-    def _shape(self, found: list[Steps]) -> tuple[int, ...]:
+    def _shape(self, by_row: list[Steps]) -> tuple[int, ...]:
         """Of a step as it is stored: the declared width, else the one that most rows have."""
-        known = self._opened.cells[self._name].shape
-        shapes = Counter(values.shape[1:] for values, steps in found if steps > 0)
+        known = self._columns.cells[self._name].shape
+        shapes = Counter(values.shape[1:] for values, steps in by_row if steps > 0)
         if known is not None:
             size = int(np.prod(known))
             return next((shape for shape in shapes if int(np.prod(shape)) == size), known)
@@ -167,39 +155,37 @@ class _Column:
     def _lost(self, start: int, stop: int, error: BaseException) -> None:
         self._gone.update(range(start, stop))
         harm = Harm.of(error, column=self._name, file=self._file)
-        lose(self._opened, np.arange(self._first + start, self._first + stop), harm)
+        self._columns.lose(np.arange(self._first + start, self._first + stop), harm)
 
 
-def prove(opened: Opened, survey: Survey, rows: Ints, /, *, lock: Lock, tolerant: bool) -> None:
+def prove(columns: Columns, rows: Ints, /, *, lock: Lock, tolerant: bool) -> None:
     """Compare the pages that these rows are in and that this process did not look at yet.
 
     Args:
-        opened: The shards in use, those of the rows open.
-        survey: The dataset.
+        columns: Of a dataset, the shards of the rows open.
         rows: Of the dataset.
         lock: Held meanwhile: loaders made from each other share what is open.
-        tolerant: Rows of damaged pages count as null and stand in `opened.harms`.
+        tolerant: Rows of damaged pages count as null and stand in `columns.harms`.
 
     Raises:
         CorruptFileError: A page is not what was written.
     """
-    pending = [cells for cells in opened.cells.values() if cells.proofs]
+    pending = [cells for cells in columns.cells.values() if cells.proofs]
     if not pending:
         return
     rows = np.unique(rows)
-    shards = opened.shard_of(rows)
+    shards = columns.shard_of(rows)
     with lock:
         for cells in pending:
             for shard in np.intersect1d(shards, list(cells.proofs)).tolist():
-                own = rows[shards == shard]
+                inside = rows[shards == shard]
                 if tolerant:
-                    key = survey.shards[shard].key
-                    _lose_pages(opened, cells, shard, own, file=key.rpartition("#")[0] or key)
+                    _lose_pages(columns, cells, shard, inside)
                 else:
-                    cells.prove(shard, own)
+                    cells.prove(shard, inside)
 
 
-def _lose_pages(opened: Opened, cells: Cells, shard: int, rows: Ints, *, file: str) -> None:
+def _lose_pages(columns: Columns, cells: Cells, shard: int, rows: Ints) -> None:
     proof, low = cells.proofs[shard], cells.low[shard]
     there = rows[cells.steps[rows] > 0]
     pages = proof.pages(cells.address[there] - low)
@@ -208,8 +194,8 @@ def _lose_pages(opened: Opened, cells: Cells, shard: int, rows: Ints, *, file: s
             cells.prove(shard, there[pages == page])
         except CorruptFileError as error:
             # All rows of the page: what a selection has of it, in its order.
-            every = np.arange(opened.rows(shard).start, opened.rows(shard).stop)
+            every = np.arange(columns.rows(shard).start, columns.rows(shard).stop)
             every = every[cells.steps[every] > 0]
             every = every[proof.pages(cells.address[every] - low) == page]
             cells.steps[every] = 0
-            lose(opened, every, Harm.of(error, column=cells.name, file=file))
+            columns.lose(every, Harm.of(error, column=cells.name, file=columns.file(shard)))

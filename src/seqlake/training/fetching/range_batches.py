@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqlake.training.batches import Assembler, Found
+from seqlake.training.batches import Located, WindowAssembler
 from seqlake.training.fetching.by_range import Steps, read_steps
 
 if TYPE_CHECKING:
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from seqlake.protocols import Ints
-    from seqlake.training.batches import Chunk, Samples
+    from seqlake.training.batches import WindowChunk
     from seqlake.training.opened import Opened
+    from seqlake.training.samples import Samples
     from seqlake.training.survey import Survey
     from seqlake.windows.tracks import Track
 
@@ -27,7 +28,7 @@ _Asked = tuple[str, "Ints", Steps]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadFound(Found):
+class LocatedRemote(Located):
     """Windows of one column of which some are being read by range.
 
     Attributes:
@@ -38,11 +39,27 @@ class ReadFound(Found):
     places: Ints
     reading: Future[dict[str, NDArray[Any]]]
 
+    def windows(self, chunk: WindowChunk, number: int) -> NDArray[Any]:
+        """[B, W, ...] of a batch; waits for those that are being read."""
+        cells, start = self.cells, number * chunk.size
+        rows = chunk.samples.rows[start : start + chunk.size]
+        low, high = np.searchsorted(self.places, [start, start + len(rows)])
+        remote = self.places[low:high] - start
+        values = np.empty((len(rows), self.track.width, *(cells.shape or ())), cells.dtype)
+        others = np.ones(len(rows), np.bool_)
+        others[remote] = False
+        if others.any():
+            values[others] = chunk.steps_of(cells, rows[others], self.numbers[start : start + len(rows)][others])
+        if len(remote):
+            read = self.reading.result()[self.track.column][low:high]
+            values[remote] = read.reshape(len(remote), *values.shape[1:])
+        return values
 
-class RangeAssembler(Assembler):
+
+class RangeAssembler(WindowAssembler):
     """`Assembler` of a dataset of which some shards are read by range; the others are read as ever.
 
-    `prepare` begins to read the windows of a chunk, all columns and shards side by side; `batch` waits for them.
+    `prepare` begins to read the windows of a chunk, all columns and shards side by side; its batches wait for them.
     """
 
     def __init__(self, survey: Survey, opened: Opened) -> None:
@@ -52,7 +69,7 @@ class RangeAssembler(Assembler):
         self._places: Ints = np.zeros(0, np.int64)
         self._reading: Future[dict[str, NDArray[Any]]] | None = None
 
-    def prepare(self, samples: Samples, *, size: int) -> Chunk:
+    def prepare(self, samples: Samples, *, size: int) -> WindowChunk:
         """Open the shards that the samples are in, and begin to read what is read by range; see `Assembler.prepare`."""
         self.opened.visit(samples.rows)
         self._places = np.flatnonzero(self.opened.ranged.has(self.opened.shard_of(samples.rows)))
@@ -68,58 +85,42 @@ class RangeAssembler(Assembler):
 
     def close(self) -> None:
         """Forget what was to be read; what is being read ends by itself."""
-        super().close()
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
 
-    def _find(self, track: Track, samples: Samples, size: int) -> Found:
+    def _locate(self, track: Track, samples: Samples, size: int) -> Located:
         if self._reading is None:
-            return super()._find(track, samples, size)
-        found = self._find_steps(track, samples, size)
+            return super()._locate(track, samples, size)
+        located = self._locate_steps(track, samples, size)
         shards = self.opened.shard_of(samples.rows[self._places])
         for shard in np.unique(shards).tolist():
-            own = np.flatnonzero(shards == shard)
-            places = self._places[own]
+            inside = np.flatnonzero(shards == shard)
+            places = self._places[inside]
             rows = samples.rows[places] - self.opened.rows(shard).start
-            steps = Steps(flat=self.opened.ranged.flats[shard][track.column], rows=rows, numbers=found.numbers[places])
-            self._asked.append((track.column, own, steps))
-        return ReadFound(
-            mask=found.mask,
-            missing=found.missing,
+            flat = self.opened.ranged.flats[shard][track.column]
+            self._asked.append((track.column, inside, Steps(flat=flat, rows=rows, numbers=located.numbers[places])))
+        return LocatedRemote(
+            track=track,
+            cells=located.cells,
+            mask=located.mask,
+            missing=located.missing,
             runs=None,
-            apart=found.apart,
-            numbers=found.numbers,
+            apart=located.apart,
+            numbers=located.numbers,
             places=self._places,
             reading=self._reading,
         )
 
-    def _windows(self, track: Track, found: Found, chunk: Chunk, number: int) -> NDArray[Any]:
-        if not isinstance(found, ReadFound):
-            return super()._windows(track, found, chunk, number)
-        cells = self.opened.cells[track.column]
-        start = number * chunk.size
-        rows = chunk.samples.rows[start : start + chunk.size]
-        low, high = np.searchsorted(found.places, [start, start + len(rows)])
-        own = found.places[low:high] - start
-        values = np.empty((len(rows), track.width, *(cells.shape or ())), cells.dtype)
-        others = np.ones(len(rows), np.bool_)
-        others[own] = False
-        if others.any():
-            values[others] = self.picks(cells, rows[others], found.numbers[start : start + len(rows)][others])
-        if len(own):
-            values[own] = found.reading.result()[track.column][low:high].reshape(len(own), *values.shape[1:])
-        return values
-
     def _read(self, asked: Sequence[_Asked], count: int, reading: Future[dict[str, NDArray[Any]]]) -> None:
         """Read what a chunk asks for, on the pool's thread."""
         try:
-            found = read_steps([steps for _, _, steps in asked], self.opened.transfers)
+            arrays = read_steps([steps for _, _, steps in asked], self.opened.transfers)
             columns: dict[str, NDArray[Any]] = {}
-            for (name, own, _), values in zip(asked, found, strict=True):
+            for (name, inside, _), values in zip(asked, arrays, strict=True):
                 if name not in columns:
                     columns[name] = np.empty((count, *values.shape[1:]), values.dtype)
-                columns[name][own] = values
+                columns[name][inside] = values
             reading.set_result(columns)
         except BaseException as error:  # noqa: BLE001 - raised where the windows are asked for
             reading.set_exception(error)

@@ -12,7 +12,6 @@ from seqlake.files.ranges import GAP, PARALLEL
 from seqlake.shards.verified import is_verified
 from seqlake.training.fetching.by_range import look
 from seqlake.training.shard_cache.layers import beneath
-from seqlake.training.telemetry import ORIGINS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from seqlake.training.cache import Cache
     from seqlake.training.fetching.by_range import Look
     from seqlake.training.fetching.transfers import Transfers
-    from seqlake.training.opened import Opened
     from seqlake.training.survey import Survey
 
 _QUARTER = 0.25
@@ -69,44 +67,32 @@ class Ranged:
         """[n] whether shards, which are open, are of this kind."""
         return np.isin(shards, list(self.flats)) if self.flats else np.zeros(len(shards), np.bool_)
 
-    def look_ahead(self, shards: Sequence[int], opened: Opened) -> None:
-        """Find out side by side where the windows of some shards lie."""
+    def look_ahead(self, shards: Sequence[int], names: Sequence[str]) -> None:
+        """Look into some shards side by side, of which these columns are wanted."""
         wanted = [shard for shard in shards if self.wanted[shard] and shard not in self.flats]
         if len(wanted) < 2:
             return
-        others = self._others(opened)
+        others = self._others(names)
 
         def one(shard: int) -> Look | None:
             try:
                 return look(self._survey.shards[shard], self._columns, self._transfers, others=others)
             except (SeqlakeError, OSError):
-                return None  # `read` tries again, and tells why
+                return None  # `look` tries again, and tells why
 
         with ThreadPoolExecutor(min(PARALLEL, len(wanted))) as pool:
-            found = zip(wanted, pool.map(one, wanted), strict=True)
-            self._looks.update({shard: seen for shard, seen in found if seen is not None})
+            looks = zip(wanted, pool.map(one, wanted), strict=True)
+            self._looks.update({shard: seen for shard, seen in looks if seen is not None})
 
-    def read(self, shard: int, opened: Opened) -> bool:
-        """Take in where the windows of a shard lie, and all its other columns; False where it must be read whole."""
+    def look(self, shard: int, names: Sequence[str]) -> Look | None:
+        """Where the windows of a shard lie, and its other columns of these; None where it must be read whole."""
         if not self.wanted[shard]:
-            return False
-        others = self._others(opened)
-        found = self._looks.pop(shard, None) or look(
-            self._survey.shards[shard], self._columns, self._transfers, others=others
+            return None
+        return self._looks.pop(shard, None) or look(
+            self._survey.shards[shard], self._columns, self._transfers, others=self._others(names)
         )
-        if found is None:
-            return False
-        for name, flat in found.flats.items():
-            self._survey.check_counts(shard, name, flat.steps)
-            opened.cells[name].count(shard, opened.rows(shard), flat)
-        for name in others:
-            opened.keep(shard, name, found.others.column(name))
-        self.flats[shard] = found.flats
-        opened.origins[shard] = ORIGINS.index("range")
-        return True
 
-    def _others(self, opened: Opened) -> list[str]:
-        names = (*opened.cells, *opened.singles)
+    def _others(self, names: Sequence[str]) -> list[str]:
         return [name for name in names if name in self._stamps or name not in self._columns]
 
 

@@ -1,10 +1,12 @@
-"""The frames of one batch: what it needs is decoded once, by several threads."""
+"""The frames of batches: what one needs is decoded once, by several threads, while others are in use."""
 
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from threading import Event, Lock
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -14,7 +16,7 @@ import numpy as np
 from seqlake.errors import SeqlakeError
 from seqlake.training.bad_data.damage import Harm, is_damage
 from seqlake.training.frames.clips import check_shape
-from seqlake.training.survey import row_of
+from seqlake.training.frames.decoding import Workers
 from seqlake.training.telemetry import Work
 from seqlake.windows.frames import find, steps_shown
 from seqlake.windows.sources import told
@@ -26,12 +28,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from seqlake.protocols import Ints
-    from seqlake.training.batches import Batch
-    from seqlake.training.frames.ahead import FrameColumns
-    from seqlake.training.frames.clips import Clip, FrameColumn, Shape
-    from seqlake.training.frames.decoding import Workers
+    from seqlake.training.frames.clips import Clip, FrameColumn, FrameColumns, Shape
+    from seqlake.training.samples import Batch
     from seqlake.windows.frames import Shown
 
+_KEPT = 3  # batches whose memory is kept for later ones: in use, under way, asked for
 _PATIENCE = 600.0  # seconds without a batch's frames after which something is wrong
 
 
@@ -53,17 +54,14 @@ class FrameBatch:
     of several, always the same one.
     """
 
-    allocate: Callable[[str, tuple[int, ...], np.dtype[Any]], NDArray[Any]]
-    scratch: Callable[[tuple[int, ...], np.dtype[Any]], NDArray[Any]]
-
     def __init__(
-        self, frame_columns: FrameColumns, workers: Workers, rows: Ints, anchors: Ints, *, number: int
+        self, frame_columns: FrameColumns, stream: FrameStream, rows: Ints, anchors: Ints, *, number: int
     ) -> None:
         self.pid = os.getpid()
         self.rows = rows
         self.anchors = anchors
         self._frame_columns = frame_columns
-        self._workers = workers
+        self._stream = stream
         self._number = number
         self._lock = Lock()
         self._left = 0
@@ -88,6 +86,16 @@ class FrameBatch:
         for number, column in enumerate(self._frame_columns.columns):
             looks += [partial(self._look, number, rows) for rows in column.chores(unique)]
         self._stage(looks, self._arrange)
+
+    def take(self) -> Batch:
+        """The frames, counted; for the errors see `result`."""
+        if self.pid != os.getpid():  # a parent's threads are not here
+            again = self._stream.begin(self.rows, self.anchors)
+            batch, self.harmed = again.take(), again.harmed
+            return batch
+        ready, batch = self.ready, self.result()
+        self._stream.count(self.work, ready=ready)
+        return batch
 
     def result(self) -> Batch:
         """Each column's frames [B, W, height, width, 3] and `<column>_mask` [B, W].
@@ -126,7 +134,7 @@ class FrameBatch:
         """Have pieces of work done, each by any thread, and then something else by the last of them."""
         self._left = max(1, len(works))
         for number, work in enumerate(works or [lambda: None]):
-            self._workers.put(self._number, partial(self._piece, number, work, then))
+            self._stream.workers.put(self._number, partial(self._piece, number, work, then))
 
     def _piece(self, number: int, work: Callable[[], None], then: Callable[[], None]) -> None:
         try:
@@ -164,7 +172,7 @@ class FrameBatch:
             self._clips[number].update(found)
 
     def _tolerates(self, error: Exception) -> bool:
-        return self._frame_columns.prepared.settings.on_error.tolerant and is_damage(error)
+        return self._frame_columns.tolerant and is_damage(error)
 
     def _harm(self, slots: Ints, error: Exception, column: FrameColumn, key: Hashable) -> None:
         harm = Harm.of(error, column=column.column.name, file=column.where(key))
@@ -183,7 +191,7 @@ class FrameBatch:
         column, survey = self._frame_columns.columns[number], self._frame_columns.survey
         shape, dtype = column.shape()
         width = column.track.width
-        frames = self.allocate(column.track.column, (len(self.rows), width, *shape), dtype)
+        frames = self._stream.allocate(column.track.column, (len(self.rows), width, *shape), dtype)
         mask = np.zeros((len(self.rows), width), np.bool_)
         wanted = np.zeros((len(self.rows), width), np.bool_)
         parts: dict[Hashable, list[tuple[Ints, Ints]]] = {}
@@ -196,7 +204,7 @@ class FrameBatch:
                 self.anchors[own],
                 steps=np.full(len(own), steps, np.int64),
                 shown=shown,
-                cell_of=row_of(self._frame_columns.opened, row),
+                cell_of=self._frame_columns.opened.times_of(row),
             )
             wanted[own] = shown.there(numbers) if self._frame_columns.clamp else mask[own]
             parts.setdefault(key, []).append((places[own][wanted[own]], numbers[wanted[own]] + first))
@@ -237,7 +245,7 @@ class FrameBatch:
 
     def _dealt(self, number: int, parts: dict[Hashable, list[tuple[Ints, Ints]]], total: int) -> list[Task]:
         """Each clip's frames as one piece of work, or as several of whole groups of pictures."""
-        most = max(1, -(-total // (2 * self._workers.size)))
+        most = max(1, -(-total // (2 * self._stream.workers.size)))
         tasks: list[Task] = []
         for key, own in parts.items():
             places, numbers = (np.concatenate(arrays) for arrays in zip(*own, strict=True))
@@ -269,7 +277,9 @@ class FrameBatch:
                 column.read(task.key, clip, task.frames, out[first : first + len(task.frames)])
             else:
                 shape, dtype = out.shape[1:], out.dtype
-                found = column.read(task.key, clip, task.frames, self.scratch((len(task.frames), *shape), dtype))
+                found = column.read(
+                    task.key, clip, task.frames, self._stream.scratch((len(task.frames), *shape), dtype)
+                )
                 for place, number in zip(task.places.tolist(), task.which.tolist(), strict=True):
                     out[place] = found[number]
         except (SeqlakeError, OSError) as error:
@@ -318,8 +328,10 @@ class FrameBatch:
 class SequenceFrames(FrameBatch):
     """`FrameBatch` of whole sequences: every frame that a row has, as often and at the rate that it has them."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+    def __init__(
+        self, frame_columns: FrameColumns, stream: FrameStream, rows: Ints, anchors: Ints, *, number: int
+    ) -> None:
+        super().__init__(frame_columns, stream, rows, anchors, number=number)
         self._ends: list[Ints] = []  # of each column: [B + 1] cumulative numbers of frames
 
     @property
@@ -339,7 +351,7 @@ class SequenceFrames(FrameBatch):
         self._ends.append(np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]))
         size = (1, int(counts.sum())) if self._packed else (len(counts), int(counts.max(initial=0)))
         begins = self._ends[number] if self._packed else np.arange(len(counts)) * size[1]
-        frames = self.allocate(column.track.column, (*size, *shape), dtype)
+        frames = self._stream.allocate(column.track.column, (*size, *shape), dtype)
         wanted = np.zeros(size[0] * size[1], np.bool_)
         parts: dict[Hashable, list[tuple[Ints, Ints]]] = {}
         for own, key, first, shown in found:
@@ -365,3 +377,103 @@ class SequenceFrames(FrameBatch):
         if self._packed:
             return {name: frames[0], f"{name}_mask": mask[0], f"{name}_offsets": ends}
         return {name: frames, f"{name}_mask": mask, f"{name}_length": np.diff(ends)}
+
+
+class FrameStream:
+    """Frames of the batches of one pass, in the order they are asked for.
+
+    Args:
+        columns: The columns of frames, as this process sees them.
+        work: Counts the decoding that is done.
+        threads: How many decode.
+
+    Attributes:
+        workers: The threads.
+    """
+
+    def __init__(self, columns: Callable[[], FrameColumns], work: Work, *, threads: int) -> None:
+        self._columns = columns
+        self._work = work
+        self._size = threads
+        self._begin_anew()
+        self._number = 0
+
+    def _begin_anew(self) -> None:
+        self._pid = os.getpid()
+        self.workers = Workers(self._size)
+        self._memory: dict[str, Recycled] = {}
+        self._scratch = Recycled(self._size)
+
+    def share(self, other: FrameStream, /) -> None:
+        """Have another stream's threads do the work."""
+        self.workers = other.workers
+
+    def begin(self, rows: Ints, anchors: Ints) -> FrameBatch:
+        """Have the frames of one batch decoded."""
+        if self._pid != os.getpid():  # a parent's threads are not here
+            self._begin_anew()
+        columns = self._columns()
+        columns.opened.visit(rows)
+        kind = SequenceFrames if isinstance(columns.survey.window, Whole) else FrameBatch
+        batch = kind(columns, self, rows, anchors, number=self._number)
+        self._number += 1
+        batch.start()
+        return batch
+
+    def count(self, work: Work, *, ready: bool) -> None:
+        """Count what a batch took."""
+        self._work.add(work, ready=ready)
+
+    def close(self) -> None:
+        """End the threads; what was not delivered is forgotten."""
+        if self._pid == os.getpid():
+            self.workers.close()
+
+    def allocate(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Memory for a column of a batch: that of an earlier batch which nobody has any more, or fresh."""
+        return self._memory.setdefault(name, Recycled(_KEPT)).empty(shape, dtype)
+
+    def scratch(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Memory for frames that are copied on from there."""
+        return self._scratch.empty(shape, dtype)
+
+
+class Recycled:
+    """Memory for arrays: that of an earlier one which nobody has any more, else fresh.
+
+    Memory fresh from the system is cleared page by page as it is first written to: with pictures, a good part of all
+    work.
+
+    Args:
+        most: Pieces that are kept.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = Lock()
+        self._pieces: list[NDArray[np.uint8]] = []
+        self._alone = _references([np.empty(0, np.uint8)], 0)
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """An array whose values are anything."""
+        nbytes = prod(shape) * dtype.itemsize
+        with self._lock:
+            piece = self._piece(nbytes)
+        return piece[:nbytes].view(dtype).reshape(shape)
+
+    def _piece(self, nbytes: int) -> NDArray[np.uint8]:
+        # Whoever has the array that was handed out, or any view of it, holds a reference to the piece kept here.
+        free = [place for place in range(len(self._pieces)) if _references(self._pieces, place) == self._alone]
+        for place in free:
+            if nbytes <= self._pieces[place].nbytes:
+                return self._pieces[place]
+        fresh = np.empty(nbytes, np.uint8)
+        if len(self._pieces) < self._most:
+            self._pieces.append(fresh)
+        elif free:
+            self._pieces[free[0]] = fresh
+        return fresh
+
+
+def _references(pieces: list[NDArray[np.uint8]], place: int) -> int:
+    return sys.getrefcount(pieces[place])

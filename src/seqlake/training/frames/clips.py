@@ -13,9 +13,11 @@ from seqlake import media
 from seqlake.abilities import HasStarts, ability
 from seqlake.errors import SchemaMismatchError, SeqlakeError
 from seqlake.protocols import Source
-from seqlake.training.fetching.transfers import MeteredBlob
+from seqlake.training.fetching.transfers import MeteredBlob, Transfers
+from seqlake.training.frames.decoding import DecoderPool, cores
 from seqlake.windows.frames import Shown, by_time
-from seqlake.windows.sources import place_of, told
+from seqlake.windows.sources import Files, place_of, told
+from seqlake.windows.spec import Window
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
@@ -24,14 +26,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from seqlake.protocols import Decoder, Ints
+    from seqlake.protocols import Decoder, Ints, Readable
     from seqlake.spec.column_types import ColumnType
     from seqlake.spec.schema import Column
-    from seqlake.training.fetching.transfers import Transfers
-    from seqlake.training.frames.decoding import DecoderPool
     from seqlake.training.opened import Opened
+    from seqlake.training.settings import Settings
     from seqlake.training.survey import Survey
-    from seqlake.windows.sources import Files, Place
+    from seqlake.windows.sources import Place
     from seqlake.windows.tracks import Track
 
 
@@ -81,6 +82,7 @@ class EncodedCells:
 
 
 _KNOWN = 4096  # files whose counts and times are kept at hand
+_DECODERS = 64  # at hand for each thread; one that has decoded 640 x 480 holds about 1.3 MB
 _TRIES = 16  # files that may fail before the search for the frames' shape gives up
 
 Shape = tuple[tuple[int, ...], np.dtype[Any]]
@@ -419,3 +421,45 @@ def _first_shape(frames: Videos | Pictures, opened: Opened, *, whole: tuple[int,
     if failed:
         raise told(failed[0], f"Column {frames.column.name!r}")
     return (*(whole or (0, 0)), 3), np.dtype(np.uint8)
+
+
+class FrameColumns:
+    """The columns of frames of one loader in one process; passes share what is known and open.
+
+    Args:
+        source: The dataset.
+        settings: How frames are delivered, and what becomes of those that cannot be.
+        survey: The dataset through the window.
+        opened: Its shards in use.
+
+    Attributes:
+        transfers: What reads videos and images that lie in stores.
+    """
+
+    def __init__(self, source: Readable, settings: Settings, survey: Survey, opened: Opened) -> None:
+        self.survey, self.opened = survey, opened
+        self.options = settings.frames
+        self.tolerant = settings.on_error.tolerant
+        self.transfers = Transfers()
+        self._id = source.schema.id
+        schema, files = source.schema, MeteredFiles(Files.of(source), self.transfers)
+        pool = DecoderPool(most=_DECODERS * (self.options.threads or cores()))
+        self.columns: list[FrameColumn] = []
+        for track in self.survey.framed:
+            column, size = schema[track.column], self.options.size
+            if column.category == "frames":
+                cells = EncodedCells(column.name, self.survey, self.opened)
+                self.columns.append(Pictures(track, column, self.opened, cells=cells, files=files, size=size))
+                continue
+            device = self.options.device
+            self.columns.append(Videos(track, column, self.opened, files=files, pool=pool, size=size, device=device))
+
+    @property
+    def clamp(self) -> bool:
+        """Whether missing frames are the nearest that exist."""
+        return isinstance(self.survey.window, Window) and self.survey.window.edges == "clamp"
+
+    def name(self, row: int) -> str:
+        """What messages call a row."""
+        values = None if self._id is None else self.opened.values[self._id].values
+        return f"Row {row}" if values is None else f"Sequence {values[row]!r}"

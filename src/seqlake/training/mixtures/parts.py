@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,21 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from seqlake.protocols import Ints
-    from seqlake.training.batches import Batch, Samples
-
-
-def some(samples: Samples, which: Ints | slice, *, before: int = 0) -> Samples:
-    """Some samples of a batch, as samples of one dataset: `before` rows of others come before its own."""
-    return replace(
-        samples,
-        epochs=samples.epochs[which],
-        numbers=samples.numbers[which],
-        rows=samples.rows[which] - before,
-        anchors=samples.anchors[which],
-        valid=samples.valid[which],
-        bad={},
-        substituted=None,
-    )
+    from seqlake.training.samples import Batch
 
 
 def together(parts: Sequence[tuple[Ints, Batch]], window: Any) -> Batch:
@@ -45,13 +30,13 @@ def together(parts: Sequence[tuple[Ints, Batch]], window: Any) -> Batch:
     """
     if len(parts) == 1:
         return parts[0][1]  # the positions are all there are, in order
-    size = sum(len(own) for own, _ in parts)
+    size = sum(len(places) for places, _ in parts)
     batch: Batch = {}
     packed = {f"{name}_offsets": name for name in window.columns} if isinstance(window, Whole) and window.packed else {}
     for name in parts[0][1]:
         if name in packed or f"{name.removesuffix('_mask')}_offsets" in parts[0][1]:
             continue
-        values = [(own, part[name]) for own, part in parts]
+        values = [(places, part[name]) for places, part in parts]
         if isinstance(values[0][1], list):
             batch[name] = _listed(values, size)
             continue
@@ -59,17 +44,19 @@ def together(parts: Sequence[tuple[Ints, Batch]], window: Any) -> Batch:
     for offsets, name in packed.items():
         if offsets in parts[0][1]:
             for each in {name, f"{name}_mask"} & parts[0][1].keys():
-                batch[each], batch[offsets] = _packed([(own, part[each], part[offsets]) for own, part in parts], size)
+                batch[each], batch[offsets] = _packed(
+                    [(places, part[each], part[offsets]) for places, part in parts], size
+                )
     return batch
 
 
 def _listed(parts: Sequence[tuple[Ints, list[Any]]], size: int) -> list[Any]:
     """[B] Python values at their positions."""
-    found: list[Any] = [None] * size
-    for own, values in parts:
-        for place, value in zip(own.tolist(), values, strict=True):
-            found[place] = value
-    return found
+    listed: list[Any] = [None] * size
+    for places, values in parts:
+        for place, value in zip(places.tolist(), values, strict=True):
+            listed[place] = value
+    return listed
 
 
 def scattered(parts: Sequence[tuple[Ints, NDArray[Any]]], size: int, *, name: str, whole: bool = False) -> NDArray[Any]:
@@ -86,19 +73,19 @@ def scattered(parts: Sequence[tuple[Ints, NDArray[Any]]], size: int, *, name: st
     if shapes:
         shape = (max(values.shape[1] for _, values in parts), *shape[1:])
     out = np.zeros((size, *shape), dtype) if shapes else np.empty((size, *shape), dtype)
-    for own, values in parts:
+    for places, values in parts:
         if shapes:
-            out[own, : values.shape[1]] = values
+            out[places, : values.shape[1]] = values
         else:
-            out[own] = values
+            out[places] = values
     return out
 
 
 def _packed(parts: Sequence[tuple[Ints, NDArray[Any], Ints]], size: int) -> tuple[NDArray[Any], Ints]:
     """Whole sequences end to end in the order of the batch, with their cumulative lengths."""
     pieces: list[NDArray[Any]] = [np.empty(0)] * size
-    for own, values, offsets in parts:
-        for place, piece in zip(own.tolist(), np.split(values, offsets[1:-1]), strict=True):
+    for places, values, offsets in parts:
+        for place, piece in zip(places.tolist(), np.split(values, offsets[1:-1]), strict=True):
             pieces[place] = piece
     ends = np.cumsum([0, *(len(piece) for piece in pieces)], dtype=np.int64)
     return np.concatenate(pieces), ends
@@ -116,20 +103,20 @@ def exchanged(batch: Batch, places: Ints, others: Batch, window: Whole, /) -> Ba
     kept = np.setdiff1d(np.arange(len(batch["start"])), places)
     if not len(kept):
         return others
-    own = {name: batch[name] for name in others}
-    return together([(kept, chosen(own, kept, window)), (places, others)], window)
+    columns = {name: batch[name] for name in others}
+    return together([(kept, chosen(columns, kept, window)), (places, others)], window)
 
 
 def chosen(batch: Batch, which: Ints, window: Whole, /) -> Batch:
     """Some sequences of a batch of whole ones."""
-    found: Batch = {}
+    some: Batch = {}
     for name, values in batch.items():
         offsets = f"{name.removesuffix('_mask')}_offsets" if window.packed else ""
         if offsets in batch:
             pieces = np.split(values, batch[offsets][1:-1])
-            found[name] = np.concatenate([values[:0], *(pieces[number] for number in which.tolist())])
+            some[name] = np.concatenate([values[:0], *(pieces[number] for number in which.tolist())])
         elif window.packed and name.endswith("_offsets") and name.removesuffix("_offsets") in batch:
-            found[name] = np.concatenate([[0], np.cumsum(np.diff(values)[which])])
+            some[name] = np.concatenate([[0], np.cumsum(np.diff(values)[which])])
         else:
-            found[name] = values[which]
-    return found
+            some[name] = values[which]
+    return some

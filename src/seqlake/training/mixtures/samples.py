@@ -10,9 +10,9 @@ import numpy as np
 
 from seqlake.errors import SchemaMismatchError
 from seqlake.training.bad_data.substitutes import Substitutes
-from seqlake.training.batches import Samples
 from seqlake.training.mixtures.schedule import Proportions, Schedule
-from seqlake.training.order import Axis, Order, Shuffle
+from seqlake.training.order import Axis, Order, Shuffle, resolved
+from seqlake.training.samples import Samples
 from seqlake.training.visits import Visits, visits
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Part:
             windows = np.diff(axis.row_ends, prepend=0)[only]
             axis = Axis.of(windows, shard_rows=np.diff(np.searchsorted(only, survey.first_rows)))
             rows = only
-        own = hashlib.blake2b(f"seqlake mix seed {seed} source {name}".encode(), digest_size=16).digest()
+        words = hashlib.blake2b(f"seqlake mix seed {seed} source {name}".encode(), digest_size=16).digest()
         return cls(
             name=name,
             member=member,
@@ -87,7 +87,7 @@ class Part:
             axis=axis,
             rows=first_row + rows,
             shuffle=resolved(shuffle, axis.shard_windows),
-            seed=int.from_bytes(own, "little"),
+            seed=int.from_bytes(words, "little"),
             first_row=first_row,
             first_shard=first_shard,
         )
@@ -95,14 +95,6 @@ class Part:
     def order(self, epoch: int) -> Order:
         """The order of one of its epochs."""
         return Order(shard_windows=self.axis.shard_windows, shuffle=self.shuffle, seed=self.seed, epoch=epoch)
-
-
-def resolved(shuffle: bool | Shuffle, windows: Ints, /) -> Shuffle | None:  # noqa: FBT001 - as a loader takes it
-    """Lanes and block of an axis, as a loader was asked for them; None in source order."""
-    if not shuffle:
-        return None
-    asked = shuffle if isinstance(shuffle, Shuffle) else Shuffle()
-    return asked.filled(shards=int((windows > 0).sum()), windows=int(windows.sum()))
 
 
 class Mixture:
@@ -126,37 +118,38 @@ class Mixture:
     @property
     def digest(self) -> str:
         """Everything that decides the mixture's order beside datasets, window and seed."""
-        told = [(part.name, len(part.axis), part.shuffle) for part in self.parts]
-        text = f"{self.schedule.proportions.digest} {told!r}"
+        parts = [(part.name, len(part.axis), part.shuffle) for part in self.parts]
+        text = f"{self.schedule.proportions.digest} {parts!r}"
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def locate(self, samples: Ints) -> tuple[Ints, Ints, Ints]:
         """[n] samples, counted over all epochs -> the part, the row and the anchor of each."""
         parts, numbers = self.schedule.locate(samples)
         rows, anchors = np.empty_like(samples), np.empty_like(samples)
-        for number, own in split(parts):
-            epochs, places = np.divmod(numbers[own], len(self.parts[number].axis))
-            rows[own], anchors[own] = self._found(number, epochs, places)
+        for number, drawn in split(parts):
+            epochs, places = np.divmod(numbers[drawn], len(self.parts[number].axis))
+            rows[drawn], anchors[drawn] = self._located(number, epochs, places)
         return parts, rows, anchors
 
     def substitutes(self, samples: Ints, attempt: int) -> tuple[Ints, Ints]:
         """[n] samples, counted over all epochs -> row and anchor of others of the same parts; see `Substitutes`."""
         parts, numbers = self.schedule.locate(samples)
         rows, anchors = np.empty_like(samples), np.empty_like(samples)
-        for number, own in split(parts):
+        for number, drawn in split(parts):
             part = self.parts[number]
-            epochs, places = np.divmod(numbers[own], len(part.axis))
+            epochs, places = np.divmod(numbers[drawn], len(part.axis))
             choice = Substitutes(samples=len(part.axis), shuffle=part.shuffle, seed=part.seed)
-            rows[own], anchors[own] = self._found(number, epochs, choice.of(epochs, places)[:, attempt])
+            rows[drawn], anchors[drawn] = self._located(number, epochs, choice.of(epochs, places)[:, attempt])
         return rows, anchors
 
-    def _found(self, number: int, epochs: Ints, places: Ints) -> tuple[Ints, Ints]:
+    def _located(self, number: int, epochs: Ints, places: Ints) -> tuple[Ints, Ints]:
         """[n] samples of a part's epochs -> row and anchor of each."""
         part, windows = self.parts[number], np.empty_like(places)
         for epoch, same in split(epochs):
             windows[same] = self._order(number, epoch).windows(places[same])
-        found, index = part.axis.locate(windows)
-        return part.rows[found], part.survey.anchors(part.rows[found] - part.first_row, index)
+        places, index = part.axis.locate(windows)
+        rows = part.rows[places]
+        return rows, part.survey.anchors(rows - part.first_row, index)
 
     def visits(self, epoch: int) -> Visits:
         """When each shard is needed in an epoch of the mixture; shards are numbered on through its datasets."""
@@ -165,12 +158,13 @@ class Mixture:
         shards, begins, ends = [], [], []
         for number, part in enumerate(self.parts):
             size = len(part.axis)
-            for own in range(first[number] // size, -(-stop[number] // size)) if stop[number] > first[number] else ():
-                found = visits(self._order(number, own))
-                low = np.maximum(found.begins + own * size, first[number])
-                high = np.minimum(found.ends + own * size, stop[number])
+            epochs = range(first[number] // size, -(-stop[number] // size)) if stop[number] > first[number] else ()
+            for later in epochs:
+                needed = visits(self._order(number, later))
+                low = np.maximum(needed.begins + later * size, first[number])
+                high = np.minimum(needed.ends + later * size, stop[number])
                 inside = low < high
-                shards.append(found.shards[inside] + part.first_shard)
+                shards.append(needed.shards[inside] + part.first_shard)
                 begins.append(self.schedule.places(number, low[inside]) - begin)
                 ends.append(self.schedule.places(number, high[inside] - 1) + 1 - begin)
         which, since, until = (np.concatenate(part) for part in (shards, begins, ends))
@@ -227,8 +221,8 @@ def split(keys: Ints, /) -> Iterator[tuple[int, Ints]]:
         yield int(keys[0]), np.arange(len(keys))
         return
     by_key = np.argsort(keys, kind="stable")
-    found, starts = np.unique(keys[by_key], return_index=True)
-    yield from zip(found.tolist(), np.split(by_key, starts[1:]), strict=True)
+    unique, starts = np.unique(keys[by_key], return_index=True)
+    yield from zip(unique.tolist(), np.split(by_key, starts[1:]), strict=True)
 
 
 # ---- groups of one dataset

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
+from seqlake.errors import SchemaMismatchError
+from seqlake.media import image
 from seqlake.training.bad_data.damage import Harm, is_damage
+from seqlake.training.frames.decoding import cores
 from seqlake.training.rows.values import Collected
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from concurrent.futures import Future
+
+    from numpy.typing import NDArray
 
     from seqlake.protocols import Ints
-    from seqlake.training.batches import Batch, Samples
     from seqlake.training.gather import Ranges
-    from seqlake.training.rows.pictures import Pictures
     from seqlake.training.rows.shards import RowShards
     from seqlake.training.rows.values import Form
+    from seqlake.training.samples import Batch, Samples
+    from seqlake.training.settings import FrameOptions
 
 _PORTION = 8 << 20  # bytes that are decoded at a time
 _LEAST = 64  # bytes that a decoded row counts for
@@ -31,9 +38,10 @@ _Coming = tuple[int, "Batch", dict[str, Any]]
 
 @dataclass(slots=True, kw_only=True)
 class RowChunk:
-    """Some steps' samples; portions of it are decoded as they are come to.
+    """`Chunk` of samples that are rows; portions of it are decoded as they are come to.
 
     Attributes:
+        assembler: Makes its batches.
         samples: The samples.
         size: B, samples of a batch.
         ranges: For each column that is copied, where its cells lie.
@@ -46,6 +54,7 @@ class RowChunk:
         pieces: The memory that `ranges` points into, which stays while it is in use.
     """
 
+    assembler: RowAssembler
     samples: Samples
     size: int
     ranges: dict[str, Ranges]
@@ -56,6 +65,10 @@ class RowChunk:
     values: Batch = field(default_factory=dict)
     coming: _Coming | None = None
     pieces: tuple[memoryview, ...]
+
+    def batch(self, number: int, /) -> Batch:
+        """One batch of it: arrays and lists, one value a sample in each."""
+        return self.assembler.batch(self, number)
 
 
 class RowAssembler:
@@ -93,7 +106,14 @@ class RowAssembler:
         pieces = opened.memory.pieces if ranges else ()
         origins = {opened.origin: opened.row_bytes * size}
         return RowChunk(
-            samples=samples, size=size, ranges=ranges, decoded=decoded, step=step, origins=origins, pieces=pieces
+            assembler=self,
+            samples=samples,
+            size=size,
+            ranges=ranges,
+            decoded=decoded,
+            step=step,
+            origins=origins,
+            pieces=pieces,
         )
 
     def batch(self, chunk: RowChunk, number: int) -> Batch:
@@ -129,8 +149,8 @@ class RowAssembler:
             first = portion * chunk.step * chunk.size
             wanted = chunk.samples.rows[first : first + chunk.step * chunk.size]
             chunk.values, chunk.portion = self._decode(chunk.decoded, wanted), portion
-        own = slice(within * chunk.size, (within + 1) * chunk.size)
-        batch = {name: _cut(values, own) for name, values in chunk.values.items()}
+        inside = slice(within * chunk.size, (within + 1) * chunk.size)
+        batch = {name: _cut(values, inside) for name, values in chunk.values.items()}
         begun = {form.name: self._pictures.begin(batch[form.name]) for form in chunk.decoded if form.pictures}
         return number, batch, begun
 
@@ -170,31 +190,31 @@ class RowAssembler:
         bits = len(rows).bit_length()
         both = (rows << bits) | np.arange(len(rows))
         both.sort()
-        found, places = both >> bits, both & ((1 << bits) - 1)
-        shards = self.opened.shard_of(found)
-        for own in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(shards)) + 1) if len(rows) else ():
-            first, stop = int(own[0]), int(own[-1]) + 1
+        ascending, places = both >> bits, both & ((1 << bits) - 1)
+        shards = self.opened.shard_of(ascending)
+        for run in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(shards)) + 1) if len(rows) else ():
+            first, stop = int(run[0]), int(run[-1]) + 1
             shard = int(shards[first])
-            within = self.opened.within(found[first:stop], shard)
+            within = self.opened.within(ascending[first:stop], shard)
             self._decode_shard(shard, forms, places[first:stop], within, values)
-        return {name: found.array() if isinstance(found, Collected) else found for name, found in values.items()}
+        return {name: each.array() if isinstance(each, Collected) else each for name, each in values.items()}
 
     def _decode_shard(self, shard: int, forms: Sequence[Form], places: Ints, rows: Ints, values: Batch) -> None:
         try:
             forms = [form for form in forms if not self._taken(shard, form, places, rows, values)]
             if not forms:
                 return
-            found = self.opened.read(shard, [form.name for form in forms], rows)
+            table = self.opened.read(shard, [form.name for form in forms], rows)
             for form in forms:
                 first = 0
-                for cells in found.column(form.name).chunks:
-                    own = places[first : first + len(cells)]
+                for cells in table.column(form.name).chunks:
+                    here = places[first : first + len(cells)]
                     if isinstance(values[form.name], Collected):
-                        values[form.name].put(own, cells)
+                        values[form.name].put(here, cells)
                     else:
-                        form.put(values[form.name], own, cells)
+                        form.put(values[form.name], here, cells)
                     if form.nullable:
-                        values[f"{form.name}_mask"][own] = cells.is_valid().to_numpy(zero_copy_only=False)
+                        values[f"{form.name}_mask"][here] = cells.is_valid().to_numpy(zero_copy_only=False)
                     first += len(cells)
         except Exception as error:
             if not self._tolerant or not is_damage(error):
@@ -208,9 +228,9 @@ class RowAssembler:
         cells = self.opened.verbatim(shard, form.name, rows)
         if cells is None:
             return False
-        found = values[form.name]
+        column = values[form.name]
         for place, cell in zip(places.tolist(), cells, strict=True):
-            found[place] = cell if form.pictures else cell.tobytes()
+            column[place] = cell if form.pictures else cell.tobytes()
         return True
 
     def _salvage(
@@ -241,8 +261,73 @@ class RowAssembler:
         return True
 
 
-def _cut(values: Any, own: slice) -> Any:
+def _cut(values: Any, inside: slice) -> Any:
     """A batch's part of a portion's column."""
     if isinstance(values, pa.Array):
-        return values[own].to_pylist()
-    return values[own].tolist() if values.dtype == np.object_ else values[own]
+        return values[inside].to_pylist()
+    return values[inside].tolist() if values.dtype == np.object_ else values[inside]
+
+
+_Begun = list["Future[Any] | None"]
+"""A batch's pictures on their way; None for a null cell."""
+
+
+class Pictures:
+    """Decodes the images of samples; belongs to one pass.
+
+    Args:
+        options: Size, layout and threads.
+        sharers: Processes of this machine that decode at the same time.
+    """
+
+    def __init__(self, options: FrameOptions, *, sharers: int = 1) -> None:
+        self._options = options
+        self._threads = options.threads or max(1, cores() // sharers)
+        self._pool: ThreadPoolExecutor | None = None
+
+    def begin(self, cells: Sequence[Any], /) -> _Begun:
+        """Have the pictures of one column of a batch decoded."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="seqlake-pictures")
+        return [None if cell is None else self._pool.submit(self._decoded, cell) for cell in cells]
+
+    def take(self, begun: _Begun, /) -> tuple[Any, dict[int, Exception]]:
+        """The pictures of a batch, and what is wrong with those that cannot be decoded, by place.
+
+        Returns:
+            With a size, uint8 [B, height, width, 3] with zeros where there is none; else a list of arrays.
+        """
+        images: list[Any] = []
+        failed: dict[int, Exception] = {}
+        for place, future in enumerate(begun):
+            try:
+                images.append(None if future is None else future.result())
+            except (ValueError, OSError) as error:  # DecodeError is a ValueError
+                failed[place] = error
+                images.append(None)
+        if self._options.size is None or any(isinstance(one, list) for one in images):
+            return images, failed
+        height, width = self._options.size
+        shape = (3, height, width) if self._options.layout == "TCHW" else (height, width, 3)
+        pictures = np.zeros((len(images), *shape), np.uint8)
+        for place, one in enumerate(images):
+            if one is not None and (one.shape != shape or one.dtype != np.uint8):
+                failed[place] = SchemaMismatchError(
+                    f"expected a picture of 8 bits, uint8 {list(shape)}, found {one.dtype} {list(one.shape)}.",
+                    hint="frames(size=) is for pictures of 8 bits with three colours: leave size out.",
+                )
+            elif one is not None:
+                pictures[place] = one
+        return pictures, failed
+
+    def close(self) -> None:
+        """End the threads; pictures on their way are forgotten."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
+
+    def _decoded(self, cell: Any) -> Any:
+        if isinstance(cell, list):
+            return [None if one is None else self._decoded(one) for one in cell]
+        picture: NDArray[Any] = image.decode(cell, size=self._options.size)
+        return picture.transpose(2, 0, 1) if self._options.layout == "TCHW" else picture

@@ -1,0 +1,304 @@
+"""What makes batches, as every kind of source has it: sequences, samples, several datasets.
+
+```text
+Planner      which samples come at which steps                      steps.Planner, mixtures.samples.MixPlanner
+OpenShards   what is open of the data, as samples come to it        opened.Opened, rows.shards.RowShards, of mixtures
+Assembler    samples -> Chunk: all about some steps but the copying batches, fetching.range_batches, rows.batches
+Chunk        -> batches, one after the other
+Frames       frames of batches, decoded ahead on threads            frames.batch.FrameStream
+Engine       one of each, of a source with settings                 sources, mixtures.engine
+```
+
+An engine says what there is; `passes.Pipeline` runs it: assemble, add frames, repair, transform.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+from seqlake.training.bad_data.damage import Ledger
+from seqlake.training.state import describe
+from seqlake.training.steps import Steps
+from seqlake.training.telemetry import Meter
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from seqlake.protocols import Ints
+    from seqlake.spec.schema import Schema
+    from seqlake.training.bad_data.damage import Harm
+    from seqlake.training.mixtures.samples import Mixture
+    from seqlake.training.order import Shuffle
+    from seqlake.training.plan import Plan
+    from seqlake.training.samples import Batch, Samples
+    from seqlake.training.settings import Settings
+    from seqlake.training.survey import Survey
+    from seqlake.training.telemetry import Fetched, Telemetry
+    from seqlake.training.visits import Visits
+
+
+class Planner(Protocol):
+    """Says which samples come when; all of it is arithmetic."""
+
+    @property
+    def local_batch(self) -> int:
+        """Samples of a step on this rank."""
+
+    def spread(self, position: int) -> float:
+        """For each sample of this rank, how many there are in the lanes that it takes samples of."""
+
+    def samples(self, epoch: int, position: int, steps: Ints) -> Samples:
+        """The samples of some steps of the pass that begins at a sample of an epoch."""
+
+    def substitutes(self, epochs: Ints, numbers: Ints, attempt: int) -> Samples:
+        """Samples to be tried in the places of others; see `Substitutes`."""
+
+    def visits(self, epoch: int, position: int) -> Visits:
+        """When each shard is needed by this rank in an epoch."""
+
+
+class OpenShards(Protocol):
+    """The shards in use by one process; rows are numbered through all of them."""
+
+    @property
+    def seconds(self) -> float:
+        """Spent on opening and looking at shards."""
+
+    @property
+    def portion(self) -> int | None:
+        """Samples that may be prepared together; None where that does not matter."""
+
+    @property
+    def is_ranged(self) -> bool:
+        """Whether windows of some shard are read by range."""
+
+    @property
+    def is_fetched(self) -> bool:
+        """Whether shards are copied as they are needed, to a folder or into memory."""
+
+    @property
+    def decoded(self) -> int:
+        """Bytes of memory held for shards that are not read in place."""
+
+    @property
+    def fetched(self) -> Fetched:
+        """What came from stores."""
+
+    def visit(self, rows: Ints) -> object:
+        """Open the shards of these rows, and see that those open already are still the same files."""
+
+    def expect(self, visits: Visits, sample: int, *, then: Visits | None) -> None:
+        """Take in when shards will be needed: the next ones are fetched ahead."""
+
+    def leave(self, sample: int, until: int) -> None:
+        """Release local copies that no sample from this one on needs soon; windows located in them are void."""
+
+    def pin(self, rows: Ints) -> None:
+        """Keep the shards of these rows, which the order does not ask for, as long as this chunk is in use."""
+
+    def harmed(self, rows: Ints) -> NDArray[np.bool_]:
+        """[n] whether something is wrong with the cells of rows."""
+
+    def harms_of(self, row: int) -> list[Harm]:
+        """What is wrong with the cells of a row."""
+
+    def id_of(self, row: int) -> str | None:
+        """The id of a row; None where there are none, or it cannot be read."""
+
+
+class Chunk(Protocol):
+    """Some steps' samples, with everything about them but the numbers that fill memory."""
+
+    @property
+    def samples(self) -> Samples:
+        """All samples of the steps, batch after batch."""
+
+    @property
+    def size(self) -> int:
+        """B, samples of a batch."""
+
+    @property
+    def origins(self) -> Mapping[str, float]:
+        """Bytes of a batch, about, by where they are copied from: see `telemetry.ORIGINS`."""
+
+    def batch(self, number: int, /) -> Batch:
+        """One batch of it, as arrays whose first axis is the sample."""
+
+
+class Assembler(Protocol):
+    """Turns samples into batches; belongs to one pass."""
+
+    def reuse_buffers(self) -> None:
+        """From now on write what is copied to where the batch before was, where that can be."""
+
+    def prepare(self, samples: Samples, *, size: int) -> Chunk:
+        """Open the shards that samples are in, and do for all of them whatever is not copying.
+
+        Args:
+            samples: Of some batches, one after the other.
+            size: B, samples of a batch.
+        """
+
+    def harmed(self, samples: Samples) -> Mapping[int, Sequence[Harm]]:
+        """Place in a batch, whose samples these are -> what only making it showed to be bad."""
+
+    def close(self) -> None:
+        """End what is done ahead of batches, if anything is."""
+
+
+class FramesAhead(Protocol):
+    """The frames of one batch, on their way."""
+
+    @property
+    def harmed(self) -> Mapping[int, Sequence[Harm]]:
+        """Place in the batch -> what is wrong with its frames, once they were taken."""
+
+    def take(self) -> Batch:
+        """The columns of frames; waits for them."""
+
+
+class Frames(Protocol):
+    """Decodes the frames of one pass."""
+
+    def begin(self, rows: Ints, anchors: Ints) -> FramesAhead:
+        """Have the frames of one batch decoded."""
+
+    def close(self) -> None:
+        """End the threads; what was not delivered is forgotten."""
+
+
+class Engine(ABC):
+    """A source and settings, and what follows from the two; each part is worked out when it is first asked for.
+
+    Attributes:
+        settings: What was asked for.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._sharers = 1
+
+    # ---- the source through the window
+
+    @property
+    @abstractmethod
+    def schema(self) -> Schema:
+        """The columns of the source."""
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Of the source: rows, their order, their bytes."""
+
+    @property
+    @abstractmethod
+    def surveys(self) -> Sequence[Survey]:
+        """Each dataset through the window."""
+
+    @property
+    @abstractmethod
+    def shuffle(self) -> Shuffle | None:
+        """Lanes and block; None in source order, and where each part of a mixture has its own."""
+
+    @property
+    @abstractmethod
+    def mixture(self) -> Mixture | None:
+        """Parts in proportions, where some were asked for."""
+
+    @abstractmethod
+    def plan(self) -> Plan:
+        """What one epoch will be."""
+
+    @abstractmethod
+    def windows(self) -> int:
+        """How many windows there are in all."""
+
+    @abstractmethod
+    def locate(self, numbers: Ints) -> tuple[Ints, Ints]:
+        """[n] windows in source order -> row and anchor of each."""
+
+    @abstractmethod
+    def numbers(self, rows: Ints, anchors: Ints) -> Ints:
+        """[n] rows and anchors -> windows in source order: the inverse of `locate`."""
+
+    # ---- what passes are made of
+
+    @property
+    @abstractmethod
+    def opened(self) -> OpenShards:
+        """The shards in use, by this process."""
+
+    @abstractmethod
+    def planner(self) -> Planner:
+        """Gives the samples of steps."""
+
+    @abstractmethod
+    def assembler(self, *, sharers: int = 1) -> Assembler:
+        """Makes batches of samples; `sharers` processes of this machine do so at the same time."""
+
+    @abstractmethod
+    def frames(self, *, sharers: int = 1) -> Frames | None:
+        """Decodes frames; None where the window asks for none."""
+
+    # ---- settings
+
+    @abstractmethod
+    def changed(self, settings: Settings) -> Engine:
+        """The same source with other settings; what does not depend on them is shared."""
+
+    def share(self, users: int, /) -> None:
+        """Divide the memory that none was given among so many, each of which opens shards for itself."""
+        self._sharers = users
+
+    # ---- what follows
+
+    @property
+    def samples(self) -> int:
+        """Samples of an epoch."""
+        return self.windows() if self.mixture is None else len(self.mixture)
+
+    @cached_property
+    def steps(self) -> Steps:
+        """Which samples this rank takes at each step."""
+        settings, samples = self.settings, self.samples
+        return Steps(
+            samples=samples,
+            lanes=1 if self.shuffle is None else min(self.shuffle.lanes, max(1, samples)),
+            global_batch=settings.global_batch or settings.batch_size * settings.world_size,
+            rank=settings.rank,
+            world_size=settings.world_size,
+            tail=settings.tail,
+        )
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Everything that decides which sample comes when."""
+        return describe(
+            fingerprint=self.fingerprint,
+            window=self.settings.window.digest,
+            samples=self.samples,
+            seed=self.settings.seed,
+            shuffle=self.shuffle,
+            tail=self.settings.tail,
+            mix=None if self.mixture is None else self.mixture.digest,
+        )
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """The bad samples that this process met."""
+        settings = self.settings
+        return Ledger(budget=settings.on_error, samples=-(-self.samples // settings.world_size))
+
+    @cached_property
+    def meter(self) -> Meter:
+        """What this process spent its time on."""
+        return Meter()
+
+    @abstractmethod
+    def report(self) -> Telemetry:
+        """The meter's counts, with what the shards in use know."""
