@@ -94,21 +94,11 @@ def read_ids(source: Readable, column: str, /) -> pa.ChunkedArray:
         raise SchemaMismatchError(f"An id is a text or an integer; {column!r} is {kind}.")
     if ID in source.schema and column != ID:
         raise SchemaMismatchError(f"The source has a column {ID!r} beside {column!r}.", hint="Select the others.")
-    ids = pa.chunked_array(list(_texts(source, column)), pa.string())
+    ids = pa.chunked_array([cells.cast(pa.string()) for cells in _cells(source, column)], pa.string())
     wrong = [row for row, one in enumerate(ids.to_pylist()) if not one]
     if wrong:
         raise ValidationError(f"{len(wrong)} samples have no {column!r}, the first is sample {wrong[0]}.")
     return ids
-
-
-def _texts(source: Readable, column: str) -> Iterator[pa.Array]:
-    for shard in source.shards():
-        reader = shard.open()
-        try:
-            for batch in reader.batches([column]):
-                yield batch.column(0).cast(pa.string())
-        finally:
-            reader.close()
 
 
 def as_frames(column: Column, /) -> Column:
@@ -140,16 +130,16 @@ class NamedSamples:
     @property
     def schema(self) -> Schema:
         """The source's columns behind `sequence_id`."""
-        found = self._source.schema
-        if self._key is None and ID in found:
+        columns = self._source.schema
+        if self._key is None and ID in columns:
             raise SchemaMismatchError(f"The source has a column {ID!r} already.", hint=f"Use it: sequence_id={ID!r}.")
-        kept = {name: as_frames(found[name]) for name in found.names if name != self._key}
-        metadata = Metadata(version=found.metadata.version, extra=found.metadata.extra)
+        kept = {name: as_frames(columns[name]) for name in columns.names if name != self._key}
+        metadata = Metadata(version=columns.metadata.version, extra=columns.metadata.extra)
         return Schema(kept, metadata=metadata)
 
     @property
     def root(self) -> str:
-        """The source's."""
+        """What references resolve against, as in the source."""
         return self._source.root
 
     @property
@@ -159,13 +149,13 @@ class NamedSamples:
 
     def shards(self) -> list[NamedShard]:
         """One a shard of the source."""
-        types, made, first = self.schema.arrow, [], 0
-        found = self._source.shards()
-        width = len(str(sum(shard.rows for shard in found)))
-        for shard in found:
-            made.append(NamedShard(shard=shard, source_key=self._key, first=first, width=width, types=types))
+        types, named, first = self.schema.arrow, [], 0
+        shards = self._source.shards()
+        width = len(str(sum(shard.rows for shard in shards)))
+        for shard in shards:
+            named.append(NamedShard(shard=shard, source_key=self._key, first=first, width=width, types=types))
             first += shard.rows
-        return made
+        return named
 
     def lengths(self, column: str, /) -> Ints:
         """The source's; an image is one frame."""
@@ -197,12 +187,12 @@ class NamedShard:
 
     @property
     def rows(self) -> int:
-        """Samples."""
+        """Samples, each a row."""
         return self.shard.rows
 
     @property
     def nbytes(self) -> int:
-        """The source's."""
+        """Bytes of the source's shard."""
         return self.shard.nbytes
 
     def open(self) -> NamedReader:
@@ -211,14 +201,14 @@ class NamedShard:
 
 
 class NamedReader:
-    """One open `NamedShard`."""
+    """An open `NamedShard` of one process."""
 
     def __init__(self, shard: NamedShard, reader: ShardReader, /) -> None:
         self._shard = shard
         self._reader = reader
 
     def batches(self, columns: Sequence[str], /, *, rows: Ints | None = None) -> Iterator[pa.RecordBatch]:
-        """As `ShardReader.batches`."""
+        """See `ShardReader.batches`: the columns asked for."""
         key = self._shard.source_key
         stored = [name for name in columns if name != ID]
         asked = [*stored, *([key] if ID in columns and key is not None else [])]
@@ -247,7 +237,7 @@ class NamedReader:
         return pa.array([f"{shard.first + row:0{shard.width}d}" for row in rows.tolist()], pa.string())
 
     def flat(self, column: str, /) -> Flat | None:
-        """As `ShardReader.flat`."""
+        """See `ShardReader.flat`; ids have none."""
         return None if column == ID else self._reader.flat(column)
 
     def close(self) -> None:
@@ -290,9 +280,9 @@ def grouped(source: Readable, ids: pa.ChunkedArray, /, *, key: str, steps: str |
     _refuse_twins(codes[order], moments[order], ids, order)
     texts = {name for name in source.schema.names if is_text(source.schema[name].arrow) and name != key}
     constant = {name for name in texts if _is_constant(_codes_of(source, name)[order], starts)}
-    made = {name: _made(source, name, constant) for name in source.schema.names if name != key}
+    recipes = {name: _recipe(source, name, constant) for name in source.schema.names if name != key}
     names = ids.take(pa.array(order[starts[:-1]])).to_pylist()
-    return GroupedSamples(source, made, names, order, starts)
+    return GroupedSamples(source, recipes, names, order, starts)
 
 
 def _refuse_twins(codes: Ints, moments: NDArray[Any], ids: pa.ChunkedArray, order: Ints) -> None:
@@ -309,10 +299,10 @@ def _moments(source: Readable, steps: str) -> NDArray[Any]:
     kind = source.schema[steps].arrow
     if not (is_number(kind) or pa.types.is_temporal(kind)):
         raise SchemaMismatchError(f"`steps` names a column of numbers or times; {steps!r} is {kind}.")
-    found = pa.chunked_array([pa.array([], kind), *_cells(source, steps)], kind)
-    if found.null_count:
-        raise ValidationError(f"{found.null_count} samples have no {steps!r}.")
-    values = np.asarray(found.to_numpy())
+    cells = pa.chunked_array([pa.array([], kind), *_cells(source, steps)], kind)
+    if cells.null_count:
+        raise ValidationError(f"{cells.null_count} samples have no {steps!r}.")
+    values = np.asarray(cells.to_numpy())
     if values.dtype.kind == "f" and bool(np.isnan(values).any()):
         raise ValidationError(f"{int(np.isnan(values).sum())} samples have NaN as {steps!r}.")
     return values
@@ -339,7 +329,7 @@ def _is_constant(codes: Ints, starts: Ints) -> bool:
     return bool(np.isin(changes, starts).all())
 
 
-def _made(source: Readable, name: str, constant: set[str]) -> Recipe:
+def _recipe(source: Readable, name: str, constant: set[str]) -> Recipe:
     column = source.schema[name]
     kind = column.arrow
     if name in constant:
@@ -363,16 +353,18 @@ def _shape(source: Readable, column: Column) -> tuple[int, ...] | None:
     if step is None:
         return None
     lengths = [count_lengths(shard.open(), column.name) for shard in source.shards()]
-    found = np.unique(np.concatenate([np.empty(0, np.int64), *lengths]))
-    return (int(found[0]), *step) if len(found) == 1 and found[0] > 0 else None
+    sizes = np.unique(np.concatenate([np.empty(0, np.int64), *lengths]))
+    return (int(sizes[0]), *step) if len(sizes) == 1 and sizes[0] > 0 else None
 
 
 class GroupedSamples:
     """Sequences made of samples: a `Readable`."""
 
-    def __init__(self, source: Readable, made: dict[str, Recipe], ids: list[str], order: Ints, starts: Ints, /) -> None:
+    def __init__(
+        self, source: Readable, recipes: dict[str, Recipe], ids: list[str], order: Ints, starts: Ints, /
+    ) -> None:
         self._source = source
-        self._made = made
+        self._recipes = recipes
         self._ids = ids
         self._order = order
         self._starts = starts
@@ -381,11 +373,11 @@ class GroupedSamples:
     def schema(self) -> Schema:
         """`sequence_id`, then the samples' columns."""
         extra = self._source.schema.metadata.extra
-        return Schema({name: made.column for name, made in self._made.items()}, metadata=Metadata(extra=extra))
+        return Schema({name: recipe.column for name, recipe in self._recipes.items()}, metadata=Metadata(extra=extra))
 
     @property
     def root(self) -> str:
-        """The source's."""
+        """What references resolve against, as in the source."""
         return self._source.root
 
     @property
@@ -397,8 +389,8 @@ class GroupedSamples:
 
     def lengths(self, column: str, /) -> Ints:
         """[sequences] T, which all columns of steps share."""
-        made = self._made[column]
-        if made.role == "first":
+        recipe = self._recipes[column]
+        if recipe.role == "first":
             raise SchemaMismatchError(f"Expected a column of steps, found {column!r}.")
         return np.diff(self._starts)
 
@@ -407,13 +399,13 @@ class GroupedSamples:
         shards = self._source.shards()
         firsts = np.cumsum([0, *(shard.rows for shard in shards)])
         per_row = max(1.0, sum(shard.nbytes for shard in shards) / max(1, int(firsts[-1])))
-        made, first, count = [], 0, len(self._ids)
+        groups, first, count = [], 0, len(self._ids)
         while first < count:
             limit = self._starts[first] + max(1, int(_SHARD_BYTES / per_row))
             stop = max(first + 1, int(np.searchsorted(self._starts, limit, side="right")) - 1)
-            made.append(self._shard(shards, firsts, first, min(stop, count), per_row))
+            groups.append(self._shard(shards, firsts, first, min(stop, count), per_row))
             first = stop
-        return made
+        return groups
 
     def _shard(self, shards: Sequence[Shard], firsts: Ints, first: int, stop: int, per_row: float) -> GroupedShard:
         rows = self._order[self._starts[first] : self._starts[stop]]
@@ -425,7 +417,7 @@ class GroupedSamples:
             numbers=rows - firsts[numbers],
             starts=self._starts[first : stop + 1] - self._starts[first],
             ids=tuple(self._ids[first:stop]),
-            made=self._made,
+            recipes=self._recipes,
             types=self.schema.arrow,
             name=f"sequences-{first}",
             per_row=per_row,
@@ -446,7 +438,7 @@ class GroupedShard:
         numbers: [rows] the row in it.
         starts: [sequences + 1] the first row of each.
         ids: [sequences].
-        made: How each column is made.
+        recipes: How each column is made.
         types: The logical Arrow schema.
         name: Begins the key.
         per_row: Bytes of a row, about.
@@ -457,7 +449,7 @@ class GroupedShard:
     numbers: Ints
     starts: Ints
     ids: Sequence[str]
-    made: dict[str, Recipe]
+    recipes: dict[str, Recipe]
     types: pa.Schema
     name: str
     per_row: float
@@ -467,12 +459,12 @@ class GroupedShard:
         """Of all rows and what becomes of them."""
         state = hashlib.sha256(repr([shard.key for shard in self.sources]).encode())
         state.update(self.places.tobytes() + self.numbers.tobytes() + self.starts.tobytes())
-        state.update(repr([(name, made.role, str(made.column)) for name, made in self.made.items()]).encode())
+        state.update(repr([(name, recipe.role, str(recipe.column)) for name, recipe in self.recipes.items()]).encode())
         return f"{self.name}#{state.hexdigest()[:16]}"
 
     @property
     def rows(self) -> int:
-        """Sequences."""
+        """Sequences, each a row."""
         return len(self.ids)
 
     @property
@@ -486,13 +478,13 @@ class GroupedShard:
 
 
 class GroupedReader:
-    """One open `GroupedShard`."""
+    """An open `GroupedShard` of one process."""
 
     def __init__(self, shard: GroupedShard, /) -> None:
         self._shard = shard
 
     def batches(self, columns: Sequence[str], /, *, rows: Ints | None = None) -> Iterator[pa.RecordBatch]:
-        """As `ShardReader.batches`."""
+        """See `ShardReader.batches`: the columns asked for."""
         shard = self._shard
         refuse_unknown(columns, shard.types.names)
         wanted = rows_asked(rows, shard.rows)
@@ -520,7 +512,7 @@ class GroupedReader:
             if field.name == ID:
                 arrays.append(pa.array([shard.ids[row] for row in rows.tolist()], pa.string()))
                 continue
-            arrays.append(_sequences(shard.made[field.name], table.column(field.name), offsets, field.type))
+            arrays.append(_sequences(shard.recipes[field.name], table.column(field.name), offsets, field.type))
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def _samples(self, columns: list[str], samples: Ints) -> pa.Table:
@@ -549,16 +541,16 @@ class GroupedReader:
         """Nothing is held open."""
 
 
-def _sequences(made: Recipe, cells: pa.ChunkedArray, offsets: Ints, kind: pa.DataType) -> pa.Array:
+def _sequences(recipe: Recipe, cells: pa.ChunkedArray, offsets: Ints, kind: pa.DataType) -> pa.Array:
     array = cells.combine_chunks()
     if isinstance(array, pa.ChunkedArray):
-        raise ValidationError(f"Column {made.column.name!r}: a batch of it is above 2 GiB.")
-    if made.role == "first":
+        raise ValidationError(f"Column {recipe.column.name!r}: a batch of it is above 2 GiB.")
+    if recipe.role == "first":
         return array.take(pa.array(offsets[:-1]))
     inner = array
-    if made.role in {"number", "array"}:
+    if recipe.role in {"number", "array"}:
         while is_list(inner.type):
             inner = inner.flatten()
-        inner = pa.FixedSizeListArray.from_arrays(inner, made.size)
-    found = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), inner)
-    return found.cast(kind) if found.type != kind else found
+        inner = pa.FixedSizeListArray.from_arrays(inner, recipe.size)
+    lists = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), inner)
+    return lists.cast(kind) if lists.type != kind else lists

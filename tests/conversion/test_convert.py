@@ -325,7 +325,7 @@ import sys, time
 from pathlib import Path
 import pyarrow.parquet as pq
 import seqlake as sl
-from seqlake.conversion import receipts
+from seqlake.executors import receipts
 
 source, out, work, mode, workers = sys.argv[1:]
 keep, clear = receipts.Work.keep, receipts.Work.clear

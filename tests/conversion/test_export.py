@@ -278,11 +278,11 @@ def test_what_an_index_names_is_not_discarded(ds, tmp_path: Path, monkeypatch) -
 def stop_after_two_parts(monkeypatch) -> None:
     real, left = task.run, [2]
 
-    def run(*arguments):
+    def run(part, /, **options):
         left[0] -= 1
         if left[0] < 0:
             raise ValidationError("stop")
-        return real(*arguments)
+        return real(part, **options)
 
     monkeypatch.setattr(task, "run", run)
 

@@ -128,11 +128,11 @@ def test_an_interrupted_conversion_goes_on(folder: Path, tmp_path: Path, monkeyp
     options = {"sequence_id": "ep", "steps": "t", "workers": 1, "work": tmp_path / "work", "bytes_per_part": 4000}
     real, left = task.run, [1]
 
-    def run(*arguments):
+    def run(part, /, **options):
         left[0] -= 1
         if left[0] < 0:
             raise ValidationError("stop")
-        return real(*arguments)
+        return real(part, **options)
 
     with monkeypatch.context() as patch:
         patch.setattr(task, "run", run)

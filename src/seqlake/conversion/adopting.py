@@ -68,7 +68,7 @@ def adopt(source: Readable, target: Dataset, staging: Staging, /, *, files: File
         staging: Where to; its transaction is the target's.
         files: What happens to files of rows that are written anew.
     """
-    found = Adopted()
+    adopted = Adopted()
     place = Files.of(source)
     carrier = Carrier(
         target.schema, root=place.root, staging=staging, mode=files, storage=place.storage, kept=place.kept
@@ -80,15 +80,15 @@ def adopt(source: Readable, target: Dataset, staging: Staging, /, *, files: File
         if named is None:
             reason = "its rows name files that lie where the new table's cleanup could remove them"
         if reason or parquet is None or named is None:
-            found.rewritten[shard.key] = reason
+            adopted.rewritten[shard.key] = reason
             for batch in one_shard(shard, target.schema.names):
                 staging.write(carrier.carry(batch))
             staging.close_shard()
             continue
         staged = _taken(parquet, shard, target, staging.transaction, n=f"adopted{number}", source=source)
         staging.written.append(replace(staged, files=tuple(_copied(named, source, target))))
-        found.taken += 1
-    return found
+        adopted.taken += 1
+    return adopted
 
 
 def why_not(shard: Shard, table: Table, schema: Schema, /) -> str:
@@ -157,23 +157,23 @@ def _files(shard: Shard, source: Readable, staging: Staging, table: Table) -> di
     """
     schema = source.schema
     names = [name for name in schema.names if refers(schema[name])]
-    found: set[str] = set()
+    paths: set[str] = set()
     if names:
         for batch in one_shard(shard, names):
             for column in batch.columns:
-                found.update(path for cell in column.to_pylist() for path, _ in paths_in(cell) if is_relative(path))
+                paths.update(path for cell in column.to_pylist() for path, _ in paths_in(cell) if is_relative(path))
     known = ability(source, KeepsFiles)
-    told = {} if known is None else known.copied(shard.key)
-    found |= told.keys()  # those that plain texts name, too
+    copied = {} if known is None else known.copied(shard.key)
+    paths |= copied.keys()  # those that plain texts name, too
     start = f"{table.files(staging.transaction)}/"
-    if any(not path.startswith(start) or ".." in path.split("/") for path in found):
+    if any(not path.startswith(start) or ".." in path.split("/") for path in paths):
         return None
-    return {path: told.get(path, Copied(path=path, size=-1, sha256="")) for path in sorted(found)}
+    return {path: copied.get(path, Copied(path=path, size=-1, sha256="")) for path in sorted(paths)}
 
 
 def _copied(named: Mapping[str, Copied], source: Readable, target: Dataset) -> list[Copied]:
     place, known = Files.of(source), ability(source, KeepsFiles)
-    made = []
+    copies = []
     for path, file in named.items():
         location = join(source.root, path)
         if not inside(source.root, location):
@@ -186,8 +186,8 @@ def _copied(named: Mapping[str, Copied], source: Readable, target: Dataset) -> l
             size, sha256 = digest(here)
             put_file(target.table.store, path, here, link=True)
         packets = {} if known is None else dict(known.kept_packets(path))
-        made.append(replace(file, size=size, sha256=sha256, packets=packets))
-    return made
+        copies.append(replace(file, size=size, sha256=sha256, packets=packets))
+    return copies
 
 
 def _taken(
@@ -223,8 +223,8 @@ def _described(parquet: ParquetShard, shard: Shard, schema: Schema, place: str) 
         statistics.add(pa.Table.from_batches([batch]))
         if schema.id is not None:
             ids.append(batch.column(schema.id))
-    found = index.read(parquet.blob)
-    offsets = (index.build(parquet.blob, schema=schema) or b"") if found is None else index.encode(found)
+    kept_index = index.read(parquet.blob)
+    offsets = (index.build(parquet.blob, schema=schema) or b"") if kept_index is None else index.encode(kept_index)
     return Written(
         location=place,
         rows=parquet.rows,

@@ -5,32 +5,40 @@ from __future__ import annotations
 import logging
 import os
 import re
-import shutil
 import tempfile
+import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from seqlake import grouping
-from seqlake.abilities import Discards, ability, storage_of
-from seqlake.conversion import on_processes
+from seqlake.abilities import Discards, Renews, ability, storage_of
+from seqlake.conversion import task as one_part
 from seqlake.conversion.plan import BYTES_PER_PART, Plan, Task, plan
-from seqlake.conversion.receipts import Work
-from seqlake.conversion.targets import TABLE_OPTIONS, FormatTarget, TableTarget, Target, dropped_by
+from seqlake.conversion.targets import FormatTarget, TableTarget, Target, dropped_by
 from seqlake.dataset.writing.pictures import Pictures
+from seqlake.dataset.writing.staging import SHARD_BYTES, ShardShape, Staging
 from seqlake.errors import CommitUnknownError, SeqlakeError
+from seqlake.executors.processes import Processes
+from seqlake.executors.receipts import Work
 from seqlake.files.locations import absolute
 from seqlake.files.room import room_in
+from seqlake.grouping import as_sequences
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from fractions import Fraction
 
     from seqlake.dataset.dataset import Dataset
+    from seqlake.dataset.writing.references import FilesMode
+    from seqlake.executors import Executor
+    from seqlake.media._encoding import Encoding
     from seqlake.protocols import Readable, Sink
 
 _log = logging.getLogger(__name__)
-_IMAGES = frozenset({"images", "fps", "encoding"})
+_OF_SHARDS = frozenset({"layout", "files", "rows_per_shard", "bytes_per_shard", "fixed_size_inner"})
 _LAKES = ("delta:", "iceberg:", "ducklake:", "uc:")
+_RENEW_SECONDS = 600.0
 
 
 @overload
@@ -40,8 +48,21 @@ def convert(
     /,
     *,
     to: str | None = ...,
+    storage: Mapping[str, str] | None = ...,
+    sequence_id: str | bool | None = ...,
+    steps: str | bool | None = ...,
+    images: str | Mapping[str, str] | None = ...,
+    fps: float | Fraction | None = ...,
+    encoding: Encoding | None = ...,
+    files: FilesMode | None = ...,
+    layout: str | None = ...,
+    rows_per_shard: int | None = ...,
+    bytes_per_shard: int | None = ...,
+    fixed_size_inner: bool | None = ...,
+    adopt: bool = ...,
+    bytes_per_part: int = ...,
     workers: int | None = ...,
-    on: str = ...,
+    on: Literal["processes"] | Executor = ...,
     work: str | os.PathLike[str] | None = ...,
     progress: bool | None = ...,
     dry_run: Literal[False] = ...,
@@ -56,8 +77,21 @@ def convert(
     /,
     *,
     to: str | None = ...,
+    storage: Mapping[str, str] | None = ...,
+    sequence_id: str | bool | None = ...,
+    steps: str | bool | None = ...,
+    images: str | Mapping[str, str] | None = ...,
+    fps: float | Fraction | None = ...,
+    encoding: Encoding | None = ...,
+    files: FilesMode | None = ...,
+    layout: str | None = ...,
+    rows_per_shard: int | None = ...,
+    bytes_per_shard: int | None = ...,
+    fixed_size_inner: bool | None = ...,
+    adopt: bool = ...,
+    bytes_per_part: int = ...,
     workers: int | None = ...,
-    on: str = ...,
+    on: Literal["processes"] | Executor = ...,
     work: str | os.PathLike[str] | None = ...,
     progress: bool | None = ...,
     dry_run: Literal[True],
@@ -71,8 +105,21 @@ def convert(
     /,
     *,
     to: str | None = None,
+    storage: Mapping[str, str] | None = None,
+    sequence_id: str | bool | None = None,
+    steps: str | bool | None = None,
+    images: str | Mapping[str, str] | None = None,
+    fps: float | Fraction | None = None,
+    encoding: Encoding | None = None,
+    files: FilesMode | None = None,
+    layout: str | None = None,
+    rows_per_shard: int | None = None,
+    bytes_per_shard: int | None = None,
+    fixed_size_inner: bool | None = None,
+    adopt: bool = False,
+    bytes_per_part: int = BYTES_PER_PART,
     workers: int | None = None,
-    on: str = "processes",
+    on: Literal["processes"] | Executor = "processes",
     work: str | os.PathLike[str] | None = None,
     progress: bool | None = None,
     dry_run: bool = False,
@@ -87,20 +134,29 @@ def convert(
     Args:
         source: A folder or URI that `scan` reads, a selection, or any `Readable`.
         out: A new or empty folder, URI or lake address.
-        to: The name of the format to write; None: a Mixtrain dataset.
+        to: The name of the format to write; None: a Mixtrain dataset. What this function does with the options from
+            `sequence_id` to `fixed_size_inner` is for a Mixtrain dataset; with `to` the format is given them.
+        storage: Options of the object store of `out`, and of a `source` given by its location.
+        sequence_id: Of samples: the column that says which sequence each belongs to; True: each is a sequence.
+        steps: Of samples: the column that orders those of a sequence; True: the order of the source.
+        images: What becomes of images in rows: `"bytes"` (they stay there), `"video"` or `"files"`, or a mapping of
+            columns to these.
+        fps: With videos: frames per second, where the source tells no rate.
+        encoding: With videos: how they are encoded.
+        files: What happens to relative file references: `"copy"` (the default), `"hardlink"` or `"reference"`.
+        layout: `"training"` (the default), for random windows without decoding, or `"archive"`, for small files.
+        rows_per_shard: Close a shard at so many rows.
+        bytes_per_shard: Close a shard once it has so many bytes; 128 MiB by default.
+        fixed_size_inner: Store fixed-size inner lists.
+        adopt: Take shards over as they are where their bytes already say what the new dataset says: linked on one
+            disk, copied elsewhere, never decoded. The others are written anew, and why is logged.
+        bytes_per_part: The source bytes of one part.
         workers: Processes; None: one per core. The result does not depend on it.
-        on: What runs the parts: `processes`.
+        on: What runs the parts: `"processes"`, or an `Executor` of your own (then `workers` is its business).
         work: A local folder for receipts; None: a temporary one, and a failed conversion leaves nothing.
         progress: Show a bar on stderr; None: where stderr is a terminal.
         dry_run: Write nothing and return the `Plan`: counts, bytes, columns, what would be dropped or is missing.
-        **options: For a Mixtrain dataset `layout`, `files`, `rows_per_shard`, `bytes_per_shard`, `fixed_size_inner`;
-            `images`, what becomes of images in rows: `"bytes"` (they stay there), `"video"` or `"files"`, or a mapping
-            of columns to these; with videos `fps`, where the source tells no rate, and `encoding`;
-            `adopt=True` takes shards over as they are where their bytes already say what the new dataset says:
-            linked on one disk, copied elsewhere, never decoded (the others are written anew, and why is logged);
-            `storage` of `out`, and of a `source` given by its location; `bytes_per_part`, the source bytes of one part
-            (128 MiB); of samples `sequence_id` and `steps`, the columns that put them together, or `sequence_id=True`
-            for a sequence each; the rest is for the format that is written (with `to`) or else read.
+        **options: Those of the format that is written (with `to`) or else read.
 
     Returns:
         The new dataset; None if another format was written; the plan of a dry run.
@@ -117,17 +173,30 @@ def convert(
         sl.convert(ds.where("split = 'val'"), "export/mds", to="mds")
         ```
     """
-    if on != "processes":
-        raise ValueError(f"`on` is 'processes', found {on!r}.")
-    storage = options.pop("storage", None)
-    adopt = bool(options.pop("adopt", False))
-    bytes_per_part = options.pop("bytes_per_part", BYTES_PER_PART)
-    of_table = {name: options.pop(name) for name in TABLE_OPTIONS & options.keys()} if to is None else {}
-    asked = to is None and "images" in options
-    of_images = {name: options.pop(name) for name in _IMAGES & options.keys()} if asked else {}
-    readable = _opened(source, storage, options if to is None else {}, sequences=to is None)
+    executor = _executor(on, workers)
+    ours = {
+        "sequence_id": sequence_id,
+        "steps": steps,
+        "images": images,
+        "fps": fps,
+        "encoding": encoding,
+        "files": files,
+        "layout": layout,
+        "rows_per_shard": rows_per_shard,
+        "bytes_per_shard": bytes_per_shard,
+        "fixed_size_inner": fixed_size_inner,
+    }
+    given = {name: option for name, option in ours.items() if option is not None}
+    if to is not None:
+        options |= given
+    elif images is None:  # then these are options of the source, if of anything
+        options |= {name: given[name] for name in ("fps", "encoding") if name in given}
+    readable = _opened(source, storage, options if to is None else {})
+    if to is None:
+        readable = as_sequences(readable, sequence_id=sequence_id, steps=steps)
     planned = plan(readable, bytes_per_part=bytes_per_part, dropped=dropped_by(to, readable.schema))
-    pictures = Pictures.of(of_images.pop("images", {}), planned.read, **of_images)
+    asked = to is None and images is not None
+    pictures = Pictures.of(images or {}, planned.read, fps=fps, encoding=encoding) if asked else Pictures()
     planned = replace(planned, schema=pictures.declared(planned.read))
     place = os.fspath(out)
     place = place if place.startswith(_LAKES) else absolute(place)
@@ -135,48 +204,68 @@ def convert(
         raise ValueError("adopt=True takes shards over as they are: into a Mixtrain dataset, images as they come.")
     target: Target
     if to is None:
-        from_ = storage_of(readable)
-        placed = {"location": place, "schema": planned.schema, "storage": storage}
-        target = TableTarget(**placed, source_storage=from_, options=of_table, pictures=pictures)
+        target = TableTarget(
+            location=place,
+            schema=planned.schema,
+            storage=storage,
+            source_storage=storage_of(readable),
+            files=files or "copy",
+            shape=ShardShape(
+                rows=rows_per_shard,
+                nbytes=SHARD_BYTES if bytes_per_shard is None else bytes_per_shard,
+                layout=layout or "training",
+                fixed_size_inner=bool(fixed_size_inner),
+            ),
+            pictures=pictures,
+        )
     else:
         target = FormatTarget(name=to, location=place, schema=planned.schema, storage=storage, options=options)
     if dry_run:
         return planned
-    _tell(planned)
-    given = _told(sorted({**of_table, **options}.items()))
-    identity = {**_identity(planned), "out": place, "to": to, "options": given, "pictures": _told(pictures)}
+    _warn_of_losses(planned)
+    known = sorted({**{name: given[name] for name in _OF_SHARDS & given.keys()}, **options}.items())
+    identity = {**_identity(planned), "out": place, "to": to, "options": _text(known), "pictures": _text(pictures)}
     with room_in(place):
         if adopt and isinstance(target, TableTarget):
             return _adopted(readable, target)
+        run = partial(_run, planned, target, identity=identity, executor=executor, progress=progress)
         if work is not None:
-            _run(planned, target, Work(Path(work)), identity, workers=workers, progress=progress)
+            run(Work(Path(work)), keep=True)
         else:
-            _run_once(planned, target, identity, workers=workers, progress=progress)
+            with tempfile.TemporaryDirectory(prefix="seqlake-convert-", ignore_cleanup_errors=True) as folder:
+                run(Work(Path(folder)), keep=False)
         return target.result()
+
+
+def _executor(on: str | Executor, workers: int | None) -> Executor:
+    if not isinstance(on, str):
+        return on
+    if on != "processes":
+        raise ValueError(f"`on` is 'processes' or an executor, found {on!r}.")
+    return Processes(workers=workers)
 
 
 def _adopted(readable: Readable, target: TableTarget) -> Dataset:
     """Shards linked or copied into a new table, in one commit."""
     from seqlake.conversion.adopting import adopt
-    from seqlake.dataset.writing.staging import Staging
 
     target.check()
     sink: Any
     sink, state = target.begin(None)
     staging = Staging(sink.table, target.schema, shape=sink.shape, transaction=state["transaction"])
     try:
-        found = adopt(readable, target.result(), staging, files=target.options.get("files", "copy"))
+        adopted = adopt(readable, target.result(), staging, files=target.files)
         staging.commit("adopt")
     except CommitUnknownError:
         raise
     except BaseException:
         _undo(sink, target, state)
         raise
-    _log.info("%s", found)
+    _log.info("%s", adopted)
     return target.result()
 
 
-def _tell(planned: Plan) -> None:
+def _warn_of_losses(planned: Plan) -> None:
     """Log what will not arrive."""
     for finding in planned.findings:
         if finding.severity != "note":
@@ -185,18 +274,14 @@ def _tell(planned: Plan) -> None:
         _log.warning("Column %s is dropped: %s", name, reason)
 
 
-def _opened(source: Any, storage: Mapping[str, str] | None, options: dict[str, Any], *, sequences: bool) -> Readable:
+def _opened(source: Any, storage: Mapping[str, str] | None, options: Mapping[str, Any]) -> Readable:
     from seqlake.dataset.opening import scan
 
-    of_samples = {name: options.pop(name) for name in grouping.OPTIONS & options.keys()}
-    readable: Readable
     if isinstance(source, str | os.PathLike):
-        readable = scan(source, storage=storage, **options)
-    elif options:
+        return scan(source, storage=storage, **options)
+    if options:
         raise TypeError(f"Unknown options for this source: {', '.join(sorted(options))}.")
-    else:
-        readable = scan(source, storage=storage_of(source))
-    return grouping.as_sequences(readable, **of_samples) if sequences else readable
+    return scan(source, storage=storage_of(source))
 
 
 def _identity(planned: Plan) -> dict[str, Any]:
@@ -209,7 +294,7 @@ def _identity(planned: Plan) -> dict[str, Any]:
     }
 
 
-def _told(value: object) -> str:
+def _text(value: object) -> str:
     """A value as text that another process writes the same: no addresses, sets in order."""
     return re.sub(r" at 0x[0-9a-fA-F]+", "", repr(_ordered(value)))
 
@@ -224,27 +309,17 @@ def _ordered(value: object) -> object:
     return value
 
 
-def _run_once(
-    planned: Plan, target: Target, identity: Mapping[str, Any], *, workers: int | None, progress: bool | None
-) -> None:
-    """With a work folder of its own; whatever fails, nothing stays behind."""
-    folder = Path(tempfile.mkdtemp(prefix="seqlake-convert-"))
-    try:
-        _run(planned, target, Work(folder), identity, workers=workers, progress=progress, keep=False)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def _run(
     planned: Plan,
     target: Target,
     work: Work,
-    identity: Mapping[str, Any],
     *,
-    workers: int | None,
+    identity: Mapping[str, Any],
+    executor: Executor,
     progress: bool | None,
-    keep: bool = True,
+    keep: bool,
 ) -> None:
+    """Write the missing parts and commit all; unless `keep`, whatever fails leaves nothing behind."""
     if not work.begun:
         target.check()
     work.begin(identity)
@@ -252,7 +327,7 @@ def _run(
     try:
         sink, state = target.begin(work.state())
         work.keep_state(state)
-        _write_parts(planned, sink, work, workers=workers, progress=progress)
+        _write_parts(planned, sink, work, executor=executor, progress=progress)
         receipts = work.receipts()
     except BaseException as error:
         if not keep and sink is not None:
@@ -275,7 +350,7 @@ def _run(
     work.clear()
 
 
-def _write_parts(planned: Plan, sink: Sink, work: Work, *, workers: int | None, progress: bool | None) -> None:
+def _write_parts(planned: Plan, sink: Sink, work: Work, *, executor: Executor, progress: bool | None) -> None:
     from tqdm import tqdm
 
     finished = work.receipts()
@@ -288,7 +363,21 @@ def _write_parts(planned: Plan, sink: Sink, work: Work, *, workers: int | None, 
             work.keep(task.part, receipt)
             bar.update(task.rows)
 
-        on_processes.run(tasks, sink, planned.read, workers=workers, done=done)
+        convert_part = partial(one_part.run, sink=sink, schema=planned.read)
+        executor.run(convert_part, tasks, done=done, tick=_Renewal(sink).if_due)
+
+
+class _Renewal:
+    """Tells the sink at intervals that this conversion is alive, however long a part takes."""
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = ability(sink, Renews)
+        self._last = time.monotonic()
+
+    def if_due(self) -> None:
+        if self._sink is not None and time.monotonic() - self._last >= _RENEW_SECONDS:
+            self._sink.renew()
+            self._last = time.monotonic()
 
 
 def _undo(sink: Sink, target: Target, state: Any) -> None:

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from seqlake.dataset.dataset import Dataset
+    from seqlake.dataset.writing.references import FilesMode
     from seqlake.dataset.writing.staging import ShardShape
     from seqlake.protocols import Sink
     from seqlake.spec.schema import Schema
 
-TABLE_OPTIONS = frozenset({"layout", "files", "rows_per_shard", "bytes_per_shard", "fixed_size_inner"})
 _OF_OURS = ("_seqlake/", "mixtrain.json")
 
 
@@ -52,7 +52,8 @@ class TableTarget:
         schema: Its columns.
         storage: Options of its store.
         source_storage: Options of the store that the source's files are copied from.
-        options: `layout`, `files`, `rows_per_shard`, `bytes_per_shard`, `fixed_size_inner`.
+        shape: How shards are written.
+        files: What happens to relative file references.
         pictures: Columns of images that the source has in another form.
     """
 
@@ -60,12 +61,12 @@ class TableTarget:
     schema: Schema
     storage: Mapping[str, str] | None = field(repr=False)
     source_storage: Mapping[str, str] | None = field(repr=False)
-    options: Mapping[str, Any]
+    shape: ShardShape
+    files: FilesMode
     pictures: Pictures = field(default_factory=Pictures)
 
     def check(self) -> None:
         """See `Target`; a dataset of the same columns without rows, as an interrupted run leaves, counts as empty."""
-        self._shape()
         if self.schema.id is None:
             raise SchemaMismatchError(
                 "A Mixtrain dataset needs the column 'sequence_id', which this source lacks.",
@@ -88,10 +89,10 @@ class TableTarget:
 
         if state is not None:
             return self._sink(open_dataset(self.location, storage=self.storage), state), state
-        made = not self._is_there()
-        with nothing_left(self.location, storage=self.storage) if made else nullcontext():
+        new = not self._is_there()
+        with nothing_left(self.location, storage=self.storage) if new else nullcontext():
             dataset = create(self.location, self.schema, storage=self.storage, exist_ok=True)
-            state = {"transaction": dataset.table.begin(), "made": made}
+            state = {"transaction": dataset.table.begin(), "made": new}
             return self._sink(dataset, state), state
 
     def _sink(self, dataset: Dataset, state: Mapping[str, Any]) -> Sink:
@@ -101,8 +102,8 @@ class TableTarget:
             table=dataset.table,
             schema=self.schema,
             transaction=state["transaction"],
-            shape=self._shape(),
-            files=self.options.get("files", "copy"),
+            shape=self.shape,
+            files=self.files,
             storage=self.source_storage,
             pictures=self.pictures,
         )
@@ -121,16 +122,6 @@ class TableTarget:
         store.delete(paths)
         if is_local(self.location):
             remove_empty_folders(local_path(self.location))
-
-    def _shape(self) -> ShardShape:
-        from seqlake.dataset.writing.staging import SHARD_BYTES, ShardShape
-
-        return ShardShape(
-            rows=self.options.get("rows_per_shard"),
-            nbytes=self.options.get("bytes_per_shard", SHARD_BYTES),
-            layout=self.options.get("layout", "training"),
-            fixed_size_inner=self.options.get("fixed_size_inner", False),
-        )
 
     def _is_there(self) -> bool:
         try:
@@ -160,7 +151,7 @@ class FormatTarget:
     options: Mapping[str, Any]
 
     def check(self) -> None:
-        """See `Target`."""
+        """See `Target.check`; the plug says first whether it writes."""
         self._create()
         refuse_occupied(self.location, storage=self.storage)
 

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from seqlake.spec.schema import Column, Schema
 
 
-def run(task: Task, sink: Sink, schema: Schema, /) -> object:
-    """Convert one part.
+def run(task: Task, /, *, sink: Sink, schema: Schema) -> object:
+    """Convert one part; what an executor runs.
 
     Args:
         task: Which rows.
-        sink: Where they go.
+        sink: Where they go; a part that is run again replaces what it wrote.
         schema: What is handed to the sink; columns of the source that it lacks are not read.
 
     Returns:

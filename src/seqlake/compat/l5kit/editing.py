@@ -96,13 +96,13 @@ def zarr_split(
         raise ValueError(f"The sizes take {sum(counts)} of {scenes} scenes and leave none for the last part.")
     edges = np.cumsum([0, *counts, scenes - sum(counts)]).tolist()
     places = [refuse_taken(f"{output_path}/{info['name']}", storage=storage) for info in split_infos]
-    made: list[str] = []
+    written: list[str] = []
     try:
         for place, (start, stop) in zip(places, pairwise(edges), strict=True):
             _write([(store, range(start, stop))], place, storage=storage)
-            made.append(place)
+            written.append(place)
     except BaseException:
-        for place in made:
+        for place in written:
             remove_store(place, storage=storage)
         raise
     return list(pairwise(edges))
@@ -188,12 +188,12 @@ def _counts(parts: Sequence[tuple[Store, range]], frames: int | None) -> dict[st
         for number, scene in enumerate(store.scenes[scenes.start : scenes.stop], scenes.start):
             whole = store.frames[frames_of(store, scene, number)]
             spans_of(store, whole)  # what cannot be is told before anything is written
-            found = whole[:frames]
+            frames_kept = whole[:frames]
             counts[SCENES] += 1
-            counts[FRAMES] += len(found)
+            counts[FRAMES] += len(frames_kept)
             for name, interval in ((AGENTS, AGENT_INTERVAL), (FACES, FACE_INTERVAL)):
-                if len(found) and interval in (found.dtype.names or ()):
-                    counts[name] += int(found[interval][-1, 1] - found[interval][0, 0])
+                if len(frames_kept) and interval in (frames_kept.dtype.names or ()):
+                    counts[name] += int(frames_kept[interval][-1, 1] - frames_kept[interval][0, 0])
     return counts
 
 

@@ -181,7 +181,7 @@ def relative(track: Track, /, *, history: int, step_time: float) -> Batch:
     extents = np.where(track.seen[..., None], track.extent[..., :2], 0).astype(np.float32)
     past, then = slice(history, None, -1), slice(history + 1, None)
     backwards = positions[:, : history + 1][:, ::-1]
-    found = {
+    sample = {
         "target_positions": positions[:, then],
         "target_yaws": yaws[:, then],
         "target_velocities": _velocities(positions[:, then], step_time),
@@ -199,8 +199,8 @@ def relative(track: Track, /, *, history: int, step_time: float) -> Batch:
         "agent_from_world": agent_from_world,
     }
     if history:
-        found["curr_speed"] = np.linalg.norm(found["history_velocities"][:, 0], axis=-1)
-    return {name: np.ascontiguousarray(values) for name, values in found.items()}  # tensors cannot run backwards
+        sample["curr_speed"] = np.linalg.norm(sample["history_velocities"][:, 0], axis=-1)
+    return {name: np.ascontiguousarray(values) for name, values in sample.items()}  # tensors cannot run backwards
 
 
 def _velocities(positions: NDArray[np.float32], step_time: float) -> NDArray[np.float32]:

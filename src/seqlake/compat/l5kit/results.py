@@ -47,10 +47,10 @@ def _rows(csv_path: str, header: Callable[[int], list[str]], *, what: str) -> It
     """Each row of a file with such a header, after the number of steps that it has."""
     with _opened(csv_path) as file:
         reader = csv.reader(file)
-        found = next(reader, [])
+        titles = next(reader, [])
         fixed = len(header(0))
-        steps = (len(found) - fixed) // (len(header(1)) - fixed)
-        _check(found == header(steps), f"the header of {what} of {steps} steps in {csv_path}")
+        steps = (len(titles) - fixed) // (len(header(1)) - fixed)
+        _check(titles == header(steps), f"the header of {what} of {steps} steps in {csv_path}")
         yield from ((steps, row) for row in reader)
 
 
@@ -209,9 +209,9 @@ def create_chopped_dataset(
     kept, original = np.zeros(len(chopped.agents), np.bool_), np.zeros(len(store.agents), np.bool_)
     for scene, short in zip(store.scenes[:], chopped.scenes[:], strict=True):
         last = store.frames[int(scene[FRAME_INTERVAL][0]) + num_frames_to_copy - 1]
-        own = get_agents_slice_from_frames(last)
-        chosen = runs[own, 1] >= min_frame_future
-        original[own] = chosen
+        agents_now = get_agents_slice_from_frames(last)
+        chosen = runs[agents_now, 1] >= min_frame_future
+        original[agents_now] = chosen
         kept[get_agents_slice_from_frames(chopped.frames[int(short[FRAME_INTERVAL][1]) - 1])] = chosen
     np.savez(f"{out}/mask", kept)
     export_zarr_to_csv(store, f"{out}/gt.csv", num_frames_gt, agents_mask=original, threshold=rules.probability)

@@ -142,21 +142,21 @@ def generate_agent_sample(
     width = history_num_frames + 1 + future_num_frames
     numbers = np.arange(state_index - history_num_frames, state_index + future_num_frames + 1)
     there = np.flatnonzero((numbers >= 0) & (numbers < len(frames)))
-    own = frames[numbers[there]]
+    frames_there = frames[numbers[there]]
     if selected_track_id is None:
         translation, rotation = np.zeros((1, width, 3)), np.zeros((1, width, 3, 3))
-        translation[0, there], rotation[0, there] = own["ego_translation"], own["ego_rotation"]
+        translation[0, there], rotation[0, there] = frames_there["ego_translation"], frames_there["ego_rotation"]
         seen = np.zeros((1, width), np.bool_)
         seen[0, there] = True
         track = ego_track(translation, rotation, seen)
     else:
-        track = _agent_track(own, there, agents, selected_track_id, width)
-        current = own[there == history_num_frames]
+        track = _agent_track(frames_there, there, agents, selected_track_id, width)
+        current = frames_there[there == history_num_frames]
         now = filter_agents_by_labels(agents[get_agents_slice_from_frames(current[0])], filter_agents_threshold)
         if not len(filter_agents_by_track_id(now, selected_track_id)):
             raise IndexError(f"Track {selected_track_id} is not in frame {state_index}, or below the threshold.")
-    found = relative(track, history=history_num_frames, step_time=step_time)
-    return {"frame_index": state_index, **{name: values[0] for name, values in found.items()}}
+    sample = relative(track, history=history_num_frames, step_time=step_time)
+    return {"frame_index": state_index, **{name: values[0] for name, values in sample.items()}}
 
 
 def _agent_track(frames: NDArray[Any], there: NDArray[np.int64], agents: Any, track_id: int, width: int) -> Track:
@@ -167,10 +167,10 @@ def _agent_track(frames: NDArray[Any], there: NDArray[np.int64], agents: Any, tr
     position, seen = np.zeros((1, width, 2), rows["centroid"].dtype), np.zeros((1, width), np.bool_)
     yaw, extent = np.zeros((1, width), rows["yaw"].dtype), np.zeros((1, width, 3), rows["extent"].dtype)
     for at, one in zip(there.tolist(), filter_agents_by_frames(moved, rows), strict=True):
-        found = one[one["track_id"] == track_id]
-        if len(found):
+        sighting = one[one["track_id"] == track_id]
+        if len(sighting):
             seen[0, at] = True
-            position[0, at], yaw[0, at], extent[0, at] = (found[0][name] for name in ("centroid", "yaw", "extent"))
+            position[0, at], yaw[0, at], extent[0, at] = (sighting[0][name] for name in ("centroid", "yaw", "extent"))
     return Track(position=position, yaw=yaw, extent=extent, seen=seen)
 
 
@@ -197,9 +197,9 @@ class EgoDataset:
 
     @cached_property
     def _scenes(self) -> NDArray[Any]:
-        found: NDArray[Any] = self.dataset.scenes[:]
-        expect_fields(found.dtype, [FRAME_INTERVAL, "host"], array=SCENES)
-        return found
+        scenes: NDArray[Any] = self.dataset.scenes[:]
+        expect_fields(scenes.dtype, [FRAME_INTERVAL, "host"], array=SCENES)
+        return scenes
 
     @cached_property
     def cumulative_sizes(self) -> NDArray[np.int64]:
@@ -323,8 +323,8 @@ class AgentDataset(EgoDataset):
     def get_scene_dataset(self, scene_index: int, /) -> AgentDataset:
         """The samples of one scene, in memory."""
         span = self._rows_of(scene_index)
-        own = {"dataset": scene_of(self.dataset, scene_index), "agents_mask": self.agents_mask[span]}
-        return AgentDataset(**{**self._settings(), **own})
+        replaced = {"dataset": scene_of(self.dataset, scene_index), "agents_mask": self.agents_mask[span]}
+        return AgentDataset(**{**self._settings(), **replaced})
 
     def get_scene_indices(self, scene_idx: int, /) -> NDArray[np.int64]:
         """Which samples belong to a scene."""

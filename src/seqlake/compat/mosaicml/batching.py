@@ -42,7 +42,7 @@ def _filled(places: Ints, samples: Ints) -> Ints:
 
 
 def _shares(order: StreamingOrder) -> Sequence[float]:
-    """Each stream's proportion."""
+    """The proportion of each stream."""
     given = [stream.proportion for stream in order.streams]
     weights = order.chosen if None in given else np.array(given, dtype=np.float64)
     if None in given and order.epoch_size:  # then they are those of the sizes, not of what was rounded
@@ -131,9 +131,9 @@ def _device_per_stream(order: StreamingOrder, epoch: int) -> Ints:
     for number, share in enumerate(_shares(order)):
         samples = order.samples(epoch, only=number, share=share)
         places = order.places(len(samples), world=world.of(order.parts), batch_size=1)
-        for node, found in enumerate(nodes):
-            own = _filled(places[node * each : (node + 1) * each], samples)
-            found.append(_full(in_order(own), size, stream=number))
+        for node, parts in enumerate(nodes):
+            of_node = _filled(places[node * each : (node + 1) * each], samples)
+            parts.append(_full(in_order(of_node), size, stream=number))
     ranks = world.nodes * world.ranks
     most = max(sum(len(part) for part in node) for node in nodes)
     most += ranks - most % ranks

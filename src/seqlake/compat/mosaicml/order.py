@@ -77,9 +77,8 @@ class StreamingOrder:
         if not 0 <= rank < self.world.nodes * self.world.ranks:
             raise ValueError(f"rank: expected 0 to {self.world.nodes * self.world.ranks - 1}, found {rank}.")
         node, local = divmod(rank, self.world.ranks)
-        workers = [
-            _batches(own[own >= 0], self.batch_size) for own in self.deal(epoch, drop_first=drop_first)[node, local]
-        ]
+        dealt = self.deal(epoch, drop_first=drop_first)[node, local]
+        workers = [_batches(samples[samples >= 0], self.batch_size) for samples in dealt]
         for round_ in zip_longest(*workers):  # a worker that is done is passed over
             yield from (batch for batch in round_ if batch is not None)
 
@@ -93,7 +92,7 @@ class StreamingOrder:
 
     @property
     def parts(self) -> int:
-        """Canonical nodes."""
+        """The number of canonical nodes."""
         nodes = self.initial_nodes or self.world.nodes
         return self.canonical_nodes or nodes * (64 if self.shuffle in _SCATTERED else 1)
 

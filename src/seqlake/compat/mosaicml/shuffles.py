@@ -105,20 +105,20 @@ def _py2s(sizes: Ints, canonical_nodes: int, fixed: np.random.Generator, generat
     fixed.shuffle(shards)
     for samples in shards:
         fixed.shuffle(samples)
-    found: list[Ints] = []
+    pieces_in_order: list[Ints] = []
     for node in _cut([len(samples) for samples in shards], canonical_nodes):
         pieces = [shards[which][first:stop] for which, first, stop in node]
         generator.shuffle(pieces)
         for piece in pieces:
             generator.shuffle(piece)
-        found += pieces
-    return _joined(found)
+        pieces_in_order += pieces
+    return _joined(pieces_in_order)
 
 
 def _py1br(nodes: Sequence[Sequence[_Piece]], block_size: int, generator: np.random.Generator) -> Ints:
     """Blocks of random size, from a random place on, are mixed, each with the end of the one before it."""
     least, most = int(0.75 * block_size), int(1.25 * block_size)
-    found: list[Ints] = []
+    parts: list[Ints] = []
     staggers = generator.integers(0, least, len(nodes)).tolist()
     for node, stagger in zip(nodes, staggers, strict=True):
         samples = _joined([np.arange(*piece) for piece in node])
@@ -130,14 +130,14 @@ def _py1br(nodes: Sequence[Sequence[_Piece]], block_size: int, generator: np.ran
             at += blocks[-1][1] - blocks[-1][0]
         for first, stop in blocks:
             generator.shuffle(samples[first:stop])
-        found.append(samples)
-    return _joined(found)
+        parts.append(samples)
+    return _joined(parts)
 
 
 def _py1e(nodes: Sequence[Sequence[_Piece]], block_size: int, generator: np.random.Generator) -> Ints:
     """Samples of a piece are mixed, then each is moved by a random distance within its node."""
     least, most = int(0.75 * block_size), int(1.25 * block_size)
-    found: list[Ints] = []
+    parts: list[Ints] = []
     for node in nodes:
         sizes = [stop - first for first, stop in node]
         total, at = sum(sizes), 0
@@ -153,5 +153,5 @@ def _py1e(nodes: Sequence[Sequence[_Piece]], block_size: int, generator: np.rand
             low, high = max(-reach, -at), min(reach, total - at - size)
             places[at : at + size] += generator.uniform(low, high, size)
             at += size
-        found.append(samples[np.argsort(places)])
-    return _joined(found)
+        parts.append(samples[np.argsort(places)])
+    return _joined(parts)

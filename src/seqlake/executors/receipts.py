@@ -1,9 +1,9 @@
-"""The work folder of a conversion: what was planned, the sink's state, one receipt for every finished part.
+"""The work folder of a run that may be interrupted: what was planned, its state, one receipt for every finished task.
 
 ```text
-<work>/plan.json            what is converted, to refuse a folder of another conversion
-<work>/sink.json            what the sink needs to go on, as its transaction
-<work>/part-00000.json      a receipt; it is there only when the part is written
+<work>/plan.json            what is done, to refuse a folder of another run
+<work>/sink.json            what is needed to go on, as the transaction that is written to
+<work>/part-00000.json      a receipt; it is there only when the task is finished
 ```
 
 Receipts are JSON, never pickles: a work folder may lie in a shared place.
@@ -179,7 +179,7 @@ def _parts(value: object) -> Any:
 
 
 def decode(value: Any, /) -> Any:
-    """What `encode` encoded."""
+    """The value that `encode` encoded."""
     if isinstance(value, list):
         return [decode(item) for item in value]
     if not isinstance(value, dict):

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from seqlake.conversion.receipts import Work, decode, encode
 from seqlake.errors import SeqlakeError
+from seqlake.executors.receipts import Work, decode, encode
 from seqlake.protocols import Copied, Transaction, Version, Written
 
 plain = st.one_of(
