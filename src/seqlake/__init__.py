@@ -20,6 +20,7 @@ _HOME = {
     "Finding": "spec.findings",
     "Image": "spec.column_types",
     "Loader": "training.loader",
+    "Metadata": "spec.metadata",
     "Mix": "training.mixtures.schedule",
     "Report": "spec.findings",
     "Schema": "spec.schema",
@@ -35,19 +36,32 @@ _HOME = {
     "Whole": "windows.spec",
     "Window": "windows.spec",
     "Writer": "dataset.writing.writer",
+    "assign_splits": "dataset.reshaping",
+    "clock_of": "spec.alignment",
     "compact": "dataset.reshaping",
+    "contact_sheet": "dataset.drawing",
     "convert": "conversion.convert",
     "create": "dataset.opening",
     "init": "dataset.opening",
     "merge": "dataset.reshaping",
     "open": "dataset.opening",
     "outliers": "dataset.statistics",
-    "scan": "dataset.opening",
+    "plan_relocation": "dataset.changing.relocating",
+    "plan_splits": "dataset.reshaping",
     "ranks": "training.distributed",
+    "relocate": "dataset.changing.relocating",
+    "repack": "dataset.reshaping",
+    "sample_at": "spec.alignment",
+    "scan": "dataset.opening",
     "seconds": "windows.spec",
+    "segment": "dataset.reshaping",
+    "split": "dataset.reshaping",
     "statistics": "dataset.statistics",
+    "subset": "dataset.reshaping",
+    "trim": "dataset.reshaping",
+    "validate": "dataset.validation",
 }
-_MODULES = ("errors", "protocols", "testing")
+_MODULES = ("abilities", "compat", "errors", "formats", "media", "protocols", "testing")
 
 __all__ = sorted([*_HOME, *_MODULES])  # noqa: PLE0605 - one sorted list, made from the table above
 

@@ -22,6 +22,8 @@ MOVED = {
     "seqlake.training.mosaicml": "seqlake.compat.mosaicml",
 }
 """Path of 0.1.0 -> path of today."""
+RENAMED = {("seqlake.dataset.relocating", "plan"): "plan_relocation"}
+"""(path of 0.1.0, name) -> name of today."""
 
 
 class MovedModule(ModuleType):
@@ -32,7 +34,7 @@ class MovedModule(ModuleType):
             raise AttributeError(name)
         here = MOVED[self.__name__]
         warnings.warn(f"{self.__name__} is {here} now.", DeprecationWarning, stacklevel=2)
-        return getattr(import_module(here), name)
+        return getattr(import_module(here), RENAMED.get((self.__name__, name), name))
 
 
 def keep_old_paths(package: str, /) -> None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import seqlake as sl
-from seqlake.dataset.changing.relocating import carry_out, plan, relocate
+from seqlake.dataset.changing.relocating import carry_out, plan_relocation, relocate
 from seqlake.errors import (
     CommitConflictError,
     CommitUnknownError,
@@ -76,7 +76,7 @@ def test_references_alone(ds: sl.Dataset, old: Path, tmp_path: Path) -> None:
     before, own = rows(ds), cells(ds)[4]
     new = tmp_path / "new"
     old.rename(new)
-    found = plan(ds, str(old), str(new))
+    found = plan_relocation(ds, str(old), str(new))
     assert (len(found.references), found.cells, found.missing, found.nbytes) == (6, 6, (), 0)
     version = relocate(ds, str(old), str(new))
     assert (version.id, version.operation, ds.version) == (2, "rewrite", version)
@@ -95,7 +95,7 @@ def test_into_the_dataset_references_are_relative(ds: sl.Dataset, old: Path) -> 
     root = Path(ds.location)
     old.rename(root / "media")
     for new in ("media", str(root / "media"), "./media/", (root / "media").as_uri()):
-        found = plan(ds, f"{old}/", new)
+        found = plan_relocation(ds, f"{old}/", new)
         assert found.references[f"{old}/deep/2.log".replace(str(old), "../old")] == "media/deep/2.log"
     relocate(ds, str(old), "media")
     assert cells(ds)[:3] == ["media/0.log", "media/1.log", "media/deep/2.log"]
@@ -242,7 +242,7 @@ def test_nothing_is_moved_away_through_a_folder_that_is_a_link(ds: sl.Dataset, t
 
 
 def test_a_rivals_commit_takes_the_copies_back(ds: sl.Dataset, old: Path, tmp_path: Path) -> None:
-    planned = plan(ds, str(old), str(tmp_path / "new"), files="move")
+    planned = plan_relocation(ds, str(old), str(tmp_path / "new"), files="move")
     sl.open(ds.location).update([{"sequence_id": "a", "n": 100}])
     with pytest.raises(CommitConflictError):
         carry_out(ds, planned)
@@ -313,10 +313,10 @@ def test_a_dataset_in_a_bucket(s3_bucket, tmp_path: Path) -> None:
 def test_nothing_warns_and_a_plan_is_plain_values(ds: sl.Dataset, old: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = plan(ds, str(old), "x", files="copy").to_json()
+        found = plan_relocation(ds, str(old), "x", files="copy").to_json()
     assert found["bytes"] == sum(map(len, everything(old).values()))
     assert found["references"][f"{old}/0.log"] == "x/0.log"
-    assert plan(ds, str(old), files="copy").references[f"{old}/0.log"] is None
+    assert plan_relocation(ds, str(old), files="copy").references[f"{old}/0.log"] is None
 
 
 def test_interrupted_after_the_commit_the_copies_stay(

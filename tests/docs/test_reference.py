@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import re
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 
 import pytest
 
+import seqlake as sl
 from seqlake import errors, plugins
 from seqlake.cli._main import ALIASES, SUMMARIES
 
@@ -49,3 +51,10 @@ def test_the_rules_page_is_what_the_rules_say() -> None:
     module = module_from_spec(spec_from_loader(loader.name, loader))
     loader.exec_module(module)
     assert (REFERENCE / "rules.md").read_text() == module.page(), "run scripts/rules-reference"
+
+
+def test_the_page_of_the_reference_lists_the_front_door() -> None:
+    """No more and no less than what stands in `sl`."""
+    page = (REFERENCE / "index.md").read_text()
+    rows = page[page.index("| names in `sl` |") :].splitlines()[2:]
+    assert sorted(name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])) == sorted(sl.__all__)

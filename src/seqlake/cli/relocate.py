@@ -39,14 +39,14 @@ def command(
     Without --copy or --move the files must be at the new place already. With one of them and without --to they are
     taken into the dataset. A folder without a scheme is taken from the dataset's root.
     """
-    from seqlake.dataset.changing.relocating import carry_out, plan
+    from seqlake.dataset.changing.relocating import carry_out, plan_relocation
 
     if new is None and files is None:
         raise click.UsageError("Say where references lead from now on (--to), or take the files in (--copy, --move).")
     dataset = _options.opened_dataset(source, allow_outside=allow_outside)
     if not dry_run:
         dataset.open_for_changes()
-    found = plan(dataset, old, new, files=files or "leave")
+    found = plan_relocation(dataset, old, new, files=files or "leave")
     much = f"{len(found.references)} references in {found.cells} cells, {size(found.nbytes)} of files"
     if dry_run:
         absent = "".join(f"\n  not there: {one}" for one in found.missing[:20])

@@ -63,7 +63,7 @@ class Relocation:
         }
 
 
-def plan(dataset: Dataset, old: str, new: str | None = None, /, *, files: Mode = "leave") -> Relocation:
+def plan_relocation(dataset: Dataset, old: str, new: str | None = None, /, *, files: Mode = "leave") -> Relocation:
     """What `relocate` would do; takes the same arguments, looks at every file concerned, and changes nothing.
 
     Raises:
@@ -141,7 +141,7 @@ def relocate(
         ```
     """
     dataset.open_for_changes()
-    return carry_out(dataset, plan(dataset, old, new, files=files), allow_missing=allow_missing)
+    return carry_out(dataset, plan_relocation(dataset, old, new, files=files), allow_missing=allow_missing)
 
 
 def carry_out(dataset: Dataset, planned: Relocation, /, *, allow_missing: bool = False) -> Version:
