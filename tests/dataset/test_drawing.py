@@ -14,7 +14,7 @@ from seqlake.dataset.drawing import COLORS, Canvas, Panel, Strip, _font, contact
 from seqlake.dataset.drawing.canvas import RED, rgb
 from seqlake.dataset.drawing.plots import envelope, runs
 from seqlake.dataset.drawing.signals import dimension_names, panel_of
-from seqlake.dataset.drawing.strips import shown, strip
+from seqlake.dataset.drawing.strips import displayable, strip
 from seqlake.media import image
 
 
@@ -154,8 +154,8 @@ def test_a_contact_sheet_has_the_frames_that_are_there(filmed: sl.Dataset, tmp_p
 def test_depth_is_spread_over_grey(filmed: sl.Dataset) -> None:
     greys = [int(one[0, 0, 0]) for one in strip(filmed["ep"], "depth", count=3, box=(50, 50)).pictures]
     assert greys == [0, 134, 255]
-    assert shown(np.full((1, 2, 2, 1), 7, np.uint16)).max() == 0
-    assert shown(np.zeros((1, 2, 2, 3), np.uint8)).shape == (1, 2, 2, 3)
+    assert displayable(np.full((1, 2, 2, 1), 7, np.uint16)).max() == 0
+    assert displayable(np.zeros((1, 2, 2, 3), np.uint8)).shape == (1, 2, 2, 3)
 
 
 def test_signals_are_drawn_over_seconds_where_a_rate_is_known(filmed: sl.Dataset) -> None:

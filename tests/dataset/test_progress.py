@@ -22,7 +22,7 @@ def slow(monkeypatch):
 
 
 def test_work_is_shown_on_stderr_when_asked_for(slow, capsys) -> None:
-    with progress.shown(True):
+    with progress.enabled(True):
         assert list(progress.over(range(3), "validate")) == [0, 1, 2]
     out, err = capsys.readouterr()
     assert out == ""
@@ -31,7 +31,7 @@ def test_work_is_shown_on_stderr_when_asked_for(slow, capsys) -> None:
 
 
 def test_nothing_is_shown_for_programs_and_without_a_terminal(slow, capsys) -> None:
-    with progress.shown(False):
+    with progress.enabled(False):
         assert list(progress.over(range(3), "validate")) == [0, 1, 2]
     assert list(progress.over(range(3), "validate")) == [0, 1, 2]
     assert slow == [True, None]
@@ -39,18 +39,18 @@ def test_nothing_is_shown_for_programs_and_without_a_terminal(slow, capsys) -> N
 
 
 def test_what_is_counted_is_shown_too(slow, capsys, tmp_path) -> None:
-    with progress.shown(True), progress.counting(3, "validate", unit="sequences") as done:
+    with progress.enabled(True), progress.counting(3, "validate", unit="sequences") as done:
         for _ in range(3):
             done()
     assert "3/3" in capsys.readouterr().err
     ds = samples.arm_dataset(tmp_path / "arm", count=4)
     capsys.readouterr()
-    with progress.shown(True):
+    with progress.enabled(True):
         assert ds.validate(depth="files").ok
     out, err = capsys.readouterr()
     assert out == ""
     assert "4/4" in err
     assert "sequences" in err
-    with progress.shown(False):
+    with progress.enabled(False):
         assert ds.validate(depth="files").ok
     assert capsys.readouterr() == ("", "")

@@ -31,10 +31,10 @@ def moments(_context: click.Context, _parameter: click.Parameter, text: str | No
     """Steps or times, between commas."""
     if text is None:
         return None
-    found = [_read(part.strip()) for part in text.split(",") if part.strip()]
-    if not found:
+    steps = [_read(part.strip()) for part in text.split(",") if part.strip()]
+    if not steps:
         raise click.BadParameter("expected at least one step or time.")
-    return found
+    return steps
 
 
 def seconds_of(one: Moment, /) -> float:
@@ -59,22 +59,22 @@ def tell_plan(selection: Any, out: str, output: Output, *, verb: str) -> None:
     output.document({"rows": rows, "out": out, "dry_run": True}, text=f"Would {verb} {rows} sequences to {out}.")
 
 
-def tell(made: Cuts, out: str, output: Output) -> None:
+def tell(cuts: Cuts, out: str, output: Output) -> None:
     """What was made, how much of it was encoded again, and why."""
-    why = Counter((file.column, file.note) for file in made.files if file.note)
-    lines = [f"{len(made.dataset)} sequences at {out}."]
-    if made.left_out:
-        lines.append(f"{len(made.left_out)} sequences have no such steps and are left out: {_some(made.left_out)}")
-    if made.files:
-        lines.append(f"{len(made.files)} files of {made.frames} frames, {made.encoded} of them encoded again.")
+    why = Counter((file.column, file.note) for file in cuts.files if file.note)
+    lines = [f"{len(cuts.dataset)} sequences at {out}."]
+    if cuts.left_out:
+        lines.append(f"{len(cuts.left_out)} sequences have no such steps and are left out: {_some(cuts.left_out)}")
+    if cuts.files:
+        lines.append(f"{len(cuts.files)} files of {cuts.frames} frames, {cuts.encoded} of them encoded again.")
     lines += [f"{column}: {note} ({count} files)" for (column, note), count in sorted(why.items())]
     document = {
-        "rows": len(made.dataset),
+        "rows": len(cuts.dataset),
         "out": out,
-        "left_out": list(made.left_out),
-        "files": len(made.files),
-        "frames": made.frames,
-        "encoded": made.encoded,
+        "left_out": list(cuts.left_out),
+        "files": len(cuts.files),
+        "frames": cuts.frames,
+        "encoded": cuts.encoded,
         "notes": [{"column": column, "note": note, "files": count} for (column, note), count in sorted(why.items())],
     }
     output.document(document, text="\n".join(lines))

@@ -122,9 +122,9 @@ def run(arguments: Sequence[str] | None) -> NoReturn:
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)
     except click.ClickException as error:
-        shown = io.StringIO()
-        error.show(shown)
-        say(shown.getvalue().rstrip("\n"), err=True)
+        message = io.StringIO()
+        error.show(message)
+        say(message.getvalue().rstrip("\n"), err=True)
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         say("seqlake: interrupted", err=True)

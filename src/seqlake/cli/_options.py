@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from seqlake.cli import _remote
-from seqlake.cli._output import below
+from seqlake.cli._output import with_options_of
 from seqlake.errors import in_line
 
 if TYPE_CHECKING:
@@ -69,11 +69,11 @@ version = click.option(
 
 def _within(seconds: float, work: Callable[[], list[str]]) -> list[str]:
     """What `work` finds in so much time, else nothing: a shell that waits is worse than one that does not know."""
-    found: list[str] = []
-    thread = threading.Thread(target=lambda: found.extend(work()), daemon=True)
+    names: list[str] = []
+    thread = threading.Thread(target=lambda: names.extend(work()), daemon=True)
     thread.start()
     thread.join(seconds)
-    return list(found)
+    return list(names)
 
 
 def _complete(kind: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
@@ -90,9 +90,9 @@ def _complete(kind: str) -> Callable[[click.Context, click.Parameter, str], list
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
         location = ctx.params.get("source")
         before, comma, last = incomplete.rpartition(",") if kind == "columns" else ("", "", incomplete)
-        found = _within(0.3, lambda: names(location)) if location else []
+        names_there = _within(0.3, lambda: names(location)) if location else []
         # A shell would take what such a name says for its own.
-        plain = [name for name in found if name.startswith(last) and in_line(name) == name]
+        plain = [name for name in names_there if name.startswith(last) and in_line(name) == name]
         return [f"{before}{comma}{name}" for name in plain[:200]]
 
     return complete
@@ -180,4 +180,4 @@ def choice(command: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(*, where: str | None, ids: IO[str] | None, columns: str | None, drop: bool, **others: Any) -> Any:
         return command(choice=Choice(where=where, ids=ids, columns=columns, drop=drop), **others)
 
-    return below(command, wrapped)
+    return with_options_of(command, wrapped)

@@ -65,7 +65,7 @@ class Output:
 
             self.arrow(pa.Table.from_pylist([plain(row) for row in rows]))
         else:
-            say(table([[shown(row[c]) for c in columns] for row in rows], head=columns, fit=self.truncate))
+            say(table([[cell_text(row[c]) for c in columns] for row in rows], head=columns, fit=self.truncate))
 
     def _separated(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:
         import csv
@@ -122,22 +122,22 @@ def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(
         *, output_format: str, as_json: bool, quiet: bool, no_truncate: bool, no_progress: bool, **others: Any
     ) -> Any:
-        from seqlake.dataset.progress import shown as showing
+        from seqlake.dataset.progress import enabled as showing
 
         kind = "json" if as_json else output_format
         output = Output(format=kind, quiet=quiet, truncate=not no_truncate, no_progress=no_progress)
         with showing(output.progress):
             return command(output=output, **others)
 
-    return below(command, wrapped)
+    return with_options_of(command, wrapped)
 
 
-def below(command: Callable[..., Any], wrapped: Callable[..., Any], /) -> Callable[..., Any]:
+def with_options_of(command: Callable[..., Any], wrapped: Callable[..., Any], /) -> Callable[..., Any]:
     """A wrapper that carries a command's own options, which click collects on the function itself."""
     wrapped.__name__ = command.__name__
     wrapped.__doc__ = command.__doc__
-    own = getattr(wrapped, "__click_params__", [])
-    wrapped.__click_params__ = [*getattr(command, "__click_params__", []), *own]  # type: ignore[attr-defined]
+    options = getattr(wrapped, "__click_params__", [])
+    wrapped.__click_params__ = [*getattr(command, "__click_params__", []), *options]  # type: ignore[attr-defined]
     return wrapped
 
 
@@ -154,13 +154,13 @@ def plain(value: Any) -> Any:
     if hasattr(value, "isoformat"):
         return value.isoformat()
     if hasattr(value, "shape"):
-        return plain(value.item()) if value.shape == () else shown(value)
+        return plain(value.item()) if value.shape == () else cell_text(value)
     if isinstance(value, (bytes, bytearray, memoryview)):
         return f"{len(value)} bytes"
     return str(value)
 
 
-def shown(value: Any) -> str:
+def cell_text(value: Any) -> str:
     """A value in a table's cell; arrays as `f32[200,12]`, never their numbers."""
     if value is None:
         return "–"

@@ -67,11 +67,11 @@ def permit_format(location: str, /) -> None:
     if locations.is_local(location):
         return
     try:
-        found = list(stores.open_store(location).list())
+        listed = list(stores.open_store(location).list())
     except ReadOnlyError:
         return  # a web server lists nothing
-    if not any(path.endswith(".parquet") for path, _ in found):
-        permit(location, lambda: sum(nbytes for _, nbytes in found))
+    if not any(path.endswith(".parquet") for path, _ in listed):
+        permit(location, lambda: sum(nbytes for _, nbytes in listed))
 
 
 def permit_rows(location: str, selection: Any, /) -> None:

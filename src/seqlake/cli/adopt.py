@@ -29,8 +29,8 @@ def command(source: str, *, dry_run: bool, output: Output) -> None:
             text=f"Would take in {len(strangers)} shards{' and mixtrain.json' if edited else ''}.",
         )
         return
-    made = dataset.adopt()
+    version = dataset.adopt()
     output.document(
-        {"version": made.id, "rows": made.rows, "shards": strangers},
-        text=f"Version {made.id}: {made.rows} sequences; {len(strangers)} shards taken in.",
+        {"version": version.id, "rows": version.rows, "shards": strangers},
+        text=f"Version {version.id}: {version.rows} sequences; {len(strangers)} shards taken in.",
     )

@@ -78,7 +78,7 @@ def _run(loader: Loader, names: list[str], seconds: float) -> dict[str, Any]:
 
     began = time.perf_counter()
     windows = nbytes = batch_nbytes = 0
-    warm = now = shown = began
+    warm = now = reported = began
     with timing(seconds, "streaming") as show:
         while now - began < seconds:
             for batch in loader:
@@ -89,8 +89,8 @@ def _run(loader: Loader, names: list[str], seconds: float) -> dict[str, Any]:
                     continue
                 windows += len(batch["start"])
                 nbytes += sum(batch[name].nbytes for name in names)
-                if now - shown > _SHOWN:
-                    shown = now
+                if now - reported > _SHOWN:
+                    reported = now
                     show(now - began, f"{windows / (now - warm):,.0f} windows/s, {size(nbytes / (now - warm))}/s")
                 if now - began >= seconds:
                     break

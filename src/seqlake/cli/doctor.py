@@ -52,13 +52,13 @@ def _needed() -> list[tuple[str, str]]:
 
 def _package(name: str, part: str) -> dict[str, Any]:
     try:
-        found = metadata.distribution(name)
+        installed = metadata.distribution(name)
     except metadata.PackageNotFoundError:
         return {"package": name, "part": part, "version": None, "nbytes": 0}
     # Compiled caches are Python's, and come and go.
-    files = [file for file in found.files or () if file.suffix != ".pyc"]
-    nbytes = sum(_size_of(Path(str(found.locate_file(file)))) for file in files)
-    return {"package": name, "part": part, "version": found.version, "nbytes": nbytes}
+    files = [file for file in installed.files or () if file.suffix != ".pyc"]
+    nbytes = sum(_size_of(Path(str(installed.locate_file(file)))) for file in files)
+    return {"package": name, "part": part, "version": installed.version, "nbytes": nbytes}
 
 
 def _size_of(path: Path) -> int:

@@ -34,16 +34,16 @@ def command(source: str, *, elsewhere: bool, dangling: bool, orphans: bool, outp
     """
     from seqlake.dataset.reading.inventory import files, totals
 
-    found = files(_chosen(source, **choice), elsewhere=elsewhere)
+    entries = files(_chosen(source, **choice), elsewhere=elsewhere)
     wanted = {state for state, asked in (("missing", dangling), ("orphan", orphans)) if asked}
-    shown = [one for one in found if not wanted or one.state in wanted]
+    listed = [one for one in entries if not wanted or one.state in wanted]
     if output.format == "json":
-        output.document({"totals": totals(found), "files": [one.to_json() for one in shown]}, text="")
+        output.document({"totals": totals(entries), "files": [one.to_json() for one in listed]}, text="")
         return
     for_people = output.format == "table"
-    output.rows([_record(one, for_people=for_people) for one in shown], key="reference", columns=_COLUMNS)
+    output.rows([_record(one, for_people=for_people) for one in listed], key="reference", columns=_COLUMNS)
     if for_people and not output.quiet:
-        said = [f"{one['files']} {state} ({size(one['bytes'])})" for state, one in totals(found).items()]
+        said = [f"{one['files']} {state} ({size(one['bytes'])})" for state, one in totals(entries).items()]
         say(", ".join(said) or "no files", err=True)
 
 

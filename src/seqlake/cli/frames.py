@@ -149,10 +149,10 @@ class _Pictures:
             return sorted(set(self._frames.numbers_at(times).tolist()))
         if self._rate is None:
             raise click.UsageError("Nothing says the rate of these images; ask for them by --frames.")
-        found = sorted({int(one * self._rate) for one in times})
-        if found[-1] >= len(self._frames):
+        steps = sorted({int(one * self._rate) for one in times})
+        if steps[-1] >= len(self._frames):
             raise click.UsageError(f"The images end after {len(self._frames) / float(self._rate):g} seconds.")
-        return found
+        return steps
 
     def seconds(self, number: int) -> float | None:
         """When a frame is shown, counted from the first."""

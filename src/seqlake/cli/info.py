@@ -69,8 +69,8 @@ def _of_table(selection: Any) -> dict[str, Any]:
 
 def _of_format(selection: Any) -> dict[str, Any]:
     """What a folder of another format says of itself without its rows being read."""
-    found = selection.check("metadata")
-    notes = [f"{f.severity}, {f.location}: {f.message}{f' (column {f.column})' if f.column else ''}" for f in found]
+    findings = selection.check("metadata")
+    notes = [f"{f.severity}, {f.location}: {f.message}{f' (column {f.column})' if f.column else ''}" for f in findings]
     return {"notes": notes} if notes else {}
 
 

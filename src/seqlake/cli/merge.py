@@ -28,6 +28,6 @@ def command(sources: tuple[str, ...], out: str, *, overwrite: bool, dry_run: boo
         )
         return
     with replacing(out, overwrite=overwrite, sources=sources) as place:
-        made = merge(parts, place)
-        text = f"{len(made)} sequences of {len(parts)} datasets at {out}."
-        output.document({"rows": len(made), "out": out}, text=text)
+        merged = merge(parts, place)
+        text = f"{len(merged)} sequences of {len(parts)} datasets at {out}."
+        output.document({"rows": len(merged), "out": out}, text=text)

@@ -46,12 +46,12 @@ def command(
     dataset = _options.opened_dataset(source, allow_outside=allow_outside)
     if not dry_run:
         dataset.open_for_changes()
-    found = plan_relocation(dataset, old, new, files=files or "leave")
-    much = f"{len(found.references)} references in {found.cells} cells, {size(found.nbytes)} of files"
+    relocation = plan_relocation(dataset, old, new, files=files or "leave")
+    much = f"{len(relocation.references)} references in {relocation.cells} cells, {size(relocation.nbytes)} of files"
     if dry_run:
-        absent = "".join(f"\n  not there: {one}" for one in found.missing[:20])
-        absent += f"\n  … and {len(found.missing) - 20} more" if len(found.missing) > 20 else ""
-        output.document({**found.to_json(), "dry_run": True}, text=f"Would change {much}.{absent}")
+        absent = "".join(f"\n  not there: {one}" for one in relocation.missing[:20])
+        absent += f"\n  … and {len(relocation.missing) - 20} more" if len(relocation.missing) > 20 else ""
+        output.document({**relocation.to_json(), "dry_run": True}, text=f"Would change {much}.{absent}")
         return
-    made = carry_out(dataset, found, allow_missing=allow_missing)
-    output.document({**found.to_json(), "version": made.id}, text=f"Version {made.id}: {much}.")
+    version = carry_out(dataset, relocation, allow_missing=allow_missing)
+    output.document({**relocation.to_json(), "version": version.id}, text=f"Version {version.id}: {much}.")

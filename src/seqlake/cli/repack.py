@@ -44,8 +44,8 @@ def command(
         )
         return
     with replacing(out, overwrite=overwrite, sources=[source]) as place:
-        made = repack(selection, place, **shape)
+        repacked = repack(selection, place, **shape)
         output.document(
-            {"rows": len(made), "out": out, "layout": shape["layout"]},
-            text=f"{len(made)} sequences in {len(made.shards())} shards at {out}.",
+            {"rows": len(repacked), "out": out, "layout": shape["layout"]},
+            text=f"{len(repacked)} sequences in {len(repacked.shards())} shards at {out}.",
         )

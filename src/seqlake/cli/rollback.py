@@ -23,8 +23,8 @@ def command(source: str, version: int | str, *, dry_run: bool, output: Output) -
             text=f"Would go from {len(dataset)} sequences back to {len(old)}, those of version {version}.",
         )
         return
-    made = dataset.rollback(version)
+    restored = dataset.rollback(version)
     output.document(
-        {"version": made.id, "rows": made.rows},
-        text=f"Version {made.id}: {made.rows} sequences, as in version {version}.",
+        {"version": restored.id, "rows": restored.rows},
+        text=f"Version {restored.id}: {restored.rows} sequences, as in version {version}.",
     )

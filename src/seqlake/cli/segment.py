@@ -57,11 +57,11 @@ def command(
         return
     timed = any(isinstance(one, float) for one in at or [])
     with replacing(out, overwrite=overwrite, sources=[source]) as place:
-        made = segment(
+        cuts = segment(
             selection,
             place,
             at=None if at is None or timed else [int(one) for one in at],
             seconds=[_cutting.seconds_of(one) for one in at or []] if timed else None,
             **how,
         )
-        _cutting.tell(made, out, output)
+        _cutting.tell(cuts, out, output)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from seqlake.cli import _files, _options
-from seqlake.cli._output import Output, output_options, plain, shown
+from seqlake.cli._output import Output, cell_text, output_options, plain
 from seqlake.cli._terminal import colours, film_strips, sparkline
 from seqlake.errors import in_line
 
@@ -70,13 +70,13 @@ def _facts(view: Any) -> tuple[dict[str, Any], list[str]]:
         category = view.schema[name].category
         value = view[name]
         if category in {"temporal", "vector"} and value is not None:
-            signals.append({"column": name, "array": shown(value), **_statistics(value)})
+            signals.append({"column": name, "array": cell_text(value), **_statistics(value)})
         elif category in {"scalar", "file"}:
             scalars[name] = value.location if isinstance(value, FileView) else value
         else:
-            others[name] = shown(value)
+            others[name] = cell_text(value)
     document = {"sequence_id": view.id, "scalars": plain(scalars), "signals": signals, "others": others}
-    lines = [f"{in_line(name)}: {shown(value)}" for name, value in {**scalars, **others}.items()]
+    lines = [f"{in_line(name)}: {cell_text(value)}" for name, value in {**scalars, **others}.items()]
     for signal in signals:
         lines.append(f"{in_line(signal['column'])}: {signal['array']}")
         lines += [

@@ -26,8 +26,8 @@ def command(
     """
     selection = _options.opened(source, version=version)
     if explain:
-        told = selection.explain(query)
-        output.document(told.to_json(), text=str(told))
+        explained = selection.explain(query)
+        output.document(explained.to_json(), text=str(explained))
         return
     result = selection.sql(query).to_arrow_table()
     if out is not None and out.exists():

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from seqlake.cli import _options, _remote
-from seqlake.cli._output import Output, output_options, plain, shown, table
+from seqlake.cli._output import Output, cell_text, output_options, plain, table
 
 if TYPE_CHECKING:
     from seqlake.dataset.statistics import Outlier
@@ -64,21 +64,21 @@ def command(
     if unknown:
         raise click.UsageError(f"No column {unknown[0]!r}; there are {', '.join(selection.schema.names)}.")
     stats = statistics(selection, names, quantiles=quantiles, progress=output.progress)
-    found = outliers(selection, stats, top=top) if top else []
+    unusual = outliers(selection, stats, top=top) if top else []
     records = list(stats.records())
     if output.quiet or output.format not in {"table", "json"}:
-        ranked = [_record(one) for one in found]
+        ranked = [_record(one) for one in unusual]
         wanted = list(_RANKED) if top else list(records[0] if records else ("column",))
         output.rows(ranked if top else records, key=wanted[0], columns=wanted)
         return
     document = {"rows": stats.rows, "columns": plain(stats.to_json())["columns"]}
     if top:
-        document["outliers"] = [_record(one) for one in found]
+        document["outliers"] = [_record(one) for one in unusual]
     text = [f"{stats.rows} sequences"]
     if records:
-        text.append(table([[shown(value) for value in one.values()] for one in records], head=list(records[0])))
-    if found:
-        text += ["", *(f"{_called(one)}  score {one.score:.3g}: {one.reason}" for one in found)]
+        text.append(table([[cell_text(value) for value in one.values()] for one in records], head=list(records[0])))
+    if unusual:
+        text += ["", *(f"{_called(one)}  score {one.score:.3g}: {one.reason}" for one in unusual)]
     output.document(document, text="\n".join(text))
 
 

@@ -42,5 +42,5 @@ def command(
         )
         return
     with replacing(out, overwrite=overwrite, sources=[source]) as place:
-        made = subset(selection, place, files=files)
-        output.document({"rows": len(made), "out": out}, text=f"{len(made)} of {len(everything)} sequences at {out}.")
+        part = subset(selection, place, files=files)
+        output.document({"rows": len(part), "out": out}, text=f"{len(part)} of {len(everything)} sequences at {out}.")

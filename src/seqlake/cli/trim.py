@@ -48,7 +48,7 @@ def command(
         return
     with replacing(out, overwrite=overwrite, sources=[source]) as place:
         if isinstance(start, float) or isinstance(stop, float):
-            made = trim(selection, place, seconds=(_cutting.in_seconds(start), _cutting.in_seconds(stop)))
+            cuts = trim(selection, place, seconds=(_cutting.in_seconds(start), _cutting.in_seconds(stop)))
         else:
-            made = trim(selection, place, start=start, stop=stop)
-        _cutting.tell(made, out, output)
+            cuts = trim(selection, place, start=start, stop=stop)
+        _cutting.tell(cuts, out, output)

@@ -274,9 +274,9 @@ class Dataset(Selection):
             ```
         """
         with room_in(self.location):
-            made = self.table.rollback(version)
+            restored = self.table.rollback(version)
         self.refresh()
-        return made
+        return restored
 
     def adopt(self) -> Version:
         """Take in what others put into `data/` and a `mixtrain.json` edited by hand, after checking both.
@@ -285,9 +285,9 @@ class Dataset(Selection):
             ValidationError: What is there breaks a rule; nothing is taken in.
         """
         with room_in(self.location):
-            made = self.table.adopt()
+            adopted = self.table.adopt()
         self.refresh()
-        return made
+        return adopted
 
     def vacuum(self, *, older_than: timedelta = timedelta(days=7), dry_run: bool = False) -> Sequence[str]:
         """Remove what seqlake wrote and no version within `older_than` needs: old shards, dead writers' leftovers.
@@ -329,5 +329,5 @@ class Dataset(Selection):
         return validation.validate(self, depth=depth)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        made = partial(Dataset, location=self.location, storage=self.storage, allow_outside=self.allow_outside)
-        return (made, (self.table, self._source))
+        rebuild = partial(Dataset, location=self.location, storage=self.storage, allow_outside=self.allow_outside)
+        return (rebuild, (self.table, self._source))

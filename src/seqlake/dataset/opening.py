@@ -173,11 +173,11 @@ def create(
             raise DatasetExistsError(
                 f"A dataset is at {place} already.", path=place, hint="Open it with sl.open, or pass exist_ok=True."
             )
-        found = open(place, storage=storage)
-        lake = ability(found.table, OfALake)  # which has wider types for some
-        if problems := conforming.differences(wanted if lake is None else lake.held(wanted), found.schema):
+        present = open(place, storage=storage)
+        lake = ability(present.table, OfALake)  # which has wider types for some
+        if problems := conforming.differences(wanted if lake is None else lake.held(wanted), present.schema):
             raise SchemaMismatchError(f"The dataset at {place} has other columns:\n" + "\n".join(problems))
-        return found
+        return present
     conforming.refuse_broken(wanted)
     plug = plugins.load("tables", lake_of(place) or "standalone")
     try:
@@ -245,15 +245,15 @@ def scan(
     """
     import_pandas_first()
     storage = with_rules(storage, hosts=allow_hosts, buckets=allow_buckets, outside=allow_outside)
-    own = {"verify": verify} if isinstance(verify, bool) else {}
+    checks = {"verify": verify} if isinstance(verify, bool) else {}
     verify = None if isinstance(verify, bool) else verify
-    found, is_parquet = _scanned(source, format, storage, {**options, **own})
+    readable, is_parquet = _scanned(source, format, storage, {**options, **checks})
     if verify is not None and not is_parquet:
         raise ValueError(
             f"verify={verify!r} compares the pages of Parquet files, and this is something else: the documentation of "
             "its format says which checksums it has, and `seqlake validate` compares them."
         )
-    return Selection(verified_source(found, verify), storage=storage, allow_outside=allow_outside)
+    return Selection(verified_source(readable, verify), storage=storage, allow_outside=allow_outside)
 
 
 def _scanned(
@@ -273,9 +273,9 @@ def _scanned(
     table = _table(place, storage) if name is None and not options else None
     if table is not None:
         return table.snapshot(), True
-    found = absent.format_of(place, storage) if name is None else None
-    if found is not None:
-        return _scanned_as(found, place, given), False
+    known = absent.format_of(place, storage) if name is None else None
+    if known is not None:
+        return _scanned_as(known, place, given), False
     foreign = sorted(options.keys() - {"column_types"})
     if foreign and name is None:
         raise DatasetNotFoundError(
@@ -350,13 +350,13 @@ def refuse_occupied(location: str | os.PathLike[str], /, *, storage: Mapping[str
         return
     if locations.is_local(place):  # no link is followed to say whether a folder is free
         path = locations.local_path(place)
-        found = sorted(one.name for one in path.iterdir())[:3] if path.is_dir() and holds_files(path) else []
-        found = [path.name] if path.exists() and not path.is_dir() else found
+        names = sorted(one.name for one in path.iterdir())[:3] if path.is_dir() and holds_files(path) else []
+        names = [path.name] if path.exists() and not path.is_dir() else names
     else:
-        found = [path for path, _ in islice(stores.open_store(place, storage=storage).list(), 3)]
-    if found:
+        names = [path for path, _ in islice(stores.open_store(place, storage=storage).list(), 3)]
+    if names:
         raise DatasetExistsError(
-            f"The output must be new or empty; {place} holds {', '.join(found)}.",
+            f"The output must be new or empty; {place} holds {', '.join(names)}.",
             path=place,
             hint="Give another location, or remove what is there.",
         )

@@ -15,7 +15,7 @@ _SHOWN: ContextVar[bool | None] = ContextVar("seqlake_progress", default=None)
 
 
 @contextmanager
-def shown(wanted: bool | None, /) -> Iterator[None]:  # noqa: FBT001 - what the block is about
+def enabled(wanted: bool | None, /) -> Iterator[None]:  # noqa: FBT001 - what the block is about
     """Within the block, progress is shown or not; None: where stderr is a terminal."""
     before = _SHOWN.set(wanted)
     try:
@@ -54,8 +54,8 @@ def timing(seconds: float, what: str, /) -> Iterator[Callable[[float, str], None
     form = "{desc}: {bar} {n:.0f}/{total:.0f} s{postfix}"
     with tqdm(total=seconds, desc=what, bar_format=form, leave=False, disable=hidden, mininterval=0.2) as bar:
 
-        def show(passed: float, told: str) -> None:
-            bar.set_postfix_str(told, refresh=False)
+        def show(passed: float, text: str) -> None:
+            bar.set_postfix_str(text, refresh=False)
             bar.update(min(passed, seconds) - bar.n)
 
         yield show

@@ -99,7 +99,7 @@ class Selection(Tabular):
 
     @property
     def schema(self) -> Schema:
-        """The selected columns."""
+        """The columns that were selected."""
         schema = self._source.schema
         return schema if self._columns is None else schema.select(self._columns)
 
@@ -238,8 +238,8 @@ class Selection(Tabular):
             return explain(self._source, self.shards(), self.schema.names)
         columns, parts = query.asked(self.schema, sql)
         rows = pruning.narrowed(self._source, self._rows, lambda: parts)
-        told = [str(part) for part in parts] if rows is not self._rows else []
-        return explain(self._source, self._derive(rows=rows).shards(), columns, ruled_out=told)
+        ruled_out = [str(part) for part in parts] if rows is not self._rows else []
+        return explain(self._source, self._derive(rows=rows).shards(), columns, ruled_out=ruled_out)
 
     # ---- single sequences
 

@@ -24,7 +24,7 @@ class Tabular:
 
     @property
     def schema(self) -> Schema:
-        """The columns."""
+        """The columns that are selected."""
         raise NotImplementedError
 
     def batches(self, columns: Sequence[str] | None = None, /) -> Iterator[pa.RecordBatch]:

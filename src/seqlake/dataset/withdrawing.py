@@ -38,9 +38,9 @@ def nothing_left(location: str | os.PathLike[str], /, *, storage: Mapping[str, s
         if is_local(place) and not local_path(place).is_dir():
             raise
         store = open_store(place, storage=storage)
-        found = [path for path, _ in store.list()]
-        if all(_BARE.fullmatch(path) for path in found):
-            store.delete(found)
+        paths = [path for path, _ in store.list()]
+        if all(_BARE.fullmatch(path) for path in paths):
+            store.delete(paths)
             if is_local(place):
                 remove_empty_folders(local_path(place))
         raise
@@ -49,6 +49,6 @@ def nothing_left(location: str | os.PathLike[str], /, *, storage: Mapping[str, s
 def _drop_if_empty(place: str, storage: Mapping[str, str] | None) -> None:
     """Drop a lake's table that has no rows."""
     with suppress(Exception):  # it was not made, or its lake does not answer: the error under way says more
-        made = open_dataset(place, storage=storage)
-        if not len(made):
-            made.table.drop()  # type: ignore[attr-defined]  # every lake's table has it
+        empty = open_dataset(place, storage=storage)
+        if not len(empty):
+            empty.table.drop()  # type: ignore[attr-defined]  # every lake's table has it

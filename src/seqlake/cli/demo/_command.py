@@ -36,9 +36,9 @@ def command(out: Path | None, *, episodes: int, rlds: str | None, output: Output
 
     def step(title: str, work: Callable[[], tuple[str, dict[str, Any]]]) -> None:
         began = time.perf_counter()
-        text, found = work()
+        text, learnt = work()
         seconds = time.perf_counter() - began
-        facts.update(found)
+        facts.update(learnt)
         if output.format != "json":
             click.echo(click.style(f"● {title}", bold=True) + f"  ({seconds:.1f} s)")
             click.echo("".join(f"    {line}\n" for line in text.splitlines()))

@@ -136,7 +136,7 @@ def check(path: Path) -> Told:
 
 def query(path: Path) -> Told:
     """Ask in SQL over the same files."""
-    from seqlake.cli._output import shown, table
+    from seqlake.cli._output import cell_text, table
     from seqlake.dataset.opening import open as open_dataset
 
     dataset = open_dataset(path)
@@ -147,7 +147,7 @@ def query(path: Path) -> Told:
         f'max(abs(list_extract("{signal}", 1)[1])) AS first FROM dataset GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 6'
     )
     result = dataset.sql(text).to_arrow_table()
-    rows = [[shown(value) for value in row.values()] for row in result.to_pylist()]
+    rows = [[cell_text(value) for value in row.values()] for row in result.to_pylist()]
     first = dataset.select("sequence_id").to_arrow().column(0)[0].as_py()
     return f"{text}\n\n{table(rows, head=result.column_names)}", {"first_id": first}
 
@@ -170,14 +170,14 @@ def summarise(path: Path) -> Told:
 
     stats = statistics(_train_rows(path), progress=False)
     lines = []
-    for name, own in stats.items():
-        if own.category in {"temporal", "file", "frames"} and own.count.all():
+    for name, column in stats.items():
+        if column.category in {"temporal", "file", "frames"} and column.count.all():
             numbers = ", ".join(
-                f"{m:.3g} ± {s:.2g}" for m, s in zip(own.mean.ravel()[:4], own.std.ravel()[:4], strict=True)
+                f"{m:.3g} ± {s:.2g}" for m, s in zip(column.mean.ravel()[:4], column.std.ravel()[:4], strict=True)
             )
-            sampled = f" ({own.frames} frames, by channel, 0 to 1)" if own.frames else ""
-            lines.append(f"{name}: {numbers}{', ...' if own.count.size > 4 else ''}{sampled}")
-    return "\n".join(lines), {"statistics": {name: own.mean.tolist() for name, own in stats.items()}}
+            sampled = f" ({column.frames} frames, by channel, 0 to 1)" if column.frames else ""
+            lines.append(f"{name}: {numbers}{', ...' if column.count.size > 4 else ''}{sampled}")
+    return "\n".join(lines), {"statistics": {name: column.mean.tolist() for name, column in stats.items()}}
 
 
 def train(path: Path, window: int) -> Told:
@@ -192,8 +192,8 @@ def train(path: Path, window: int) -> Told:
     stats = statistics(source, progress=False).select(*signals)  # kept since they were found
 
     def loader() -> Loader:
-        made = Loader(source, window=Window(signals), batch_size=256, shuffle=True, seed=0)
-        return made.normalise(stats).tail("pad")
+        fresh = Loader(source, window=Window(signals), batch_size=256, shuffle=True, seed=0)
+        return fresh.normalise(stats).tail("pad")
 
     windows, rate, order, _ = _streamed(loader(), epochs=2)
     again = loader()

@@ -148,8 +148,8 @@ def rows_of(dataset: Dataset, ids: Sequence[str], /, *, but: str) -> Ints:
 
 
 def _ids(given: Given, schema: Schema) -> list[str]:
-    found: list[str] = given.cells.column(str(schema.id)).to_pylist()
-    return found
+    ids: list[str] = given.cells.column(str(schema.id)).to_pylist()
+    return ids
 
 
 def _insert(staging: Staging, schema: Schema, new: pa.Table, files: Mapping[str, Copied]) -> None:

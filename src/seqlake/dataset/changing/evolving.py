@@ -197,8 +197,8 @@ def _from_values(schema: Schema, name: str, values: Mapping[str, Any]) -> pa.Tab
 def _from_sql(dataset: Dataset, schema: Schema, name: str, sql: str | None) -> pa.Table:
     """A row expression over the dataset as a table of ids and cells."""
     key = str(schema.id)
-    found = dataset.sql(f"SELECT {quoted(key)}, (\n{sql}\n) AS value FROM dataset").to_arrow_table()
-    value = one_chunk(found.column(1))
+    answers = dataset.sql(f"SELECT {quoted(key)}, (\n{sql}\n) AS value FROM dataset").to_arrow_table()
+    value = one_chunk(answers.column(1))
     field = schema.arrow.field(name)
     if pa.types.is_decimal(value.type) and (pa.types.is_floating(field.type) or pa.types.is_integer(field.type)):
         # SQL counts in decimals: 0.5 is one, and so is the sum of integers.
@@ -206,7 +206,7 @@ def _from_sql(dataset: Dataset, schema: Schema, name: str, sql: str | None) -> p
     if not conforming.fits(value.type, field.type):
         raise SchemaMismatchError(f"{name!r}: expected {field.type}, the expression gives {value.type}.")
     cells = conforming.conform_column(value, schema[name], field.type)
-    return pa.table({key: one_chunk(found.column(0)), name: cells})
+    return pa.table({key: one_chunk(answers.column(0)), name: cells})
 
 
 def _widened(column: Column, kind: pa.DataType) -> pa.DataType:

@@ -51,7 +51,7 @@ class Way:
             raise UnsafeReferenceError(
                 f"{new!r} leaves the dataset's root {root}.", path=target, hint="Give an absolute path or a URI."
             )
-        prefix = below(root, target) if inside(root, target) else target
+        prefix = relative_to(root, target) if inside(root, target) else target
         if (prefix or "").split("/")[0] in _OURS:
             raise ValueError(
                 f"{new} is a folder of the table's own. Choose another, or leave the new place out: then the files are "
@@ -70,13 +70,13 @@ class Way:
         return location[len(self.old) + 1 :] if location.startswith(f"{self.old}/") else None
 
     def moved(self, reference: str) -> str | None:
-        """The new reference."""
+        """The reference that takes its place."""
         if self.new is None:
             return None
-        found = "/".join(part for part in (self.new, self.rest(reference)) if part)
-        if not found:
+        reference_there = "/".join(part for part in (self.new, self.rest(reference)) if part)
+        if not reference_there:
             raise ValueError(f"{reference!r} is one file, and the new place a folder; give its new name.")
-        return found
+        return reference_there
 
     def refuse_links(self, references: Iterable[str]) -> None:
         """A link in a dataset that somebody sent may point at your own files, which must not be copied along."""
@@ -91,18 +91,18 @@ class Way:
                 )
 
 
-def below(root: str, location: str) -> str:
+def relative_to(root: str, location: str) -> str:
     """A location inside a root as a relative reference."""
     if is_local(root):
-        found = os.path.relpath(absolute(location), local_path(root))
-        if Path(found).parts[:1] == (os.pardir,):  # inside by way of a link
-            found = os.path.relpath(os.path.realpath(absolute(location)), os.path.realpath(local_path(root)))
-        found = found.replace(os.sep, "/")
+        path = os.path.relpath(absolute(location), local_path(root))
+        if Path(path).parts[:1] == (os.pardir,):  # inside by way of a link
+            path = os.path.relpath(os.path.realpath(absolute(location)), os.path.realpath(local_path(root)))
+        path = path.replace(os.sep, "/")
     else:
-        found = posixpath.relpath(location.partition("://")[2], root.partition("://")[2])
-    return "" if found == "." else found
+        path = posixpath.relpath(location.partition("://")[2], root.partition("://")[2])
+    return "" if path == "." else path
 
 
 def is_ours(root: str, location: str, /) -> bool:
     """Whether a location lies in a folder of the table's own, so that only `vacuum` removes it."""
-    return inside(root, location) and below(root, location).split("/")[0] in _OURS
+    return inside(root, location) and relative_to(root, location).split("/")[0] in _OURS

@@ -53,7 +53,7 @@ class Relocation:
     nbytes: int
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """The plan as plain values."""
         return {
             "files": self.files,
             "references": dict(self.references),
@@ -90,13 +90,13 @@ def plan_relocation(dataset: Dataset, old: str, new: str | None = None, /, *, fi
     if files != "leave" and not dataset.allow_outside:
         way.refuse_links(moved)
     needed = {one: join(root, one) for one in (moved if files != "leave" else filter(None, moved.values()))}
-    found = dict(sizes(list(dict.fromkeys(needed.values())), storage=dataset.storage))
+    known = dict(sizes(list(dict.fromkeys(needed.values())), storage=dataset.storage))
     return Relocation(
         files=files,
         references=moved,
         cells=cells,
-        missing=tuple(one for one, place in needed.items() if found[place] is None),
-        nbytes=0 if files == "leave" else sum(size or 0 for size in found.values()),
+        missing=tuple(one for one, place in needed.items() if known[place] is None),
+        nbytes=0 if files == "leave" else sum(size or 0 for size in known.values()),
     )
 
 
@@ -249,11 +249,11 @@ class _Copies:
 
     Attributes:
         dataset: Whose.
-        made: (store, name) of each.
+        copies: (store, name) of each.
     """
 
     dataset: Dataset
-    made: list[tuple[Store, str]] = field(default_factory=list)
+    copies: list[tuple[Store, str]] = field(default_factory=list)
 
     def make(self, moved: Mapping[str, str]) -> None:
         """Copy each file, durably.
@@ -279,14 +279,14 @@ class _Copies:
                                 hint="Choose another place, or take that file away.",
                             ) from error
                 else:
-                    self.made.append((store, name))
+                    self.copies.append((store, name))
             store.sync(name.rpartition("/")[0])
 
     def take_back(self) -> None:
         """Remove the copies again."""
-        for store, name in self.made:
+        for store, name in self.copies:
             store.delete([name])
-        self.made = []
+        self.copies = []
 
 
 def _placed(dataset: Dataset, location: str) -> tuple[Store, str]:

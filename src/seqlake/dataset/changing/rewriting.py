@@ -199,9 +199,9 @@ def shape_of(shard: Shard, schema: Schema, columns: Sequence[str]) -> ShardShape
 
 def named(rows: pa.Table, schema: Schema, files: Mapping[str, Copied]) -> Sequence[Copied]:
     """The copied-in files that these rows name."""
-    found: set[str] = set()
+    paths: set[str] = set()
     for name in rows.column_names if files else ():
         if may_name(schema[name]):
             for cell in rows.column(name).to_pylist():
-                found.update(path for path, _ in paths_in(cell))
-    return [files[path] for path in sorted(found & files.keys())]
+                paths.update(path for path, _ in paths_in(cell))
+    return [files[path] for path in sorted(paths & files.keys())]

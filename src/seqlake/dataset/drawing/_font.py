@@ -46,6 +46,6 @@ def dots(text: str, /) -> NDArray[np.bool_]:
 def _letter(one: str) -> NDArray[np.bool_]:
     place = 5 * (ord(one) - ord(" "))
     columns = _COLUMNS[place : place + 5] if 0 <= place < len(_COLUMNS) else _UNKNOWN
-    made = np.zeros((HEIGHT, WIDTH), np.bool_)
-    made[1:8, :5] = np.unpackbits(np.frombuffer(columns, np.uint8)[None], axis=0, bitorder="little")[:7]
-    return made
+    glyph = np.zeros((HEIGHT, WIDTH), np.bool_)
+    glyph[1:8, :5] = np.unpackbits(np.frombuffer(columns, np.uint8)[None], axis=0, bitorder="little")[:7]
+    return glyph

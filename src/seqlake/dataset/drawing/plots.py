@@ -75,12 +75,12 @@ class Panel:
             canvas.line(points + np.array([x, y]), color=color)
         (left, low), (end, high) = self.range()
         for value, place in ((high, y + _MARGIN), (low, bottom - LINE)):
-            told = f"{value:.3g}"
-            canvas.text(max(x, x + _MARGIN - 3 - width_of(told)), place, told, color=GREY)
+            label = f"{value:.3g}"
+            canvas.text(max(x, x + _MARGIN - 3 - width_of(label)), place, label, color=GREY)
         if self.unit is not None:
             canvas.text(x + _MARGIN, bottom + 3, f"{left:.4g} {self.unit}".rstrip(), color=GREY)
-            told = f"{end:.4g} {self.unit}".rstrip()
-            canvas.text(right - width_of(told), bottom + 3, told, color=GREY)
+            label = f"{end:.4g} {self.unit}".rstrip()
+            canvas.text(right - width_of(label), bottom + 3, label, color=GREY)
         place = x + _MARGIN + width_of(self.title, scale=2) + 12
         for name, color in self.legend():
             if place + width_of(name) > right:

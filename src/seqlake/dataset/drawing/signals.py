@@ -84,8 +84,8 @@ def _seconds(view: SequenceView, column: Column, cell: Any, count: int) -> NDArr
         times = view.get(stamps)
         if times is None or len(times) != count:
             return None
-        own = Stamps.of(np.asarray(times), column=stamps).own
-        made: NDArray[np.float64] = (own - origin_at(origin_of(view.schema, column.name), view.get)) / 1e9
-        return made
+        stamps_ns = Stamps.of(np.asarray(times), column=stamps).own
+        seconds: NDArray[np.float64] = (stamps_ns - origin_at(origin_of(view.schema, column.name), view.get)) / 1e9
+        return seconds
     rate = rate_of(view.schema, column.name)
     return None if rate is None else np.arange(count, dtype=np.float64) / float(rate)

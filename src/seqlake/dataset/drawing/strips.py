@@ -67,7 +67,7 @@ def strip(view: SequenceView, name: str, /, *, count: int, box: tuple[int, int])
         height, width = frames.decode(places[:1]).shape[1:3]
         scale = min(1.0, box[0] / width, box[1] / height)
         size = (max(1, round(height * scale)), max(1, round(width * scale)))
-        pictures = shown(frames.decode(places, size=size))
+        pictures = displayable(frames.decode(places, size=size))
         return Strip(
             name=name,
             pictures=list(pictures),
@@ -78,7 +78,7 @@ def strip(view: SequenceView, name: str, /, *, count: int, box: tuple[int, int])
         return Strip(name=name, note=str(error).partition("\n")[0])
 
 
-def shown(pictures: NDArray[Any], /) -> NDArray[np.uint8]:
+def displayable(pictures: NDArray[Any], /) -> NDArray[np.uint8]:
     """Pictures as a screen can show them: 16 bits (depth) are spread over grey, from the least to the most.
 
     Args:
@@ -95,9 +95,9 @@ def shown(pictures: NDArray[Any], /) -> NDArray[np.uint8]:
 
 def rate_of(schema: Schema, name: str, /) -> Fraction | None:
     """Steps per second of a column: its own, or the clock's; None where they are not evenly spaced."""
-    own = own_rate(schema[name])
-    if own is not None:
-        return own
+    declared = own_rate(schema[name])
+    if declared is not None:
+        return declared
     clock = clock_of(schema).rate
     return clock if on_clock(schema, name, clock) else None
 

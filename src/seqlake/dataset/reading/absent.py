@@ -26,10 +26,10 @@ def not_a_dataset(place: object, storage: Mapping[str, str] | None, /) -> Datase
     if not isinstance(place, str):
         return DatasetNotFoundError(f"Expected a path, a URI or a table object, found {type(place).__name__}.")
     try:
-        found, hint = _what_is_there(place, storage)
+        there, hint = _what_is_there(place, storage)
     except (OSError, SeqlakeError) as error:
-        found, hint = f"and what is there cannot be listed ({str(error).partition(chr(10))[0]})", "Check the address."
-    return DatasetNotFoundError(f"No Mixtrain dataset is at {place}: {found}.", path=place, hint=hint)
+        there, hint = f"and what is there cannot be listed ({str(error).partition(chr(10))[0]})", "Check the address."
+    return DatasetNotFoundError(f"No Mixtrain dataset is at {place}: {there}.", path=place, hint=hint)
 
 
 def _what_is_there(place: str, storage: Mapping[str, str] | None) -> tuple[str, str]:

@@ -161,9 +161,9 @@ class Access:
         handles = self._here()
         if len(handles.rows) + len(rows) > _FOUND:
             handles.rows, handles.ids = {}, {}
-        found = {one: int(row) for one, row in zip(ids[:_FOUND], rows, strict=False) if row >= 0}
-        handles.rows.update(found)
-        handles.ids.update((row, one) for one, row in found.items())
+        numbered = {one: int(row) for one, row in zip(ids[:_FOUND], rows, strict=False) if row >= 0}
+        handles.rows.update(numbered)
+        handles.ids.update((row, one) for one, row in numbered.items())
         return rows
 
     def _every_id(self) -> dict[str, int]:

@@ -155,14 +155,14 @@ def selection_html(selection: Selection) -> str:
     schema = selection.schema
     columns = [[name, *describe(schema[name])] for name in islice(schema.names, 200)]
     parts = [f"<p><b>{_text(headline(selection))}</b></p>", _table(["column", "type", ""], columns)]
-    shown = schema.names[:_COLUMNS]
+    names = schema.names[:_COLUMNS]
     try:
         views = [selection[number] for number in range(min(_ROWS, len(selection)))]
-        rows = [[_brief_cell(view, name) for name in shown] for view in views]
+        rows = [[_brief_cell(view, name) for name in names] for view in views]
     except _READ_ERRORS as error:
         parts.append(_failed(error))
     else:
-        parts.append(_table(shown, rows))
+        parts.append(_table(names, rows))
     return _bounded(parts)
 
 
@@ -209,25 +209,25 @@ def _pictures(name: str, view: SequenceView) -> str:
     one = strip(view, name, count=_PICTURES, box=_THUMB)
     if not one.pictures:
         return f"<div>{_text(name)}</div>{_red(one.note)}"
-    shown = [
+    images = [
         _image(encode_image(picture, format="jpeg"), "jpeg", label)
         for picture, label in zip_longest(one.pictures, one.labels, fillvalue="")
         if not isinstance(picture, str)
     ]
-    return f"<div>{_text(name)} <small>{_text(one.note)}</small></div><div>{''.join(shown)}</div>"
+    return f"<div>{_text(name)} <small>{_text(one.note)}</small></div><div>{''.join(images)}</div>"
 
 
 def _film_strip(name: str, cells: Sequence[object]) -> str:
     """Encoded images that are small enough as they are."""
-    shown = []
+    images = []
     for place in np.unique(np.linspace(0, len(cells) - 1, _PICTURES).astype(int)) if cells else ():
         cell = cells[place]
         kind = next(
             (k for magic, k in _PICTURE_KINDS.items() if isinstance(cell, bytes) and cell.startswith(magic)), ""
         )
         if isinstance(cell, bytes) and kind and len(cell) <= _PICTURE_BYTES:
-            shown.append(_image(cell, kind, f"frame {place}"))
-    return f"<div>{_text(name)}</div><div>{''.join(shown)}</div>" if shown else ""
+            images.append(_image(cell, kind, f"frame {place}"))
+    return f"<div>{_text(name)}</div><div>{''.join(images)}</div>" if images else ""
 
 
 def _image(data: bytes, kind: str, label: str) -> str:

@@ -28,18 +28,18 @@ def elsewhere(selection: Selection, /) -> dict[str, int]:
         ```
     """
     columns = [name for name in selection.schema if refers(selection.schema[name])]
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for batch in selection.batches(columns) if columns else ():
         for column in batch.columns:
             places = pc.struct_field(pc.extract_regex(_texts(column), _PLACE), "place")
             for one in pc.value_counts(places).to_pylist():
                 if one["values"] is not None:
-                    found[shown(one["values"]).lower()] += one["counts"]
-    own = pc.extract_regex(pa.scalar(selection.root), _PLACE).as_py()
-    if own is not None:
-        found.pop(shown(own["place"]).lower(), None)
-    found.pop("file://", None)
-    return dict(found.most_common())
+                    counts[shown(one["values"]).lower()] += one["counts"]
+    home = pc.extract_regex(pa.scalar(selection.root), _PLACE).as_py()
+    if home is not None:
+        counts.pop(shown(home["place"]).lower(), None)
+    counts.pop("file://", None)
+    return dict(counts.most_common())
 
 
 def _texts(column: pa.Array) -> pa.Array:

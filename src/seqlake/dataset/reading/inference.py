@@ -82,13 +82,13 @@ def _check_ids(source: Readable) -> None:
 
 def _sample(source: Readable, columns: list[str]) -> dict[str, tuple[pa.DataType, list[Any]]]:
     """Column -> (type, first cells that are not null), from a few shards."""
-    found: dict[str, tuple[pa.DataType, list[Any]]] = {name: (source.schema[name].arrow, []) for name in columns}
+    samples: dict[str, tuple[pa.DataType, list[Any]]] = {name: (source.schema[name].arrow, []) for name in columns}
     for shard in source.shards()[:_SAMPLE_SHARDS] if columns else []:
         for batch in islice(streaming.one_shard(shard, columns), 1):
             few = batch.slice(0, _SAMPLE_ROWS)
             for name in columns:
-                found[name][1].extend(cell for cell in few.column(name) if cell.is_valid)
-    return found
+                samples[name][1].extend(cell for cell in few.column(name) if cell.is_valid)
+    return samples
 
 
 def _guess(name: str, kind: pa.DataType, cells: list[Any]) -> ColumnType | None:

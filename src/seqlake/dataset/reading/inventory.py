@@ -47,7 +47,7 @@ class FileEntry:
     rows: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """As plain values."""
+        """The file as plain values."""
         return {
             "reference": self.reference,
             "state": self.state,
@@ -76,12 +76,12 @@ def files(selection: Selection, /, *, elsewhere: bool = False) -> list[FileEntry
         ```
     """
     named = references(selection)
-    found = _found(selection, named, elsewhere=elsewhere)
+    states = _found(selection, named, elsewhere=elsewhere)
     entries = [
         FileEntry(
             reference=reference,
-            state=found[reference][0],
-            size=found[reference][1],
+            state=states[reference][0],
+            size=states[reference][1],
             columns=tuple(use.columns),
             rows=tuple(use.rows),
         )
@@ -169,24 +169,24 @@ def sizes(
 def _found(selection: Selection, named: Iterable[str], *, elsewhere: bool) -> dict[str, tuple[State, int | None]]:
     """What is at each reference, and its size."""
     root = selection.root
-    found: dict[str, tuple[State, int | None]] = {}
+    states: dict[str, tuple[State, int | None]] = {}
     ask: dict[str, list[str]] = {}
     for reference in named:
         try:
             location = join(root, reference)
             here = inside(root, location)
         except (SeqlakeError, ValueError):  # a NUL, a file: URI of another machine: no name of a file
-            found[reference] = ("missing", None)
+            states[reference] = ("missing", None)
             continue
         own_scheme = scheme(reference) != "file"
         if here or (is_local(location) and selection.allow_outside) or (own_scheme and elsewhere):
             ask.setdefault(location, []).append(reference)
         else:
-            found[reference] = ("elsewhere" if own_scheme else "outside", None)
+            states[reference] = ("elsewhere" if own_scheme else "outside", None)
     for location, size in _looked_for(list(ask), root, selection.storage):
         for reference in ask[location]:
-            found[reference] = ("missing" if size is None else "present", size)
-    return found
+            states[reference] = ("missing" if size is None else "present", size)
+    return states
 
 
 def _looked_for(

@@ -89,8 +89,8 @@ class PlainFiles:
         """What findings call a shard: its path below the root; the name in its key where it is no file there."""
         file = innermost(shard)
         path = file.blob.location.replace("\\", "/") if isinstance(file, ParquetShard) else ""
-        below = path.removeprefix(self.root.replace("\\", "/").rstrip("/") + "/")
-        return below if below != path else shard.key.rpartition("#")[0] or shard.key
+        inner = path.removeprefix(self.root.replace("\\", "/").rstrip("/") + "/")
+        return inner if inner != path else shard.key.rpartition("#")[0] or shard.key
 
 
 def fingerprint(schema: Schema, shards: Iterable[Shard], /) -> str:
@@ -127,8 +127,8 @@ def scan_files(
     shards = [parquet_shard(footer.blob, rows=footer.rows) for footer in footers]
     folders = _folder_columns(paths)
     types = [normalised(footer.schema) for footer in footers]
-    for path, found in zip(paths[1:], types[1:], strict=True):
-        _agree(types[0], found, first=paths[0], path=path)
+    for path, held in zip(paths[1:], types[1:], strict=True):
+        _agree(types[0], held, first=paths[0], path=path)
     arrow = types[0]
     for name, (kind, _) in folders.items():
         arrow = arrow if name in arrow.names else arrow.append(pa.field(name, kind))
@@ -179,16 +179,16 @@ def parquet_paths(location: str, *, storage: Mapping[str, str] | None = None) ->
         return root, [name]
     store = stores.open_store(location, storage=storage)
     try:
-        found = [path for path, _ in store.list() if path.endswith(".parquet")]
+        paths = [path for path, _ in store.list() if path.endswith(".parquet")]
     except FileNotFoundError:
         return location, []
-    direct = [path for path in found if path.startswith("data/") and path.count("/") == 1]
-    below = [
+    direct = [path for path in paths if path.startswith("data/") and path.count("/") == 1]
+    deeper = [
         path
-        for path in found
+        for path in paths
         if not path.startswith("files/") and not any(part.startswith(("_", ".")) for part in path.split("/"))
     ]
-    return location, sorted(direct or below)
+    return location, sorted(direct or deeper)
 
 
 def declared(column_types: Mapping[str, ColumnType | Mapping[str, Any]] | None) -> Metadata:
@@ -222,11 +222,11 @@ def _plain_type(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _agree(expected: pa.Schema, found: pa.Schema, *, first: str, path: str) -> None:
+def _agree(expected: pa.Schema, actual: pa.Schema, *, first: str, path: str) -> None:
     """Raise unless two files have the same columns, in any order, and the same types."""
-    for name in dict.fromkeys([*expected.names, *found.names]):
+    for name in dict.fromkeys([*expected.names, *actual.names]):
         want = expected.field(name).type if name in expected.names else None
-        have = found.field(name).type if name in found.names else None
+        have = actual.field(name).type if name in actual.names else None
         if want is not None and have is not None and _without_sizes(want) == _without_sizes(have):
             continue
         raise SchemaMismatchError(

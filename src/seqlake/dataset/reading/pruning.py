@@ -46,8 +46,8 @@ class Part:
     values: tuple[Any, ...]
 
     def __str__(self) -> str:
-        told = ", ".join(map(repr, self.values))
-        return f"{self.column} {self.sign} {told}" if len(self.values) == 1 else f"{self.column} in ({told})"
+        values = ", ".join(map(repr, self.values))
+        return f"{self.column} {self.sign} {values}" if len(self.values) == 1 else f"{self.column} in ({values})"
 
 
 def narrowed(source: Readable, rows: Ints | None, parts: Callable[[], Sequence[Part]], /) -> Ints | None:
@@ -92,7 +92,7 @@ def left(source: Readable, parts: Sequence[Part], /) -> np.ndarray[Any, np.dtype
     for part in parts:
         name = next((name for name in source.schema if name.casefold() == part.column.casefold()), None)
         if name is not None:
-            keep &= [found is None or _may_hold(found, part) for found in known.bounds(name)]
+            keep &= [bounds is None or _may_hold(bounds, part) for bounds in known.bounds(name)]
     return keep
 
 
@@ -166,13 +166,13 @@ def _constant(node: Any) -> Any:
     if isinstance(literal, dict):  # DuckDB 2
         return _parsed(str(literal.get("kind")), literal.get("text"))
     value = node.get("value") or {}
-    told = value.get("type") or {}
-    kind, found = str(told.get("id")), value.get("value")
-    if value.get("is_null") or found is None:
+    kind_node = value.get("type") or {}
+    kind, constant = str(kind_node.get("id")), value.get("value")
+    if value.get("is_null") or constant is None:
         return None
     if kind == "DECIMAL":
-        return int(found) / 10 ** int((told.get("type_info") or {}).get("scale", 0))
-    return found if kind in {"VARCHAR", "INTEGER", "BIGINT", "DOUBLE", "FLOAT", "SMALLINT", "TINYINT"} else None
+        return int(constant) / 10 ** int((kind_node.get("type_info") or {}).get("scale", 0))
+    return constant if kind in {"VARCHAR", "INTEGER", "BIGINT", "DOUBLE", "FLOAT", "SMALLINT", "TINYINT"} else None
 
 
 def _parsed(kind: str, text: Any) -> Any:

@@ -69,10 +69,10 @@ def matching_rows(
     with _Connection(schema) as connection:
         connection.check_row_expression(expression)
         query = f"SELECT (\n{expression}\n) AS keep FROM {NAME}"
-        found = str(connection.relation(query).types[0])
-        if found not in {"BOOLEAN", '"NULL"', "NULL"}:
+        kind = str(connection.relation(query).types[0])
+        if kind not in {"BOOLEAN", '"NULL"', "NULL"}:
             raise QueryError(
-                f"A condition is true or false for each row; {expression!r} gives {found}.",
+                f"A condition is true or false for each row; {expression!r} gives {kind}.",
                 hint="Compare it with something, as in: reward > 40.",
             )
         connection.provide(connection.needed(query), batches)
@@ -122,8 +122,8 @@ def relation(
         connection.add(name, other)
     explained = connection.check_one_query(query) == "SELECT"
     connection.provide(connection.needed(query) if explained else connection.every, batches)
-    found: duckdb.DuckDBPyRelation = connection.relation(query)
-    return found
+    relation: duckdb.DuckDBPyRelation = connection.relation(query)
+    return relation
 
 
 class _Connection:
@@ -246,10 +246,10 @@ class _Connection:
 
     def _parsed(self, expression: str) -> object:
         """The tree of one expression; a text that leaves its brackets is refused."""
-        frame, found = self._select(expression)
-        if len(found) != 1 or frame != self._select("true")[0]:
+        frame, tree = self._select(expression)
+        if len(tree) != 1 or frame != self._select("true")[0]:
             raise QueryError(f"One boolean expression was expected; found more than that in {expression!r}.")
-        return found
+        return tree
 
     def _select(self, expression: str) -> tuple[object, list[Any]]:
         """(everything around the selected expressions, their trees), without positions in the text."""
@@ -265,11 +265,11 @@ class _Connection:
 
     def _check(self, node: object, kinds: Mapping[str, set[str]], expression: str, depth: int = 0) -> None:
         columns = {name.casefold() for name in self._arrow.names}
-        for found in _nodes(node):
-            refused = _REFUSED_NODES.get(str(found.get("class")))
-            name = str(found.get("function_name", "")).casefold()
-            if found.get("class") == "COLUMN_REF" and len(found["column_names"]) == 1:
-                bare = found["column_names"][0].casefold()
+        for inner in _nodes(node):
+            refused = _REFUSED_NODES.get(str(inner.get("class")))
+            name = str(inner.get("function_name", "")).casefold()
+            if inner.get("class") == "COLUMN_REF" and len(inner["column_names"]) == 1:
+                bare = inner["column_names"][0].casefold()
                 name = bare if bare in _NOW - columns else ""  # functions that SQL calls without parentheses
             if name and not refused:
                 refused = _why_not(name, kinds.get(name, set()))
@@ -289,8 +289,8 @@ class _Connection:
 
     def _check_twins(self, node: object) -> None:
         names = self._arrow.names
-        for found in _nodes(node):
-            for part in found.get("column_names", ()):
+        for inner in _nodes(node):
+            for part in inner.get("column_names", ()):
                 twins = [name for name in names if name.casefold() == part.casefold()]
                 if len(twins) > 1:
                     raise QueryError(f"SQL cannot tell the columns {' and '.join(twins)} apart; rename one of them.")

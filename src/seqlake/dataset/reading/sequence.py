@@ -65,7 +65,7 @@ class SequenceView(Mapping[str, Any]):
 
     @property
     def schema(self) -> Schema:
-        """The columns."""
+        """The columns of the selection."""
         return self._selection.schema
 
     def __getitem__(self, name: str) -> Any:
@@ -217,7 +217,7 @@ class FileView:
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Bytes of the whole file."""
         return self.blob().size
 
     def blob(self) -> Blob:

@@ -53,7 +53,7 @@ def videos(schema: Schema, /) -> list[str]:
 
 def _files(schema: Schema, kind: str) -> list[str]:
     types = ((name, schema[name].type) for name in schema if schema[name].category == "file")
-    return [name for name, found in types if found is not None and found.type == kind]
+    return [name for name, declared in types if declared is not None and declared.type == kind]
 
 
 def of_pieces(schema: Schema, /) -> Schema:
@@ -102,7 +102,7 @@ class Cutter:
             return None, None
         where = f"Sequence {view.id!r}, column {name!r}"
         try:
-            reference, made = self._made(name, file, piece, view)
+            reference, cut = self._cut(name, file, piece, view)
         except FileNotFoundError as error:
             raise ValidationError(
                 f"{where}: the file {file.reference!r} is not there.",
@@ -111,11 +111,11 @@ class Cutter:
         except DecodeError as error:
             raise ValidationError(f"{where}: {error}") from error
         if isinstance(cell, dict) and reference is not None:
-            own = {"url": reference, "first_frame": 0, "num_frames": made.frames}
-            return {**cell, **{key: own[key] for key in own if key in cell}}, made
-        return reference, made
+            whole = {"url": reference, "first_frame": 0, "num_frames": cut.frames}
+            return {**cell, **{key: whole[key] for key in whole if key in cell}}, cut
+        return reference, cut
 
-    def _made(self, name: str, file: MediaView, piece: Piece, view: SequenceView) -> tuple[str | None, CutFile]:
+    def _cut(self, name: str, file: MediaView, piece: Piece, view: SequenceView) -> tuple[str | None, CutFile]:
         """The reference of the piece's own file, and what became of it."""
         source, there = file.source(), len(file)
         shared = (

@@ -183,18 +183,18 @@ def split(
     numbers = np.array([names.index(str(value)) for value in values], np.int64)
     for name in names:
         opening.refuse_occupied(f"{base}/{name}", storage=storage)
-    made: dict[str, Dataset] = {}
+    parts: dict[str, Dataset] = {}
     try:
         for number, name in enumerate(names):
             part = Selection(dataset, rows=np.flatnonzero(numbers == number).astype(np.int64))
-            made[name] = _write([part], f"{base}/{name}", shape=ShardShape(), files=files, storage=storage)
+            parts[name] = _write([part], f"{base}/{name}", shape=ShardShape(), files=files, storage=storage)
     except BaseException:
-        for name, whole_one in made.items():
+        for name, whole_one in parts.items():
             _take_back(whole_one, f"{base}/{name}", storage=storage)
         if is_local(base):
             remove_empty_folders(local_path(base))
         raise
-    return made
+    return parts
 
 
 def _write(

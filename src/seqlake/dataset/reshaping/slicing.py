@@ -71,8 +71,8 @@ class Spans:
 
     def stamps_of(self, name: str, /) -> str | None:
         """The column that holds the times of this one's samples."""
-        found = self._times.get(name)
-        return found if isinstance(found, str) and found in self._schema else None
+        times = self._times.get(name)
+        return times if isinstance(times, str) and times in self._schema else None
 
     def span(self, name: str, piece: Piece, there: int, cell_of: Callable[[str], Any] | None = None) -> tuple[int, int]:
         """First sample, and one past the last.
@@ -166,8 +166,8 @@ class Spans:
             moved = np.maximum(nanoseconds(stamps), cut) - back
         if stamps.dtype.kind in "mM":
             moved = moved.astype(f"{stamps.dtype.kind}8[ns]")
-        found: NDArray[Any] = moved.astype(stamps.dtype)
-        return found
+        stored: NDArray[Any] = moved.astype(stamps.dtype)
+        return stored
 
 
 def steps_in(view: SequenceView, clock: Clock, /) -> int:
@@ -184,9 +184,9 @@ def steps_in(view: SequenceView, clock: Clock, /) -> int:
             steps[name] = -1 if cell is None else len(cell)
     length = view["length"] if "length" in schema and schema["length"].category == "scalar" else None
     observed = Observed(steps=steps, length=int(length) if isinstance(length, int) else None)
-    found = steps_of_row(observed, schema, clock, list(schema))
-    if found is not None:
-        return found
+    counted = steps_of_row(observed, schema, clock, list(schema))
+    if counted is not None:
+        return counted
     for name in schema:
         column = schema[name]
         video = column.category == "file" and column.type is not None and column.type.type == "video"
@@ -210,8 +210,8 @@ def sliced(cells: pa.Array, pieces: Sequence[Piece], spans: Sequence[tuple[int, 
         [[2, 3]]
     """
     if not pa.types.is_list(cells.type):
-        made = [cells[piece.row].as_py() for piece in pieces]
-        return pa.array([c and c[a:b] for c, (a, b) in zip(made, spans, strict=True)], cells.type)
+        whole = [cells[piece.row].as_py() for piece in pieces]
+        return pa.array([c and c[a:b] for c, (a, b) in zip(whole, spans, strict=True)], cells.type)
     starts = cells.offsets.to_numpy()
     valid = cells.is_valid().to_numpy(zero_copy_only=False)
     parts = [

@@ -60,8 +60,8 @@ def assign_splits(
     """
     named = split_names(dataset, shares, seed=seed, group=group, stratify=stratify)
     if column in dataset.schema.names:
-        found = pa.table({str(dataset.schema.id): list(named), column: list(named.values())})
-        return dataset.update(found)
+        labels = pa.table({str(dataset.schema.id): list(named), column: list(named.values())})
+        return dataset.update(labels)
     return dataset.add_column(column, pa.string(), values=named)
 
 

@@ -212,26 +212,26 @@ def _write(
 ) -> Cuts:
     """The new dataset, or nothing of it."""
     source = selection.pinned()
-    schema = _made_of(source.schema, numbered=numbered)
+    schema = _schema_of_pieces(source.schema, numbered=numbered)
     with whole(out, schema, shape=ShardShape(), storage=storage) as (dataset, staging):
         pieces = _Pieces(source, schema, staging, borders, numbered=numbered)
         pieces.write()
     return Cuts(dataset=dataset, left_out=tuple(pieces.left_out), files=tuple(pieces.files))
 
 
-def _made_of(schema: Schema, *, numbered: bool) -> Schema:
-    made = of_pieces(schema)
+def _schema_of_pieces(schema: Schema, *, numbered: bool) -> Schema:
+    pieces = of_pieces(schema)
     if not numbered:
-        return made
+        return pieces
     for name, kind, fits in ((SOURCE, pa.string(), pa.types.is_string), (START, pa.int64(), pa.types.is_integer)):
-        if name not in made:
-            made = made.with_columns({name: kind})
-        elif not fits(made[name].arrow):
+        if name not in pieces:
+            pieces = pieces.with_columns({name: kind})
+        elif not fits(pieces[name].arrow):
             raise SchemaMismatchError(
-                f"Pieces say in {name!r} what they were cut from; found a column of that name of {made[name].arrow}.",
+                f"Pieces say in {name!r} what they were cut from; found a column of that name of {pieces[name].arrow}.",
                 hint="Rename it first: ds.rename_column(...).",
             )
-    return made
+    return pieces
 
 
 class _Pieces:
@@ -261,7 +261,7 @@ class _Pieces:
         self.files: list[CutFile] = []
 
     def write(self) -> None:
-        """Write them all."""
+        """Write the pieces of every sequence."""
         place = 0
         for shard in progress.over(self._source.shards(), "cut"):
             for batch in streaming.for_writing(shard, self._source.schema.names):
@@ -276,11 +276,11 @@ class _Pieces:
 
     def _pieces_of(self, row: int, view: SequenceView) -> Iterator[Piece]:
         steps = steps_in(view, self._clock)
-        found = self._borders(view, steps)
-        if not found:
+        borders = self._borders(view, steps)
+        if not borders:
             self.left_out.append(view.id)
-        digits = max(_DIGITS, len(str(len(found) - 1)))
-        for number, (start, stop) in enumerate(found):
+        digits = max(_DIGITS, len(str(len(borders) - 1)))
+        for number, (start, stop) in enumerate(borders):
             name = f"{view.id}/{number:0{digits}}" if self._numbered else view.id
             yield Piece(row=row, start=start, stop=stop, steps=steps, id=name)
 
@@ -321,18 +321,18 @@ class _Pieces:
 
     def _measures(self, columns: Mapping[str, Any], pieces: Sequence[Piece]) -> dict[str, pa.Array]:
         """`length` and `duration_seconds` of the pieces, where the sequences say theirs."""
-        made = {}
+        measured = {}
         steps, seconds = columns.get("length"), columns.get("duration_seconds")
         if steps is not None and pa.types.is_integer(steps.type):
-            own = pa.array([piece.stop - piece.start for piece in pieces], steps.type)
-            made["length"] = pc.if_else(steps.is_valid(), own, pa.scalar(None, steps.type))
+            lengths = pa.array([piece.stop - piece.start for piece in pieces], steps.type)
+            measured["length"] = pc.if_else(steps.is_valid(), lengths, pa.scalar(None, steps.type))
         if seconds is not None and pa.types.is_floating(seconds.type):
             lasting = [
                 None if old is None else self._lasting(piece, old)
                 for piece, old in zip(pieces, seconds.to_pylist(), strict=True)
             ]
-            made["duration_seconds"] = pa.array(lasting, seconds.type)
-        return made
+            measured["duration_seconds"] = pa.array(lasting, seconds.type)
+        return measured
 
     def _lasting(self, piece: Piece, seconds: float) -> float:
         if piece.whole:
@@ -345,7 +345,7 @@ class _Pieces:
         begun: list[tuple[str, int]] = [(one, 0) for one in batch.column(self._source.schema.id).to_pylist()]
         if SOURCE in batch.schema.names and START in batch.schema.names:
             older = zip(batch.column(SOURCE).to_pylist(), batch.column(START).to_pylist(), begun, strict=True)
-            begun = [own if first is None or start is None else (first, start) for first, start, own in older]
+            begun = [here if first is None or start is None else (first, start) for first, start, here in older]
         return {
             SOURCE: pa.array([begun[piece.row][0] for piece in pieces], pa.string()),
             START: pa.array([begun[piece.row][1] + piece.start for piece in pieces], pa.int64()),
@@ -359,16 +359,16 @@ class _Pieces:
             return rows
         _ = self._staging.transaction  # begun once, and by one thread
 
-        def made(name: str, piece: Piece) -> tuple[object, CutFile | None]:
+        def cut(name: str, piece: Piece) -> tuple[object, CutFile | None]:
             return self._cutter.cell(views[piece.row], name, piece, cell=batch.column(name)[piece.row].as_py())
 
         pool = ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1), thread_name_prefix="seqlake-cut")
         try:
             for name in self._cut:
-                found = list(pool.map(partial(made, name), pieces))
-                self.files += [file for _, file in found if file is not None]
+                cut_cells = list(pool.map(partial(cut, name), pieces))
+                self.files += [file for _, file in cut_cells if file is not None]
                 field = rows.schema.field(name)
-                cells = pa.array([cell for cell, _ in found], field.type)
+                cells = pa.array([cell for cell, _ in cut_cells], field.type)
                 rows = rows.set_column(rows.schema.get_field_index(name), field, cells)
         finally:
             pool.shutdown(cancel_futures=True)  # after an error: let what runs end, and begin nothing more
@@ -386,8 +386,8 @@ def _with_values(cells: pa.Array, values: NDArray[Any]) -> pa.Array:
     if pa.types.is_list(inner.type):
         return _listed(cells, _listed(inner, pa.array(values, inner.type.value_type)))
     if pa.types.is_fixed_size_list(inner.type):
-        made = pa.FixedSizeListArray.from_arrays(pa.array(values, inner.type.value_type), type=inner.type)
-        return _listed(cells, made)
+        steps = pa.FixedSizeListArray.from_arrays(pa.array(values, inner.type.value_type), type=inner.type)
+        return _listed(cells, steps)
     return _listed(cells, pa.array(values, inner.type))
 
 

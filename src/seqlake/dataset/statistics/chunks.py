@@ -147,8 +147,8 @@ def _decoded(shard: Shard, schema: Schema, names: Sequence[str]) -> Iterator[Chu
     for batch in one_shard(shard, names):
         for name in names:
             cells = batch.column(name)
-            found = numbers(cells, schema[name])
-            yield Chunk(column=name, parts=[] if found is None else [found], nulls=cells.null_count)
+            values = numbers(cells, schema[name])
+            yield Chunk(column=name, parts=[] if values is None else [values], nulls=cells.null_count)
 
 
 def numbers(cells: pa.Array, column: Column, /) -> NDArray[Any] | None:
@@ -189,13 +189,13 @@ def _one_width(steps: pa.Array, column: Column) -> int | None:
     """The width of all steps; None where there is no step."""
     if pa.types.is_fixed_size_list(steps.type):
         return int(steps.type.list_size) if len(steps) else None
-    found = pc.min_max(pc.list_value_length(steps)).as_py()
-    if found["min"] != found["max"]:
+    widths = pc.min_max(pc.list_value_length(steps)).as_py()
+    if widths["min"] != widths["max"]:
         raise ValidationError(
-            f"Column {column.name!r} has steps of different widths ({found['min']} and {found['max']}).",
+            f"Column {column.name!r} has steps of different widths ({widths['min']} and {widths['max']}).",
             hint="One step is one vector of a fixed size; ds.validate() lists all such cells.",
         )
-    return None if found["min"] is None else int(found["min"])
+    return None if widths["min"] is None else int(widths["min"])
 
 
 def _array(values: pa.Array, column: Column) -> NDArray[Any]:

@@ -107,11 +107,11 @@ def _measured(shard: Shard, schema: Schema, stats: Statistics, names: Sequence[s
         reader.close()
 
 
-def _of_column(reader: ShardReader, rows: int, column: Column, own: ColumnStatistics) -> NDArray[np.float64]:
+def _of_column(reader: ShardReader, rows: int, column: Column, known: ColumnStatistics) -> NDArray[np.float64]:
     measured = np.full((rows, 6), np.nan)
-    std = own.std.ravel()
+    std = known.std.ravel()
     scale = np.divide(1.0, std, out=np.zeros_like(std), where=std > 0)
-    middle = np.nan_to_num(own.mean.ravel())
+    middle = np.nan_to_num(known.mean.ravel())
     for row, cell in enumerate(_cells(reader, rows, column)):
         if cell is not None:
             numbers = int(np.prod(cell.shape[1:], dtype=np.int64))
@@ -164,31 +164,31 @@ def _ranked(source: Readable, whole: Mapping[str, NDArray[np.float64]], top: int
     spread = steps.std() if len(steps) else 0.0
     order = np.argsort(-score, kind="stable")[:top]
     ids = _ids(source)
-    found = []
+    unusual = []
     for row in map(int, order):
         reasons = []
         for kind, measure in enumerate(_MEASURES):
-            own = int(deviation[kind, :, row].argmax())
-            text = _because(measure, names[own], measures[own, row], float(np.median(measures[own, :, kind])))
-            reasons.append((float(deviation[kind, own, row]), text))
+            worst = int(deviation[kind, :, row].argmax())
+            text = _because(measure, names[worst], measures[worst, row], float(np.median(measures[worst, :, kind])))
+            reasons.append((float(deviation[kind, worst, row]), text))
         off = (steps[row] - steps.mean()) / spread if spread else 0.0
         reasons.append((float(abs(length[row])), f"{steps[row]:.0f} steps, where the median is {np.median(steps):.0f}"))
         reasons.sort(key=lambda reason: -reason[0])
-        told = [text for far, text in reasons if far >= _UNUSUAL] or [f"nothing unusual; most of all, {reasons[0][1]}"]
+        texts = [text for far, text in reasons if far >= _UNUSUAL] or [f"nothing unusual; most of all, {reasons[0][1]}"]
         peak, jerk, static = measures[:, row, :3].max(axis=0).tolist()
-        found.append(
+        unusual.append(
             Outlier(
                 row=row,
                 sequence_id=None if ids is None else ids[row],
                 score=float(score[row]),
-                reason="; ".join(told),
+                reason="; ".join(texts),
                 peak=peak,
                 jerk=jerk,
                 static=static,
                 length=float(off),
             )
         )
-    return found
+    return unusual
 
 
 def _robust(values: NDArray[np.float64], *, up: bool, least: float = 0.0) -> NDArray[np.float64]:
@@ -204,12 +204,13 @@ def _robust(values: NDArray[np.float64], *, up: bool, least: float = 0.0) -> NDA
     return np.maximum(far, 0) if up else far
 
 
-def _because(measure: str, column: str, own: NDArray[np.float64], median: float) -> str:
+def _because(measure: str, column: str, measured: NDArray[np.float64], median: float) -> str:
     if measure == "peak":
-        return f"{column}[{own[4]:.0f}] is {own[0]:.3g} standard deviations from its mean at step {own[5]:.0f}"
+        far, dim, step = measured[0], measured[4], measured[5]
+        return f"{column}[{dim:.0f}] is {far:.3g} standard deviations from its mean at step {step:.0f}"
     if measure == "jerk":
-        return f"{column} has a jerk of {own[1]:.3g}, where the median is {median:.3g}"
-    return f"{column} stands still in {own[2]:.0%} of its steps, where the median is {median:.0%}"
+        return f"{column} has a jerk of {measured[1]:.3g}, where the median is {median:.3g}"
+    return f"{column} stands still in {measured[2]:.0%} of its steps, where the median is {median:.0%}"
 
 
 def _ids(source: Readable) -> list[str] | None:

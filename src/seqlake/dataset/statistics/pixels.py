@@ -88,8 +88,8 @@ def statistics_of(
     hidden = None if progress is None else not progress
     total: _Counted | None = None
     with tqdm(total=len(chosen), desc=f"pictures of {name}", unit=" sequences", disable=hidden) as bar:
-        for found in each(chosen.tolist(), look, workers=workers):
-            total = _joined(total, found, name)
+        for counted in each(chosen.tolist(), look, workers=workers):
+            total = _joined(total, counted, name)
             bar.update()
     return _finished(total, column, points, nulls=int(len(there) - there.sum()))
 
@@ -146,8 +146,8 @@ def _finished(total: _Counted | None, column: Column, points: Sequence[float], *
     numbers = [_of_channel(counts, points) for counts in values]
 
     def scaled(which: int) -> NDArray[np.float64]:
-        found: NDArray[np.float64] = np.array([own[which] for own in numbers], np.float64) / (levels - 1)
-        return found
+        levels_of: NDArray[np.float64] = np.array([channel[which] for channel in numbers], np.float64) / (levels - 1)
+        return levels_of
 
     none = np.zeros(channels, np.int64)
     return ColumnStatistics(
@@ -171,11 +171,11 @@ def _of_channel(counts: NDArray[np.int64], points: Sequence[float]) -> list[floa
     count = int(counts.sum())
     if not count:
         return [np.nan] * (4 + len(points))
-    there, below = np.flatnonzero(counts), np.cumsum(counts)
+    there, up_to = np.flatnonzero(counts), np.cumsum(counts)
     # Python's whole numbers: sums of squares of 16 bits outgrow 64.
     pairs = [(int(value), int(counts[value])) for value in there]
     first = sum(value * often for value, often in pairs)
     second = sum(value * value * often for value, often in pairs)
     spread = count * second - first * first
-    ranks = [int(np.searchsorted(below, rank_of(point, count), side="right")) for point in points]
+    ranks = [int(np.searchsorted(up_to, rank_of(point, count), side="right")) for point in points]
     return [float(there[0]), float(there[-1]), first / count, (spread / count**2) ** 0.5, *map(float, ranks)]

@@ -80,9 +80,9 @@ class Ranks:
     @property
     def values(self) -> NDArray[Any]:
         """[quantiles, D] the numbers found; meaningless where a dimension has none."""
-        found = _from_keys(self._keys, self._dtype)
-        found += self._dtype.type(0)  # minus zero is zero
-        return found
+        values = _from_keys(self._keys, self._dtype)
+        values += self._dtype.type(0)  # minus zero is zero
+        return values
 
     def add(self, *parts: NDArray[Any]) -> None:
         """Look at [n, D] numbers, in parts, in this pass."""
@@ -90,15 +90,15 @@ class Ranks:
         digits = np.empty(keys.shape[1], np.intp)
         for dim, column in zip(self._dims, keys, strict=True):
             if self._level == 0:
-                found = dict.fromkeys(self._targets[dim], column)
+                by_prefix = dict.fromkeys(self._targets[dim], column)
             else:
                 upper = column >> column.dtype.type(self._bits - self._level * _DIGIT)
-                found = {prefix: column[upper == prefix] for prefix in self._targets[dim]}
-            for prefix, own in found.items():
+                by_prefix = {prefix: column[upper == prefix] for prefix in self._targets[dim]}
+            for prefix, members in by_prefix.items():
                 if self._keeping:
-                    self._keep(dim, prefix, own)
+                    self._keep(dim, prefix, members)
                 else:
-                    self._count(dim, prefix, own, digits[: len(own)])
+                    self._count(dim, prefix, members, digits[: len(members)])
 
     def _columns(self, parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
         """[dimensions of this pass, n] the keys of these numbers; turned while they are in the cache."""
@@ -106,9 +106,9 @@ class Ranks:
         at = 0
         for part in parts:
             for start in range(0, len(part), _TURNED):
-                own = part[start : start + _TURNED]
-                own = own if own.flags.aligned else own.copy()  # steps in a file may begin at any byte
-                some = np.ascontiguousarray(own[:, self._dims.start : self._dims.stop].T)
+                rows = part[start : start + _TURNED]
+                rows = rows if rows.flags.aligned else rows.copy()  # steps in a file may begin at any byte
+                some = np.ascontiguousarray(rows[:, self._dims.start : self._dims.stop].T)
                 columns[:, at : at + some.shape[1]] = _to_keys(some)
                 at += some.shape[1]
         return columns
@@ -144,18 +144,18 @@ class Ranks:
         for (dim, prefix), counted in self._counted.items():
             if self._level == 0 and self._dtype.kind == "f":
                 counted[_not_finite(self._dtype)] = 0
-            below = np.cumsum(counted)
+            up_to = np.cumsum(counted)
             for number in self._targets[dim][prefix]:
-                digit = int(np.searchsorted(below, self._left[number, dim], side="right"))
-                self._left[number, dim] -= int(below[digit]) - int(counted[digit])
+                digit = int(np.searchsorted(up_to, self._left[number, dim], side="right"))
+                self._left[number, dim] -= int(up_to[digit]) - int(counted[digit])
                 longer = (prefix << min(_DIGIT, self._bits)) | digit
                 targets[dim].setdefault(longer, []).append(number)
                 sizes[dim, longer] = int(counted[digit])
         self._level += 1
         self._targets = targets
         if self._level * _DIGIT >= self._bits:
-            for dim, found in targets.items():
-                for prefix, numbers in found.items():
+            for dim, by_prefix in targets.items():
+                for prefix, numbers in by_prefix.items():
                     self._keys[numbers, dim] = prefix
             self._begin_group()
         else:
@@ -179,7 +179,7 @@ class Ranks:
 
     def _begin_pass(self, numbers: int) -> None:
         self._keeping = numbers <= _KEPT
-        wanted = [(dim, prefix) for dim, found in self._targets.items() for prefix in found]
+        wanted = [(dim, prefix) for dim, by_prefix in self._targets.items() for prefix in by_prefix]
         self._kept = {place: [] for place in wanted}
         self._counted = {} if self._keeping else {place: np.zeros(self._bins, np.int64) for place in wanted}
 
@@ -225,5 +225,5 @@ def _not_finite(dtype: np.dtype[Any]) -> NDArray[np.bool_]:
     ones = ((1 << exponent) - 1) << (15 - exponent)
     digits = np.arange(1 << _DIGIT)
     magnitude = np.where(digits >> 15, digits, ~digits) & 0x7FFF
-    found: NDArray[np.bool_] = magnitude & ones == ones
-    return found
+    wrong: NDArray[np.bool_] = magnitude & ones == ones
+    return wrong

@@ -115,8 +115,8 @@ def _rows(source: Readable) -> int:
     return sum(shard.rows for shard in source.shards())
 
 
-def _with_points(own: ColumnStatistics, points: Sequence[float]) -> ColumnStatistics:
-    return replace(own, quantiles={point: own.quantiles[point] for point in points})
+def _with_points(statistics: ColumnStatistics, points: Sequence[float]) -> ColumnStatistics:
+    return replace(statistics, quantiles={point: statistics.quantiles[point] for point in points})
 
 
 class _Scan:
@@ -133,13 +133,13 @@ class _Scan:
 
     def run(self) -> dict[str, ColumnStatistics]:
         """The statistics of each column."""
-        found, nulls, shapes = self._moments()
+        moments, nulls, shapes = self._moments()
         ordered: dict[str, NDArray[Any]] = {}
-        for names in self._turns(found):
-            ordered.update(self._quantiles(names, found))
+        for names in self._turns(moments):
+            ordered.update(self._quantiles(names, moments))
         return {
             name: finished(
-                found[name],
+                moments[name],
                 category=self.source.schema[name].category,
                 shape=shapes[name],
                 nulls=nulls[name],
@@ -148,12 +148,12 @@ class _Scan:
             for name in self.names
         }
 
-    def _turns(self, found: Mapping[str, Moments]) -> Iterator[list[str]]:
+    def _turns(self, moments: Mapping[str, Moments]) -> Iterator[list[str]]:
         """Columns whose quantiles are found at a time: as many as memory is meant for, at least one."""
         turn: list[str] = []
         room = HISTOGRAMS
         for name in self.names:
-            needed = histograms(found[name].count, len(self.points))
+            needed = histograms(moments[name].count, len(self.points))
             if turn and needed > room:
                 yield turn
                 turn, room = [], HISTOGRAMS
@@ -161,20 +161,20 @@ class _Scan:
             room -= needed
         yield turn
 
-    def _quantiles(self, names: Sequence[str], found: Mapping[str, Moments]) -> dict[str, NDArray[Any]]:
+    def _quantiles(self, names: Sequence[str], moments: Mapping[str, Moments]) -> dict[str, NDArray[Any]]:
         """Of each column [quantiles, D]."""
-        ranks = {name: Ranks(found[name].min.dtype, found[name].count, self.points) for name in names}
+        ranks = {name: Ranks(moments[name].min.dtype, moments[name].count, self.points) for name in names}
 
         def add(chunk: Chunk) -> None:
             if chunk.parts:
-                ranks[chunk.column].add(*_flat(chunk, found[chunk.column].min.dtype))
+                ranks[chunk.column].add(*_flat(chunk, moments[chunk.column].min.dtype))
 
         while wanted := [name for name in names if ranks[name].wanted]:
             for _ in self._over(wanted, add, "quantiles"):
                 pass
             for name in wanted:
                 ranks[name].end_pass()
-        return {name: own.values for name, own in ranks.items()}
+        return {name: ranked.values for name, ranked in ranks.items()}
 
     def _moments(self) -> tuple[dict[str, Moments], dict[str, int], dict[str, tuple[int, ...]]]:
         """Of each column its moments, its null cells and the shape of a step."""

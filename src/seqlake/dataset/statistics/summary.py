@@ -93,13 +93,13 @@ class ColumnStatistics(Mapping[str, Any]):
 
     @staticmethod
     def from_json(value: Mapping[str, Any], /) -> ColumnStatistics:
-        """What `to_json` gave."""
+        """The statistics that `to_json` gave."""
         dtype, shape = np.dtype(value["dtype"]), tuple(value["shape"])
         count = np.array(value["count"], np.int64).reshape(shape)
-        own = dtype if count.all() or dtype.kind == "f" else np.dtype(np.float64)
+        stored = dtype if count.all() or dtype.kind == "f" else np.dtype(np.float64)
         kinds = {"count": np.int64, "nan": np.int64, "inf": np.int64, "mean": np.float64, "std": np.float64}
-        numbers = {name: np.array(value[name], kinds.get(name, own)).reshape(shape) for name in _NUMBERS}
-        quantiles = {float(q): np.array(values, own).reshape(shape) for q, values in value["quantiles"]}
+        numbers = {name: np.array(value[name], kinds.get(name, stored)).reshape(shape) for name in _NUMBERS}
+        quantiles = {float(q): np.array(values, stored).reshape(shape) for q, values in value["quantiles"]}
         return ColumnStatistics(
             category=value["category"],
             dtype=dtype,
@@ -146,7 +146,7 @@ class Statistics(Mapping[str, ColumnStatistics]):
         return len(self._columns)
 
     def select(self, *columns: str) -> Statistics:
-        """Only these columns."""
+        """The statistics of some columns."""
         return Statistics({name: self[name] for name in columns}, rows=self.rows)
 
     def merge(self, other: Statistics, /) -> Statistics:
@@ -162,27 +162,27 @@ class Statistics(Mapping[str, ColumnStatistics]):
                 f"Statistics of the same columns can be merged, found {', '.join(sorted(set(self) ^ set(other)))} in "
                 "one only; use select()."
             )
-        columns = {name: _merged(name, own, other[name]) for name, own in self.items()}
+        columns = {name: _merged(name, column, other[name]) for name, column in self.items()}
         return Statistics(columns, rows=self.rows + other.rows)
 
     def records(self) -> Iterator[dict[str, Any]]:
         """One dict for each column and dimension, with plain numbers, the quantiles as `q0.5`, and a note."""
-        for name, own in self.items():
-            flat = {key: np.ravel(own[key]).tolist() for key in _NUMBERS}
-            quantiles = {f"q{q:g}": np.ravel(values).tolist() for q, values in own.quantiles.items()}
-            constant = np.ravel(own.constant)
-            for dim, place in enumerate(np.ndindex(own.shape)):
+        for name, column in self.items():
+            flat = {key: np.ravel(column[key]).tolist() for key in _NUMBERS}
+            quantiles = {f"q{q:g}": np.ravel(values).tolist() for q, values in column.quantiles.items()}
+            constant = np.ravel(column.constant)
+            for dim, place in enumerate(np.ndindex(column.shape)):
                 record = {key: values[dim] for key, values in {**flat, **quantiles}.items()}
                 notes = ["constant"] if constant[dim] else []
                 notes += [f"{record[key]} {text}" for key, text in (("nan", "NaN"), ("inf", "infinite")) if record[key]]
-                notes += [f"{own.nulls} null"] if own.nulls else []
-                notes += [f"{own.frames} frames"] if own.frames is not None else []
+                notes += [f"{column.nulls} null"] if column.nulls else []
+                notes += [f"{column.frames} frames"] if column.frames is not None else []
                 where = ",".join(map(str, place))
                 yield {"column": name, "dim": where, **record, "note": ", ".join(notes)}
 
     def to_json(self) -> dict[str, Any]:
         """All of it as JSON values; `from_json` gives it back bit by bit."""
-        columns = {name: own.to_json() for name, own in self.items()}
+        columns = {name: column.to_json() for name, column in self.items()}
         return {"format": FORMAT, "rows": self.rows, "columns": columns}
 
     @staticmethod
@@ -194,7 +194,7 @@ class Statistics(Mapping[str, ColumnStatistics]):
         """
         if value.get("format") != FORMAT or not isinstance(value.get("columns"), Mapping):
             raise ValueError(f"Expected statistics of format {FORMAT}, found format {value.get('format')!r}.")
-        columns = {name: ColumnStatistics.from_json(own) for name, own in value["columns"].items()}
+        columns = {name: ColumnStatistics.from_json(column) for name, column in value["columns"].items()}
         return Statistics(columns, rows=value["rows"])
 
     def __eq__(self, other: object) -> bool:
@@ -208,7 +208,7 @@ class Statistics(Mapping[str, ColumnStatistics]):
         lines: dict[str, list[dict[str, Any]]] = {}
         for record in self.records():
             lines.setdefault(record["column"], []).append(record)
-        points = dict.fromkeys(f"q{q:g}" for own in self.values() for q in own.quantiles)
+        points = dict.fromkeys(f"q{q:g}" for one in self.values() for q in one.quantiles)
         names = ["column", "dim", "count", "min", "max", "mean", "std", *points, "note"]
         table = [names]
         for name, records in lines.items():
@@ -220,7 +220,7 @@ class Statistics(Mapping[str, ColumnStatistics]):
 
 
 def finished(
-    found: Moments,
+    moments: Moments,
     /,
     *,
     category: str,
@@ -229,11 +229,11 @@ def finished(
     quantiles: Mapping[float, NDArray[Any]],
 ) -> ColumnStatistics:
     """Moments as they are shown: NaN where there is no number, no deviation where there is but one."""
-    some = found.count > 0
-    constant = some & (found.min == found.max)
-    dtype = found.min.dtype
+    some = moments.count > 0
+    constant = some & (moments.min == moments.max)
+    dtype = moments.min.dtype
 
-    def own(values: NDArray[Any]) -> NDArray[Any]:
+    def numbers(values: NDArray[Any]) -> NDArray[Any]:
         # An integer has no NaN; without any number the type does not matter.
         wide = values if some.all() else np.where(some, values, dtype.type(np.nan) if dtype.kind == "f" else np.nan)
         return np.asarray(wide + 0).reshape(shape)  # minus zero is zero
@@ -242,35 +242,35 @@ def finished(
         exact = np.where(constant, exactly, values).astype(np.float64)
         return np.asarray(np.where(some & np.isfinite(exact), exact, np.nan)).reshape(shape)
 
-    std = np.sqrt(found.m2 / np.maximum(found.count, 1))
+    std = np.sqrt(moments.m2 / np.maximum(moments.count, 1))
     return ColumnStatistics(
         category=category,
         dtype=dtype,
         nulls=nulls,
-        count=found.count.reshape(shape),
-        min=own(found.min),
-        max=own(found.max),
-        mean=known(found.mean + found.rest, found.min),
+        count=moments.count.reshape(shape),
+        min=numbers(moments.min),
+        max=numbers(moments.max),
+        mean=known(moments.mean + moments.rest, moments.min),
         std=known(std, 0.0),
-        nan=found.nan.reshape(shape),
-        inf=found.inf.reshape(shape),
-        quantiles={q: own(values) for q, values in quantiles.items()},
+        nan=moments.nan.reshape(shape),
+        inf=moments.inf.reshape(shape),
+        quantiles={q: numbers(values) for q, values in quantiles.items()},
     )
 
 
-def _moments(own: ColumnStatistics) -> Moments:
+def _moments(column: ColumnStatistics) -> Moments:
     """The moments that these statistics came from."""
-    count, blank = own.count.ravel(), none_yet(own.count.size, own.dtype)
-    known = {key: np.where(count > 0, own[key].ravel(), 0.0) for key in ("mean", "std")}
-    some = replace(blank, count=count, nan=own.nan.ravel(), inf=own.inf.ravel())
+    count, blank = column.count.ravel(), none_yet(column.count.size, column.dtype)
+    known = {key: np.where(count > 0, column[key].ravel(), 0.0) for key in ("mean", "std")}
+    some = replace(blank, count=count, nan=column.nan.ravel(), inf=column.inf.ravel())
     if not count.any():
         return some  # the type of numbers that are not there is not kept
     return replace(
         some,
         mean=known["mean"],
         m2=np.square(known["std"]) * count,
-        min=np.where(count > 0, own.min.ravel(), blank.min),
-        max=np.where(count > 0, own.max.ravel(), blank.max),
+        min=np.where(count > 0, column.min.ravel(), blank.min),
+        max=np.where(count > 0, column.max.ravel(), blank.max),
     )
 
 
@@ -281,8 +281,8 @@ def _merged(name: str, one: ColumnStatistics, two: ColumnStatistics) -> ColumnSt
             f"{two.category} {two.dtype} {list(two.shape)}."
         )
     both = merged([_moments(one), _moments(two)])
-    made = finished(both, category=one.category, shape=one.shape, nulls=one.nulls + two.nulls, quantiles={})
-    return made if one.frames is None else replace(made, frames=one.frames + (two.frames or 0))
+    joined = finished(both, category=one.category, shape=one.shape, nulls=one.nulls + two.nulls, quantiles={})
+    return joined if one.frames is None else replace(joined, frames=one.frames + (two.frames or 0))
 
 
 def _plain(values: NDArray[Any]) -> Any:

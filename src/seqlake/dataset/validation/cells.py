@@ -42,18 +42,18 @@ class CellReader:
         if isinstance(value, list):
             return self._pictures(value, kind, place)
         part: tuple[int, int] | None = None
-        own: tuple[int, int | None] = (0, None)
+        part_asked: tuple[int, int | None] = (0, None)
         if isinstance(value, dict):
             first, count = value.get("first_frame"), value.get("num_frames")
             if isinstance(first, int):
-                own = (max(first, 0), count)
+                part_asked = (max(first, 0), count)
                 part = (first, count) if isinstance(count, int) else None
             value = value.get("url")
         blob = self._blob(value, place) if isinstance(value, str) else None
         if blob is None or isinstance(blob, FileFacts):
             return CellFacts() if blob is None else _of(blob)
         try:
-            source = replace(looking.source_of(value, blob, kind, place), first=own[0], count=own[1])
+            source = replace(looking.source_of(value, blob, kind, place), first=part_asked[0], count=part_asked[1])
             return self._file(value, source, place, part)
         except (SeqlakeError, OSError) as error:  # gone, changed or refused while it was read
             return _of(_trouble(value, "unreachable", f"it could not be read: {error}"))
@@ -65,10 +65,10 @@ class CellReader:
         host = "/".join(reference.split("/")[:3]) if scheme(reference) != "file" else ""
         if host in self._unreachable:
             return _trouble(reference, "unreachable", self._unreachable[host])
-        found = looking.blob_at(reference, place)
-        if host and isinstance(found, FileFacts) and found.trouble == "unreachable":
-            self._unreachable[host] = found.why
-        return found
+        blob = looking.blob_at(reference, place)
+        if host and isinstance(blob, FileFacts) and blob.trouble == "unreachable":
+            self._unreachable[host] = blob.why
+        return blob
 
     def _file(self, reference: str, source: Source, place: Place, part: tuple[int, int] | None) -> CellFacts:
         kind, blob = source.column, source.blob
@@ -82,9 +82,9 @@ class CellReader:
         if kind.type == "image":
             return replace(_of(file), **decoding.decode_pictures([(0, looking.whole(blob))], self._stop))
         if kind.type == "audio":
-            found, seconds = decoding.decode_sound(source, self._stop)
+            heard, seconds = decoding.decode_sound(source, self._stop)
             counted = file if seconds is None else replace(file, seconds=seconds)
-            return replace(_of(counted), **found)
+            return replace(_of(counted), **heard)
         return replace(_of(file), **decoding.decode_other(source, self._stop))
 
     def _pictures(self, cells: Sequence[bytes | str | None], kind: ColumnType, place: Place) -> CellFacts:

@@ -79,22 +79,22 @@ def validate(
         return validate(opening.open(source, version=version, storage=storage), depth=depth)
     except (InvalidMetadataError, SchemaMismatchError, CorruptFileError) as error:
         location = opening.place_of(source)
-        found = list(_why_not(location, error, storage))
-        return Report(found, subject=location, depth=depth)
+        reasons = list(_why_not(location, error, storage))
+        return Report(reasons, subject=location, depth=depth)
 
 
 def _why_not(location: str, error: SeqlakeError, storage: Mapping[str, str] | None) -> Iterator[Finding]:
     """Why a dataset cannot be opened: what its metadata and the columns of each file say, else the error itself."""
     store = open_store(location, storage=storage)
-    found = list(check_metadata(read_all(store.blob(opening.METADATA)))) if exists(store, opening.METADATA) else []
+    findings = list(check_metadata(read_all(store.blob(opening.METADATA)))) if exists(store, opening.METADATA) else []
     if not isinstance(error, InvalidMetadataError):
         for path in plain.parquet_paths(location, storage=storage)[1]:
             try:
-                found += check_arrow(pq.read_schema(BlobFile(store.blob(path))), location=path)
+                findings += check_arrow(pq.read_schema(BlobFile(store.blob(path))), location=path)
             except (OSError, pa.ArrowException) as broken:
-                found.append(unreadable(broken, path))
-    yield from found
-    if all(finding.severity != "error" for finding in found):
+                findings.append(unreadable(broken, path))
+    yield from findings
+    if all(finding.severity != "error" for finding in findings):
         yield Finding(code="V701", severity="error", message=str(error), location=location)
 
 
@@ -102,17 +102,17 @@ def _findings(selection: Selection, depth: Depth) -> Iterator[Finding]:
     schema = selection.schema
     yield from check_metadata(schema.metadata.to_json())
     samples = schema.id is None and "source" in schema.metadata.extra  # of another format, whose rows need no id
-    yield from (found for found in check_schema(schema) if not (samples and found.code == "S201"))
-    told: set[str] = set()
+    yield from (broken for broken in check_schema(schema) if not (samples and broken.code == "S201"))
+    reported: set[str] = set()
     for finding in selection.check(depth):
         if finding.severity == "error":
-            told.add(finding.location)
+            reported.add(finding.location)
         yield finding
     if depth != "metadata":
-        yield from _rows(selection, depth, told)
+        yield from _rows(selection, depth, reported)
 
 
-def _rows(selection: Selection, depth: Depth, told: set[str]) -> Iterator[Finding]:
+def _rows(selection: Selection, depth: Depth, reported: set[str]) -> Iterator[Finding]:
     schema, notes, source = selection.schema, Gathered(), selection.access.source
     place = Place(
         root=selection.root,
@@ -120,7 +120,7 @@ def _rows(selection: Selection, depth: Depth, told: set[str]) -> Iterator[Findin
         allow_outside=selection.allow_outside,
         packets=selection.access.kept_packets,
         copied={},
-        told=frozenset(told),
+        reported=frozenset(reported),
     )
     with ExitStack() as stack:
         clock, files, shards = _clock(selection), None, selection.shards()
@@ -128,7 +128,9 @@ def _rows(selection: Selection, depth: Depth, told: set[str]) -> Iterator[Findin
             done = stack.enter_context(progress.counting(sum(one.rows for one in shards), "validate", unit="sequences"))
             files = stack.enter_context(FileWalk(schema, clock=clock, deep=depth == "decode", notes=notes, done=done))
         known = partial(_copied, source)
-        walk = RowWalk(schema=schema, clock=clock, told=told, notes=notes, place=place, copied=known, files=files)
+        walk = RowWalk(
+            schema=schema, clock=clock, reported=reported, notes=notes, place=place, copied=known, files=files
+        )
         for shard in progress.over(shards, "validate") if files is None else shards:
             yield from walk.shard(shard, _location(shard, source))
         if files is not None:

@@ -43,7 +43,7 @@ class Looks:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What was seen."""
+        """What the pictures looked like."""
         return {
             "looked": self._count > 0,
             "black": self._count > 0 and self.black,
@@ -51,7 +51,7 @@ class Looks:
         }
 
     def see(self, frame: VideoFrame, /) -> None:
-        """One more picture."""
+        """Look at one more picture."""
         self._count += 1
         if not self.black and not self.frozen:
             return  # nothing left to find out
@@ -104,12 +104,12 @@ class _Memory:
         self._held = deque[object](maxlen=max(1, min(_HELD, _HELD_PIXELS // max(1, stream.width * stream.height))))
 
     def keep(self, number: int, frame: VideoFrame, /) -> None:
-        """One more picture."""
+        """Remember one more picture."""
         if self._prints is not None:
             self._held.append(frame)
             self._prints[number] = fingerprint(frame)
 
-    def shown(self, stop: Event, /) -> Iterator[Damage]:
+    def changed(self, stop: Event, /) -> Iterator[Damage]:
         """The frames that are other pictures this time."""
         if not self._prints:
             return
@@ -134,7 +134,7 @@ def decode_video(source: Source, stop: Event, /) -> dict[str, Any]:
     from seqlake.media.video.pixels import too_deep
 
     decoder = video.open(source)
-    looks, found, memory = Looks(), list[Damage](), _Memory(decoder)
+    looks, damage, memory = Looks(), list[Damage](), _Memory(decoder)
     try:
         for groups in _calls(decoder):
             if stop.is_set():
@@ -144,8 +144,8 @@ def decode_video(source: Source, stop: Event, /) -> dict[str, Any]:
                     looks.see(frame)
                     memory.keep(number, frame)
             except (CorruptFileError, CorruptFrameError):
-                found += [damage for group in groups if (damage := _damage_in(decoder, group)) is not None]
-        found += memory.shown(stop)
+                damage += [broken for group in groups if (broken := _damage_in(decoder, group)) is not None]
+        damage += memory.changed(stop)
     except (CorruptFileError, CorruptFrameError):
         raise
     except DecodeError:
@@ -153,7 +153,7 @@ def decode_video(source: Source, stop: Event, /) -> dict[str, Any]:
     finally:
         decoder.close()
     unread = too_deep(decoder.packets.stream.pix_fmt)
-    return {"damage": joined(found), "unread": unread, **looks.facts}
+    return {"damage": joined(damage), "unread": unread, **looks.facts}
 
 
 def _calls(decoder: VideoDecoder) -> Iterator[list[NDArray[np.int64]]]:
@@ -174,8 +174,8 @@ def _calls(decoder: VideoDecoder) -> Iterator[list[NDArray[np.int64]]]:
 def _packets(decoder: VideoDecoder) -> NDArray[np.int64]:
     """[frames] the packet of each frame of this source."""
     first = int(np.searchsorted(decoder.packets.pts[decoder.packets.order], decoder.pts[0])) if len(decoder) else 0
-    found: NDArray[np.int64] = decoder.packets.order[first : first + len(decoder)]
-    return found
+    numbers: NDArray[np.int64] = decoder.packets.order[first : first + len(decoder)]
+    return numbers
 
 
 def _damage_in(decoder: VideoDecoder, group: NDArray[np.int64]) -> Damage | None:
@@ -202,10 +202,10 @@ def _error_of(decoder: VideoDecoder, frames: list[int]) -> str | None:
     return None
 
 
-def joined(found: Iterable[Damage], /) -> tuple[Damage, ...]:
+def joined(damage: Iterable[Damage], /) -> tuple[Damage, ...]:
     """Damage with neighbours made one."""
     kept: list[Damage] = []
-    for one in sorted(found, key=lambda damage: damage.first):
+    for one in sorted(damage, key=lambda one: one.first):
         if kept and kept[-1].last + 1 >= one.first:
             kept[-1] = Damage(first=kept[-1].first, last=max(kept[-1].last, one.last), why=kept[-1].why)
         else:
@@ -221,7 +221,7 @@ def decode_pictures(pictures: Sequence[tuple[int, bytes | memoryview]], stop: Ev
     """
     from seqlake.media import image
 
-    looks, found, undecoded = Looks(), list[Damage](), False
+    looks, damage, undecoded = Looks(), list[Damage](), False
     for step, data in pictures:
         if stop.is_set():
             break
@@ -232,8 +232,8 @@ def decode_pictures(pictures: Sequence[tuple[int, bytes | memoryview]], stop: Ev
         try:
             looks.see_array(image.decode(data, name="the picture"))
         except DecodeError as error:
-            found.append(Damage(first=step, last=step, why=error.message))
-    return {"damage": joined(found), "undecoded": undecoded, **looks.facts}
+            damage.append(Damage(first=step, last=step, why=error.message))
+    return {"damage": joined(damage), "undecoded": undecoded, **looks.facts}
 
 
 def decode_sound(source: Source, stop: Event, /) -> tuple[dict[str, Any], float | None]:

@@ -83,8 +83,8 @@ class FileWalk:
     def _frames_tell(self) -> bool:
         """Whether the clock depends on how many frames the videos have."""
         columns = [self._schema[name] for name in self._schema]
-        own = any(own_rate(one) is not None for one in columns if one.category in {"temporal", "frames"})
-        return not own and any(own_rate(one) is not None for one in columns if one.category == "file")
+        rated = any(own_rate(one) is not None for one in columns if one.category in {"temporal", "frames"})
+        return not rated and any(own_rate(one) is not None for one in columns if one.category == "file")
 
     def look(self, batch: Batch, place: Place) -> Iterator[Finding]:
         """Look at the files of some rows; the findings are of these rows or of rows before."""
@@ -118,9 +118,9 @@ class FileWalk:
         """Signals, columns of pictures, and columns of times, which may be plain lists."""
         types = [column.type for column in self._schema.values() if column.type is not None]
         times = {kind.get("timestamps") for kind in types}
-        found = batch.columns("temporal", "frames")
+        names = batch.columns("temporal", "frames")
         rows = batch.rows.schema
-        return found + [n for n in rows.names if n in times and n not in found and is_list(rows.field(n).type)]
+        return names + [n for n in rows.names if n in times and n not in names and is_list(rows.field(n).type)]
 
     def _submit(self, cell: pa.Scalar, name: str, place: Place) -> Future[CellFacts]:
         if self._pool is None:
@@ -153,26 +153,26 @@ class FileWalk:
             yield from check_row(row, self._clock)
             return
         self._undecided.append(row)
-        told = [
+        deciding = [
             one for one in self._undecided if one.observed.frames and max(one.observed.steps.values(), default=0) > 0
         ]
-        if len(told) >= LOOKED_AT or len(self._undecided) >= _UNDECIDED:
+        if len(deciding) >= LOOKED_AT or len(self._undecided) >= _UNDECIDED:
             yield from self._decided()
 
     def _decided(self) -> Iterator[Finding]:
         """Decide the clock by the frames that were counted, and judge the rows that waited for it."""
         waiting, self._undecided = self._undecided or [], None
         if waiting:
-            found = clock_of(self._schema, observed=[row.observed for row in waiting])
-            self._clock = found if found.rate is not None else self._clock
+            clock = clock_of(self._schema, observed=[row.observed for row in waiting])
+            self._clock = clock if clock.rate is not None else self._clock
         yield from chain.from_iterable(check_row(row, self._clock) for row in waiting)
 
 
 def _scalars(batch: Batch, name: str) -> list[Any]:
     if name not in batch.rows.schema.names:
         return [None] * batch.rows.num_rows
-    found: list[Any] = batch.rows.column(name).to_pylist()
-    return [one if isinstance(one, (int, float)) and not isinstance(one, bool) and one >= 0 else None for one in found]
+    values: list[Any] = batch.rows.column(name).to_pylist()
+    return [one if isinstance(one, (int, float)) and not isinstance(one, bool) and one >= 0 else None for one in values]
 
 
 def _whole(number: float | None) -> int | None:

@@ -37,7 +37,7 @@ class Place:
         allow_outside: Whether references that leave the root are opened.
         packets: Gives the packet indexes that a table keeps of a file.
         copied: What a table knows of copied-in files, by path.
-        told: Files that a finding was made about already.
+        reported: Files that a finding was made about already.
         hashed: Whether the bytes of each copied-in file have changed, as far as it was found out.
     """
 
@@ -46,13 +46,13 @@ class Place:
     allow_outside: bool
     packets: Callable[[str], Mapping[int, bytes]]
     copied: Mapping[str, Copied]
-    told: frozenset[str] = frozenset()
+    reported: frozenset[str] = frozenset()
     hashed: dict[str, bool] = field(default_factory=dict)
 
 
 def blob_at(reference: str, place: Place, /) -> Blob | FileFacts | None:
     """The bytes behind a reference, or why there are none; None where other rules have said so."""
-    if not reference.strip() or reference in place.told:
+    if not reference.strip() or reference in place.reported:
         return None
     try:
         location = locations.join(place.root, reference)

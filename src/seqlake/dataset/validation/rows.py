@@ -36,7 +36,7 @@ class RowWalk:
     Attributes:
         schema: Of the rows.
         clock: Of the dataset.
-        told: Locations that the table has found errors in: what is damaged is not judged again.
+        reported: Locations that the table has found errors in: what is damaged is not judged again.
         notes: What is worth a note is gathered here.
         place: What references resolve against.
         copied: Gives what a table knows of the copied-in files of a shard.
@@ -45,7 +45,7 @@ class RowWalk:
 
     schema: Schema
     clock: Clock
-    told: set[str]
+    reported: set[str]
     notes: Gathered
     place: Place
     copied: Callable[[str], Mapping[str, Copied]]
@@ -55,7 +55,7 @@ class RowWalk:
 
     def shard(self, shard: Shard, location: str) -> Iterator[Finding]:
         """The findings of one shard's rows; those of their files may come with a later shard."""
-        if location in self.told:
+        if location in self.reported:
             return
         names = list(self.schema.names)
         stored = as_stored(shard, self.schema)

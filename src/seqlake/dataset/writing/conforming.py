@@ -50,8 +50,8 @@ def batches(data: Any, schema: Schema, /, *, partial: bool = False) -> Iterator[
     wanted = [name for name in schema.names if not partial or name in names]
     logical = pa.schema([schema.arrow.field(name) for name in wanted])
     row = 0
-    for found in reader:
-        for part in _bounded(found):
+    for batch in reader:
+        for part in _bounded(batch):
             columns = [
                 conform_column(part.column(name), schema[name], logical.field(name).type, row=row)
                 if name in names
@@ -83,7 +83,7 @@ def stream(data: Any, /) -> pa.RecordBatchReader:
     )
 
 
-def compare(found: pa.Schema, names: Sequence[str], schema: Schema) -> None:
+def compare(actual: pa.Schema, names: Sequence[str], schema: Schema) -> None:
     """Raise `SchemaMismatchError` that names every column which does not fit."""
     problems = [f"  {n}: is there twice" for n in dict.fromkeys(names) if names.count(n) > 1]
     problems += unknown(names, schema)
@@ -92,20 +92,20 @@ def compare(found: pa.Schema, names: Sequence[str], schema: Schema) -> None:
             if not schema[name].nullable or name == schema.id:
                 problems.append(f"  {name}: expected {schema.arrow.field(name).type}, is missing")
         elif names.count(name) == 1:
-            kind, expected = found.field(name).type, schema.arrow.field(name).type
+            kind, expected = actual.field(name).type, schema.arrow.field(name).type
             if not fits_column(kind, schema[name]):
                 problems.append(f"  {name}: expected {expected}, found {kind}")
     if problems:
         raise SchemaMismatchError("The data do not fit the schema:\n" + "\n".join(problems))
 
 
-def differences(expected: Schema, found: Schema, /) -> list[str]:
+def differences(expected: Schema, actual: Schema, /) -> list[str]:
     """One line for each column that two schemas do not have in common."""
-    lines = [f"  {name}: is missing" for name in expected.names if name not in found]
-    lines += [f"  {name}: was not expected" for name in found.names if name not in expected]
+    lines = [f"  {name}: is missing" for name in expected.names if name not in actual]
+    lines += [f"  {name}: was not expected" for name in actual.names if name not in expected]
     for name in expected.names:
-        if name in found:
-            one, other = expected[name], found[name]
+        if name in actual:
+            one, other = expected[name], actual[name]
             if one.logical != other.logical:
                 lines.append(f"  {name}: expected {one.logical}, found {other.logical}")
             elif one.type != other.type:
@@ -115,8 +115,8 @@ def differences(expected: Schema, found: Schema, /) -> list[str]:
 
 def refuse_broken(schema: Schema, /, *, column: str | None = None) -> None:
     """Raise `SchemaMismatchError` that names every error that the format's rules find in a schema, or in one column."""
-    found = [finding for finding in check_schema(schema) if finding.severity == "error"]
-    broken = [finding for finding in found if column is None or finding.column == column]
+    errors = [finding for finding in check_schema(schema) if finding.severity == "error"]
+    broken = [finding for finding in errors if column is None or finding.column == column]
     if broken:
         lines = [f"  {finding.column}: {finding.message} ({finding.code})" for finding in broken]
         raise SchemaMismatchError("The schema breaks rules of the format:\n" + "\n".join(lines))
@@ -157,29 +157,29 @@ def unknown(names: Iterable[str], schema: Schema) -> list[str]:
     return lines
 
 
-def fits_column(found: pa.DataType, column: Column) -> bool:
+def fits_column(actual: pa.DataType, column: Column) -> bool:
     """Whether cells of a type may be those of a column; of a raw one as bytes or as lists."""
-    return fits(found, column.logical) or (column.raw and fits(found, pa.binary()))
+    return fits(actual, column.logical) or (column.raw and fits(actual, pa.binary()))
 
 
-def fits(found: pa.DataType, expected: pa.DataType) -> bool:
+def fits(actual: pa.DataType, expected: pa.DataType) -> bool:
     """Whether values of one type may be values of another without being reinterpreted."""
     is_ = pa.types
-    found, expected = _plain(found), _plain(expected)
-    if is_.is_null(found) or found == expected:
+    actual, expected = _plain(actual), _plain(expected)
+    if is_.is_null(actual) or actual == expected:
         return True
-    if is_list(found) and is_list(expected):
-        sizes = [t.list_size for t in (found, expected) if is_.is_fixed_size_list(t)]
-        return len(set(sizes)) < 2 and fits(found.value_type, expected.value_type)
-    if is_.is_struct(found) and is_.is_struct(expected):
+    if is_list(actual) and is_list(expected):
+        sizes = [t.list_size for t in (actual, expected) if is_.is_fixed_size_list(t)]
+        return len(set(sizes)) < 2 and fits(actual.value_type, expected.value_type)
+    if is_.is_struct(actual) and is_.is_struct(expected):
         names = [f.name for f in expected]
-        return all(f.name in names for f in found) and all(
-            fits(found.field(f.name).type, f.type) for f in expected if found.get_field_index(f.name) >= 0
+        return all(f.name in names for f in actual) and all(
+            fits(actual.field(f.name).type, f.type) for f in expected if actual.get_field_index(f.name) >= 0
         )
-    if is_.is_timestamp(found) and is_.is_timestamp(expected):
-        return (found.tz is None) == (expected.tz is None)
+    if is_.is_timestamp(actual) and is_.is_timestamp(expected):
+        return (actual.tz is None) == (expected.tz is None)
     groups = (_number, is_text, _bytes, is_.is_date, is_.is_time, is_.is_duration, is_.is_decimal)
-    return any(group(found) and group(expected) for group in groups)
+    return any(group(actual) and group(expected) for group in groups)
 
 
 def conform_column(array: pa.Array, column: Column, logical: pa.DataType, *, row: int = 0) -> pa.Array:
@@ -206,8 +206,8 @@ def conform_column(array: pa.Array, column: Column, logical: pa.DataType, *, row
     if column.category == "vector" and column.dim is not None:
         wrong = pc.fill_null(pc.not_equal(pc.list_value_length(out), column.dim), False)
         if (at := np.flatnonzero(np.asarray(wrong))).size:
-            found = len(out[int(at[0])])
-            raise ValidationError(f"{where}, row {row + int(at[0])}: expected {column.dim} values, found {found}.")
+            width = len(out[int(at[0])])
+            raise ValidationError(f"{where}, row {row + int(at[0])}: expected {column.dim} values, found {width}.")
     return out
 
 

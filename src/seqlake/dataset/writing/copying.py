@@ -52,12 +52,12 @@ def on_this_machine(location: str, storage: Mapping[str, str] | None) -> Iterato
 
 def digest(path: Path) -> tuple[int, str]:
     """Size and sha256, read in pieces."""
-    found, size = hashlib.sha256(), 0
+    hashed, size = hashlib.sha256(), 0
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
-            found.update(chunk)
+            hashed.update(chunk)
             size += len(chunk)
-    return size, found.hexdigest()
+    return size, hashed.hexdigest()
 
 
 def linked(source: Path, target: Path) -> bool:

@@ -102,11 +102,11 @@ def encoded(
         SchemaMismatchError: Frames of a kind, size or codec that the column does not have.
         ValidationError: No frames at all.
     """
-    made: list[Path] = []
+    scratch_files: list[Path] = []
 
     def path() -> Path:
-        made.append(scratch())
-        return made[-1]
+        scratch_files.append(scratch())
+        return scratch_files[-1]
 
     def cell(name: str, value: Any) -> object:
         where = f"Sequence {key!r}, column {name!r}"
@@ -117,15 +117,15 @@ def encoded(
         frames = cell_of(schema, name, encoding=encoding, scratch=path, keep=lambda file: file)
         times = _times(values.get(stamps), where) if is_video(column) and (stamps := stamps_of(column)) else None
         try:
-            found = _fill(frames, _pictures(value, where), times, where)
+            count = _fill(frames, _pictures(value, where), times, where)
             made_of = frames.close()
         except BaseException:
             frames.abort()
             raise
         if is_video(column):
-            if not found:
+            if not count:
                 raise ValidationError(f"{where}: expected at least one frame, found none.")
-            counted.append((name, found))
+            counted.append((name, count))
         return made_of
 
     counted: list[tuple[str, int]] = []
@@ -133,22 +133,22 @@ def encoded(
         cells = {n: cell(n, v) if n in schema and holds_frames(schema[n], v) else v for n, v in values.items()}
         yield {**cells, **_length(schema, cells, counted)}
     finally:
-        for file in made:
+        for file in scratch_files:
             file.unlink(missing_ok=True)
 
 
 def _fill(frames: FramesCell, pictures: Iterable[object], times: list[int] | None, where: str) -> int:
     """Give a cell its frames; how many there were."""
-    found = 0
+    count = 0
     for picture in pictures:
-        time = None if times is None or found >= len(times) else times[found]
-        frame = frames.check(picture, where=f"{where}, step {found}", time=time)
+        time = None if times is None or count >= len(times) else times[count]
+        frame = frames.check(picture, where=f"{where}, step {count}", time=time)
         frames.settle(frame)
         frames.write(frame)
-        found += 1
-    if times is not None and found < len(times):
-        raise SchemaMismatchError(f"{where}: expected a frame for each of {len(times)} times, found {found}.")
-    return found
+        count += 1
+    if times is not None and count < len(times):
+        raise SchemaMismatchError(f"{where}: expected a frame for each of {len(times)} times, found {count}.")
+    return count
 
 
 def stamps_of(column: Column, /) -> str | None:
@@ -224,14 +224,14 @@ class _VideoCell:
     def _checked_time(self, time: object, where: str) -> int:
         if time is None:
             raise SchemaMismatchError(f"{where}: expected the frame's time in column {self._stamps!r}, found none.")
-        [found] = _times([time], where)
-        if self._newest is not None and self._tick(found) <= self._tick(self._newest):
+        [moment] = _times([time], where)
+        if self._newest is not None and self._tick(moment) <= self._tick(self._newest):
             raise ValidationError(
                 f"{where}: expected a frame at least 1/{TICKS} s after the one before, found it "
-                f"{(found - self._newest) / NANOSECONDS:g} s after it.",
+                f"{(moment - self._newest) / NANOSECONDS:g} s after it.",
                 hint=f"The times in {self._stamps!r} ascend: nanoseconds as whole numbers, or seconds.",
             )
-        return found
+        return moment
 
     def close(self) -> object:
         if self._encoder is None or self._path is None:
@@ -251,10 +251,10 @@ class _VideoCell:
                 f"Column {name!r}: expected a rate to encode frames at, found no fps in the schema.",
                 hint="Declare it, as in sl.Video(fps=30).",
             )
-        codec, made = declared.get("codec"), self._encoding.produces
-        if isinstance(codec, str) and _SAME_CODEC.get(codec.lower(), codec.lower()) != made:
+        codec, produced = declared.get("codec"), self._encoding.produces
+        if isinstance(codec, str) and _SAME_CODEC.get(codec.lower(), codec.lower()) != produced:
             raise SchemaMismatchError(
-                f"Column {name!r} declares the codec {codec!r}, found an encoder that makes {made!r}.",
+                f"Column {name!r} declares the codec {codec!r}, found an encoder that makes {produced!r}.",
                 hint="Give the writer encoding=sl.Encoding(codec=...), or a File that is encoded already.",
             )
 
@@ -280,8 +280,8 @@ class _ImagesCell:
             return frame
         if not _is_array(frame):
             encoded_as = "bytes" if self._in_row else "a str or a File"
-            found = type(frame).__name__
-            raise SchemaMismatchError(f"{where}: expected an image as an array or {encoded_as}, found {found}.")
+            kind_given = type(frame).__name__
+            raise SchemaMismatchError(f"{where}: expected an image as an array or {encoded_as}, found {kind_given}.")
         image = checked_frame(as_array(frame, where=where), size=self._size, where=where, still=True)
         kind = (image.ndim, image.dtype)
         if self._kind not in {None, kind} or (self._format == "jpeg" and image.dtype != np.uint8):
@@ -336,8 +336,8 @@ def _times(given: Any, where: str) -> list[int]:
         raise SchemaMismatchError(f"{where}: expected times as numbers, found {times.dtype}.")
     if times.dtype.kind == "f" and not np.isfinite(times).all():
         raise ValidationError(f"{where}: expected times that are finite, found {times[~np.isfinite(times)][0]}.")
-    found: list[int] = nanoseconds(times.reshape(-1)).tolist()
-    return found
+    ticks: list[int] = nanoseconds(times.reshape(-1)).tolist()
+    return ticks
 
 
 def _length(schema: Schema, cells: Mapping[str, object], counted: list[tuple[str, int]]) -> dict[str, int]:

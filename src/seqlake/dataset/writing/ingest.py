@@ -102,7 +102,7 @@ class Ids:
         return str(value)
 
     def add(self, value: str) -> None:
-        """Remember an id."""
+        """Remember an id that was added."""
         self._seen.add(value)
 
     def add_all(self, column: pa.Array) -> None:
@@ -135,16 +135,16 @@ class RowBuffer:
 
     def add(self, row: Mapping[str, pa.Array]) -> None:
         """Keep one row that `prepare` made."""
-        for name, found in row.items():
-            self._cells[name].append(found)
-            self.nbytes += found.nbytes
+        for name, array in row.items():
+            self._cells[name].append(array)
+            self.nbytes += array.nbytes
         self.rows += 1
 
     def flush(self) -> pa.RecordBatch:
         """Everything kept, as one batch; the buffer is empty after it."""
         columns = [
-            pa.concat_arrays(found) if found else pa.nulls(0, self._schema.arrow.field(name).type)
-            for name, found in self._cells.items()
+            pa.concat_arrays(cells) if cells else pa.nulls(0, self._schema.arrow.field(name).type)
+            for name, cells in self._cells.items()
         ]
         self._cells = {name: [] for name in self._cells}
         self.rows = self.nbytes = 0
@@ -174,8 +174,8 @@ def prepare(
     for name in schema.names:
         where = f"Sequence {sequence_id!r}, column {name!r}"
         value = sequence_id if name == schema.id else values.get(name)
-        if name != schema.id and (found := _files(value)):
-            files[name] = [existing(file, schema[name], where) for file in found]
+        if name != schema.id and (given := _files(value)):
+            files[name] = [existing(file, schema[name], where) for file in given]
             value = _without_files(value)
         logical = schema.arrow.field(name).type
         if value is None and name == "length" and pa.types.is_integer(logical):
@@ -185,13 +185,13 @@ def prepare(
         kept = pa.RecordBatch.from_arrays(list(row.values()), names=list(row))
         row["length"] = steps_of(kept, schema)
     conforming.refuse_coarse(row, schema)
-    for name, found in files.items():
+    for name, given in files.items():
         if copy is None:
             raise SchemaMismatchError(
                 f"Sequence {sequence_id!r}, column {name!r}: a File cannot be copied in here.",
                 hint="Use `upsert`, or give a reference as a str.",
             )
-        references = iter([copy(name, sequence_id, file) for file in found])
+        references = iter([copy(name, sequence_id, file) for file in given])
         value = _replaced(values[name], references)
         logical = schema.arrow.field(name).type
         row[name] = cell(value, schema[name], logical, where=f"Sequence {sequence_id!r}, column {name!r}")
@@ -267,12 +267,12 @@ def given_cells(data: Any, schema: Schema, /, *, copy: CopyIn | None = None, enc
     ids = Ids()
     if is_rows(data):
         return _from_rows(list(rows(data, schema)), schema, ids, copy, encode)
-    found = list(conforming.batches(data, schema, partial=True))
-    for batch in found:
+    batches = list(conforming.batches(data, schema, partial=True))
+    for batch in batches:
         ids.add_all(batch.column(schema.id))
-    if not found:
+    if not batches:
         return Given(cells=schema.select([str(schema.id)]).arrow.empty_table())
-    return Given(cells=pa.Table.from_batches(found))
+    return Given(cells=pa.Table.from_batches(batches))
 
 
 def _from_rows(
@@ -290,8 +290,8 @@ def _from_rows(
         # What a row does not give stays as it is, so that a column without nulls may be left out too.
         nullable = part.with_columns({n: replace(part[n], nullable=True) for n in part.names if n not in values})
         with encode(checked, values) as cells:
-            if isinstance(found := cells.get("length"), int) and "length" not in values:
-                frames[checked] = found
+            if isinstance(steps := cells.get("length"), int) and "length" not in values:
+                frames[checked] = steps
             buffer.add(prepare(nullable, checked, {name: cells[name] for name in values}, copy=copy))
         ids.add(checked)
     masks = {name: np.array([name in values for _, values in given], np.bool_) for name in named}
@@ -325,12 +325,12 @@ def with_counted_lengths(given: Given, schema: Schema) -> Given:
     frames = pa.array([given.frames.get(key) for key in rows.column(str(schema.id)).to_pylist()], length.type)
     steps = pa.chunked_array([steps_of(batch, schema) for batch in rows.to_batches()], length.type)
     counted, everyone = pc.coalesce(steps, frames), np.ones(len(frames), np.bool_)
-    told = given.present.get(str(clock), everyone) if signal else np.asarray(frames.is_valid()) & (clock is None)
+    known = given.present.get(str(clock), everyone) if signal else np.asarray(frames.is_valid()) & (clock is None)
     if "length" in rows.column_names:
         said = given.present.get("length", everyone)
-        counted, told = pc.if_else(said, rows.column("length"), counted), told | said
+        counted, known = pc.if_else(said, rows.column("length"), counted), known | said
         rows = rows.drop_columns("length")
-    present = {**given.present, "length": told}
+    present = {**given.present, "length": known}
     return replace(given, cells=rows.append_column(length, counted), present=present)
 
 

@@ -33,12 +33,12 @@ class Divided:
         self,
         schema: Schema,
         table: Partitioned,
-        made: Callable[[Mapping[str, object]], Staging],
+        open_staging: Callable[[Mapping[str, object]], Staging],
         /,
     ) -> None:
         self._schema = schema
         self._by = tuple(table.partition_by)
-        self._made = made
+        self._made = open_staging
         self._values = table.partition_values
         self._open: dict[tuple[object, ...], Staging] = {}
         self._claimed: set[str] = set()

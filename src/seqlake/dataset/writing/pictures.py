@@ -87,8 +87,8 @@ class Pictures:
         Raises:
             SchemaMismatchError: Nothing says the rate of a video, or the source says another.
         """
-        made = {name: self._column(schema, schema[name]) for name in self.forms}
-        return schema.with_columns(made) if made else schema
+        columns = {name: self._column(schema, schema[name]) for name in self.forms}
+        return schema.with_columns(columns) if columns else schema
 
     def _column(self, schema: Schema, column: Column) -> Column:
         assert column.type is not None, "a column of images has a type"
@@ -150,9 +150,9 @@ class Pictures:
             times = batch.column(stamps)[row]
             values[stamps] = times.as_py() if times.is_valid else None
         with encoded(schema, key, values, encoding=self.encoding, scratch=staging.scratch) as cells:
-            made = cells[name]
-            assert isinstance(made, Encoded)
-            return staging.take_in(name, key, made)
+            video = cells[name]
+            assert isinstance(video, Encoded)
+            return staging.take_in(name, key, video)
 
 
 def _files(
@@ -162,20 +162,20 @@ def _files(
     pictures = batch.column(name)[row]
     if not pictures.is_valid:
         return None
-    made: list[str | None] = []
+    references: list[str | None] = []
     for picture in pictures.values:
         if not picture.is_valid:
-            made.append(None)
+            references.append(None)
             continue
         data = picture.as_py()
         suffix = next((end for magic, end in _SUFFIXES.items() if data.startswith(magic)), "")
         path = staging.scratch()
         try:
             path.write_bytes(data)
-            made.append(staging.take_in(name, key, Encoded(path, suffix=suffix)))
+            references.append(staging.take_in(name, key, Encoded(path, suffix=suffix)))
         finally:
             path.unlink(missing_ok=True)
-    return made
+    return references
 
 
 def _decoded(pictures: pa.ListScalar, where: str) -> Iterator[Any]:
@@ -186,13 +186,13 @@ def _decoded(pictures: pa.ListScalar, where: str) -> Iterator[Any]:
                 f"{place}: expected a picture for every frame of a video, found null.",
                 hint=_NAMED,
             )
-        found = image.decode(picture.as_py(), name=place)
-        if found.dtype != "uint8":
+        picture_array = image.decode(picture.as_py(), name=place)
+        if picture_array.dtype != "uint8":
             raise SchemaMismatchError(
-                f"{place}: expected a picture of 8 bits for a video, found {found.dtype}.",
+                f"{place}: expected a picture of 8 bits for a video, found {picture_array.dtype}.",
                 hint=_NAMED,
             )
-        yield found
+        yield picture_array
 
 
 def _in_row(column: Column) -> bool:

@@ -108,7 +108,7 @@ class Recording:
 
     @property
     def steps(self) -> int:
-        """Steps so far."""
+        """Steps recorded so far."""
         return self._paces.steps
 
     def add(self, **columns: object) -> None:
@@ -250,10 +250,10 @@ class _Paces:
             groups.setdefault(self._of[name], set()).add(name)
         if not groups:
             raise SchemaMismatchError(f"{where}: expected the columns of a step, found none.")
-        for pace, found in groups.items():
-            expected = self._seen.get(pace) or found | self._required(pace)
-            if found != expected:
-                wanted, given = (", ".join(n for n in self._schema if n in some) for some in (expected, found))
+        for pace, columns_given in groups.items():
+            expected = self._seen.get(pace) or columns_given | self._required(pace)
+            if columns_given != expected:
+                wanted, given = (", ".join(n for n in self._schema if n in some) for some in (expected, columns_given))
                 raise SchemaMismatchError(
                     f"{where}: expected the columns {wanted}, found {given}.",
                     hint="Each step of a take has the same columns; one that has a rate of its own declares its fps.",
@@ -262,8 +262,8 @@ class _Paces:
 
     def count(self, groups: Mapping[str, set[str]]) -> None:
         """The columns of one call were taken."""
-        for pace, found in groups.items():
-            self._seen[pace] = found
+        for pace, columns_given in groups.items():
+            self._seen[pace] = columns_given
             self._counts[pace] = self._counts.get(pace, 0) + 1
 
     def finish(self, where: str) -> None:

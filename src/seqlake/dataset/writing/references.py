@@ -137,7 +137,7 @@ def sizes_seen(batch: pa.RecordBatch, schema: Schema, /, *, root: str, copied: s
     """
     if not is_local(root):
         return {}
-    top, found = str(local_path(root)), {}
+    top, linked_files = str(local_path(root)), {}
     for name in batch.schema.names:
         if schema[name].category != "file":
             continue
@@ -145,8 +145,8 @@ def sizes_seen(batch: pa.RecordBatch, schema: Schema, /, *, root: str, copied: s
             if reference.startswith(f"{copied}/") or not is_relative(reference) or ".." in reference.split("/"):
                 continue
             with suppress(OSError, ValueError):  # not there, or no name: validation says so
-                found[reference] = os.stat(f"{top}/{reference}").st_size  # noqa: PTH116 - for every row
-    return found
+                linked_files[reference] = os.stat(f"{top}/{reference}").st_size  # noqa: PTH116 - for every row
+    return linked_files
 
 
 def refers(column: Column) -> bool:

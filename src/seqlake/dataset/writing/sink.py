@@ -73,8 +73,8 @@ class TableSink:
         try:
             for batch in rows:
                 for piece in staging.parts(batch):
-                    made = self.pictures.turned(carrier.carry(piece), self.schema, staging)
-                    staging.write(with_lengths(made, self.schema))
+                    turned = self.pictures.turned(carrier.carry(piece), self.schema, staging)
+                    staging.write(with_lengths(turned, self.schema))
             staging.close_shard()
         except BaseException:
             staging.abandon()

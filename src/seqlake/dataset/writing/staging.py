@@ -153,9 +153,9 @@ class Staging:
                 self.close_shard()
 
     def _for_partition(self, values: Mapping[str, object]) -> Staging:
-        made = Staging(self._table, self._schema, shape=self.shape, transaction=self.transaction, partition=values)
-        made._prefix, made._count = self._prefix, self._count
-        return made
+        staging = Staging(self._table, self._schema, shape=self.shape, transaction=self.transaction, partition=values)
+        staging._prefix, staging._count = self._prefix, self._count
+        return staging
 
     def _write_part(self, part: pa.RecordBatch) -> None:
         if self._shard is None:

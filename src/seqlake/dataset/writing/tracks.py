@@ -79,14 +79,14 @@ class Signal(Track):
             raise SchemaMismatchError(f"{where}: expected one step of shape {_of(wanted)}, found {_of(step.shape)}.")
         if column.nested and self._width not in {None, step.size}:
             raise SchemaMismatchError(f"{where}: expected {self._width} numbers as before, found {step.size}.")
-        found = cell(step[None], column, self._logical, where=where).flatten()
-        size = self._nbytes + found.nbytes
+        numbers = cell(step[None], column, self._logical, where=where).flatten()
+        size = self._nbytes + numbers.nbytes
         if size > LARGEST_CELL:
             raise ValidationError(too_large(where, size))
-        return found
+        return numbers
 
     def add(self, value: pa.Array, /) -> None:
-        """Keep it."""
+        """Keep one more step."""
         numbers = value.flatten() if self._column.nested else value
         self._width = len(numbers)
         self._nbytes += numbers.nbytes
@@ -96,7 +96,7 @@ class Signal(Track):
             self._fresh = []
 
     def finish(self) -> pa.Array:
-        """All steps."""
+        """All steps as one cell."""
         return pa.concat_arrays([*self._joined, *self._fresh])
 
 

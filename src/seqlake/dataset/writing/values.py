@@ -259,24 +259,24 @@ def _by_elements(value: Any, logical: pa.DataType, where: str) -> pa.Array:
     if isinstance(value, np.ndarray):
         value = list(value)
     try:
-        found = pa.array([value])
+        array = pa.array([value])
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise SchemaMismatchError(f"{where}: expected {logical}, found values Arrow cannot hold ({error}).") from error
-    if not fits(found.type, logical):
-        raise SchemaMismatchError(f"{where}: expected {logical}, found {found.type}.")
-    if is_list(found.type.value_type):
-        lengths = pc.unique(pc.list_value_length(found.flatten()).drop_null()).to_pylist()
+    if not fits(array.type, logical):
+        raise SchemaMismatchError(f"{where}: expected {logical}, found {array.type}.")
+    if is_list(array.type.value_type):
+        lengths = pc.unique(pc.list_value_length(array.flatten()).drop_null()).to_pylist()
         if len(lengths) > 1:
             raise ValidationError(f"{where}: ragged: the steps of a sequence are equally long, found {lengths}.")
-    return conform(found, logical, where=where)
+    return conform(array, logical, where=where)
 
 
 def _unlike(value: object, logical: pa.DataType, where: str, why: str = "") -> SchemaMismatchError:
     text = repr(value)
-    shown = f"{type(value).__name__} {text}" if len(text) <= 40 else type(value).__name__
+    said = f"{type(value).__name__} {text}" if len(text) <= 40 else type(value).__name__
     hint = None
     if isinstance(value, Path) and is_text(logical):
         hint = "Use File(path) to copy a file into the dataset, str(path) to refer to it."
     elif isinstance(value, np.ndarray) and is_text(logical):
         hint = "A file column takes File(path), which is copied in, or a str, which is a reference."
-    return SchemaMismatchError(f"{where}: expected {logical}, found {shown}{why}.", hint=hint)
+    return SchemaMismatchError(f"{where}: expected {logical}, found {said}{why}.", hint=hint)
