@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import seqlake as sl
-from seqlake.cli._terminal import half_blocks
+from seqlake.cli.frames import half_blocks
 from seqlake.dataset.drawing.strips import strip
 from seqlake.media import image
 from seqlake.media._encoding import encode_image

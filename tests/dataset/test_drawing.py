@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 import seqlake as sl
-from seqlake.dataset.drawing import COLORS, Canvas, Panel, Strip, _font, contact_sheet, png, save, sheet, svg
+from seqlake.dataset.drawing import COLORS, Canvas, Panel, Strip, canvas, contact_sheet, png, save, sheet, svg
 from seqlake.dataset.drawing.canvas import RED, rgb
 from seqlake.dataset.drawing.plots import envelope, runs
-from seqlake.dataset.drawing.signals import dimension_names, panel_of
+from seqlake.dataset.drawing.sheet import dimension_names, panel_of
 from seqlake.dataset.drawing.strips import displayable, strip
 from seqlake.media import image
 
@@ -62,11 +62,11 @@ def filmed(tmp_path: Path) -> sl.Dataset:
 
 def test_every_letter_has_a_look_of_its_own() -> None:
     letters = [chr(code) for code in range(33, 127)]
-    assert len({_font.dots(one).tobytes() for one in letters}) == len(letters)
-    assert not _font.dots(" ").any()
-    assert np.array_equal(_font.dots("é"), _font.dots("e"))
-    assert np.array_equal(_font.dots("€"), _font.dots("中"))  # a frame
-    assert _font.dots("").shape == (9, 0)
+    assert len({canvas.dots(one).tobytes() for one in letters}) == len(letters)
+    assert not canvas.dots(" ").any()
+    assert np.array_equal(canvas.dots("é"), canvas.dots("e"))
+    assert np.array_equal(canvas.dots("€"), canvas.dots("中"))  # a frame
+    assert canvas.dots("").shape == (9, 0)
 
 
 def test_what_is_drawn_beyond_the_edge_is_left_out() -> None:

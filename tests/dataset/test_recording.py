@@ -299,7 +299,7 @@ def test_steps_without_a_declared_width_are_equally_long(tmp_path: Path) -> None
 def test_cells_that_grow_too_large_are_told_before_the_take_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("seqlake.dataset.writing.tracks.LARGEST_CELL", 40)
+    monkeypatch.setattr("seqlake.dataset.writing.recording.LARGEST_CELL", 40)
     monkeypatch.setattr("seqlake.dataset.writing.encoding.LARGEST_CELL", 4000)
     ds = opening.create(tmp_path / "ds", Schema({"x": Trajectory(dim=2), "stills": Image(frames="bytes")}))
     with ds.writer() as writer:

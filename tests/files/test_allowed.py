@@ -16,8 +16,7 @@ import pyarrow as pa
 import pytest
 
 import seqlake as sl
-from seqlake.dataset.reading.elsewhere import elsewhere
-from seqlake.dataset.reading.inventory import files
+from seqlake.dataset.reading.inventory import elsewhere, files
 from seqlake.errors import SeqlakeError, UnsafeReferenceError
 from seqlake.files import allowed, web
 from seqlake.files.stores import open_blob, open_store

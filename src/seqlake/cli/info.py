@@ -19,7 +19,7 @@ _NAMED = 8  # of other places; the JSON has all of them
 @output_options
 def command(source: str, *, version: int | str | None, output: Output) -> None:
     """Say what DATASET holds: sequences, columns, bytes, shards, and whether windows read it without decoding."""
-    from seqlake.dataset.reading.elsewhere import elsewhere
+    from seqlake.dataset.reading.inventory import elsewhere
 
     selection = _options.opened(source, version=version)
     places = elsewhere(selection)

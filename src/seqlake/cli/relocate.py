@@ -10,7 +10,7 @@ from seqlake.cli import _options
 from seqlake.cli._output import Output, output_options, size
 
 if TYPE_CHECKING:
-    from seqlake.dataset.changing.prefixes import Mode
+    from seqlake.dataset.changing.relocating import Mode
 
 
 @click.command()

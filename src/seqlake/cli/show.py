@@ -9,7 +9,7 @@ import click
 
 from seqlake.cli import _files, _options
 from seqlake.cli._output import Output, cell_text, output_options, plain
-from seqlake.cli._terminal import colours, film_strips, sparkline
+from seqlake.cli.frames import colours, film_strips, sparkline
 from seqlake.errors import in_line
 
 

@@ -16,8 +16,8 @@ import pyarrow as pa
 from seqlake.abilities import KeepsFiles, OfALake, Partitioned, ability, storage_of
 from seqlake.dataset.reading.streaming import one_shard
 from seqlake.dataset.writing.copying import digest, linked, on_this_machine, put_file
-from seqlake.dataset.writing.partitioning import field_ids_of, partition_of
 from seqlake.dataset.writing.references import Carrier, refers
+from seqlake.dataset.writing.staging import field_ids_of, partition_of
 from seqlake.errors import UnsafeReferenceError
 from seqlake.files.locations import inside, is_local, join
 from seqlake.protocols import Copied, Written

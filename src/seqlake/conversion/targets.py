@@ -83,9 +83,8 @@ class TableTarget:
 
     def begin(self, state: Any, /) -> tuple[Sink, Any]:
         """See `Target`; the state is the table's transaction, and whether the table was made for it."""
-        from seqlake.dataset.opening import create
+        from seqlake.dataset.opening import create, nothing_left
         from seqlake.dataset.opening import open as open_dataset
-        from seqlake.dataset.withdrawing import nothing_left
 
         if state is not None:
             return self._sink(open_dataset(self.location, storage=self.storage), state), state

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+import importlib
 import os
-from contextlib import suppress
+import re
+import sys
+from contextlib import contextmanager, suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, overload
 
 from seqlake import plugins
 from seqlake.abilities import OfALake, WritesSamples, ability
-from seqlake.dataset.interrupts import import_pandas_first
-from seqlake.dataset.reading import absent, inference, plain
+from seqlake.dataset.reading import inference, plain
 from seqlake.dataset.selection import Selection
 from seqlake.dataset.writing import conforming
-from seqlake.errors import DatasetExistsError, DatasetNotFoundError, SchemaMismatchError, SeqlakeError
+from seqlake.errors import (
+    CommitUnknownError,
+    DatasetExistsError,
+    DatasetNotFoundError,
+    SchemaMismatchError,
+    SeqlakeError,
+)
 from seqlake.files import locations, stores
 from seqlake.files.allowed import with_rules
 from seqlake.files.local import holds_files, remove_empty_folders
+from seqlake.files.locations import is_local, local_path
 from seqlake.files.room import room_in
+from seqlake.files.stores import open_store
 from seqlake.protocols import Readable
 from seqlake.shards.files import ParquetShard, innermost
 from seqlake.shards.verified import verified_source
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from seqlake.dataset.dataset import Dataset
@@ -33,7 +43,19 @@ if TYPE_CHECKING:
     from seqlake.spec.metadata import Metadata
     from seqlake.spec.schema import Schema
 
-METADATA = absent.METADATA
+
+def import_pandas_first() -> None:
+    """Import pandas, if it is installed, before pyarrow does.
+
+    The first conversion that pyarrow makes in a process imports pandas, and drops every error raised meanwhile: for
+    that second a Ctrl-C was taken and forgotten, and the work went on. Imported from here, it ends what it should end.
+    """
+    if "pandas" not in sys.modules:
+        with suppress(Exception):  # one that is not there, or broken, is none of ours: pyarrow does without
+            importlib.import_module("pandas")
+
+
+METADATA = "mixtrain.json"
 _LAKES = ("delta", "iceberg", "ducklake", "uc")
 
 
@@ -82,7 +104,7 @@ def open(  # noqa: A001 - the public name, as in tarfile.open
     storage = with_rules(storage, hosts=allow_hosts, buckets=allow_buckets, outside=allow_outside)
     table = _table(place, storage)
     if table is None:
-        raise absent.not_a_dataset(place, storage)
+        raise not_a_dataset(place, storage)
     return Dataset(
         table,
         verified_source(table.snapshot(version), verify),
@@ -273,7 +295,7 @@ def _scanned(
     table = _table(place, storage) if name is None and not options else None
     if table is not None:
         return table.snapshot(), True
-    known = absent.format_of(place, storage) if name is None else None
+    known = format_of(place, storage) if name is None else None
     if known is not None:
         return _scanned_as(known, place, given), False
     foreign = sorted(options.keys() - {"column_types"})
@@ -394,3 +416,83 @@ def _table(place: object, storage: Mapping[str, str] | None) -> Any:
             with suppress(DatasetNotFoundError):
                 return plug.open(place, storage=storage)
     return None
+
+
+_BARE = re.compile(r"mixtrain\.json|_seqlake/(staged/.+|versions/0{20}\.json|checkpoints/.+)")
+
+
+@contextmanager
+def nothing_left(location: str | os.PathLike[str], /, *, storage: Mapping[str, str] | None) -> Iterator[None]:
+    """Within the block a dataset is created at a new or empty place; after an error nothing of it is there.
+
+    What holds rows, or a file of anybody else, is never touched. A lake's table without rows is dropped.
+    """
+    try:
+        yield
+    except (CommitUnknownError, DatasetExistsError):
+        raise  # it may be there, or it is somebody else's
+    except BaseException:
+        place = place_of(location)
+        if lake_of(place):
+            _drop_if_empty(place, storage)
+            raise
+        if is_local(place) and not local_path(place).is_dir():
+            raise
+        store = open_store(place, storage=storage)
+        paths = [path for path, _ in store.list()]
+        if all(_BARE.fullmatch(path) for path in paths):
+            store.delete(paths)
+            if is_local(place):
+                remove_empty_folders(local_path(place))
+        raise
+
+
+def _drop_if_empty(place: str, storage: Mapping[str, str] | None) -> None:
+    """Drop a lake's table that has no rows."""
+    with suppress(Exception):  # it was not made, or its lake does not answer: the error under way says more
+        dataset = open(place, storage=storage)
+        lake = ability(dataset.table, OfALake)
+        if lake is not None and not len(dataset):
+            lake.drop()
+
+
+def format_of(place: str, storage: Mapping[str, str] | None, /) -> str | None:
+    """The other format that a place is of; None where none knows it."""
+    known = ((name, plugins.load("formats", name)) for name in plugins.names("formats"))
+    return next((name for name, plug in known if plug.matches(place, storage=storage)), None)
+
+
+def not_a_dataset(place: object, storage: Mapping[str, str] | None, /) -> DatasetNotFoundError:
+    """The error that says what is there instead, and what to do about it."""
+    if not isinstance(place, str):
+        return DatasetNotFoundError(f"Expected a path, a URI or a table object, found {type(place).__name__}.")
+    try:
+        there, hint = _what_is_there(place, storage)
+    except (OSError, SeqlakeError) as error:
+        there, hint = f"and what is there cannot be listed ({str(error).partition(chr(10))[0]})", "Check the address."
+    return DatasetNotFoundError(f"No Mixtrain dataset is at {place}: {there}.", path=place, hint=hint)
+
+
+def _what_is_there(place: str, storage: Mapping[str, str] | None) -> tuple[str, str]:
+    create_it = "Create one with sl.create(location, schema)."
+    local = locations.local_path(place) if locations.is_local(place) else None
+    if local is not None and not local.exists():
+        return "nothing is there", f"Check the path, or: {create_it}"
+    if local is not None and local.is_file():
+        return "it is one file", f"Read a Parquet file with sl.scan({place!r})."
+    name = format_of(place, storage)
+    if name is not None:
+        return (
+            f"it is a dataset of the format {name!r}",
+            f"Read it with sl.scan({place!r}), or convert it with sl.convert({place!r}, OUT).",
+        )
+    inner = sorted(path.parent.name for path in local.glob(f"*/{METADATA}")) if local is not None else []
+    if inner:
+        return f"it is a folder of datasets ({', '.join(inner[:5])})", "Open one of them."
+    _, files = plain.parquet_paths(place, storage=storage)
+    if files:
+        return (
+            f"it holds Parquet ({len(files)} files) but no {METADATA}",
+            f"Read it with sl.scan({place!r}), or make it a dataset with: seqlake init {place}",
+        )
+    return f"it has neither {METADATA} nor Parquet files", create_it

@@ -12,7 +12,7 @@ import pyarrow as pa
 from seqlake.abilities import Checked, KeepsDerived, KeepsFiles, ShardSizes, ability
 from seqlake.dataset.reading import display, plain, pruning, query, streaming
 from seqlake.dataset.reading.access import Access
-from seqlake.dataset.reading.explaining import Explained, explain
+from seqlake.dataset.reading.query import Explained, explain
 from seqlake.dataset.reading.sequence import SequenceView
 from seqlake.dataset.tabular import Tabular
 from seqlake.errors import SequenceNotFoundError

@@ -8,7 +8,7 @@ import pytest
 
 import seqlake as sl
 from seqlake.compat.mosaicml import Stream, StreamingOrder, World
-from seqlake.compat.mosaicml.batching import NAMES as METHODS
+from seqlake.compat.mosaicml.order import NAMES as METHODS
 from seqlake.compat.mosaicml.shuffles import NAMES
 from seqlake.spec.schema import Schema
 from seqlake.training.loader import Loader

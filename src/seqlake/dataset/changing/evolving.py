@@ -14,8 +14,7 @@ from seqlake.dataset.reading.query import quoted
 from seqlake.dataset.reading.streaming import for_writing
 from seqlake.dataset.writing import conforming
 from seqlake.dataset.writing.ingest import Given
-from seqlake.dataset.writing.partitioning import partition_of
-from seqlake.dataset.writing.staging import ShardShape, Staging
+from seqlake.dataset.writing.staging import ShardShape, Staging, partition_of
 from seqlake.dataset.writing.values import cell
 from seqlake.errors import CommitConflictError, CommitUnknownError, SchemaMismatchError
 from seqlake.spec.column_types import ColumnType

@@ -2,34 +2,129 @@
 
 from __future__ import annotations
 
+import os
+import posixpath
 import warnings
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 
 from seqlake.dataset import progress
 from seqlake.dataset.changing import changes
-from seqlake.dataset.changing.prefixes import Mode, Way, is_ours
 from seqlake.dataset.reading.inventory import sizes
 from seqlake.dataset.writing.copying import digest, on_this_machine
 from seqlake.dataset.writing.ingest import Given
 from seqlake.dataset.writing.references import mapped, refers
 from seqlake.dataset.writing.staging import ShardShape, Staging
-from seqlake.errors import CommitConflictError, CommitUnknownError, ValidationError
-from seqlake.files.locations import join
+from seqlake.errors import CommitConflictError, CommitUnknownError, UnsafeReferenceError, ValidationError
+from seqlake.files.locations import absolute, inside, is_local, join, local_path, scheme
 from seqlake.files.names import checked
 from seqlake.files.stores import open_store
-from seqlake.spec.rules.references import paths_in
+from seqlake.spec.rules.references import is_relative, paths_in
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from seqlake.dataset.dataset import Dataset
     from seqlake.protocols import Store, Version
+
+Mode: TypeAlias = Literal["leave", "copy", "move"]
+
+_OURS = frozenset({"data", "files", "_seqlake"})  # folders of a table, whose names have meanings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    """From one prefix to another, as locations.
+
+    Attributes:
+        root: The dataset's.
+        old: The location that references lie at or below.
+        new: What takes its place in a reference; None: files are taken in.
+    """
+
+    root: str
+    old: str
+    new: str | None
+
+    @classmethod
+    def between(cls, root: str, old: str, new: str | None, *, files: Mode) -> Way:
+        """The way between two prefixes as people write them."""
+        if files not in {"leave", "copy", "move"}:
+            raise ValueError(f"files is 'leave', 'copy' or 'move', found {files!r}.")
+        place = join(root, old).rstrip("/")
+        if files == "move" and scheme(place) in {"http", "https"}:
+            raise ValueError(f"{old} is on a web server, from which nothing can be removed; use 'copy'.")
+        if new is None:
+            if files == "leave":
+                raise ValueError("Say where the references lead from now on, or take the files in (files='copy').")
+            return cls(root=root, old=place, new=None)
+        target = join(root, new).rstrip("/")
+        if is_relative(new) and not inside(root, target):
+            raise UnsafeReferenceError(
+                f"{new!r} leaves the dataset's root {root}.", path=target, hint="Give an absolute path or a URI."
+            )
+        prefix = relative_to(root, target) if inside(root, target) else target
+        if (prefix or "").split("/")[0] in _OURS:
+            raise ValueError(
+                f"{new} is a folder of the table's own. Choose another, or leave the new place out: then the files are "
+                "taken into the dataset."
+            )
+        return cls(root=root, old=place, new=prefix)
+
+    def rest(self, reference: str) -> str | None:
+        """What follows the old prefix; None where the reference lies elsewhere."""
+        try:
+            location = join(self.root, reference)
+        except (UnsafeReferenceError, ValueError):
+            return None  # it names no file
+        if location == self.old:
+            return ""
+        return location[len(self.old) + 1 :] if location.startswith(f"{self.old}/") else None
+
+    def moved(self, reference: str) -> str | None:
+        """The reference that takes its place."""
+        if self.new is None:
+            return None
+        reference_there = "/".join(part for part in (self.new, self.rest(reference)) if part)
+        if not reference_there:
+            raise ValueError(f"{reference!r} is one file, and the new place a folder; give its new name.")
+        return reference_there
+
+    def refuse_links(self, references: Iterable[str]) -> None:
+        """A link in a dataset that somebody sent may point at your own files, which must not be copied along."""
+        for reference in references:
+            location = join(self.root, reference)
+            top = self.root if location.startswith(f"{self.root.rstrip('/')}/") else self.old
+            if not inside(top, location):
+                raise UnsafeReferenceError(
+                    f"{reference!r} is a link that leads out of {top}.",
+                    path=location,
+                    hint="If you trust the dataset, open it with allow_outside=True.",
+                )
+
+
+def relative_to(root: str, location: str) -> str:
+    """A location inside a root as a relative reference."""
+    if is_local(root):
+        path = os.path.relpath(absolute(location), local_path(root))
+        if Path(path).parts[:1] == (os.pardir,):  # inside by way of a link
+            path = os.path.relpath(os.path.realpath(absolute(location)), os.path.realpath(local_path(root)))
+        path = path.replace(os.sep, "/")
+    else:
+        path = posixpath.relpath(location.partition("://")[2], root.partition("://")[2])
+    return "" if path == "." else path
+
+
+def is_ours(root: str, location: str, /) -> bool:
+    """Whether a location lies in a folder of the table's own, so that only `vacuum` removes it."""
+    return inside(root, location) and relative_to(root, location).split("/")[0] in _OURS
+
 
 _NAMED = 5
 

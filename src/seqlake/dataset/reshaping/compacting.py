@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from seqlake.dataset.reading.streaming import for_writing
-from seqlake.dataset.writing.partitioning import partition_of
-from seqlake.dataset.writing.staging import SHARD_BYTES, ShardShape, Staging
+from seqlake.dataset.writing.staging import SHARD_BYTES, ShardShape, Staging, partition_of
 from seqlake.shards.columns import Columns
 from seqlake.shards.rows import Rows
 from seqlake.versions import names

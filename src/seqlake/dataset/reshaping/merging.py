@@ -10,9 +10,9 @@ import numpy as np
 
 from seqlake.abilities import OfALake, ability
 from seqlake.dataset import opening, progress
+from seqlake.dataset.opening import nothing_left
 from seqlake.dataset.reading import streaming
 from seqlake.dataset.selection import Selection
-from seqlake.dataset.withdrawing import nothing_left
 from seqlake.dataset.writing import conforming
 from seqlake.dataset.writing.references import Carrier, FilesMode
 from seqlake.dataset.writing.staging import SHARD_BYTES, ShardShape, Staging

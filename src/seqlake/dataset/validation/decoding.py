@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqlake.dataset.validation import heads, looking
+from seqlake.dataset.validation import looking
 from seqlake.errors import CorruptFileError, CorruptFrameError, DecodeError, MissingDependencyError
 from seqlake.media.video.pixels import fingerprint
 from seqlake.spec.rules.facts import Damage
@@ -225,9 +225,9 @@ def decode_pictures(pictures: Sequence[tuple[int, bytes | memoryview]], stop: Ev
     for step, data in pictures:
         if stop.is_set():
             break
-        kind = heads.format_of(bytes(data[:16]))
+        kind = looking.format_of(bytes(data[:16]))
         if kind not in {"png", "jpeg"}:
-            undecoded |= kind in heads.PICTURES
+            undecoded |= kind in looking.PICTURES
             continue
         try:
             looks.see_array(image.decode(data, name="the picture"))
