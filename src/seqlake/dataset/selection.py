@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -12,15 +12,18 @@ import pyarrow as pa
 from seqlake.abilities import Checked, KeepsDerived, KeepsFiles, ShardSizes, ability
 from seqlake.dataset.reading import display, plain, pruning, query, streaming
 from seqlake.dataset.reading.access import Access
+from seqlake.dataset.reading.cells import arrow_cell
 from seqlake.dataset.reading.query import Explained, explain
 from seqlake.dataset.reading.sequence import SequenceView
-from seqlake.dataset.tabular import Tabular
-from seqlake.errors import SequenceNotFoundError
+from seqlake.errors import MissingDependencyError, SequenceNotFoundError
+from seqlake.shards.gathered import gathered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import duckdb
+    import pandas as pd
+    import polars as pl
 
     from seqlake.abilities import Kind
     from seqlake.protocols import Depth, Ints, Readable, Shard
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
     from seqlake.spec.schema import Schema
 
 
-class Selection(Tabular):
+class Selection:
     """Some rows and columns of a source, in order; itself something that can be read, trained on and converted.
 
     A selection holds row numbers and names, never data: it is cheap to make, may be shared by threads, and pickles
@@ -319,6 +322,67 @@ class Selection(Tabular):
         if 4 * len(self._rows) > self.access.starts[-1] and streaming.is_narrow(self.schema, names):
             return streaming.picked(self._source, names, self._rows)
         return streaming.read(self, names)
+
+    def _stream(self) -> streaming.Stream:
+        return streaming.Stream(self.schema.arrow, self.batches)
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        return self._stream().__arrow_c_stream__(requested_schema)
+
+    def __arrow_c_schema__(self) -> object:
+        return self._stream().__arrow_c_schema__()
+
+    def to_arrow(self) -> pa.Table:
+        """All of it in memory, in logical types: temporal columns as `list<fixed_size_list<float>[D]>`."""
+        return pa.Table.from_batches(gathered(self.batches(), "This selection"), schema=self.schema.arrow)
+
+    def to_polars(self) -> pl.DataFrame:
+        """All of it as a Polars frame: temporal columns as `List(Array(Float32, D))`.
+
+        Raises:
+            MissingDependencyError: Polars is not installed.
+        """
+        try:
+            import polars as pl
+        except ImportError as error:
+            raise MissingDependencyError(
+                "This needs Polars, which is not installed. Run: pip install polars"
+            ) from error
+        return pl.DataFrame(streaming.Stream(self.schema.arrow, self.to_arrow().to_batches))
+
+    def to_pandas(self, *, signals: Literal["numpy"] | None = None) -> pd.DataFrame:
+        """All of it as a pandas frame.
+
+        Args:
+            signals: Temporal and frames columns are left out unless this is `"numpy"`: then a cell of a temporal
+                column is a numpy array [T, D], and one of a frames column a list.
+
+        Raises:
+            MissingDependencyError: pandas is not installed.
+            ValueError: `signals` is neither None nor `"numpy"`.
+        """
+        if signals not in {None, "numpy"}:
+            raise ValueError(f"signals is None (leave signals out) or 'numpy' (one array a cell), not {signals!r}.")
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise MissingDependencyError(
+                "This needs pandas, which is not installed. Run: pip install pandas"
+            ) from error
+        schema = self.schema
+        steps = [name for name in schema.names if schema[name].category in {"temporal", "frames"}]
+        others = [name for name in schema.names if name not in steps]
+        frame: pd.DataFrame = (
+            self.select(*others).to_arrow().to_pandas() if others else pd.DataFrame(index=range(len(self)))
+        )
+        if signals is None:
+            return frame
+        for name in steps:
+            cells: list[Any] = []
+            for batch in self.batches([name]):
+                cells += (arrow_cell(batch.column(0), row, schema[name]) for row in range(batch.num_rows))
+            frame[name] = pd.Series(cells, index=frame.index, dtype=object)
+        return frame[list(schema.names)]
 
     def __repr__(self) -> str:
         return display.selection_text(self)

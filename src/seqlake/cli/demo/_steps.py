@@ -131,7 +131,6 @@ def record_arm(path: Path, count: int) -> Told:
 
 def record(writer: Writer, episode: Episode, name: str) -> int:
     """Record one episode as a robot would give it, and say how many frames it has."""
-
     frames = 0
     with writer.record(name, task=episode.task) as take:
         for step, (action, state) in enumerate(zip(episode.action, episode.obs_state, strict=True)):
