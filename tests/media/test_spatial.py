@@ -12,7 +12,7 @@ import pytest
 
 import seqlake as sl
 from seqlake import media
-from seqlake.dataset.reading.sequence import FileView, MediaView
+from seqlake.dataset.reading.views import FileView, MediaView
 from seqlake.errors import CorruptFileError, DecodeError, MissingDependencyError
 from seqlake.files.memory import MemoryBlob
 from seqlake.media import spatial

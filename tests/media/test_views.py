@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import seqlake as sl
 from seqlake import media
-from seqlake.dataset.reading.sequence import FileView, MediaView, StepsView
+from seqlake.dataset.reading.views import FileView, MediaView, StepsView
 from seqlake.errors import CorruptFileError, UnsafeReferenceError
 from seqlake.files.stores import open_blob, open_store
 from seqlake.media._frames import Frames, Held

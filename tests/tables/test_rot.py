@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 import seqlake as sl
-from seqlake.dataset.reading.sequence import MediaView
+from seqlake.dataset.reading.views import MediaView
 from seqlake.errors import DuplicateSequenceError, SeqlakeError
 from seqlake.tables.standalone import checkpoints
 from seqlake.testing.oracle import crashes

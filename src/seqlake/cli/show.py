@@ -61,7 +61,7 @@ def command(
 
 def _facts(view: Any) -> tuple[dict[str, Any], list[str]]:
     """What there is to say, for programs and for people."""
-    from seqlake.dataset.reading.sequence import FileView
+    from seqlake.dataset.reading.views import FileView
 
     scalars: dict[str, Any] = {}
     signals: list[dict[str, Any]] = []

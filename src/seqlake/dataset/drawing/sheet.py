@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from seqlake.dataset.reading.sequence import SequenceView
+    from seqlake.dataset.reading.views import Row
     from seqlake.spec.schema import Column
 
 _CURVES = 16  # lines of one plot
 _SAMPLES = 1 << 20  # of a sound, shown by its first so many
 
 
-def panel_of(view: SequenceView, name: str, /, *, width: int, height: int) -> Panel | None:
+def panel_of(view: Row, name: str, /, *, width: int, height: int) -> Panel | None:
     """The plot of one column: a signal, or a sound; None for other columns and for cells without steps.
 
     Args:
@@ -78,7 +78,7 @@ def dimension_names(column: Column, count: int, /) -> list[str]:
     return [f"{column.name}[{number}]" for number in range(count)]
 
 
-def _seconds(view: SequenceView, column: Column, cell: Any, count: int) -> NDArray[np.float64] | None:
+def _seconds(view: Row, column: Column, cell: Any, count: int) -> NDArray[np.float64] | None:
     """[T] seconds after the start; None where nothing says them."""
     if is_sound(column):
         return np.arange(count, dtype=np.float64) * float(cell.time_base)
@@ -99,7 +99,7 @@ _PLOT = 190  # pixels of one plot's height
 _FACT = 60  # characters of one value
 
 
-def contact_sheet(view: SequenceView, /, *, frames: int = 8, width: int = 1280) -> NDArray[np.uint8]:
+def contact_sheet(view: Row, /, *, frames: int = 8, width: int = 1280) -> NDArray[np.uint8]:
     """One sequence as one picture: evenly spaced frames of each camera with their times, then its signals.
 
     What cannot be read is said in its place.
@@ -173,7 +173,7 @@ def sheet(
     return canvas.pixels
 
 
-def _fact(view: SequenceView, name: str) -> str:
+def _fact(view: Row, name: str) -> str:
     try:
         value = view[name]
     except READ_ERRORS as error:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from seqlake.dataset.reading.sequence import SequenceView
+    from seqlake.dataset.reading.views import Row
     from seqlake.protocols import Ints
     from seqlake.spec.schema import Column, Schema
 
@@ -47,7 +47,7 @@ def is_pictures(column: Column, /) -> bool:
     return column.category == "frames" or (column.category == "file" and declared in {"video", "image"})
 
 
-def strip(view: SequenceView, name: str, /, *, count: int, box: tuple[int, int]) -> Strip:
+def strip(view: Row, name: str, /, *, count: int, box: tuple[int, int]) -> Strip:
     """Evenly spaced pictures of one column; what cannot be read is said in the note.
 
     Args:

@@ -17,6 +17,7 @@ import numpy as np
 from seqlake.abilities import OfATable, ability
 from seqlake.dataset.drawing.plots import runs
 from seqlake.dataset.drawing.strips import is_pictures, strip
+from seqlake.dataset.reading.views import StepsView
 from seqlake.errors import SeqlakeError, in_line, visible
 from seqlake.files import locations
 from seqlake.media._encoding import encode_image
@@ -26,8 +27,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from seqlake.dataset.reading.sequence import SequenceView
-    from seqlake.dataset.selection import Selection
+    from seqlake.dataset.reading.views import Row, SelectedRows
     from seqlake.spec.column_types import ColumnType
     from seqlake.spec.schema import Column
 
@@ -48,7 +48,7 @@ _DETAILS = ("units", "fps", "codec", "sample_rate", "format", "model", "coordina
 _READ_ERRORS = (SeqlakeError, OSError, ValueError, ArithmeticError, LookupError, TypeError)
 
 
-def selection_text(selection: Selection) -> str:
+def selection_text(selection: SelectedRows) -> str:
     """At most 15 lines: what it is, how many sequences, and its columns."""
     schema = selection.schema
     rows = [(name, *describe(schema[name])) for name in schema.names]
@@ -61,7 +61,7 @@ def selection_text(selection: Selection) -> str:
     return "\n".join(map(in_line, [headline(selection), *lines]))
 
 
-def headline(selection: Selection) -> str:
+def headline(selection: SelectedRows) -> str:
     """One line, as in `Dataset 'data/pick' · standalone · version 3 · 1,284 sequences in 6 shards`."""
     words = [type(selection).__name__]
     whole = ability(selection, OfATable)
@@ -119,7 +119,7 @@ def brief(value: object, column: Column | None = None) -> str:
     return text if len(text) <= _TEXT else f"{text[: _TEXT - 3]}..."
 
 
-def sequence_text(view: SequenceView) -> str:
+def sequence_text(view: Row) -> str:
     """The sequence's id, then one line a column."""
     names = view.schema.names
     width = max((len(name) for name in names), default=0)
@@ -129,14 +129,14 @@ def sequence_text(view: SequenceView) -> str:
     return "\n".join(map(in_line, [f"Sequence {_safe_id(view)!r}", *lines]))
 
 
-def _safe_id(view: SequenceView) -> str:
+def _safe_id(view: Row) -> str:
     try:
         return view.id
     except _READ_ERRORS as error:
         return f"unreadable: {_short(error)}"
 
 
-def _brief_cell(view: SequenceView, name: str) -> str:
+def _brief_cell(view: Row, name: str) -> str:
     try:
         return brief(view[name], view.schema[name])
     except _READ_ERRORS as error:
@@ -150,7 +150,7 @@ def _short(error: Exception) -> str:
 # ---- HTML
 
 
-def selection_html(selection: Selection) -> str:
+def selection_html(selection: SelectedRows) -> str:
     """Columns and the first rows, as two tables."""
     schema = selection.schema
     columns = [[name, *describe(schema[name])] for name in islice(schema.names, 200)]
@@ -166,7 +166,7 @@ def selection_html(selection: Selection) -> str:
     return _bounded(parts)
 
 
-def sequence_html(view: SequenceView) -> str:
+def sequence_html(view: Row) -> str:
     """Values as a table, a curve for each signal, some pictures of each frames column; missing files in red."""
     schema = view.schema
     parts = [f"<p><b>Sequence {_text(_safe_id(view))}</b></p>"]
@@ -180,7 +180,7 @@ def sequence_html(view: SequenceView) -> str:
     return _bounded(parts)
 
 
-def _drawn(name: str, category: str, view: SequenceView) -> str:
+def _drawn(name: str, category: str, view: Row) -> str:
     if category == "temporal":
         array = view[name]
         caption = f"<div>{_text(name)} <small>{_text(brief(array))}</small></div>"
@@ -197,10 +197,8 @@ def _drawn(name: str, category: str, view: SequenceView) -> str:
     return _pictures(name, view) if is_pictures(view.schema[name]) and size <= _LARGEST_VIDEO else ""
 
 
-def _pictures(name: str, view: SequenceView) -> str:
+def _pictures(name: str, view: Row) -> str:
     """A few small pictures, inline; whatever is not one is left out."""
-    from seqlake.dataset.reading.sequence import StepsView
-
     value = view[name]
     if value is None:
         return ""

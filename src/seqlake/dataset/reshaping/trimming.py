@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from seqlake.spec.schema import Schema
 
     Borders = Callable[[SequenceView, int], Sequence[tuple[int, int]]]
-    from seqlake.dataset.reading.sequence import MediaView
+    from seqlake.dataset.reading.views import MediaView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

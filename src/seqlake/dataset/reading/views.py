@@ -1,0 +1,266 @@
+"""What sequences are made of: files of a row, images of its steps, decoded when they are asked for."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from seqlake import media
+from seqlake.files import locations, stores
+from seqlake.files.reading import BlobFile
+from seqlake.files.references import open_reference
+from seqlake.protocols import Readable, Source
+from seqlake.spec.column_types import ColumnType
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from seqlake.dataset.reading.access import Access
+    from seqlake.protocols import Blob, Decoder
+    from seqlake.spec.schema import Schema
+
+
+class SelectedRows(Readable, Protocol):
+    """What a sequence, and what prints rows, asks of the selection they belong to."""
+
+    @property
+    def access(self) -> Access:
+        """Point access to the source."""
+
+    @property
+    def storage(self) -> Mapping[str, str] | None:
+        """Options of the store that file references are read from."""
+
+    @property
+    def allow_outside(self) -> bool:
+        """Whether references may leave the dataset's root."""
+
+    def index_of(self, row: int, /) -> int:
+        """Where a row of the source stands in the selection."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, which: int, /) -> Any: ...
+
+
+class Row(Protocol):
+    """What draws or prints a sequence asks of it."""
+
+    @property
+    def id(self) -> str:
+        """Its `sequence_id`, or its number."""
+
+    @property
+    def schema(self) -> Schema:
+        """Its columns, by name."""
+
+    def get(self, name: str, /) -> Any:
+        """The value of a column; None where there is none."""
+
+    def __getitem__(self, name: str, /) -> Any: ...
+
+
+class FileView:
+    """A file that a row points to.
+
+    Attributes:
+        reference: What the cell says.
+        column: The column's type, as in `Video(fps=30)`; None where it has none.
+    """
+
+    __slots__ = ("_allow_outside", "_root", "_storage", "column", "reference")
+
+    def __init__(
+        self,
+        reference: str,
+        /,
+        *,
+        root: str,
+        column: ColumnType | None = None,
+        storage: Mapping[str, str] | None = None,
+        allow_outside: bool = False,
+    ) -> None:
+        self.reference = reference
+        self.column = column
+        self._root = root
+        self._storage = storage
+        self._allow_outside = allow_outside
+
+    @property
+    def location(self) -> str:
+        """Absolute path or URI: the reference itself where it has a scheme, else joined to the dataset's root."""
+        return locations.join(self._root, self.reference)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole file."""
+        return self.blob().size
+
+    def blob(self) -> Blob:
+        """Its bytes, for reading by range.
+
+        Raises:
+            UnsafeReferenceError: The reference leaves the dataset's root, and `allow_outside` was not given.
+            FileNotFoundError: It is not there.
+        """
+        return open_reference(self._root, self.reference, storage=self._storage, allow_outside=self._allow_outside)
+
+    def open(self) -> io.BufferedReader:
+        """A readable, seekable binary file; for the errors see `blob`."""
+        return io.BufferedReader(BlobFile(self.blob()))
+
+    def read(self) -> bytes:
+        """All bytes; for the errors see `blob`."""
+        return stores.read_all(self.blob())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, FileView) and self.location == other.location
+
+    def __hash__(self) -> int:
+        return hash(self.location)
+
+    def __repr__(self) -> str:
+        kind = f", {self.column.type}" if self.column is not None else ""
+        return f"{type(self).__name__}({self.reference!r}{kind})"
+
+
+class MediaView(media.Frames, FileView):
+    """A video, image or audio file that a row points to: a file whose frames (samples) are decoded when asked for.
+
+    Nothing is read before that. Video and images are uint8 [N, H, W, 3] with the file's rotation applied, audio is
+    float32 [N, channels].
+
+    Args:
+        reference: What the cell says.
+        kept: The packet indexes that a table keeps of this file, by video stream; or what finds them.
+        **options: As for `FileView`.
+
+    Attributes:
+        first: The first frame of this row, where several rows share the file.
+        count: How many are its own; None means all that follow.
+
+    Example:
+        ```python
+        cam = sequence["cam"]
+        cam[10:20]                      # frames 10 to 19 in the order they are shown
+        cam.at(seconds=[0.5, 1.0])      # what is on screen half a second, and a second, after the first frame
+        cam.stream(1)[0]                # another of the container's streams
+        ```
+    """
+
+    __slots__ = ("_held", "_kept", "count", "first")
+
+    def __init__(
+        self,
+        reference: str,
+        /,
+        *,
+        kept: Callable[[str], Mapping[int, bytes]] | Mapping[int, bytes] | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(reference, **options)
+        self._held = media.Held()
+        self._kept = kept
+        self.first: int = 0
+        self.count: int | None = None
+
+    def stream(self, number: int, /) -> MediaView:
+        """The same file, another of its streams of this kind, from 0; the largest (audio: first) is the default."""
+        fields = self.column.to_json() if self.column is not None else {}
+        other = MediaView(
+            self.reference,
+            root=self._root,
+            column=ColumnType.from_json({**fields, "stream": number}),
+            storage=self._storage,
+            allow_outside=self._allow_outside,
+            kept=self._kept,
+        )
+        other.first, other.count = self.first, self.count
+        return other
+
+    def source(self) -> Source:
+        """What a decoder opens; for the errors see `blob`."""
+        assert self.column is not None
+        kept = self._packets() or None
+        return Source(blob=self.blob(), column=self.column, first=self.first, count=self.count, index=kept)
+
+    def _packets(self) -> Mapping[int, bytes]:
+        return self._kept(self.reference) if callable(self._kept) else self._kept or {}
+
+    def _open(self) -> Decoder:
+        return media.open(self.source())
+
+    def __getstate__(self) -> tuple[None, dict[str, Any]]:
+        state = {name: getattr(self, name) for name in (*FileView.__slots__, *MediaView.__slots__)}
+        return None, {**state, "_kept": dict(self._packets())}  # a view travels without its table
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MediaView) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def _key(self) -> tuple[object, ...]:
+        return (self.location, self.column, self.first, self.count)
+
+
+class StepsView(media.Frames):
+    """Encoded images, one for each time step: decoded when asked for, their bytes within reach.
+
+    Args:
+        cells: Encoded bytes or `FileView`, None where a step has no image.
+        column: The column's type.
+
+    Attributes:
+        cells: What the row holds, not decoded.
+
+    Example:
+        ```python
+        frames = sequence["image_0"]
+        frames[3:7]                     # decoded, uint8 [4, H, W, 3]
+        frames.bytes(3)                 # the JPEG or PNG of step 3
+        ```
+    """
+
+    __slots__ = ("_column", "_held", "cells")
+
+    def __init__(self, cells: Sequence[bytes | FileView | None], /, *, column: ColumnType | None = None) -> None:
+        self.cells = list(cells)
+        self._column = column
+        self._held = media.Held()
+
+    def bytes(self, step: int, /) -> bytes | None:
+        """The encoded image of one step; None where there is none."""
+        cell = self.cells[step]
+        return cell.read() if isinstance(cell, FileView) else cell
+
+    @property
+    def present(self) -> NDArray[np.bool_]:
+        """[steps] False where a step has no image."""
+        return np.array([cell is not None for cell in self.cells], np.bool_)
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+    def _open(self) -> Decoder:
+        kind = self._column or ColumnType("image")
+
+        def picture(step: int) -> Source | None:
+            cell = self.cells[step]
+            if cell is None:
+                return None
+            return Source(blob=cell.blob() if isinstance(cell, FileView) else cell, column=kind)
+
+        return media.open_steps(len(self.cells), picture, kind)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, StepsView) and self.cells == other.cells
+
+    __hash__ = None  # type: ignore[assignment]  # it holds a list
+
+    def __repr__(self) -> str:
+        return f"StepsView({len(self.cells)} images)"
