@@ -15,8 +15,9 @@ import pyarrow as pa
 
 from seqlake.abilities import KeepsFiles, OfALake, Partitioned, ability, storage_of
 from seqlake.dataset.reading.streaming import one_shard
+from seqlake.dataset.writing.carrying import Carrier
 from seqlake.dataset.writing.copying import digest, linked, on_this_machine, put_file
-from seqlake.dataset.writing.references import Carrier, refers
+from seqlake.dataset.writing.references import refers
 from seqlake.dataset.writing.staging import field_ids_of, partition_of
 from seqlake.errors import UnsafeReferenceError
 from seqlake.files.locations import inside, is_local, join
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from seqlake.dataset.dataset import Dataset
-    from seqlake.dataset.writing.references import FilesMode
+    from seqlake.dataset.writing.carrying import FilesMode
     from seqlake.dataset.writing.staging import Staging
     from seqlake.protocols import Readable, Shard, Table, Transaction
     from seqlake.spec.schema import Schema

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from seqlake.dataset.dataset import Dataset
-    from seqlake.dataset.writing.references import FilesMode
+    from seqlake.dataset.writing.carrying import FilesMode
     from seqlake.executors import Executor
     from seqlake.media._encoding import Encoding
     from seqlake.protocols import Readable, Sink

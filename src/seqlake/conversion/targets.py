@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from seqlake.dataset.dataset import Dataset
-    from seqlake.dataset.writing.references import FilesMode
+    from seqlake.dataset.writing.carrying import FilesMode
     from seqlake.dataset.writing.staging import ShardShape
     from seqlake.protocols import Sink
     from seqlake.spec.schema import Schema

@@ -8,9 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from seqlake.abilities import HasVersion, ability
-from seqlake.dataset import validation
 from seqlake.dataset.changing import changes, evolving
 from seqlake.dataset.selection import Selection
+from seqlake.dataset.validation.checking import report
 from seqlake.dataset.writing.staging import SHARD_BYTES, ShardShape
 from seqlake.dataset.writing.writer import Writer
 from seqlake.files.room import room_in
@@ -326,7 +326,7 @@ class Dataset(Selection):
             ds.validate(depth="rows").raise_for_errors()
             ```
         """
-        return validation.validate(self, depth=depth)
+        return report(self, depth=depth)
 
     def __reduce__(self) -> tuple[Any, ...]:
         rebuild = partial(Dataset, location=self.location, storage=self.storage, allow_outside=self.allow_outside)

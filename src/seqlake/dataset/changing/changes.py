@@ -24,13 +24,13 @@ from seqlake.media._encoding import Encoding
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from seqlake.dataset.dataset import Dataset
     from seqlake.dataset.writing.ingest import Given
+    from seqlake.dataset.writing.staging import OpenDataset
     from seqlake.protocols import Copied, Ints, Readable, Version
     from seqlake.spec.schema import Schema
 
 
-def update(dataset: Dataset, data: Any, /) -> Version:
+def update(dataset: OpenDataset, data: Any, /) -> Version:
     """Change cells of rows that are there; what `Dataset.update` does."""
     dataset.open_for_changes()
     schema = dataset.schema
@@ -45,7 +45,7 @@ def update(dataset: Dataset, data: Any, /) -> Version:
     return _finish(dataset, staging, lambda: change_cells(staging, dataset.source, schema, given, rows))
 
 
-def upsert(dataset: Dataset, data: Any, /, *, encoding: Encoding | None = None) -> Version:
+def upsert(dataset: OpenDataset, data: Any, /, *, encoding: Encoding | None = None) -> Version:
     """Change rows that are there and add those that are not; what `Dataset.upsert` does."""
     dataset.open_for_changes()
     schema = dataset.schema
@@ -64,7 +64,7 @@ def upsert(dataset: Dataset, data: Any, /, *, encoding: Encoding | None = None) 
     return _finish(dataset, staging, change)
 
 
-def delete(dataset: Dataset, where: str | None = None, /, *, ids: Iterable[str] | None = None) -> Version:
+def delete(dataset: OpenDataset, where: str | None = None, /, *, ids: Iterable[str] | None = None) -> Version:
     """Remove rows; what `Dataset.delete` does."""
     if (where is None) == (ids is None):
         raise ValueError("Say which rows: delete('reward < 0') or delete(ids=[...]).")
@@ -132,7 +132,7 @@ def change_cells(
     return gone
 
 
-def rows_of(dataset: Dataset, ids: Sequence[str], /, *, but: str) -> Ints:
+def rows_of(dataset: OpenDataset, ids: Sequence[str], /, *, but: str) -> Ints:
     """[ids] global row numbers.
 
     Raises:
@@ -164,7 +164,7 @@ def _insert(staging: Staging, schema: Schema, new: pa.Table, files: Mapping[str,
     staging.close_shard()
 
 
-def _finish(dataset: Dataset, staging: Staging, change: Any, *, operation: str = "upsert") -> Version:
+def _finish(dataset: OpenDataset, staging: Staging, change: Any, *, operation: str = "upsert") -> Version:
     """Stage, commit, show; on an error nothing is left behind."""
     # Begun before anything is read, so that a rival's commit in between is met as a conflict.
     parent = dataset.version

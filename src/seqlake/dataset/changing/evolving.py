@@ -23,14 +23,14 @@ from seqlake.spec.schema import Column, Schema, is_list
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from seqlake.dataset.dataset import Dataset
+    from seqlake.dataset.writing.staging import OpenDataset
     from seqlake.protocols import Version
 
 _TRIES = 10
 
 
 def add_column(
-    dataset: Dataset,
+    dataset: OpenDataset,
     name: str,
     kind: pa.DataType | pa.Field | ColumnType | Column,
     /,
@@ -71,7 +71,7 @@ def add_column(
     return replayed(dataset, change)
 
 
-def rename_column(dataset: Dataset, old: str, new: str, /, *, rewrite: bool = False) -> Version:
+def rename_column(dataset: OpenDataset, old: str, new: str, /, *, rewrite: bool = False) -> Version:
     """Rename a column; what `Dataset.rename_column` does."""
 
     def change() -> Version:
@@ -85,14 +85,14 @@ def rename_column(dataset: Dataset, old: str, new: str, /, *, rewrite: bool = Fa
     return replayed(dataset, change)
 
 
-def drop_column(dataset: Dataset, name: str, /, *, rewrite: bool = False) -> Version:
+def drop_column(dataset: OpenDataset, name: str, /, *, rewrite: bool = False) -> Version:
     """Drop a column; what `Dataset.drop_column` does."""
     return replayed(
         dataset, lambda: _commit(dataset, _known(dataset, name, "dropped").without([name]), rewrite=rewrite)
     )
 
 
-def widen_column(dataset: Dataset, name: str, kind: pa.DataType, /, *, rewrite: bool = False) -> Version:
+def widen_column(dataset: OpenDataset, name: str, kind: pa.DataType, /, *, rewrite: bool = False) -> Version:
     """Give a column a type that holds every value of its old one; what `Dataset.widen_column` does."""
 
     def change() -> Version:
@@ -106,7 +106,7 @@ def widen_column(dataset: Dataset, name: str, kind: pa.DataType, /, *, rewrite: 
     return replayed(dataset, change)
 
 
-def replayed(dataset: Dataset, change: Callable[[], Version]) -> Version:
+def replayed(dataset: OpenDataset, change: Callable[[], Version]) -> Version:
     """Make a change on the newest version, anew when a rival's commit came between, up to 10 times.
 
     Raises:
@@ -128,7 +128,7 @@ def replayed(dataset: Dataset, change: Callable[[], Version]) -> Version:
 
 
 def _commit(
-    dataset: Dataset, schema: Schema, *, renamed: Mapping[str, str] | None = None, rewrite: bool = False
+    dataset: OpenDataset, schema: Schema, *, renamed: Mapping[str, str] | None = None, rewrite: bool = False
 ) -> Version:
     staging = Staging(dataset.table, schema, shape=ShardShape())
     try:
@@ -140,7 +140,7 @@ def _commit(
     return staging.commit("evolve", remove=gone, schema=schema, renamed=renamed)
 
 
-def _write_anew(dataset: Dataset, schema: Schema, staging: Staging, renamed: Mapping[str, str]) -> list[str]:
+def _write_anew(dataset: OpenDataset, schema: Schema, staging: Staging, renamed: Mapping[str, str]) -> list[str]:
     """Every shard under the new schema, for tables whose files must hold what the schema says; gives the old keys."""
     lost = [name for name in partition_of(dataset.table) if name in dataset.schema and name not in schema]
     if lost:
@@ -157,7 +157,7 @@ def _write_anew(dataset: Dataset, schema: Schema, staging: Staging, renamed: Map
     return gone
 
 
-def _known(dataset: Dataset, name: str, verb: str) -> Schema:
+def _known(dataset: OpenDataset, name: str, verb: str) -> Schema:
     schema = dataset.schema
     if name not in schema:
         lines = conforming.unknown([name], schema)
@@ -193,7 +193,7 @@ def _from_values(schema: Schema, name: str, values: Mapping[str, Any]) -> pa.Tab
     return pa.table({str(schema.id): ids, name: column})
 
 
-def _from_sql(dataset: Dataset, schema: Schema, name: str, sql: str | None) -> pa.Table:
+def _from_sql(dataset: OpenDataset, schema: Schema, name: str, sql: str | None) -> pa.Table:
     """A row expression over the dataset as a table of ids and cells."""
     key = str(schema.id)
     answers = dataset.sql(f"SELECT {quoted(key)}, (\n{sql}\n) AS value FROM dataset").to_arrow_table()

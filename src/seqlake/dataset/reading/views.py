@@ -15,8 +15,7 @@ from seqlake.protocols import Readable, Source
 from seqlake.spec.column_types import ColumnType
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 

@@ -14,7 +14,7 @@ from seqlake.dataset.opening import nothing_left
 from seqlake.dataset.reading import streaming
 from seqlake.dataset.selection import Selection
 from seqlake.dataset.writing import conforming
-from seqlake.dataset.writing.references import Carrier, FilesMode
+from seqlake.dataset.writing.carrying import Carrier, FilesMode
 from seqlake.dataset.writing.staging import SHARD_BYTES, ShardShape, Staging
 from seqlake.errors import CommitUnknownError, SchemaMismatchError, ValidationError
 from seqlake.files.local import remove_empty_folders

@@ -19,8 +19,8 @@ from seqlake.dataset import progress
 from seqlake.dataset.reading import streaming
 from seqlake.dataset.reshaping.merging import whole
 from seqlake.dataset.reshaping.slicing import Piece, Spans, changes, sliced, steps_in
+from seqlake.dataset.writing.carrying import Carrier
 from seqlake.dataset.writing.ingest import Encoded
-from seqlake.dataset.writing.references import Carrier
 from seqlake.dataset.writing.staging import ShardShape, Staging
 from seqlake.errors import DecodeError, SchemaMismatchError, ValidationError
 from seqlake.media import _sound

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from seqlake.dataset.validation.checking import DEPTHS, validate
+from seqlake.dataset.validation.at_locations import validate
+from seqlake.dataset.validation.checking import DEPTHS
 
 __all__ = ["DEPTHS", "validate"]

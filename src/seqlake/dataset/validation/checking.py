@@ -6,24 +6,19 @@ checks itself. Here everything is read that the rules are shown.
 
 from __future__ import annotations
 
-import os
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, get_args
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from seqlake.abilities import HasVersion, KeepsFiles, NamesShards, ability
-from seqlake.dataset import opening, progress
-from seqlake.dataset.reading import plain
+from seqlake.dataset import progress
 from seqlake.dataset.reading.streaming import one_shard
 from seqlake.dataset.validation.files import FileWalk
 from seqlake.dataset.validation.looking import Place
-from seqlake.errors import CorruptFileError, InvalidMetadataError, SchemaMismatchError, SeqlakeError
-from seqlake.files.reading import BlobFile
-from seqlake.files.stores import exists, open_store, read_all
+from seqlake.errors import SchemaMismatchError, SeqlakeError
 from seqlake.protocols import Depth
 from seqlake.shards.columns import Columns
 from seqlake.shards.rows import Rows
@@ -34,7 +29,6 @@ from seqlake.spec.rules import (
     Gathered,
     Ids,
     References,
-    check_arrow,
     check_metadata,
     check_notes,
     check_references,
@@ -49,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from seqlake.dataset.selection import Selection
-    from seqlake.protocols import Copied, Readable, Shard, Version
+    from seqlake.protocols import Copied, Readable, Shard
     from seqlake.spec.alignment import Clock
 
 
@@ -137,63 +131,15 @@ def _misfits(shard: Shard, names: list[str]) -> Iterator[tuple[str, SchemaMismat
 DEPTHS: tuple[Depth, ...] = get_args(Depth)
 
 
-def validate(
-    source: Selection | str | os.PathLike[str],
-    /,
-    *,
-    depth: Depth = "files",
-    version: Version | int | str | None = None,
-    storage: Mapping[str, str] | None = None,
-) -> Report:
-    """Check a dataset, or the rows of a selection, against the format.
-
-    Args:
-        source: A dataset, a selection, a scanned folder; or a location, whose metadata may be too damaged to open.
-        depth: `metadata`: what `mixtrain.json`, the schema and the table's log say. `rows`: also every cell, and the
-            checksum of every page. `files`: also every file that a row names: whether it is there and can be opened,
-            is what its column declares, and has a frame for every step; copied-in files are compared with their
-            SHA-256. `decode`: also every frame, picture and sample is decoded.
-        version: Of a location: this version instead of the newest.
-        storage: Of a location: options of its store.
-
-    Returns:
-        Every finding; nothing is raised for what is wrong with the data.
+def report(selection: Selection, /, *, depth: Depth) -> Report:
+    """Check the rows of a selection against the format; see `validate`.
 
     Raises:
         ValueError: No such depth.
-        DatasetNotFoundError: No Mixtrain dataset is at the location.
-
-    Example:
-        ```python
-        report = validate("data/pick-n-place", depth="rows")
-        report.raise_for_errors()
-        ```
     """
     if depth not in DEPTHS:
         raise ValueError(f"A depth is one of {', '.join(DEPTHS)}; found {depth!r}.")
-    if not isinstance(source, str | os.PathLike):
-        return Report(_findings(source, depth), subject=source.root, depth=depth)
-    try:
-        return validate(opening.open(source, version=version, storage=storage), depth=depth)
-    except (InvalidMetadataError, SchemaMismatchError, CorruptFileError) as error:
-        location = opening.place_of(source)
-        reasons = list(_why_not(location, error, storage))
-        return Report(reasons, subject=location, depth=depth)
-
-
-def _why_not(location: str, error: SeqlakeError, storage: Mapping[str, str] | None) -> Iterator[Finding]:
-    """Why a dataset cannot be opened: what its metadata and the columns of each file say, else the error itself."""
-    store = open_store(location, storage=storage)
-    findings = list(check_metadata(read_all(store.blob(opening.METADATA)))) if exists(store, opening.METADATA) else []
-    if not isinstance(error, InvalidMetadataError):
-        for path in plain.parquet_paths(location, storage=storage)[1]:
-            try:
-                findings += check_arrow(pq.read_schema(BlobFile(store.blob(path))), location=path)
-            except (OSError, pa.ArrowException) as broken:
-                findings.append(unreadable(broken, path))
-    yield from findings
-    if all(finding.severity != "error" for finding in findings):
-        yield Finding(code="V701", severity="error", message=str(error), location=location)
+    return Report(_findings(selection, depth), subject=selection.root, depth=depth)
 
 
 def _findings(selection: Selection, depth: Depth) -> Iterator[Finding]:

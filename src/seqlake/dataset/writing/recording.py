@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from types import TracebackType
 
-    from seqlake.dataset.dataset import Dataset
     from seqlake.dataset.writing.encoding import FramesCell
     from seqlake.dataset.writing.ingest import Ids
+    from seqlake.dataset.writing.staging import OpenDataset
     from seqlake.media._encoding import Encoding
     from seqlake.protocols import Version
     from seqlake.spec.schema import Column, Schema
@@ -224,7 +224,7 @@ class Recording:
 
     def __init__(
         self,
-        dataset: Dataset,
+        dataset: OpenDataset,
         ids: Ids,
         sequence_id: object,
         columns: Mapping[str, object],

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from seqlake.dataset.writing.carrying import Carrier, FilesMode
 from seqlake.dataset.writing.ingest import with_lengths
 from seqlake.dataset.writing.pictures import Pictures
-from seqlake.dataset.writing.references import Carrier, FilesMode
 from seqlake.dataset.writing.staging import ShardShape, Staging
 from seqlake.errors import SeqlakeError, ValidationError
 from seqlake.protocols import Change, Transaction, Written

@@ -11,7 +11,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
@@ -29,8 +29,11 @@ from seqlake.spec.rules.references import paths_in
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    import duckdb
+
+    from seqlake.dataset.reading.access import Access
     from seqlake.dataset.writing.ingest import File
-    from seqlake.protocols import Table, Transaction, Version
+    from seqlake.protocols import Readable, Table, Transaction, Version
     from seqlake.spec.schema import Schema
 
 _MOST_OPEN = 64  # shards that are written at once; each holds back up to a row group
@@ -145,6 +148,46 @@ def _named(batch: pa.RecordBatch, schema: Schema) -> Iterator[str]:
 SHARD_BYTES = 128 << 20
 _HOUR = 3600.0
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
+
+
+class OpenDataset(Protocol):
+    """What verbs that write ask of a dataset: its table, the version that it shows, and the rows of it."""
+
+    @property
+    def table(self) -> Table:
+        """Where the rows are kept."""
+
+    @property
+    def location(self) -> str:
+        """The path or URI it was opened by."""
+
+    @property
+    def schema(self) -> Schema:
+        """The columns of the version."""
+
+    @property
+    def source(self) -> Readable:
+        """The snapshot of the version."""
+
+    @property
+    def version(self) -> Version:
+        """The version that it shows."""
+
+    @property
+    def access(self) -> Access:
+        """Point access to the snapshot."""
+
+    def refresh(self) -> Version:
+        """Show the newest version, whoever made it."""
+
+    def open_for_changes(self) -> None:
+        """Show the newest version; a plain folder is adopted first."""
+
+    def batches(self, columns: Sequence[str] | None = None, /) -> Iterator[pa.RecordBatch]:
+        """All rows of some columns, in order."""
+
+    def sql(self, sql: str, /, **tables: object) -> duckdb.DuckDBPyRelation:
+        """A query over the rows, which are called `dataset`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

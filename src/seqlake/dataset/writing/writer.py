@@ -15,7 +15,7 @@ from seqlake.media._encoding import Encoding
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from seqlake.dataset.dataset import Dataset
+    from seqlake.dataset.writing.staging import OpenDataset
     from seqlake.protocols import Version
 
 _PLAIN = -1  # the version of a folder that becomes a table when its first transaction begins
@@ -36,7 +36,7 @@ class Writer:
 
     def __init__(
         self,
-        dataset: Dataset,
+        dataset: OpenDataset,
         *,
         shape: ShardShape,
         commit_every: int | None = None,
