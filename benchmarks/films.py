@@ -17,7 +17,7 @@ import av
 import numpy as np
 
 import seqlake as sl
-from seqlake.media._encoding import VideoEncoder
+from seqlake.media import VideoEncoder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,7 +15,7 @@ _HOME = {
     "ColumnType": "spec.column_types",
     "Dataset": "dataset.dataset",
     "Embedding": "spec.column_types",
-    "Encoding": "media._encoding",
+    "Encoding": "media",
     "File": "dataset.writing.ingest",
     "Finding": "spec.findings",
     "Image": "spec.column_types",

@@ -59,7 +59,7 @@ def visible(text: str, /) -> str:
         >>> visible("a\x1b[2Jb")
         'a\\x1b[2Jb'
     """
-    return _UNSEEN.sub(lambda found: ascii(found.group())[1:-1], text)
+    return _UNSEEN.sub(lambda match: ascii(match.group())[1:-1], text)
 
 
 def in_line(text: str, /) -> str:

@@ -18,8 +18,7 @@ import pyarrow.compute as pc
 
 from seqlake.abilities import Checked, HasStorage, ability
 from seqlake.errors import SchemaMismatchError, ValidationError
-from seqlake.shards.asked import count_only, refuse_unknown, rows_asked
-from seqlake.shards.lengths import count_lengths
+from seqlake.shards.reading import count_lengths, count_only, refuse_unknown, rows_asked
 from seqlake.spec.column_types import Image, Trajectory
 from seqlake.spec.metadata import Metadata
 from seqlake.spec.schema import ID, Column, Schema, is_binary, is_list, is_number, is_text

@@ -58,7 +58,7 @@ class Store(Protocol):
         """An absolute path or URI."""
 
     def blob(self, path: str, /) -> Blob:
-        """FileNotFoundError."""
+        """The file of that name; FileNotFoundError."""
 
     def list(self, prefix: str = "", /, *, after: str = "") -> Iterator[tuple[str, int]]:
         """(path, size) in name order."""
@@ -281,10 +281,10 @@ class Table(Protocol):
 
     @property
     def store(self) -> Store:
-        """Of its root."""
+        """The store of its root."""
 
     def versions(self) -> Sequence[Version]:
-        """Oldest first."""
+        """All versions, the oldest first."""
 
     def snapshot(self, version: Version | int | str | datetime | None = None, /) -> Snapshot:
         """Pinned: later commits do not change it."""

@@ -14,8 +14,7 @@ import pytest
 import seqlake as sl
 from seqlake.cli.frames import half_blocks
 from seqlake.dataset.drawing.strips import strip
-from seqlake.media import image
-from seqlake.media._encoding import encode_image
+from seqlake.media import encode_image, image
 
 from .conftest import run_as_process
 

@@ -16,7 +16,7 @@ import pytest
 
 import seqlake as sl
 from seqlake.errors import CorruptFrameError, DecodeError, SchemaMismatchError, ValidationError
-from seqlake.media._encoding import encode_image
+from seqlake.media import encode_image
 
 PROJECT = Path(__file__).parents[2]
 BRIDGE = PROJECT.parent / "shared" / "data" / "bridge_rlds" / "1.0.0"

@@ -15,7 +15,7 @@ import torch
 
 from seqlake.dataset import opening
 from seqlake.errors import SchemaMismatchError, ValidationError
-from seqlake.media._encoding import Encoding
+from seqlake.media import Encoding
 from seqlake.spec.column_types import Image, Trajectory, Video
 from seqlake.spec.schema import Schema
 from seqlake.training.loader import Loader

@@ -28,7 +28,7 @@ from seqlake.errors import (
     SeqlakeError,
     ValidationError,
 )
-from seqlake.media._encoding import VideoEncoder
+from seqlake.media import VideoEncoder
 from seqlake.spec.column_types import Image, Trajectory, Video
 from seqlake.spec.schema import Column, Schema
 

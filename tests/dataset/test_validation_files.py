@@ -21,8 +21,8 @@ import seqlake as sl
 from seqlake.dataset import opening
 from seqlake.dataset.validation import validate
 from seqlake.errors import CorruptFrameError
-from seqlake.files.memory import MemoryBlob
-from seqlake.media._encoding import VideoEncoder
+from seqlake.files.blobs import MemoryBlob
+from seqlake.media import VideoEncoder
 from seqlake.media.video import indexing
 from seqlake.protocols import Depth
 from seqlake.spec.schema import Schema

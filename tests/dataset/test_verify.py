@@ -16,9 +16,8 @@ import pytest
 import seqlake as sl
 from seqlake.dataset.validation import validate
 from seqlake.errors import CorruptFileError, SeqlakeError
-from seqlake.files.memory import MemoryBlob
+from seqlake.files.blobs import MemoryBlob
 from seqlake.files.stores import open_store
-from seqlake.shards.parquet import index
 from seqlake.shards.parquet.footer import read_footer
 from seqlake.shards.parquet.pages import walk
 
@@ -154,7 +153,7 @@ def test_lengths_that_were_shifted_and_sealed_anew_are_found(tmp_path):
     by_cell(sl.scan(tmp_path / path.name))
     with pytest.raises(CorruptFileError, match="lengths of rows"):
         by_cell(sl.scan(tmp_path / path.name, verify="first"))
-    assert index.read(MemoryBlob((tmp_path / path.name).read_bytes())) is not None
+    assert read_footer(MemoryBlob((tmp_path / path.name).read_bytes())).index() is not None
 
 
 CHILD = """

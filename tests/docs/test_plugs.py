@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 import seqlake as sl
-from seqlake import plugins
+from seqlake import media, plugins
 from seqlake.errors import UnsafeReferenceError
-from seqlake.media import _opening
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "write-a-plug.md"
 BLOCKS = dict(re.findall(r"^```py\n# (\S+)\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL))
@@ -48,7 +47,7 @@ def my_lab(tmp_path_factory: pytest.TempPathFactory):
 def forget() -> None:
     importlib.invalidate_caches()
     plugins._installed.cache_clear()
-    _opening._plugs.cache_clear()
+    media._plugs.cache_clear()
 
 
 def names() -> dict[str, object]:

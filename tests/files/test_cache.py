@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from seqlake.files.blobs import MemoryBlob
 from seqlake.files.cache import BlobCache, user_folder
-from seqlake.files.memory import MemoryBlob
 from seqlake.files.stores import open_blob
 
 CACHE = BlobCache(name="things", limit=256 * 4000)

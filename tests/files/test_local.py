@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from seqlake.errors import ReadOnlyError, ShardChangedError, UnsafeReferenceError
-from seqlake.files import blobs, mapping
-from seqlake.files.blobs import LocalBlob, file_system
+from seqlake.files import blobs
+from seqlake.files.blobs import KeptMemory, LocalBlob, file_system, map_file
 from seqlake.files.local import LocalStore
-from seqlake.files.mapping import Held, map_file
 from seqlake.files.stores import open_blob, open_store
 from seqlake.files.system_calls import SystemCalls
 
@@ -217,7 +216,7 @@ def test_many_maps_take_no_descriptors(tmp_path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")
 def test_a_map_lives_as_long_as_somebody_looks(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(blobs, "HELD", Held(most_maps=2))
+    monkeypatch.setattr(blobs, "HELD", KeptMemory(most_maps=2))
     path = tmp_path / "mapped-shard"
     path.write_bytes(b"abc" * 1000)
 
@@ -242,7 +241,7 @@ def test_a_map_lives_as_long_as_somebody_looks(tmp_path, monkeypatch) -> None:
 
 
 def test_copies_are_bounded_by_their_bytes() -> None:
-    held = Held(most_copied=100)
+    held = KeptMemory(most_copied=100)
     for n in range(5):
         held.keep(n, memoryview(bytes(40)), copied=True)
     assert [held.get(n) is not None for n in range(5)] == [False, False, False, True, True]
@@ -251,7 +250,7 @@ def test_copies_are_bounded_by_their_bytes() -> None:
 
 
 def test_a_copy_is_kept_for_its_blob_and_goes_with_it(tmp_path, monkeypatch) -> None:
-    held = Held()
+    held = KeptMemory()
     monkeypatch.setattr(blobs, "HELD", held)
     (tmp_path / "x").write_bytes(b"abc")
     blob, other = LocalBlob(tmp_path / "x", mapped=False), LocalBlob(tmp_path / "x", mapped=False)
@@ -267,7 +266,7 @@ def test_a_system_without_room_says_so(tmp_path) -> None:
     (tmp_path / "x").write_bytes(b"x")
     with (tmp_path / "x").open("rb") as file, pytest.raises(OSError, match="mapping"):
         map_file(file.fileno(), 1 << 60)
-    assert mapping.MOST_MAPS < 65_530
+    assert blobs.MOST_MAPS < 65_530
 
 
 @pytest.mark.parametrize("mapped", [True, False])

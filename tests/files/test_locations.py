@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seqlake.errors import UnsafeReferenceError
-from seqlake.files.locations import absolute, inside, is_local, join, local_path, parent, scheme, shown, web_url
+from seqlake.files.locations import absolute, inside, is_local, join, local_path, parent, redacted, scheme, web_url
 
 PARTS = st.lists(st.sampled_from(["a", "b", "..", ".", "files", "x y"]), min_size=1, max_size=8)
 
@@ -117,9 +117,9 @@ def test_file_uris() -> None:
 
 
 def test_addresses_are_shown_and_sent() -> None:
-    assert shown("https://me:pw@h/a?sig=1#x") == "https://h/a?..."
-    assert shown("s3://b/a?b") == "s3://b/a?b"
-    assert shown("/a?b") == "/a?b"
+    assert redacted("https://me:pw@h/a?sig=1#x") == "https://h/a?..."
+    assert redacted("s3://b/a?b") == "s3://b/a?b"
+    assert redacted("/a?b") == "/a?b"
     assert parent("s3://b/a/c") == ("s3://b", "a/c")
     assert web_url("https://h/a b%20ü?x=1 2#frag") == "https://h/a%20b%20%C3%BC?x=1%202"
     assert absolute("s3://") == "s3://"

@@ -14,8 +14,8 @@ import pytest
 
 from seqlake.errors import ReadOnlyError, ShardChangedError
 from seqlake.files import credentials
+from seqlake.files.blobs import MemoryBlob
 from seqlake.files.local import LocalBlob, LocalStore
-from seqlake.files.memory import MemoryBlob
 from seqlake.files.remote import ObjectStore
 from seqlake.files.stores import open_blob, open_store
 from seqlake.files.system_calls import SystemCalls

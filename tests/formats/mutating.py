@@ -159,7 +159,7 @@ def change(folder: Path, rng: random.Random) -> tuple[str, bool]:
 
 def resealed(data: bytes, rng: random.Random) -> bytes:
     """A TFRecord file with one record changed, and its checksums made to fit."""
-    from seqlake.formats.rlds.crc32c import crc32c, masked
+    from seqlake.formats.rlds.tfrecord import crc32c, masked
 
     records, at = [], 0
     while at < len(data):

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from seqlake.errors import CorruptFrameError, DecodeError
-from seqlake.files.blobs import LocalBlob
-from seqlake.files.memory import MemoryBlob
+from seqlake.files.blobs import LocalBlob, MemoryBlob
 from seqlake.media import video
-from seqlake.media.video import cutting, parameter_sets
+from seqlake.media.video import cutting, h264
 from seqlake.protocols import Source
 from seqlake.spec.column_types import Video
 
@@ -113,8 +112,8 @@ def test_a_stream_that_has_the_highest_number_of_parameter_sets_is_cut_all_the_s
     data = encode(bf="0", g="8", sc_threshold="0", **{"x264-params": "sps-id=31:scenecut=0"})
     with av.open(io.BytesIO(data)) as container:
         extradata = container.streams.video[0].codec_context.extradata
-    assert parameter_sets.free_numbers(extradata)[:2] == [30, 29]
-    assert parameter_sets.free_numbers(parameter_sets.delimited(extradata))[:2] == [30, 29]
+    assert h264.free_numbers(extradata)[:2] == [30, 29]
+    assert h264.free_numbers(h264.delimited(extradata))[:2] == [30, 29]
     made, out = cut(data, 3, 21, tmp_path / "clip")
     assert made.encoded == 5
     before, after = played(data), played(out)

@@ -14,7 +14,7 @@ import pytest
 
 from seqlake import plugins
 from seqlake.errors import SchemaMismatchError, SeqlakeError, ValidationError
-from seqlake.media._encoding import Encoding, VideoEncoder, encode_image, image_format
+from seqlake.media import Encoding, VideoEncoder, encode_image, image_format
 
 LEAST_PSNR = 36.0  # dB, of the smooth clip at crf 23
 

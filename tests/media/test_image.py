@@ -14,9 +14,8 @@ import pytest
 
 from seqlake import media
 from seqlake.errors import CorruptFrameError, DecodeError, MissingDependencyError
-from seqlake.files.memory import MemoryBlob
-from seqlake.media import image
-from seqlake.media._encoding import encode_image
+from seqlake.files.blobs import MemoryBlob
+from seqlake.media import encode_image, image
 from seqlake.protocols import Source
 from seqlake.spec.column_types import Image
 from seqlake.testing.media import DecoderTests

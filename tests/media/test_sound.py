@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from seqlake.errors import DecodeError
-from seqlake.files.memory import MemoryBlob
+from seqlake.files.blobs import MemoryBlob
 from seqlake.media import _sound, audio
 from seqlake.protocols import Source
 from seqlake.spec.column_types import Audio

@@ -14,7 +14,7 @@ import seqlake as sl
 from seqlake import media
 from seqlake.dataset.reading.views import FileView, MediaView
 from seqlake.errors import CorruptFileError, DecodeError, MissingDependencyError
-from seqlake.files.memory import MemoryBlob
+from seqlake.files.blobs import MemoryBlob
 from seqlake.media import spatial
 from seqlake.protocols import Source
 

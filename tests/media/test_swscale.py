@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from av.video.reformatter import VideoReformatter
 
-from seqlake.media.video import swscale
-from seqlake.media.video.swscale import Direct
+from seqlake.media.video import pixels
+from seqlake.media.video.pixels import Direct
 
 
 def picture(width: int, height: int, *, name: str = "yuv420p", matrix: int = 1, span: int = 1) -> av.VideoFrame:
@@ -28,12 +28,12 @@ def reformatted(frame: av.VideoFrame) -> np.ndarray:
 
 @pytest.fixture(autouse=True)
 def _needs_the_library() -> None:
-    if swscale._libraries() is None:
+    if pixels._libraries() is None:
         pytest.skip("this build of PyAV keeps its libswscale elsewhere")
 
 
 @pytest.mark.parametrize("name", ["yuv420p", "yuvj420p"])
-@pytest.mark.parametrize("matrix", sorted(swscale._MATRICES))
+@pytest.mark.parametrize("matrix", sorted(pixels._MATRICES))
 @pytest.mark.parametrize("span", [0, 1, 2])
 def test_every_colour_tag_that_it_takes_gives_the_reformatters_bytes(name: str, matrix: int, span: int) -> None:
     frame = picture(96, 50, name=name, matrix=matrix, span=span)

@@ -12,7 +12,7 @@ import pytest
 
 from seqlake import media
 from seqlake.errors import CorruptFrameError, DecodeError, MissingDependencyError, UnknownPluginError
-from seqlake.files.memory import MemoryBlob
+from seqlake.files.blobs import MemoryBlob
 from seqlake.protocols import Source
 from seqlake.spec.column_types import Image, Video
 from seqlake.testing.media import DecoderTests

@@ -16,7 +16,7 @@ import pytest
 from av.filter import Graph
 
 from seqlake.errors import CorruptFileError, CorruptFrameError, DecodeError
-from seqlake.files.memory import MemoryBlob
+from seqlake.files.blobs import MemoryBlob
 from seqlake.files.stores import open_blob
 from seqlake.media import video
 from seqlake.media.video.packets import HIDDEN, OPEN, PacketIndex

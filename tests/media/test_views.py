@@ -20,7 +20,7 @@ from seqlake import media
 from seqlake.dataset.reading.views import FileView, MediaView, StepsView
 from seqlake.errors import CorruptFileError, UnsafeReferenceError
 from seqlake.files.stores import open_blob, open_store
-from seqlake.media._frames import Frames, Held
+from seqlake.media._frames import Frames, LazyDecoder
 from seqlake.protocols import Source
 
 from . import clips
@@ -127,7 +127,7 @@ class Stamped(Frames):
     """Frames that are shown at given ticks."""
 
     def __init__(self, pts: list[int], time_base: Fraction) -> None:
-        self._held = Held()
+        self._held = LazyDecoder()
         self._given = pts, time_base
 
     def _open(self) -> Decoder:

@@ -12,8 +12,8 @@ from seqlake.files.stores import open_blob
 from seqlake.shards import cells, parquet
 from seqlake.shards.columns import Beside, Columns, Constant, Stored
 from seqlake.shards.files import parquet_shard
-from seqlake.shards.lengths import count_lengths, lengths_of
 from seqlake.shards.memory import ArrowShard
+from seqlake.shards.reading import count_lengths, lengths_of
 from seqlake.shards.rows import Rows
 from seqlake.spec.column_types import Trajectory
 from seqlake.spec.schema import Schema

@@ -12,7 +12,7 @@ from seqlake.shards import parquet
 from seqlake.shards.columns import Beside, Columns, Constant, Stored
 from seqlake.shards.files import parquet_shard
 from seqlake.shards.memory import ArrowShard
-from seqlake.shards.parquet import index
+from seqlake.shards.parquet import building
 from seqlake.shards.rows import Rows
 from seqlake.spec.column_types import Trajectory
 from seqlake.spec.schema import Schema
@@ -65,7 +65,7 @@ class TestForeignIndexed(TestTraining):
         path = folder / "a.parquet"
         pq.write_table(table, path, row_group_size=3, use_dictionary=False, compression="none")
         blob = open_blob(path)
-        return [parquet_shard(blob, index=index.build(blob))]
+        return [parquet_shard(blob, index=building.build(blob))]
 
 
 class TestMemory(ShardTests):
@@ -89,7 +89,7 @@ class TestColumns(TestTraining):
         main = pa.table({"name": table["sequence_id"], "act": act})
         pq.write_table(main, folder / "m.parquet", use_dictionary=False, compression="none")
         blob = open_blob(folder / "m.parquet")
-        shard = parquet_shard(blob, index=index.build(blob))
+        shard = parquet_shard(blob, index=building.build(blob))
         side = written(
             table.select(["sequence_id", "reward", "task"]),
             folder / "s.parquet",

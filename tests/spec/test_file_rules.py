@@ -15,7 +15,7 @@ from seqlake.spec.column_types import Audio, ColumnType, Image, Trajectory, Vide
 from seqlake.spec.rules import (
     Batch,
     Gathered,
-    Pictures,
+    SeenPictures,
     check_cell,
     check_decoded,
     check_notes,
@@ -44,12 +44,12 @@ def codes(
     cell: CellFacts | FileFacts,
     kind: ColumnType = VIDEO,
     *,
-    seen: Pictures | None = None,
+    seen: SeenPictures | None = None,
     notes: Gathered | None = None,
 ) -> list[str]:
     cell = CellFacts(files=((None, cell),)) if isinstance(cell, FileFacts) else cell
     column, notes = Column("cam", kind.arrow, kind), notes or Gathered()
-    found = [*check_cell(cell, column, PLACE, seen=seen or Pictures(), notes=notes)]
+    found = [*check_cell(cell, column, PLACE, seen=seen or SeenPictures(), notes=notes)]
     found += check_decoded(cell, column, PLACE, notes)
     return [f.code for f in [*found, *check_notes(notes)]]
 
@@ -142,7 +142,7 @@ def test_codecs_have_many_names(declared: str, found: str, *, same: bool) -> Non
 
 
 def test_a_column_keeps_one_bit_depth_over_its_rows() -> None:
-    seen = Pictures()
+    seen = SeenPictures()
     assert codes(many(PICTURE), Image(), seen=seen) == []
     assert codes(many(replace(PICTURE, size=(1, 1))), Image(), seen=seen) == []  # sizes may differ between sequences
     assert codes(many(replace(PICTURE, bits=8)), Image(), seen=seen) == ["F417"]
@@ -154,7 +154,7 @@ def test_what_is_false_of_every_file_of_a_column_is_said_once() -> None:
         for number, codec in enumerate(codecs):
             cell = CellFacts(files=((None, replace(FILM, codec=codec)),))
             place = {**PLACE, "sequence_id": str(number)}
-            assert list(check_cell(cell, column, place, seen=Pictures(), notes=notes)) == []
+            assert list(check_cell(cell, column, place, seen=SeenPictures(), notes=notes)) == []
         return [(f.sequence_id, f.column, f.message) for f in check_notes(notes)]
 
     assert told("av1", "av1") == [("", "cam", "codec 'avc1' is declared, the file has 'av1', in all 2 sequences")]
@@ -165,7 +165,7 @@ def test_what_is_false_of_every_file_of_a_column_is_said_once() -> None:
 def test_of_the_pictures_of_a_cell_the_first_is_named() -> None:
     small, gone = replace(PICTURE, format="jpeg"), replace(PICTURE, trouble="missing", why="no file is there")
     column, notes = Column("cam", pa.list_(pa.binary()), Image(format="png")), Gathered()
-    found = [*check_cell(many(PICTURE, gone, gone, small), column, PLACE, seen=Pictures(), notes=notes)]
+    found = [*check_cell(many(PICTURE, gone, gone, small), column, PLACE, seen=SeenPictures(), notes=notes)]
     found += check_notes(notes)
     assert [(f.code, f.step, f.message) for f in found] == [
         ("F404", 1, "picture: no file is there, and at 1 more steps"),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from seqlake.errors import InvalidMetadataError, UnsupportedVersionError
 from seqlake.spec.column_types import ColumnType, Image, Trajectory, Video
 from seqlake.spec.metadata import Metadata
+from seqlake.spec.rules import check_types
 
 JSON = st.recursive(
     st.none()
@@ -118,14 +119,15 @@ def test_column_types_check_themselves() -> None:
     assert json.loads(json.dumps(numbers)) == {"type": "x", "a": 0.5, "b": [0, 1], "c": [1, 2]}
 
 
-def test_metadata_check_themselves_without_a_schema() -> None:
+def test_metadata_are_checked_without_a_schema() -> None:
     text = (
         '{"mixtrain": "1.3", "column_types": {"a": {"type": "trajectory", "dim": 0}, "b": {"type": "nifti", "fps": 0}}}'
     )
-    assert {(f.code, f.column) for f in Metadata.parse(text).check()} == {
+    assert {(f.code, f.column) for f in check_types(Metadata.parse(text))} == {
         ("M103", ""), ("M105", "a"), ("M118", "b"), ("M106", "b"),
     }  # fmt: skip
-    assert Metadata(column_types={"a": Trajectory(dim=9, shape=(3, 3)), "v": Video(fps=30)}).check() == []
+    fine = Metadata(column_types={"a": Trajectory(dim=9, shape=(3, 3)), "v": Video(fps=30)})
+    assert list(check_types(fine)) == []
 
 
 def test_a_byte_order_mark_is_no_obstacle() -> None:

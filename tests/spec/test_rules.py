@@ -17,8 +17,8 @@ from seqlake.spec.metadata import Metadata
 from seqlake.spec.rules import (
     RULES,
     Batch,
-    Ids,
     References,
+    SeenIds,
     check_arrow,
     check_metadata,
     check_places,
@@ -229,7 +229,7 @@ def batch(*rows: dict[str, object]) -> Batch:
 
 def findings(*rows: dict[str, object]) -> list[Finding]:
     given = batch({**GOOD, "sequence_id": "other", "v": "shared.mp4"}, *rows)
-    return [*check_rows(given, Ids()), *check_references(given, References())]
+    return [*check_rows(given, SeenIds()), *check_references(given, References())]
 
 
 def test_good_rows_have_no_findings() -> None:
@@ -299,7 +299,7 @@ def test_rows_that_are_unusual_but_good(change) -> None:
 
 
 def test_rules_remember_from_batch_to_batch() -> None:
-    ids, seen = Ids(), References()
+    ids, seen = SeenIds(), References()
     one = batch(GOOD)
     assert [*check_rows(one, ids), *check_references(one, seen)] == []
     later = dataclasses.replace(batch({**GOOD, "free": [[0.0, 0.0]] * 3}), location="part-1.parquet", start=70)
@@ -307,7 +307,7 @@ def test_rules_remember_from_batch_to_batch() -> None:
     assert codes(found) == {"R303", "R306"}
     assert "part-0.parquet row 0" in found[0].message
     nameless = dataclasses.replace(batch({**GOOD, "sequence_id": None}), start=70)
-    assert next(check_rows(nameless, Ids())).sequence_id == "row 70"
+    assert next(check_rows(nameless, SeenIds())).sequence_id == "row 70"
 
 
 def test_logical_rows_are_judged_as_stored_ones_are() -> None:
@@ -317,7 +317,7 @@ def test_logical_rows_are_judged_as_stored_ones_are() -> None:
     raw = pa.array(values, SCHEMA.arrow.field("raw").type)
     place = stored.schema.get_field_index("raw")
     rows = stored.set_column(place, "raw", raw)
-    found = list(check_rows(Batch(rows=rows, schema=SCHEMA), Ids()))
+    found = list(check_rows(Batch(rows=rows, schema=SCHEMA), SeenIds()))
     assert {(f.code, f.sequence_id, f.column, f.step) for f in found} == {
         ("R309", "two", "raw", 0), ("R309", "two", "e", None),
     }  # fmt: skip
@@ -330,7 +330,7 @@ def test_columns_that_cannot_be_judged_are_left_alone() -> None:
         "raw": Column("raw", pa.binary(), ColumnType("trajectory", encoding="raw")),
         "length": pa.int64(),
     })  # fmt: skip
-    assert list(check_rows(Batch(rows=rows, schema=declared), Ids())) == []
+    assert list(check_rows(Batch(rows=rows, schema=declared), SeenIds())) == []
 
 
 @pytest.mark.parametrize("outer", [pa.list_, pa.large_list, pa.list_view])
@@ -342,7 +342,7 @@ def test_lists_of_every_kind_are_judged(outer, inner, number) -> None:
     cells = pa.array([[[one, zero], [zero, one]], None, [], [[one, one], [zero]]], kind)
     rows = pa.RecordBatch.from_arrays([pa.array(list("wxyz")), cells], ["sequence_id", "a"])
     given = Batch(rows=rows, schema=Schema({"a": Column("a", kind, Trajectory(dim=2))}))
-    found = {(f.code, f.sequence_id, f.step) for f in check_rows(given, Ids())}
+    found = {(f.code, f.sequence_id, f.step) for f in check_rows(given, SeenIds())}
     assert found == {("R305", "z", 1), ("R315", "y", None)}
 
 

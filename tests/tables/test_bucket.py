@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from seqlake.errors import CommitUnknownError
-from seqlake.files.memory import MemoryBlob
+from seqlake.files.blobs import MemoryBlob
 from seqlake.protocols import Change, Side
 from seqlake.tables.standalone import StandaloneTable, checkpoints
 from seqlake.testing import oracle, tables

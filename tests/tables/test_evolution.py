@@ -125,7 +125,7 @@ def test_metadata_alone_may_change(table):
     table.commit(Change(operation="metadata", schema=changed), transaction=table.begin())
     assert standalone.open(table.root).snapshot().schema.metadata.extra == {"licence": "CC0"}
     assert "CC0" in Path(table.root, "mixtrain.json").read_text()
-    record = oracle.Bytes(table.store).records[-1]
+    record = oracle.Disk(table.store).records[-1]
     assert "schema" not in record
     assert record["mixtrain"]["licence"] == "CC0"
 

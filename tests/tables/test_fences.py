@@ -18,7 +18,7 @@ import pytest
 import seqlake as sl
 from seqlake.errors import SeqlakeError, UnsafeReferenceError
 from seqlake.files.local import LocalStore
-from seqlake.files.stores import own
+from seqlake.files.stores import list_without_links
 from seqlake.files.system_calls import SystemCalls
 
 NOW = timedelta(0)
@@ -168,7 +168,7 @@ def test_a_link_that_is_swapped_in_at_the_last_moment_is_not_followed(tmp_path, 
     store.put("top", b"theirs")
     store.calls = Swapping()
     verbs = {
-        "unlink": lambda: store.delete([path for path, _ in own(store, "in")]),
+        "unlink": lambda: store.delete([path for path, _ in list_without_links(store, "in")]),
         "rename": lambda: store.move("in/a", "b"),
         "create": lambda: store.put("in/new", b"x", if_absent=True),
         "link": lambda: store.copy("top", "in/copy"),

@@ -178,13 +178,13 @@ class Prepared:
         self.folder = folder
         self.base = folder / "base"
         scenario.base(self.base)
-        before = oracle.Bytes(LocalStore(self.base))
+        before = oracle.Disk(LocalStore(self.base))
         self.rows = {v: frozenset(before.version_ids(v)) for v in range(before.oldest, before.newest + 1)}
         self.newest = before.newest
         self.strangers = frozenset({STRANGER, "mixtrain.json"} if scenario.base is edited else ())
         warm = crashes.fresh_copy(self.base, folder / "warm")
         scenario.act(opened(warm))
-        self.operation = oracle.Bytes(LocalStore(warm)).records[-1]["operation"]
+        self.operation = oracle.Disk(LocalStore(warm)).records[-1]["operation"]
         self.steps = self.run(None).steps
         oracle.check(self.store, self.expected({}))
 
@@ -206,7 +206,7 @@ class Prepared:
 
     def expected(self, acknowledged):
         rows, strangers = dict(self.rows), self.strangers
-        for record in oracle.Bytes(self.store).records[self.newest + 1 :]:
+        for record in oracle.Disk(self.store).records[self.newest + 1 :]:
             # The repair may collect before anything of the scenario was committed.
             ours = record["operation"] == self.operation
             rows[record["version"]] = self.scenario.after if ours else rows[record["version"] - 1]
@@ -225,7 +225,7 @@ class Prepared:
     def record(self, mistake=None):
         """Act once, and give the calls with what was committed."""
         crashes.fresh_copy(self.base, self.folder / "recorded")
-        calls = power.Recording(self.folder / "recorded")
+        calls = power.RecordedCalls(self.folder / "recorded")
         table = opened(self.folder / "recorded", calls)
         if mistake is not None:
             mistake(table.store, pytest.MonkeyPatch())
@@ -237,7 +237,7 @@ class Prepared:
 
         def act(report):
             store = LocalStore(self.folder / "crashed", calls=crashes.Killing(at))
-            if oracle.Bytes(store).newest >= 0:
+            if oracle.Disk(store).newest >= 0:
                 oracle.open_for_writing(store)
                 StandaloneTable(store).vacuum(older_than=timedelta(0))
             report.steps(store.calls.steps)

@@ -34,7 +34,7 @@ def check_all_there(location, storage):
     assert sorted(oracle.glob_ids(table.store)) == wanted
     assert table.snapshot().version.id == WRITERS * APPENDS
     assert [version.id for version in table.versions()] == list(range(WRITERS * APPENDS + 1))
-    assert len({record["transaction"] for record in oracle.Bytes(table.store).records}) == WRITERS * APPENDS + 1
+    assert len({record["transaction"] for record in oracle.Disk(table.store).records}) == WRITERS * APPENDS + 1
     oracle.check_left(table.store, oracle.Expected())
 
 
@@ -108,7 +108,7 @@ def test_readers_see_whole_versions_while_others_write(tmp_path):
     crashes.in_child(write, patience=read)
     assert len({version for version, _ in seen}) > 3
     # Whatever was read as a version is what the log says that version is.
-    found = oracle.Bytes(table.store)
+    found = oracle.Disk(table.store)
     for version, ids in seen:
         if version >= found.oldest:
             assert sorted(found.version_ids(version)) == ids

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from seqlake.files.blobs import MemoryBlob
 from seqlake.files.local import LocalBlob
-from seqlake.files.memory import MemoryBlob
 from seqlake.protocols import Flat
 from seqlake.shards import parquet
 from seqlake.shards.columns import Columns

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from seqlake.errors import DamagedTableError, SchemaMismatchError
-from seqlake.files.blobs import LocalBlob
-from seqlake.files.memory import MemoryBlob
+from seqlake.files.blobs import LocalBlob, MemoryBlob
 from seqlake.protocols import Flat
 from seqlake.spec.column_types import Trajectory
 from seqlake.spec.schema import Schema

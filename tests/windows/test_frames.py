@@ -14,7 +14,7 @@ from seqlake.spec.column_types import Image, Trajectory, Video
 from seqlake.spec.schema import Schema
 from seqlake.windows.edges import anchors, sequence_steps
 from seqlake.windows.frames import Blank, Shown, by_time, find, framed, steps_shown
-from seqlake.windows.sources import Place, place_of
+from seqlake.windows.sources import FileSpan, place_of
 from seqlake.windows.tracks import Track
 
 CLOCK = Fraction(30)
@@ -55,7 +55,7 @@ def test_at_another_rate_the_latest_frame_shown_by_then(offsets, denominator, ga
     track, scale = video(offsets, denominator, rate), ceil(1 / rate / base / 3)
     pts = start + np.cumsum(np.array(gaps, np.int64) * scale)
     shown = Shown.timed(pts, base, track)
-    numbers, mask = find(track, np.array([anchor]), steps=np.array([steps]), shown=shown)
+    numbers, mask = find(track, np.array([anchor]), steps=np.array([steps]), frames=shown)
     truth = slow_truth(track, anchor, steps, pts.tolist(), base, rate)
     assert mask[0].tolist() == [there for _, there in truth]
     for number, (frame, there) in zip(numbers[0].tolist(), truth, strict=True):
@@ -98,7 +98,7 @@ def test_anchors_whose_frames_all_exist_are_counted_as_a_loop_would(offsets, gap
 def test_a_frame_of_a_file_that_counts_in_frames_is_never_shown_early():
     track = Track(column="cam", offsets=(0,), ratio=Fraction(30, 20), clock=Fraction(20))
     numbers, _ = find(
-        track, np.arange(20), steps=np.array([20] * 20), shown=Shown.timed(np.arange(30), Fraction(1, 30), track)
+        track, np.arange(20), steps=np.array([20] * 20), frames=Shown.timed(np.arange(30), Fraction(1, 30), track)
     )
     assert numbers[:, 0].tolist() == [k * 30 // 20 for k in range(20)]
 
@@ -106,7 +106,9 @@ def test_a_frame_of_a_file_that_counts_in_frames_is_never_shown_early():
 def test_containers_that_round_their_times_lose_no_frame():
     track = video([0], 1, Fraction(15))
     pts = np.array([round(k * 1000 / 15) for k in range(20)])  # 0, 67, 133, 200, ... as Matroska writes them
-    numbers, mask = find(track, np.arange(42), steps=np.full(42, 100), shown=Shown.timed(pts, Fraction(1, 1000), track))
+    numbers, mask = find(
+        track, np.arange(42), steps=np.full(42, 100), frames=Shown.timed(pts, Fraction(1, 1000), track)
+    )
     assert numbers[:40, 0].tolist() == [k // 2 for k in range(40)]
     assert mask[:, 0].tolist() == [True] * 40 + [False] * 2
     assert steps_shown(track, Shown.timed(pts, Fraction(1, 1000), track)) == 40
@@ -114,7 +116,7 @@ def test_containers_that_round_their_times_lose_no_frame():
 
 def test_at_the_clocks_rate_frames_are_counted():
     track = Track(column="cam", offsets=(-1, 0, 1))
-    numbers, mask = find(track, np.array([0, 4]), steps=np.array([6, 6]), shown=Shown(count=5))
+    numbers, mask = find(track, np.array([0, 4]), steps=np.array([6, 6]), frames=Shown(count=5))
     assert numbers.tolist() == [[0, 0, 1], [3, 4, 4]]
     assert mask.tolist() == [[False, True, True], [True, True, False]]
     assert steps_shown(track, Shown(count=5)) == 5
@@ -122,7 +124,7 @@ def test_at_the_clocks_rate_frames_are_counted():
 
 def test_an_image_that_is_missing_is_not_there():
     shown = Shown(count=3, present=np.array([True, False, True]))
-    numbers, mask = find(Track(column="pic", offsets=(0, 1, 2, 3)), np.array([0]), steps=np.array([4]), shown=shown)
+    numbers, mask = find(Track(column="pic", offsets=(0, 1, 2, 3)), np.array([0]), steps=np.array([4]), frames=shown)
     assert mask.tolist() == [[True, False, True, False]]
     assert shown.there(numbers[0]).tolist() == [True, False, True, True]  # the last one moved to the nearest
     nothing = Shown(count=0, present=np.zeros(0, np.bool_))
@@ -132,10 +134,10 @@ def test_an_image_that_is_missing_is_not_there():
 def test_time_stamps_of_another_column_decide_where_it_is_named():
     track = Track(column="cam", offsets=(0, 1, 2), timestamps="t", origin=("t",), clock=Fraction(10))
     stamps = np.array([5.0, 5.05, 5.2])
-    numbers, mask = find(track, np.array([0]), steps=np.array([9]), shown=Shown(count=3), cell_of={"t": stamps}.get)
+    numbers, mask = find(track, np.array([0]), steps=np.array([9]), frames=Shown(count=3), cell_of={"t": stamps}.get)
     assert numbers.tolist() == [[0, 1, 2]]
     assert mask.all()
-    short, there = find(track, np.array([0]), steps=np.array([9]), shown=Shown(count=2), cell_of={"t": stamps}.get)
+    short, there = find(track, np.array([0]), steps=np.array([9]), frames=Shown(count=2), cell_of={"t": stamps}.get)
     assert there.tolist() == [[True, True, False]]
     assert short.tolist() == [[0, 1, 1]]
 
@@ -150,10 +152,10 @@ def test_frames_say_how_long_a_sequence_is_where_nothing_else_does():
 
     counts = {"a": np.array([7, -1, -1, -1])}
     declared = np.array([-1, 8, -1, -1])
-    steps = sequence_steps([fast], counts=counts, declared=declared, framed=[slow], shown=shown)
+    steps = sequence_steps([fast], counts=counts, declared=declared, framed=[slow], steps_of=shown)
     assert steps.tolist() == [7, 8, 0, 10]
     assert asked == [("cam", [2, 3])]  # nothing is counted that is known
-    assert sequence_steps([], counts={}, framed=[slow], shown=shown, rows=1).tolist() == [10]
+    assert sequence_steps([], counts={}, framed=[slow], steps_of=shown, rows=1).tolist() == [10]
     with pytest.raises(ValueError, match="no steps"):
         sequence_steps([], counts={})
 
@@ -171,9 +173,9 @@ def test_which_columns_have_frames():
 def test_what_a_cell_points_to():
     assert place_of(None) is None
     assert place_of({"url": None, "first_frame": 3}) is None
-    assert place_of("a.mp4") == Place("a.mp4", 0, None)
-    assert place_of({"url": "a.mp4", "first_frame": None, "num_frames": None, "more": 1}) == Place("a.mp4", 0, None)
-    assert place_of({"url": "a.mp4", "first_frame": 3, "num_frames": 2}) == Place("a.mp4", 3, 2)
+    assert place_of("a.mp4") == FileSpan("a.mp4", 0, None)
+    assert place_of({"url": "a.mp4", "first_frame": None, "num_frames": None, "more": 1}) == FileSpan("a.mp4", 0, None)
+    assert place_of({"url": "a.mp4", "first_frame": 3, "num_frames": 2}) == FileSpan("a.mp4", 3, 2)
 
 
 def test_a_row_without_frames_has_the_shape_of_another():

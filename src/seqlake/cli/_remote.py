@@ -53,7 +53,7 @@ def permit(location: str, nbytes: Callable[[], int], /) -> None:
     amount = nbytes()
     if amount <= FREE:
         return
-    text = f"This reads all of {locations.shown(location)}: {size(amount)}"
+    text = f"This reads all of {locations.redacted(location)}: {size(amount)}"
     if context is None or not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise click.UsageError(f"{text}. --allow-remote-scan does so without asking.")
     click.confirm(f"{text}. Go on?", abort=True, err=True)

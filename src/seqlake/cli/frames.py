@@ -248,7 +248,7 @@ class _Pictures:
         """(number, file) of each frame."""
         import numpy as np
 
-        from seqlake.media._encoding import encode_image
+        from seqlake.media import encode_image
 
         together = 16  # decoded at once: cameras share groups of pictures
         numbers = list(kinds)

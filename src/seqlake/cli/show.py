@@ -49,7 +49,7 @@ def command(
     document, lines = _facts(view)
     if png is not None:
         from seqlake.dataset.drawing import contact_sheet
-        from seqlake.media._encoding import encode_image
+        from seqlake.media import encode_image
 
         _files.save(png, encode_image(contact_sheet(view, frames=8 if count is None else count)), overwrite=overwrite)
         document["png"] = str(png)

@@ -25,12 +25,12 @@ from seqlake.protocols import Copied, Written
 from seqlake.shards.columns import Columns, Constant, Stored
 from seqlake.shards.files import ParquetShard
 from seqlake.shards.ids import pack
-from seqlake.shards.parquet import index
+from seqlake.shards.parquet.building import index_bytes
 from seqlake.shards.parquet.footer import read_footer
-from seqlake.shards.parquet.statistics import Statistics
+from seqlake.shards.parquet.writer import ScalarBounds
 from seqlake.spec.rules.references import is_relative, paths_in
 from seqlake.tables._lakes.types import normalised
-from seqlake.windows.sources import Files
+from seqlake.windows.sources import MediaFiles
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -70,7 +70,7 @@ def adopt(source: Readable, target: Dataset, staging: Staging, /, *, files: File
         files: What happens to files of rows that are written anew.
     """
     adopted = Adopted()
-    place = Files.of(source)
+    place = MediaFiles.of(source)
     carrier = Carrier(
         target.schema, root=place.root, staging=staging, mode=files, storage=place.storage, kept=place.kept
     )
@@ -154,7 +154,7 @@ def _file_of(shard: Shard) -> ParquetShard | None:
 def _files(shard: Shard, source: Readable, staging: Staging, table: Table) -> dict[str, Copied] | None:
     """The files of the source that the rows name, by reference; None where their references cannot stay.
 
-    Files that a lake copied in lie out of reach of every lake's cleanup, under the same names in all of them.
+    MediaFiles that a lake copied in lie out of reach of every lake's cleanup, under the same names in all of them.
     """
     schema = source.schema
     names = [name for name in schema.names if refers(schema[name])]
@@ -173,7 +173,7 @@ def _files(shard: Shard, source: Readable, staging: Staging, table: Table) -> di
 
 
 def _copied(named: Mapping[str, Copied], source: Readable, target: Dataset) -> list[Copied]:
-    place, known = Files.of(source), ability(source, KeepsFiles)
+    place, known = MediaFiles.of(source), ability(source, KeepsFiles)
     copies = []
     for path, file in named.items():
         location = join(source.root, path)
@@ -218,14 +218,12 @@ def _taken(
 def _described(parquet: ParquetShard, shard: Shard, schema: Schema, place: str) -> Written:
     """What our own writer would have told of the file."""
     scalars = [name for name in schema.names if schema[name].category == "scalar"]
-    statistics = Statistics(scalars)
+    statistics = ScalarBounds(scalars)
     ids: list[pa.Array] = []
     for batch in one_shard(shard, scalars):
         statistics.add(pa.Table.from_batches([batch]))
         if schema.id is not None:
             ids.append(batch.column(schema.id))
-    kept_index = index.read(parquet.blob)
-    offsets = (index.build(parquet.blob, schema=schema) or b"") if kept_index is None else index.encode(kept_index)
     return Written(
         location=place,
         rows=parquet.rows,
@@ -233,7 +231,7 @@ def _described(parquet: ParquetShard, shard: Shard, schema: Schema, place: str) 
         partition={},
         statistics=statistics.result(),
         ids=pack(pa.chunked_array(ids, pa.string())) if ids else b"",
-        index=offsets,
+        index=index_bytes(parquet.blob, schema=schema),
     )
 
 

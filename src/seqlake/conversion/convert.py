@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from seqlake.dataset.dataset import Dataset
     from seqlake.dataset.writing.carrying import FilesMode
     from seqlake.executors import Executor
-    from seqlake.media._encoding import Encoding
+    from seqlake.media import Encoding
     from seqlake.protocols import Readable, Sink
 
 _log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from seqlake.abilities import Checked, ability
 from seqlake.errors import in_line
-from seqlake.shards.verified import verified
+from seqlake.shards.files import verified
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -13,7 +13,7 @@ from seqlake.dataset.writing.pictures import Pictures
 from seqlake.errors import DatasetExistsError, DatasetNotFoundError, SchemaMismatchError, SeqlakeError
 from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import is_local, local_path
-from seqlake.files.stores import open_store, own
+from seqlake.files.stores import list_without_links, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -117,7 +117,7 @@ class TableTarget:
             lake.drop()
             return
         store = open_store(self.location, storage=self.storage)
-        paths = [path for path, _ in own(store) if path.startswith(_OF_OURS)]
+        paths = [path for path, _ in list_without_links(store) if path.startswith(_OF_OURS)]
         store.delete(paths)
         if is_local(self.location):
             remove_empty_folders(local_path(self.location))

@@ -14,14 +14,14 @@ from seqlake.dataset.validation.checking import report
 from seqlake.dataset.writing.staging import SHARD_BYTES, ShardShape
 from seqlake.dataset.writing.writer import Writer
 from seqlake.files.room import room_in
-from seqlake.shards.verified import verified_alike
+from seqlake.shards.files import verified_alike
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     import pyarrow as pa
 
-    from seqlake.media._encoding import Encoding
+    from seqlake.media import Encoding
     from seqlake.protocols import Depth, Readable, Table, Version
     from seqlake.spec.column_types import ColumnType
     from seqlake.spec.findings import Report

@@ -29,8 +29,7 @@ from seqlake.files.locations import is_local, local_path
 from seqlake.files.room import room_in
 from seqlake.files.stores import open_store
 from seqlake.protocols import Readable
-from seqlake.shards.files import ParquetShard, innermost
-from seqlake.shards.verified import verified_source
+from seqlake.shards.files import ParquetShard, innermost, verified_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
     from seqlake.dataset.dataset import Dataset
     from seqlake.protocols import Version
-    from seqlake.shards.verified import Verify
+    from seqlake.shards.files import Verify
     from seqlake.spec.column_types import ColumnType
     from seqlake.spec.metadata import Metadata
     from seqlake.spec.schema import Schema

@@ -16,7 +16,7 @@ from seqlake.dataset.reading.cells import arrow_cell
 from seqlake.dataset.reading.query import Explained, explain
 from seqlake.dataset.reading.sequence import SequenceView
 from seqlake.errors import MissingDependencyError, SequenceNotFoundError
-from seqlake.shards.gathered import gathered
+from seqlake.shards.reading import gathered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

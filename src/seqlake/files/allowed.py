@@ -98,16 +98,16 @@ def refuse_bucket(location: str, storage: Mapping[str, str] | None, /, *, named_
         if kind in locations.OBJECT_STORES or kind not in plugins.names("stores"):
             return
         raise UnsafeReferenceError(
-            f"{locations.shown(location)} is in a store of scheme {kind!r}, and a dataset that lies elsewhere names "
+            f"{locations.redacted(location)} is in a store of scheme {kind!r}, and a dataset that lies elsewhere names "
             "it: what such a store reaches is not known.",
-            path=locations.shown(location),
+            path=locations.redacted(location),
             hint=f"If you trust the dataset, open it with allow_buckets=['{kind}://{place}'].",
         )
     if {place, f"{kind}://{place}"}.isdisjoint(said.split(",")):
         raise UnsafeReferenceError(
-            f"{locations.shown(location)} is in another bucket than the dataset that names it, and allow_buckets names "
-            f"{said.replace(',', ', ') or 'none'}.",
-            path=locations.shown(location),
+            f"{locations.redacted(location)} is in another bucket than the dataset that names it, and allow_buckets "
+            f"names {said.replace(',', ', ') or 'none'}.",
+            path=locations.redacted(location),
             hint=f"If you trust the dataset, open it with allow_buckets=[..., {place!r}] (--allow-bucket {place}).",
         )
 
@@ -139,17 +139,17 @@ def is_public(address: str, /) -> bool:
         >>> is_public("93.184.215.14"), is_public("::ffff:127.0.0.1"), is_public("fe80::1%eth0")
         (True, False, False)
     """
-    found = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(found, ipaddress.IPv6Address):
-        if any(found in one for one in _LOCAL):
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address):
+        if any(ip in one for one in _LOCAL):
             return False
-        inner = [found.ipv4_mapped, found.sixtofour, *(found.teredo or ())]
-        inner += [ipaddress.IPv4Address(int(found) & 0xFFFFFFFF) for one in _TRANSLATED if found in one]
+        inner = [ip.ipv4_mapped, ip.sixtofour, *(ip.teredo or ())]
+        inner += [ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF) for one in _TRANSLATED if ip in one]
         if any(one is not None and not is_public(str(one)) for one in inner):
             return False
         if any(one is not None for one in inner):
             return True
-    return found.is_global and not found.is_multicast
+    return ip.is_global and not ip.is_multicast
 
 
 def _listed(names: Iterable[str]) -> list[str]:

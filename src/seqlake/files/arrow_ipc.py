@@ -65,8 +65,8 @@ def _sizes(head: memoryview, body: memoryview) -> Iterator[int]:
     vector = buffers + _unsigned(head, buffers)
     count = _unsigned(head, vector)
     for start, length in struct.iter_unpack("<qq", head[vector + 4 : vector + 4 + 16 * count]):
-        told = struct.unpack_from("<q", body, start)[0] if compressed and length >= 8 and start >= 0 else -1
-        yield max(length, told, 0)
+        unpacked = struct.unpack_from("<q", body, start)[0] if compressed and length >= 8 and start >= 0 else -1
+        yield max(length, unpacked, 0)
 
 
 def _table(head: memoryview, at: int) -> int:
@@ -86,5 +86,5 @@ def _field(head: memoryview, table: int, number: int) -> int:
 
 
 def _unsigned(head: memoryview, at: int) -> int:
-    found: int = struct.unpack_from("<I", head, at)[0]
-    return found
+    value: int = struct.unpack_from("<I", head, at)[0]
+    return value

@@ -1,28 +1,115 @@
-"""Files of this machine as blobs: mapped, and looked at again at every visit."""
+"""Blobs of this machine: files, mapped into memory and checked at every visit, and bytes that are in memory."""
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import mmap
 import os
 import stat
 import sys
 import weakref
 from functools import lru_cache
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from seqlake.errors import ShardChangedError
-from seqlake.files.mapping import HELD, map_file
-from seqlake.files.memory import bounded, refuse_more_than_memory
+from seqlake.files.limits import refuse_more_than_memory
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable
+
     from seqlake.protocols import Ints
 
 _PIECE = 64 << 20
 # A file that another machine truncates under a map kills this process, so these are read instead.
 _NETWORK = ("nfs", "cifs", "smb", "9p", "lustre", "beegfs", "ceph", "gpfs", "afs", "glusterfs", "fuse.", "orangefs")
+MOST_MAPS = 16_384
+MOST_COPIED = 2 << 30
+_READ, _SHARED = 1, 1
+
+
+class _Map:
+    """An address that numpy can look at; unmapped when the last view of it is gone."""
+
+    def __init__(self, address: int, size: int, unmap: Callable[[ctypes.c_void_p, int], int]) -> None:
+        self.__array_interface__ = {"data": (address, True), "shape": (size,), "typestr": "|u1", "version": 3}
+        # Not at exit: views may outlive it there, and the process takes its maps with it.
+        weakref.finalize(self, unmap, ctypes.c_void_p(address), size).atexit = False
+
+
+def map_file(fd: int, size: int, /) -> memoryview:
+    """The first `size` bytes of an open file as memory; the descriptor may be closed.
+
+    Raises:
+        OSError: The system has no room for one more map.
+    """
+    if size == 0:
+        return memoryview(b"")
+    if os.name == "nt":
+        return memoryview(mmap.mmap(fd, size, access=mmap.ACCESS_READ))
+    system = ctypes.CDLL(None, use_errno=True)
+    call, unmap = system.mmap, system.munmap
+    call.restype = ctypes.c_void_p
+    call.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    unmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    address = call(None, size, _READ, _SHARED, fd, 0)
+    if address == ctypes.c_void_p(-1).value:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{os.strerror(number)} (mapping {size} bytes)")
+    return np.asarray(_Map(address, size, unmap)).data
+
+
+class KeptMemory:
+    """Memory that blobs share, by the state of their file; what was used longest ago is let go first.
+
+    Letting go ends a map only when nobody else looks at it, so nothing is ever pulled from under a reader.
+
+    Args:
+        most_maps: How many maps and copies are kept.
+        most_copied: How many bytes of copies (files that may not be mapped) are kept.
+    """
+
+    def __init__(self, *, most_maps: int = MOST_MAPS, most_copied: int = MOST_COPIED) -> None:
+        self.most_maps = most_maps
+        self.most_copied = most_copied
+        self._kept: dict[Hashable, tuple[memoryview, int]] = {}
+
+    def get(self, key: Hashable, /) -> memoryview | None:
+        """What is kept under this key; it is the newest from now on."""
+        # No lock, which a fork could leave taken: single operations of a dict are atomic.
+        entry = self._kept.pop(key, None)
+        if entry is None:
+            return None
+        self._kept[key] = entry
+        return entry[0]
+
+    def keep(self, key: Hashable, memory: memoryview, /, *, copied: bool) -> memoryview:
+        """Keep this, and let go of what is too much."""
+        self._kept[key] = (memory, memory.nbytes if copied else 0)
+        while len(self._kept) > self.most_maps or (copied and self._copied() > self.most_copied):
+            oldest = next(iter(list(self._kept)), key)
+            if oldest == key:
+                break  # what was asked for is had, however large
+            self._kept.pop(oldest, None)
+        return memory
+
+    def forget(self, key: Hashable, /) -> None:
+        """Let go of what is kept under this key."""
+        self._kept.pop(key, None)
+
+    def _copied(self) -> int:
+        return sum(size for _, size in list(self._kept.values()))
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+
+# The limits are the process's, so its blobs share one.
+HELD = KeptMemory()
 
 
 def state_of(status: os.stat_result, /) -> tuple[int, int, int]:
@@ -64,7 +151,7 @@ class LocalBlob:
 
     @property
     def location(self) -> str:
-        """The path."""
+        """The path of the file."""
         return self._path
 
     @property
@@ -81,8 +168,8 @@ class LocalBlob:
         """
         self._check(os.stat(self._path))  # noqa: PTH116 - a string, at every visit
         shared = (self._device, self._state)
-        found = HELD.get(self._key) or (HELD.get(shared) if self.mapped else None)
-        return self._hold(shared) if found is None else found
+        memory = HELD.get(self._key) or (HELD.get(shared) if self.mapped else None)
+        return self._hold(shared) if memory is None else memory
 
     def ranges(self, starts: Ints, stops: Ints, /) -> list[memoryview]:
         """Parts of it, each read by itself: safe even if the file is truncated meanwhile.
@@ -183,3 +270,80 @@ def file_system(device: int, /) -> str:
         if left.split()[2:3] == [number]:
             return right.split(" ")[0]
     return ""
+
+
+def bounded(starts: Ints, stops: Ints, size: int, location: str, /) -> tuple[list[int], list[int]]:
+    """Ranges as Python numbers, if they lie in the bytes that are there.
+
+    Raises:
+        ShardChangedError: One does not; whoever asked knew other bytes.
+    """
+    firsts, ends = np.asarray(starts, np.int64), np.asarray(stops, np.int64)
+    if firsts.shape != ends.shape:
+        raise ValueError(f"expected as many stops as starts, found {ends.size} and {firsts.size}.")
+    wrong = np.flatnonzero((firsts < 0) | (ends < firsts) | (ends > size))
+    if wrong.size:
+        row = int(wrong[0])
+        raise ShardChangedError(
+            f"{location}: expected bytes {int(firsts[row])} to {int(ends[row])}, found {size} bytes in all. "
+            "The file or its index changed; open the dataset again, and `seqlake validate` it if this stays.",
+            path=location,
+        )
+    return firsts.tolist(), ends.tolist()
+
+
+class MemoryBlob:
+    """Bytes in memory.
+
+    Args:
+        data: The bytes; not copied.
+        location: What messages call them.
+
+    Example:
+        >>> MemoryBlob(b"abc").size
+        3
+    """
+
+    __slots__ = ("_data", "_token", "location")
+
+    def __init__(self, data: bytes | bytearray | memoryview, /, *, location: str = "memory") -> None:
+        self._data = memoryview(data).toreadonly().cast("B")
+        self._token = ""
+        self.location = location
+
+    @property
+    def size(self) -> int:
+        """How many bytes there are."""
+        return len(self._data)
+
+    @property
+    def token(self) -> str:
+        """A hash of the bytes."""
+        if not self._token:
+            self._token = blake2b(self._data, digest_size=12).hexdigest()
+        return self._token
+
+    def view(self) -> memoryview:
+        """All of it, read-only."""
+        return self._data
+
+    def ranges(self, starts: Ints, stops: Ints, /) -> list[memoryview]:
+        """Parts of it, not copied; one that leaves it raises, as a short read of a file would."""
+        firsts, ends = bounded(starts, stops, self.size, self.location)
+        return [self._data[first:end] for first, end in zip(firsts, ends, strict=True)]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MemoryBlob) and (self.location, self._data) == (other.location, other._data)
+
+    def __hash__(self) -> int:
+        return hash((self.location, self.token))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_memory_blob, (bytes(self._data), self.location))
+
+    def __repr__(self) -> str:
+        return f"MemoryBlob({self.location!r}, {self.size} bytes)"
+
+
+def _memory_blob(data: bytes, location: str) -> MemoryBlob:
+    return MemoryBlob(data, location=location)

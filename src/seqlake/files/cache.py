@@ -99,15 +99,15 @@ class BlobCache:
 
     def _bound(self, folder: Path, *, but: Path) -> None:
         """Remove entries of a folder, oldest first, until they fit; what else lies there is not ours."""
-        found = []
+        entries = []
         for path in folder.iterdir():
             if not _ENTRY.fullmatch(path.name):
                 continue
             with suppress(FileNotFoundError):  # another process removes, too
                 status = path.lstat()
-                found.append((status.st_mtime_ns, status.st_size, path))
-        total = sum(size for _, size, _ in found)
-        for _, size, path in sorted(found):
+                entries.append((status.st_mtime_ns, status.st_size, path))
+        total = sum(size for _, size, _ in entries)
+        for _, size, path in sorted(entries):
             if total <= self.limit // 256:
                 break
             if path != but:

@@ -115,10 +115,10 @@ def for_obstore(storage: Mapping[str, str] | None, /, *, scheme: str = "s3") -> 
     endpoint = next((url for url in named if url), "")
     if endpoint.startswith("http://") and urlsplit(endpoint).hostname in _LOOPBACK:
         client.setdefault("allow_http", True)
-    made: dict[str, Any] = {"config": config, "client_options": client}
+    arguments: dict[str, Any] = {"config": config, "client_options": client}
     if _KINDS.get(scheme) == "s3" and (provider := _profile(config)) is not None:
-        made["credential_provider"] = provider
-    return made
+        arguments["credential_provider"] = provider
+    return arguments
 
 
 def _profile(config: Mapping[str, str]) -> Any:
@@ -143,15 +143,15 @@ def for_pyarrow(storage: Mapping[str, str] | None, /, *, scheme: str = "s3") -> 
         {'region': 'eu-west-1'}
     """
     options = Storage(storage)
-    made: dict[str, Any] = _renamed(options, _PYARROW, scheme)
-    if "anonymous" in made:
-        made["anonymous"] = options.allows("skip_signature")
-    override = made.get("endpoint_override", "")
+    arguments: dict[str, Any] = _renamed(options, _PYARROW, scheme)
+    if "anonymous" in arguments:
+        arguments["anonymous"] = options.allows("skip_signature")
+    override = arguments.get("endpoint_override", "")
     if override.startswith("http://") or options.allows("allow_http"):
-        made["scheme"] = "http"
+        arguments["scheme"] = "http"
     if "://" in override:
-        made["endpoint_override"] = override.partition("://")[2]
-    return made
+        arguments["endpoint_override"] = override.partition("://")[2]
+    return arguments
 
 
 def for_deltalake(storage: Mapping[str, str] | None, /, *, scheme: str = "s3") -> dict[str, str]:
@@ -171,10 +171,10 @@ def from_pyiceberg(properties: Mapping[str, str], /, *, scheme: str = "s3") -> d
     if scheme == "file":
         return {}
     names = {theirs: ours for ours, theirs in reversed(_PYICEBERG[_kind(scheme)].items())}
-    made = {ours: str(properties[theirs]) for theirs, ours in names.items() if properties.get(theirs)}
-    if made.get("endpoint", "").startswith("http://"):
-        made["allow_http"] = "true"
-    return made
+    options = {ours: str(properties[theirs]) for theirs, ours in names.items() if properties.get(theirs)}
+    if options.get("endpoint", "").startswith("http://"):
+        options["allow_http"] = "true"
+    return options
 
 
 def _renamed(options: Storage, names: Mapping[str, Mapping[str, str]], scheme: str) -> dict[str, str]:

@@ -35,9 +35,9 @@ class Below(_HERE):  # type: ignore[misc, valid-type]  # Python 3.11 has no othe
     @classmethod
     def of(cls, top: str, name: str, /) -> Below:
         """The path of a name below a folder."""
-        made = cls(top, name)
-        made.top = top
-        return made
+        path = cls(top, name)
+        path.top = top
+        return path
 
 
 @contextmanager
@@ -64,13 +64,13 @@ def parent_of(path: Path, /) -> Iterator[tuple[str, int | None]]:
     try:
         for number, folder in enumerate(folders):
             try:
-                below = os.open(folder, _FOLDER | _NO_LINK, dir_fd=fd)
+                inner = os.open(folder, _FOLDER | _NO_LINK, dir_fd=fd)
             except OSError as error:
                 if error.errno in {errno.ELOOP, errno.ENOTDIR}:
                     _refuse_links(top, folders[: number + 1])
                 error.filename = os.path.join(top, *folders[: number + 1])  # noqa: PTH118 - a string
                 raise
-            fd, above = below, fd  # before it is closed: a number that is closed twice may be another file's by then
+            fd, above = inner, fd  # before it is closed: a number that is closed twice may be another file's by then
             os.close(above)
         yield name, fd
     except OSError as error:
@@ -169,7 +169,7 @@ def walk(top: str, folder: str, /, *, allow_outside: bool = False) -> Iterator[t
     yield from _walk(os.path.join(top, folder), folder, (), real)  # noqa: PTH118 - strings throughout
 
 
-def own(top: str, folder: str, /) -> Iterator[tuple[str, int]]:
+def walk_without_links(top: str, folder: str, /) -> Iterator[tuple[str, int]]:
     """(name, size) of the files below a folder to move or remove, in the order of their whole names.
 
     A link counts as the file that it is.

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from seqlake.errors import ReadOnlyError, UnsafeReferenceError
 from seqlake.files import fence
 from seqlake.files.blobs import LocalBlob
-from seqlake.files.names import checked, folder
+from seqlake.files.locations import checked, folder
 from seqlake.files.system_calls import SystemCalls, no_hard_links
 
 if TYPE_CHECKING:
@@ -77,16 +77,16 @@ class LocalStore:
         Raises:
             UnsafeReferenceError: A link to a folder leads out of the root.
         """
-        found = fence.walk(self.root, folder(prefix), allow_outside=self.allow_outside)
-        return (entry for entry in found if entry[0] > after)
+        entries = fence.walk(self.root, folder(prefix), allow_outside=self.allow_outside)
+        return (entry for entry in entries if entry[0] > after)
 
-    def own(self, prefix: str = "", /) -> Iterator[tuple[str, int]]:
+    def list_without_links(self, prefix: str = "", /) -> Iterator[tuple[str, int]]:
         """As `list`, for what is to be moved or removed: links to folders are passed by.
 
         Raises:
             UnsafeReferenceError: The folder itself is a link.
         """
-        return fence.own(self.root, folder(prefix))
+        return fence.walk_without_links(self.root, folder(prefix))
 
     def put(self, path: str, data: bytes | Path, /, *, if_absent: bool = False, temporary: str = "") -> None:
         """Bytes under a name: whole and durable, or not there. The name itself is durable after `sync`.

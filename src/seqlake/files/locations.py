@@ -1,4 +1,4 @@
-"""Where things are: paths and URIs, and references relative to a dataset's root.
+"""Where things are: paths and URIs, references relative to a dataset's root, and names inside a store.
 
 Specification: "File Reference Columns". A reference with a scheme is used as it is; one without is resolved against
 the dataset's root. `/abs` and `file:` are absolute and mean the same.
@@ -28,8 +28,8 @@ def scheme(location: str, /) -> str:
         >>> scheme("s3://bucket/data"), scheme("data/arm"), scheme("C:/data")
         ('s3', 'file', 'file')
     """
-    found = _SCHEME.match(location)
-    return (found.group(1) or "file").lower() if found else "file"
+    match = _SCHEME.match(location)
+    return (match.group(1) or "file").lower() if match else "file"
 
 
 def is_local(location: str, /) -> bool:
@@ -129,11 +129,11 @@ def inside(root: str, location: str, /) -> bool:
     return (kind, place) == (other, elsewhere) and (path == top or path.startswith(top.rstrip("/") + "/"))
 
 
-def shown(location: str, /) -> str:
+def redacted(location: str, /) -> str:
     """A location as messages may show it: without user, password and the signature of a signed URL.
 
     Example:
-        >>> shown("https://me:secret@host/cam.mp4?X-Amz-Signature=abc")
+        >>> redacted("https://me:secret@host/cam.mp4?X-Amz-Signature=abc")
         'https://host/cam.mp4?...'
     """
     if is_local(location):
@@ -188,3 +188,31 @@ def _normal(uri: str) -> tuple[str, str, str]:
         path = unquote(re.split(r"[?#]", path, maxsplit=1)[0]).replace("\\", "/")
         place = place.lower()
     return kind, place, posixpath.normpath("/" + path.lstrip("/"))
+
+
+def checked(path: str, /) -> str:
+    """The name itself, if it stays below the root.
+
+    Names come out of manifests and indexes that others may have written, so they are input like any other.
+
+    Raises:
+        UnsafeReferenceError: Absolute, or with `..`, an empty part, a drive, a backslash or a NUL.
+
+    Example:
+        >>> checked("data/part-0.parquet")
+        'data/part-0.parquet'
+    """
+    climbs = any(part in {"", ".", ".."} for part in path.split("/"))
+    if climbs or "\0" in path or "\\" in path or path[1:2] == ":":
+        raise UnsafeReferenceError(
+            f"{path!r} is no name inside a dataset: expected a relative path with '/' between its parts and without "
+            "'..'. The file that names it is damaged, or was made to reach outside.",
+            path=path,
+        )
+    return path
+
+
+def folder(prefix: str, /) -> str:
+    """What every name below a folder begins with: `data` and `data/` give `data/`, the root gives nothing."""
+    name = prefix.rstrip("/")
+    return f"{checked(name)}/" if name else ""

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from seqlake.files.memory import bounded, refuse_more_than_memory
+from seqlake.files.blobs import bounded
+from seqlake.files.limits import refuse_more_than_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

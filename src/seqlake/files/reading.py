@@ -20,7 +20,7 @@ class BlobFile(io.RawIOBase):
         end: Where the file ends; may be set to less than the blob's size.
 
     Example:
-        >>> from seqlake.files.memory import MemoryBlob
+        >>> from seqlake.files.blobs import MemoryBlob
         >>> BlobFile(MemoryBlob(b"abc")).read(2)
         b'ab'
     """
@@ -32,15 +32,15 @@ class BlobFile(io.RawIOBase):
         self.end = blob.size
 
     def readable(self) -> bool:
-        """Yes."""
+        """True: a blob can be read."""
         return True
 
     def seekable(self) -> bool:
-        """Yes."""
+        """True: any byte can be read next."""
         return True
 
     def tell(self) -> int:
-        """The next byte."""
+        """Where the next byte lies."""
         return self._place
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:

@@ -67,5 +67,5 @@ def open_reference(
 
 def _names_nothing(reference: str, error: ValueError) -> UnsafeReferenceError:
     """Whoever gives a location may have misspelled an argument; a cell names nothing that can be opened."""
-    told = locations.shown(reference)
-    return UnsafeReferenceError(f"The reference {told!r} names no file that can be opened: {error}", path=told)
+    name = locations.redacted(reference)
+    return UnsafeReferenceError(f"The reference {name!r} names no file that can be opened: {error}", path=name)

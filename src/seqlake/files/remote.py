@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import os
+import time
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from seqlake.errors import ForkedProcessError, ReadOnlyError, ShardChangedError, UnsafeReferenceError
 from seqlake.files import credentials, locations
-from seqlake.files.memory import refuse_more_than_memory
-from seqlake.files.names import checked, folder
+from seqlake.files.limits import refuse_more_than_memory
+from seqlake.files.locations import checked, folder
 from seqlake.files.ranges import fetched, hardly_more, plan
-from seqlake.files.retries import patiently
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,6 +22,37 @@ if TYPE_CHECKING:
 
 _RETRIES = {"max_retries": 6, "retry_timeout": timedelta(seconds=90)}
 _user: list[int] = []  # the process that has used obstore first: a fork inherits the fact, a fresh process does not
+_Answer = TypeVar("_Answer")
+_WAITS = (0.1, 0.4, 1.6)  # seconds
+
+
+def patiently(act: Callable[[], _Answer], /, *, is_done: Callable[[], bool] | None = None) -> _Answer | None:
+    """Do something that may be done twice, again where its connection broke.
+
+    obstore repeats a request that had no answer yet and is known to be harmless; not a listing whose body broke off,
+    a put that refuses a name that is taken, a delete. What it gave up after retries of its own is not done again.
+
+    Args:
+        act: One or more requests.
+        is_done: Whether an earlier try did it, whose answer was lost: asked where a later one finds the name taken.
+            Of obstore's own tries nothing is known: whoever makes a name must look whose it is.
+    """
+    from obstore import exceptions
+
+    taken = (exceptions.AlreadyExistsError, exceptions.PreconditionError)
+    for number, wait in enumerate((*_WAITS, None)):
+        try:
+            return act()
+        except taken:
+            if not number or is_done is None or not is_done():
+                raise
+            return None
+        except exceptions.GenericError as error:
+            text = str(error).partition("\n")[0]
+            if wait is None or "HTTP error" not in text or " retries" in text:
+                raise
+            time.sleep(wait)
+    raise AssertionError  # the last try returned or raised
 
 
 def check_process() -> None:
@@ -55,7 +86,7 @@ class ObjectBlob:
 
     @property
     def location(self) -> str:
-        """The URI."""
+        """The URI of the object."""
         return f"{self._store.root}/{self._path}"
 
     def view(self) -> memoryview | None:
@@ -181,8 +212,8 @@ class ObjectStore:
         import obstore
 
         with self.translated(path):
-            found = obstore.head(self.handle(), checked(path))
-        return ObjectBlob(self, path, int(found["size"]), _token(found))
+            meta = obstore.head(self.handle(), checked(path))
+        return ObjectBlob(self, path, int(meta["size"]), _token(meta))
 
     def known(self, path: str, size: int, /) -> ObjectBlob:
         """The object of that name, whose size somebody wrote down; asks nothing.
@@ -200,8 +231,8 @@ class ObjectStore:
         import obstore
 
         with self.translated(path):
-            found = obstore.head(self.handle(), checked(path))
-        return f"{_token(found)} {found['last_modified'].isoformat()}"
+            meta = obstore.head(self.handle(), checked(path))
+        return f"{_token(meta)} {meta['last_modified'].isoformat()}"
 
     def first_read(
         self, path: str, starts: Ints, stops: Ints, /, *, size: int
@@ -220,11 +251,11 @@ class ObjectStore:
         Raises:
             FileNotFoundError: There is none.
         """
-        found = self.known(path, size)
-        if not plan(starts, stops, size, found.location).pieces:
+        blob = self.known(path, size)
+        if not plan(starts, stops, size, blob.location).pieces:
             return None
         try:
-            return found, found.ranges(starts, stops)
+            return blob, blob.ranges(starts, stops)
         except ShardChangedError:
             return None
 

@@ -26,7 +26,7 @@ def seal(document: Mapping[str, Any], /) -> bytes:
 
 def digest_of(data: bytes | memoryview, /) -> str | None:
     """The digest that sealed bytes end with; None where they end with none, or with that of other bytes."""
-    found = _LAST.search(data, max(0, len(data) - 128))
-    if found is None or hashlib.sha256(data[: found.start()]).hexdigest().encode() != found[1]:
+    match = _LAST.search(data, max(0, len(data) - 128))
+    if match is None or hashlib.sha256(data[: match.start()]).hexdigest().encode() != match[1]:
         return None
-    return found[1].decode()
+    return match[1].decode()

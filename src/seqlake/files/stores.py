@@ -10,10 +10,10 @@ from seqlake import plugins
 from seqlake.errors import CorruptFileError
 from seqlake.files import fence, locations
 from seqlake.files.allowed import OUTSIDE, refuse_bucket, trusting
-from seqlake.files.blobs import LocalBlob
+from seqlake.files.blobs import LocalBlob, MemoryBlob
 from seqlake.files.credentials import Storage
+from seqlake.files.limits import refuse_more_than_memory
 from seqlake.files.local import LocalStore
-from seqlake.files.memory import MemoryBlob, refuse_more_than_memory
 
 if TYPE_CHECKING:
     import os
@@ -26,9 +26,9 @@ __all__ = [
     "LocalStore",
     "MemoryBlob",
     "exists",
+    "list_without_links",
     "open_blob",
     "open_store",
-    "own",
     "read_all",
     "refuse_links",
 ]
@@ -136,13 +136,13 @@ def refuse_links(store: Store, folders: Iterable[str], /) -> None:
             fence.refuse_links(store.root, folder)
 
 
-def own(store: Store, folder: str = "", /) -> Iterator[tuple[str, int]]:
+def list_without_links(store: Store, folder: str = "", /) -> Iterator[tuple[str, int]]:
     """(path, size) of the files below a folder of a store, to move or remove them: no link is followed to one.
 
     Raises:
         UnsafeReferenceError: The folder is a link, or is reached by one.
     """
-    return store.own(folder) if isinstance(store, LocalStore) else iter(store.list(folder))
+    return store.list_without_links(folder) if isinstance(store, LocalStore) else iter(store.list(folder))
 
 
 def read_all(blob: Blob, /, *, most: int | None = None) -> bytes:

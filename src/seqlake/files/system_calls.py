@@ -96,7 +96,7 @@ class SystemCalls:
             raise OSError(number, os.strerror(number), str(target))
 
     def unlink(self, path: Path, /) -> None:
-        """Remove the name."""
+        """Remove a name of a file."""
         with parent_of(path) as (name, folder):
             os.unlink(name, dir_fd=folder)
 

@@ -1,24 +1,27 @@
 """Files on a web server: read by range, by our own client, which goes to no host that was not named.
 
 Not through obstore, which follows a redirect to anywhere and does not show whom it talks to: a dataset that somebody
-sent could reach into your network with it. Nothing here has threads of its own, so forked workers may read the web.
+sent could reach into your network with it. The address that is connected to is the one that was judged: a name is
+looked up once and its addresses are tried in their order, so no second answer of a name server can lead elsewhere.
+Through a proxy the peer is the proxy, which the environment names: then what the name means here is judged. Nothing
+here has threads of its own, so forked workers may read the web.
 """
 
 from __future__ import annotations
 
 import re
+import socket
 import time
 import urllib.error
 import urllib.request
-from http.client import HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
 from seqlake.errors import ReadOnlyError, SeqlakeError, ShardChangedError, UnsafeReferenceError
-from seqlake.files.connections import misspelled, opener_of
+from seqlake.files.allowed import refuse_private
 from seqlake.files.credentials import Storage
-from seqlake.files.locations import shown, web_url
-from seqlake.files.names import checked
+from seqlake.files.locations import checked, redacted, web_url
 from seqlake.files.ranges import fetched, plan
 
 if TYPE_CHECKING:
@@ -35,12 +38,133 @@ _PATIENCE = 300.0  # seconds for one answer, of 16 MiB at most or of a whole fil
 _CHUNK = 1 << 20
 
 
+def misspelled(location: str, /) -> str:
+    """Why this is no address that can be asked for; empty where it is one.
+
+    Example:
+        >>> misspelled("https://host:8080/a.mp4"), misspelled("https://me:secret@host/a.mp4")
+        ('', 'leave user and password out of an address')
+    """
+    try:
+        parts = urlsplit(location)
+        host, _ = (parts.hostname or "").encode("idna"), parts.port
+    except ValueError as error:  # a label of 64 letters, a port of 70 000, half an IPv6 address
+        return str(error)
+    if "@" in parts.netloc:
+        return "leave user and password out of an address"
+    return "" if host and parts.scheme in {"http", "https"} else "it names no web server"
+
+
+def opener_of(storage: Storage, redirects: urllib.request.HTTPRedirectHandler, /) -> urllib.request.OpenerDirector:
+    """What opens addresses of web servers and no others.
+
+    Args:
+        storage: Options, with what may be asked.
+        redirects: Says which redirects are followed.
+    """
+    opener = urllib.request.OpenerDirector()
+    for one in (
+        urllib.request.ProxyHandler(),
+        Judging(storage),
+        redirects,
+        urllib.request.HTTPDefaultErrorHandler(),
+        urllib.request.HTTPErrorProcessor(),
+        urllib.request.UnknownHandler(),
+    ):
+        opener.add_handler(one)
+    return opener
+
+
+class _Judged(HTTPConnection):
+    """A connection to an address that may be talked to."""
+
+    storage: Storage
+
+    def connect(self) -> None:
+        """Connect, and send nothing yet; of HTTPS this is the part before the handshake."""
+        self.sock = _connected(self.host, self.port, self.timeout, self.storage)
+
+
+class _JudgedSecurely(HTTPSConnection, _Judged):
+    """The same for https: its `connect` calls the one above and wraps what that made."""
+
+
+class Judging(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
+    """Opens addresses with such connections.
+
+    Args:
+        storage: Options, with what may be asked.
+    """
+
+    def __init__(self, storage: Storage, /) -> None:
+        urllib.request.HTTPHandler.__init__(self)
+        urllib.request.HTTPSHandler.__init__(self)
+        self._storage = storage
+
+    def http_open(self, req: urllib.request.Request) -> Any:
+        """Of an http address."""
+        return self._opened(req, HTTPConnection, _Judged)
+
+    def https_open(self, req: urllib.request.Request) -> Any:
+        """Of an https address."""
+        return self._opened(req, HTTPSConnection, _JudgedSecurely)
+
+    def _opened(self, req: urllib.request.Request, plain: type[HTTPConnection], judged: type[_Judged]) -> Any:
+        asked = urlsplit(req.full_url)
+        if asked.netloc.rpartition("@")[2].lower() != req.host.lower():
+            self._judge_name(asked.hostname or "", asked.port or req.type)
+            return self.do_open(plain, req)
+
+        def judged_connection(host: str, /, **options: Any) -> HTTPConnection:
+            connection = judged(host, **options)
+            connection.storage = self._storage
+            return connection
+
+        return self.do_open(judged_connection, req)
+
+    def _judge_name(self, host: str, port: int | str) -> None:
+        """What a proxy is asked for; it may know names that this machine does not."""
+        try:
+            addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError:
+            return
+        for one in addresses:
+            refuse_private(str(one[4][0]), host, self._storage)
+
+
+def _connected(host: str, port: int, timeout: Any, storage: Storage) -> socket.socket:
+    """A connection to the first address of a host that answers.
+
+    Raises:
+        UnsafeReferenceError: An address is not public, and the host is none that may be asked.
+        OSError: None answers.
+    """
+    problem: OSError | None = None
+    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        refuse_private(str(address[0]), host, storage)
+        connection = socket.socket(family, kind, protocol)
+        try:
+            if isinstance(timeout, (int, float)):
+                connection.settimeout(timeout)
+            connection.connect(address)
+            refuse_private(str(connection.getpeername()[0]), host, storage)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:
+            connection.close()
+            problem = error
+            if not isinstance(error, (ConnectionError, TimeoutError)):
+                raise
+        else:
+            return connection
+    raise problem or OSError(f"{host} has no address")
+
+
 class _AnyHost(urllib.request.HTTPRedirectHandler):
     """Follows a redirect to any web server that may be asked."""
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         if why := misspelled(newurl):
-            raise UnsafeReferenceError(f"{shown(req.full_url)} sends its readers to no address: {why}.")
+            raise UnsafeReferenceError(f"{redacted(req.full_url)} sends its readers to no address: {why}.")
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
@@ -53,9 +177,9 @@ class _SameHost(_AnyHost):
         upgraded = (old.scheme, new.scheme) == ("http", "https") and not (old.port or new.port)
         if old.hostname != new.hostname or not ((old.scheme, old.port) == (new.scheme, new.port) or upgraded):
             raise UnsafeReferenceError(
-                f"{shown(req.full_url)} sends its readers on to {new.scheme}://{new.hostname}. If you trust that, "
+                f"{redacted(req.full_url)} sends its readers on to {new.scheme}://{new.hostname}. If you trust that, "
                 'pass storage={"allow_redirects": "true"}, or name the other address itself.',
-                path=shown(req.full_url),
+                path=redacted(req.full_url),
             )
         return followed
 
@@ -78,7 +202,7 @@ class WebBlob:
 
     def __init__(self, location: str, /, *, storage: Mapping[str, str] | None = None) -> None:
         if why := misspelled(location):
-            raise ValueError(f"{shown(location)}: {why}.")
+            raise ValueError(f"{redacted(location)}: {why}.")
         self.location = location
         self._storage = storage if isinstance(storage, Storage) else Storage(storage)
         self._whole: memoryview | None = None
@@ -101,7 +225,7 @@ class WebBlob:
         Raises:
             ShardChangedError: The file changed on the server.
         """
-        return fetched(plan(starts, stops, self.size, shown(self.location)), self._fetch)
+        return fetched(plan(starts, stops, self.size, redacted(self.location)), self._fetch)
 
     def _fetch(self, start: int, stop: int) -> memoryview:
         if self._whole is not None:
@@ -123,12 +247,14 @@ class WebBlob:
                 continue
             if len(data) == stop - start:
                 return data
-        raise OSError(5, f"the connection broke {_ATTEMPTS} times ({problem or 'short answer'})", shown(self.location))
+        raise OSError(
+            5, f"the connection broke {_ATTEMPTS} times ({problem or 'short answer'})", redacted(self.location)
+        )
 
     def _all_of(self, answer: Any) -> memoryview:
         """The whole file, of a server that knows no ranges; kept, or every range would fetch it again."""
         if self.size > _MOST_WHOLE:
-            raise OSError(5, "the server cannot serve parts of a large file; copy it first", shown(self.location))
+            raise OSError(5, "the server cannot serve parts of a large file; copy it first", redacted(self.location))
         data = memoryview(_body(answer, self.size))
         if len(data) == self.size:
             self._whole = data
@@ -141,7 +267,7 @@ class WebBlob:
         request = urllib.request.Request(  # noqa: S310 - stores.open_blob dispatches http and https alone
             web_url(self.location), headers={**headers, "Accept-Encoding": "identity", "User-Agent": "seqlake"}
         )
-        place = shown(self.location)
+        place = redacted(self.location)
         for attempt in range(_ATTEMPTS):
             _wait(attempt)
             last = attempt == _ATTEMPTS - 1
@@ -165,11 +291,11 @@ class WebBlob:
         """Other bytes than were asked for are no answer, however many they are."""
         said = re.match(r"bytes (\d{1,18})-(\d{1,18})/", answer.headers.get("Content-Range", ""))
         if said is None or (int(said[1]), int(said[2])) != (start, stop - 1):
-            found = answer.headers.get("Content-Range", "no Content-Range")[:80]
-            raise OSError(5, f"asked for bytes {start}-{stop - 1}, the server sends {found!r}", shown(self.location))
+            sent = answer.headers.get("Content-Range", "no Content-Range")[:80]
+            raise OSError(5, f"asked for bytes {start}-{stop - 1}, the server sends {sent!r}", redacted(self.location))
 
     def _changed(self) -> ShardChangedError:
-        place = shown(self.location)
+        place = redacted(self.location)
         return ShardChangedError(f"{place} changed on its server while it was open; open it again.", path=place)
 
     def __getstate__(self) -> tuple[str, Storage, int, str]:
@@ -186,7 +312,7 @@ class WebBlob:
         return hash((self.location, self.token))
 
     def __repr__(self) -> str:
-        return f"WebBlob({shown(self.location)!r}, {self.size} bytes)"
+        return f"WebBlob({redacted(self.location)!r}, {self.size} bytes)"
 
 
 class WebStore:
@@ -207,14 +333,14 @@ class WebStore:
 
     def list(self, prefix: str = "", /, *, after: str = "") -> Iterator[tuple[str, int]]:  # noqa: ARG002 - the contract's arguments
         """Not possible; raises `ReadOnlyError`."""
-        raise ReadOnlyError(f"{shown(self.root)}: HTTP cannot list. Name the files, or use the store's own URI.")
+        raise ReadOnlyError(f"{redacted(self.root)}: HTTP cannot list. Name the files, or use the store's own URI.")
 
     def put(self, path: str, data: bytes | Path, /, *, if_absent: bool = False, temporary: str = "") -> None:  # noqa: ARG002 - the same
         """Not possible; raises `ReadOnlyError`."""
         raise self._read_only()
 
     def local(self, path: str, /) -> Path | None:  # noqa: ARG002 - the same
-        """None."""
+        """None: nothing here can be written."""
         return None
 
     def copy(self, source: str, target: str, /) -> None:  # noqa: ARG002 - the same
@@ -222,7 +348,7 @@ class WebStore:
         raise self._read_only()
 
     def sync(self, *folders: str) -> None:
-        """Nothing to do."""
+        """Nothing to do: nothing is written."""
 
     def move(self, source: str, target: str, /) -> None:  # noqa: ARG002 - the same
         """Not possible; raises `ReadOnlyError`."""
@@ -233,7 +359,7 @@ class WebStore:
         raise self._read_only()
 
     def _read_only(self) -> ReadOnlyError:
-        place = shown(self.root)
+        place = redacted(self.root)
         return ReadOnlyError(f"{place}: HTTP is read-only. Use the store's own URI, as in s3://bucket/...", path=place)
 
     def __eq__(self, other: object) -> bool:
@@ -243,7 +369,7 @@ class WebStore:
         return hash(self.root)
 
     def __repr__(self) -> str:
-        return f"WebStore({shown(self.root)!r})"
+        return f"WebStore({redacted(self.root)!r})"
 
 
 def _wait(attempt: int) -> None:
@@ -257,12 +383,12 @@ def _tag(answer: Any) -> str:
 
 def _total(answer: Any) -> int:
     """The size of the whole file, as the head of an answer says."""
-    found = re.search(r"/(\d+)$", answer.headers.get("Content-Range", ""))
-    length = found.group(1) if found else answer.headers.get("Content-Length")
+    match = re.search(r"/(\d+)$", answer.headers.get("Content-Range", ""))
+    length = match.group(1) if match else answer.headers.get("Content-Length")
     if length is None:
-        raise OSError(5, "the server does not say how large the file is", shown(answer.url))
+        raise OSError(5, "the server does not say how large the file is", redacted(answer.url))
     if not re.fullmatch(r"[0-9]{1,18}", length):  # what a file can be, and an int64 hold
-        raise OSError(5, f"the server says that the file has {length[:40]!r} bytes", shown(answer.url))
+        raise OSError(5, f"the server says that the file has {length[:40]!r} bytes", redacted(answer.url))
     return int(length)
 
 

@@ -1,8 +1,128 @@
-"""Bytes to arrays: each plug decodes some column types."""
+"""Bytes to arrays, and arrays to bytes: each plug decodes some column types.
+
+A file here whose name begins with an underscore is no plug. What other rooms need of these stands in `__all__`.
+"""
 
 from __future__ import annotations
 
-from seqlake.media._frames import Frames, Held
-from seqlake.media._opening import index, open, open_steps, opens  # noqa: A004 - the protocol's name
+from fractions import Fraction
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["Frames", "Held", "index", "open", "open_steps", "opens"]
+from seqlake import plugins
+from seqlake.abilities import ForDevices, ability
+from seqlake.errors import DecodeError
+from seqlake.media._bytes import BlobBytes, blob_of
+from seqlake.media._containers import open_container
+from seqlake.media._encoding import TICKS, Encoding, VideoEncoder, checked_frame, encode_image, image_format
+from seqlake.media._frames import Frames, LazyDecoder
+from seqlake.media._sound import cut as cut_sound
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from seqlake.protocols import Decoder, Media, Source
+    from seqlake.spec.column_types import ColumnType
+
+__all__ = [
+    "TICKS",
+    "BlobBytes",
+    "Encoding",
+    "Frames",
+    "LazyDecoder",
+    "VideoEncoder",
+    "blob_of",
+    "checked_frame",
+    "cut_sound",
+    "encode_image",
+    "image_format",
+    "index",
+    "open",
+    "open_container",
+    "open_steps",
+    "opens",
+]
+
+
+@cache
+def _plugs(kind: str) -> tuple[Media, ...]:
+    plugs: list[Any] = [plugins.load("media", name) for name in plugins.names("media")]
+    plugs = [plug for plug in plugs if kind in plug.types()]
+    return tuple(sorted(plugs, key=lambda plug: not getattr(plug, "__name__", "").startswith("seqlake.")))
+
+
+def _serves(plug: Media, device: str) -> bool:
+    """Whether a plug is taken for a device without being chosen: all are, but for those that name theirs."""
+    kind = device.partition(":")[0]
+    known = ability(plug, ForDevices)
+    return known is None or kind in known.DEVICES
+
+
+def opens(kind: str, /) -> bool:
+    """Whether some plug opens columns of this type."""
+    return bool(_plugs(kind))
+
+
+def open(  # noqa: A001 - the protocol's name
+    source: Source, /, *, threads: int = 1, device: str = "cpu", decoder: str | None = None
+) -> Decoder:
+    """Open a media source by its column's type.
+
+    Args:
+        source: What the cell points to.
+        threads: How many a decoder may use.
+        device: `"cpu"`, or `"cuda:0"` where a plug serves it.
+        decoder: The name of a plug, as in `"torchcodec"`, that shall open it; the first that can by default.
+
+    Raises:
+        DecodeError: Nothing opens this type; or the first plug's own reason why it cannot.
+        UnknownPluginError: Nothing is called `decoder`.
+
+    Example:
+        ```python
+        media.open(ds["a"]["cam"].source()).read(np.array([3, 4]))    # what `ds["a"]["cam"][[3, 4]]` does
+        ```
+    """
+    if decoder is not None:
+        plug: Media = plugins.load("media", decoder)
+        return plug.open(source, threads=threads, device=device)
+    first: DecodeError | None = None
+    for plug in _plugs(source.column.type):
+        if not _serves(plug, device):
+            continue
+        try:
+            return plug.open(source, threads=threads, device=device)
+        except DecodeError as error:
+            first = first or error
+    if first is not None:
+        raise first
+    where = "" if device == "cpu" else f" on {device!r}"
+    raise DecodeError(
+        f"Nothing here decodes columns of type {source.column.type!r}{where}; read the file's bytes instead."
+    )
+
+
+def index(source: Source, /) -> Mapping[int, bytes]:
+    """What makes opening this source cheap, by number of the video stream; empty where nothing does."""
+    return next((parts for plug in _plugs(source.column.type) if (parts := plug.index(source))), {})
+
+
+def open_steps(count: int, picture: Callable[[int], Source | None], column: ColumnType, /) -> Decoder:
+    """Encoded pictures, one for each step, as one decoder.
+
+    Args:
+        count: How many steps.
+        picture: Gives one step's picture, None where there is none; called when it is read.
+        column: May declare `fps`, which gives steps their times.
+
+    Raises:
+        DecodeError: `fps` is no number.
+    """
+    from seqlake.media.image import ImageDecoder
+
+    rate = column.get("fps")
+    try:
+        exact_rate = Fraction(str(rate)) if rate else None
+    except (ValueError, ArithmeticError):
+        raise DecodeError(f"fps: expected frames per second, found {rate!r}. Mend the column's type.") from None
+    return ImageDecoder(count, picture, rate=exact_rate)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from seqlake.errors import DecodeError
-from seqlake.files.memory import MemoryBlob
+from seqlake.files.blobs import MemoryBlob
 from seqlake.files.reading import BlobFile
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class BlobBytes(BlobFile):
         return self._blocks[number]
 
     def read(self, size: int = -1) -> bytes:
-        """The next bytes."""
+        """The next bytes, all that are left by default."""
         data = self.between(self._place, self.end if size < 0 else self._place + size)
         self._place += len(data)
         return data

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Clip:
+class CutResult:
     """What became of one cut.
 
     Attributes:

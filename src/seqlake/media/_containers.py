@@ -2,23 +2,30 @@
 
 FFmpeg guesses a file's kind from its bytes, and among its kinds are lists of other files (ffconcat, HLS, DASH, IMF) and
 descriptions of sessions (SDP, RTSP), which open files and sockets of this machine. None of them is ever opened.
+
+The tables in the head of an MP4 or MOV are held against the file before FFmpeg makes room for what they declare: one
+may say in a few bytes that there are a billion samples, all alike, and FFmpeg keeps a record of each. ISO/IEC
+14496-12, section 8.6 to 8.8.
 """
 
 from __future__ import annotations
 
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, TYPE_CHECKING, NamedTuple, cast
+
+import numpy as np
 
 from seqlake.errors import CorruptFileError, DecodeError
-from seqlake.media._boxes import check_tables
-from seqlake.media._limits import frame_pixels, guard
+from seqlake.media._limits import PACKETS, frame_pixels, guard
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
     from av.container import InputContainer
     from av.video.stream import VideoStream
 
     from seqlake.media._bytes import BlobBytes
+    from seqlake.protocols import Ints
 
 _MOVING = (
     "apng asf av1 avi avs2 avs3 cavsvideo dirac dnxhd dv evc film_cpk flv gif gxf h261 h263 h264 hevc ivf m4v matroska "
@@ -34,6 +41,12 @@ _OPTIONS = {
     "format_whitelist": ",".join(f"{_MOVING} {_STILL} {_SOUND}".split()),
     "protocol_whitelist": "",  # nothing beside the bytes that are handed in
 }
+_FIRST = frozenset({b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"styp", b"moof", b"pnot"})
+_INSIDE = frozenset({b"moov", b"trak", b"mdia", b"minf", b"stbl", b"moof", b"traf", b"edts"})
+_ENTRY = {b"stts": 8, b"ctts": 8, b"stss": 4, b"stps": 4, b"stsc": 12, b"stco": 4, b"co64": 8, b"elst": 12}
+_SHARE = 8  # samples of sound that one byte of the file may stand for; samples of all tracks for one packet of video
+_FAR = 64  # boxes of a file that is read by requests, beyond which only FFmpeg looks
+_OPTIONAL = (0x100, 0x200, 0x400, 0x800)  # flags of the fields that a sample of a fragment may have
 
 
 def open_container(file: BlobBytes, location: str, /) -> AbstractContextManager[InputContainer]:
@@ -59,13 +72,13 @@ def open_container(file: BlobBytes, location: str, /) -> AbstractContextManager[
     def opened() -> InputContainer:
         file.seek(0)
         # Titles and comments may be in any encoding; nothing here reads them.
-        made = av.open(
+        container = av.open(
             cast("IO[bytes]", file), "r", buffer_size=1 << 16, metadata_errors="replace", options=_OPTIONS | pixels
         )
-        for stream in made.streams.video:
+        for stream in container.streams.video:
             if _codec(stream) is not None:
                 stream.codec_context.options = pixels
-        return made
+        return container
 
     try:
         try:
@@ -105,3 +118,114 @@ def _whole_boxes(file: BlobBytes) -> int:
             break
         place += size
     return place or file.end
+
+
+class _Box(NamedTuple):
+    kind: bytes
+    start: int  # of what it holds
+    stop: int
+
+
+def check_tables(file: BlobBytes, location: str, /) -> None:
+    """Look at the tables of an MP4 or MOV; of no other file.
+
+    Raises:
+        CorruptFileError: One declares more than the file can hold.
+        DecodeError: It has more samples than `SEQLAKE_MAX_PACKETS`.
+    """
+    if file.between(4, 8) not in _FIRST:
+        return
+    for number, box in enumerate(_boxes(file, 0, file.end)):
+        if number > _FAR and not file.mapped:
+            return
+        if box.kind in _INSIDE:
+            _check(file, box, location)
+
+
+def _boxes(file: BlobBytes, place: int, stop: int) -> Iterator[_Box]:
+    while place + 8 <= stop:
+        head = file.between(place, min(place + 16, stop))
+        size, first = int.from_bytes(head[:4], "big"), place + 8
+        if size == 1:
+            size, first = int.from_bytes(head[8:16], "big"), place + 16
+        end = stop if size == 0 else place + size
+        if end < first:
+            return
+        yield _Box(head[4:8], first, min(end, stop))
+        place = end
+
+
+def _check(file: BlobBytes, outer: _Box, location: str, *, sound: bool = False) -> None:
+    inner = list(_boxes(file, outer.start, outer.stop))
+    sound |= any(box.kind == b"hdlr" and file.between(box.start + 8, box.start + 12) == b"soun" for box in inner)
+    boxes = {box.kind: box for box in inner}
+    for box in inner:
+        if box.kind in _INSIDE:
+            _check(file, box, location, sound=sound)
+        elif box.kind == b"trun":
+            _declared(file, box, _fragment(file, box), location)
+        elif box.kind in _ENTRY:
+            _declared(file, box, _count(file, box) * _ENTRY[box.kind], location)
+    if outer.kind == b"stbl":
+        _check_samples(file, boxes, location, sound=sound)
+
+
+def _check_samples(file: BlobBytes, boxes: dict[bytes, _Box], location: str, *, sound: bool) -> None:
+    """How many samples the tables of one track add up to; each takes a byte of the file, those of PCM perhaps less."""
+    sizes = boxes.get(b"stsz", boxes.get(b"stz2"))
+    count, nbytes = (0, 0) if sizes is None else _sizes(file, sizes, location)
+    runs = _rows(file, boxes.get(b"stts"), 2)
+    lasting = int(runs[:, 0].sum())
+    chunks = max((_count(file, boxes[kind]) for kind in (b"stco", b"co64") if kind in boxes), default=0)
+    parts = _rows(file, boxes.get(b"stsc"), 3)
+    placed = int((np.diff(parts[:, 0], append=chunks + 1).clip(0, chunks) * parts[:, 1]).sum())
+    pcm = sound and runs[:, 1].tolist() == [1]
+    most = _SHARE * file.end if pcm else file.end
+    if max(count, lasting, placed) > most or nbytes > _SHARE * file.end:
+        raise CorruptFileError(
+            f"{location} is damaged: its tables declare {max(count, lasting, placed):,} samples of {nbytes:,} bytes, "
+            f"and the file has {file.end:,}. Copy it from where it came from.",
+            path=location,
+        )
+    if not pcm:  # whose samples FFmpeg takes in whole chunks
+        PACKETS.hold(max(count, lasting), location, most=_SHARE * PACKETS.value, path=location)
+
+
+def _count(file: BlobBytes, box: _Box) -> int:
+    return int.from_bytes(file.between(box.start + 4, min(box.start + 8, box.stop)), "big")
+
+
+def _declared(file: BlobBytes, box: _Box, taken: int, location: str) -> None:
+    room = file.end if box.stop == file.end else box.stop - box.start  # of a file that was cut the rest is read
+    if taken > room:
+        raise CorruptFileError(
+            f"{location} is damaged: its table {box.kind.decode()!r} declares {taken:,} bytes, found {room:,}. Copy it "
+            "from where it came from.",
+            path=location,
+        )
+
+
+def _sizes(file: BlobBytes, box: _Box, location: str) -> tuple[int, int]:
+    """How many samples there are, and the bytes of all where they have one size; else the table holds their sizes."""
+    head = file.between(box.start, min(box.start + 12, box.stop))
+    common, count = int.from_bytes(head[4:8], "big"), int.from_bytes(head[8:12], "big")
+    if box.kind == b"stsz" and common:
+        return count, common * count
+    _declared(file, box, count * 4 if box.kind == b"stsz" else count * (common & 0xFF) // 8, location)
+    return count, 0
+
+
+def _rows(file: BlobBytes, box: _Box | None, width: int) -> Ints:
+    """[entries, width] a table of numbers of 32 bits."""
+    if box is None:
+        return np.zeros((0, width), np.int64)
+    count = min(_count(file, box), (box.stop - box.start - 8) // (4 * width))
+    data = file.between(box.start + 8, box.start + 8 + 4 * width * max(count, 0))
+    return np.frombuffer(data, ">u4").astype(np.int64).reshape(-1, width)
+
+
+def _fragment(file: BlobBytes, box: _Box) -> int:
+    """Bytes that the samples of a fragment take in its table; without fields of their own, at least one of the file."""
+    flags, count = int.from_bytes(file.between(box.start + 1, box.start + 4), "big"), _count(file, box)
+    fields = sum(1 for flag in _OPTIONAL if flags & flag)
+    return 4 * fields * count if fields else (count if count > file.end else 0)

@@ -134,11 +134,11 @@ class VideoEncoder:
             self._open(frame)
         source = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
         # The tags say BT.709, so the pixels must be: FFmpeg's own choice for RGB would be BT.601.
-        made = self._reformatter.reformat(
+        picture = self._reformatter.reformat(
             source, format=self._stream.pix_fmt, dst_colorspace="ITU709", dst_color_range="MPEG", threads=1
         )
-        made.pts, made.time_base, made.pict_type = tick, self._time_base, 0
-        self._mux(self._encode(made))
+        picture.pts, picture.time_base, picture.pict_type = tick, self._time_base, 0
+        self._mux(self._encode(picture))
         self._tick = tick
         self.frames += 1
 
@@ -233,15 +233,15 @@ def checked_frame(
         SchemaMismatchError: Another shape or type.
     """
     at = f"{where}: " if where else ""
-    found = f"{getattr(frame, 'dtype', type(frame).__name__)} {list(getattr(frame, 'shape', ()))}"
+    given = f"{getattr(frame, 'dtype', type(frame).__name__)} {list(getattr(frame, 'shape', ()))}"
     if not isinstance(frame, np.ndarray):
-        raise SchemaMismatchError(f"{at}expected a frame as uint8 [H, W, 3], found {found}.")
+        raise SchemaMismatchError(f"{at}expected a frame as uint8 [H, W, 3], found {given}.")
     colour = frame.ndim == 3 and frame.shape[2] == 3 and frame.dtype == np.uint8
     grey = still and frame.ndim == 2 and frame.dtype in (np.uint8, np.uint16)
     if not (colour or grey) or 0 in frame.shape:
         also = ", or grey as uint8 or uint16 [H, W]" if still else ""
         hint = "Channels come last, as RGB." if frame.ndim == 3 and frame.shape[0] == 3 else None
-        raise SchemaMismatchError(f"{at}expected a frame as uint8 [H, W, 3]{also}, found {found}.", hint=hint)
+        raise SchemaMismatchError(f"{at}expected a frame as uint8 [H, W, 3]{also}, found {given}.", hint=hint)
     if size is not None and frame.shape[:2] != size:
         raise SchemaMismatchError(
             f"{at}expected frames of {size[1]}x{size[0]} pixels, found {frame.shape[1]}x{frame.shape[0]}."
@@ -292,12 +292,12 @@ def encode_image(frame: NDArray[Any], /, *, format: str = "png") -> bytes:  # no
     # A fresh context for each picture: a reused PNG context mixes them.
     context: Any = av.CodecContext.create("png" if format == "png" else "mjpeg", "w")
     if format == "png":
-        made = source.reformat(format=layout.replace("gray16le", "gray16be"), threads=1)
+        picture = source.reformat(format=layout.replace("gray16le", "gray16be"), threads=1)
     else:
         # JPEG means BT.601 over the full range, whatever the size.
-        made = source.reformat(format="yuvj420p", dst_colorspace="ITU601", dst_color_range="JPEG", threads=1)
+        picture = source.reformat(format="yuvj420p", dst_colorspace="ITU601", dst_color_range="JPEG", threads=1)
         context.color_range, context.options = _FULL, {"qmin": "2", "qmax": "2"}
-    context.width, context.height, context.pix_fmt = made.width, made.height, made.format.name
+    context.width, context.height, context.pix_fmt = picture.width, picture.height, picture.format.name
     context.time_base, context.thread_count = Fraction(1, 25), 1
-    made.pts, made.time_base, made.pict_type = 0, context.time_base, 0
-    return b"".join(bytes(packet) for packet in [*context.encode(made), *context.encode(None)])
+    picture.pts, picture.time_base, picture.pict_type = 0, context.time_base, 0
+    return b"".join(bytes(packet) for packet in [*context.encode(picture), *context.encode(None)])

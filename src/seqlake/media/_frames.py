@@ -24,7 +24,7 @@ _LAST = 1 << 62
 """A tick after all others."""
 
 
-class Held:
+class LazyDecoder:
     """One decoder, opened at first use, for one thread at a time; pickles as nothing, and a fork begins anew."""
 
     __slots__ = ("_decoder", "_lock", "_pid")
@@ -38,14 +38,14 @@ class Held:
     def use(self, opened: Callable[[], Decoder], /) -> Iterator[Decoder]:
         """The decoder, for as long as nobody else may use it."""
         if self._pid != os.getpid():
-            Held.__init__(self)  # a parent's thread may have held the lock
+            LazyDecoder.__init__(self)  # a parent's thread may have held the lock
         with self._lock:
             if self._decoder is None:
                 self._decoder = opened()
             yield self._decoder
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (Held, ())
+        return (LazyDecoder, ())
 
 
 class Frames:
@@ -56,7 +56,7 @@ class Frames:
 
     __slots__ = ()
 
-    _held: Held
+    _held: LazyDecoder
 
     def _open(self) -> Decoder:
         raise NotImplementedError
@@ -153,8 +153,8 @@ class Frames:
     def seconds(self) -> NDArray[np.float64]:
         """[frames] when each is shown, counted from the first."""
         pts, base = self.pts, self.time_base
-        made: NDArray[np.float64] = (pts - pts[:1]) * base.numerator / base.denominator
-        return made
+        seconds: NDArray[np.float64] = (pts - pts[:1]) * base.numerator / base.denominator
+        return seconds
 
 
 def _exact(seconds: Any) -> Fraction:

@@ -14,7 +14,7 @@ import numpy as np
 from seqlake.errors import DecodeError, SeqlakeError
 from seqlake.files.blobs import LocalBlob
 from seqlake.media._bytes import BlobBytes, blob_of
-from seqlake.media._clip import Clip
+from seqlake.media._clip import CutResult
 from seqlake.media._containers import open_container
 from seqlake.media.audio import AudioDecoder
 from seqlake.protocols import Source
@@ -32,7 +32,7 @@ _CHUNK = 4096  # samples of one packet where the encoder does not say
 _CONTAINERS = {"wav": ".wav", "mov": ".mov", "matroska": ".mka", "aiff": ".aiff", "au": ".au", "caf": ".caf"}
 
 
-def cut(source: Source, path: Path, /, *, start: int, stop: int) -> Clip:
+def cut(source: Source, path: Path, /, *, start: int, stop: int) -> CutResult:
     """Write some consecutive samples of one stream as a file of its own.
 
     Args:
@@ -56,7 +56,7 @@ def cut(source: Source, path: Path, /, *, start: int, stop: int) -> Clip:
     except BaseException:
         path.unlink(missing_ok=True)
         raise
-    return Clip(frames=stop - start, encoded=0, suffix=suffix)
+    return CutResult(frames=stop - start, encoded=0, suffix=suffix)
 
 
 def _write(source: Source, path: Path, start: int, stop: int) -> str:
@@ -86,8 +86,8 @@ def _check(whole: AudioDecoder, source: Source, path: Path, start: int, stop: in
     Raises:
         DecodeError: It has other samples.
     """
-    made = AudioDecoder(Source(blob=LocalBlob(path), column=ColumnType("audio")))
-    if not np.array_equal(made.read(np.arange(len(made))), whole.read(np.arange(start, stop))):
+    cut = AudioDecoder(Source(blob=LocalBlob(path), column=ColumnType("audio")))
+    if not np.array_equal(cut.read(np.arange(len(cut))), whole.read(np.arange(start, stop))):
         raise DecodeError(
             f"{blob_of(source).location}: the cut has other samples; encode the sound as FLAC of 24 bits, or as PCM."
         )
@@ -124,16 +124,16 @@ def _encode_flac(container: InputContainer, stream: AudioStream, path: Path, sta
     import av
 
     with av.open(str(path), "w", format="flac") as out:
-        made: Any = out.add_stream("flac", rate=stream.rate, layout=stream.layout)
-        made.codec_context.format = stream.format.name
-        made.codec_context.open()
+        encoder: Any = out.add_stream("flac", rate=stream.rate, layout=stream.layout)
+        encoder.codec_context.format = stream.format.name
+        encoder.codec_context.open()
         number = 0
-        for block in _blocks(container, stream, start, stop, made.codec_context.frame_size or _CHUNK):
+        for block in _blocks(container, stream, start, stop, encoder.codec_context.frame_size or _CHUNK):
             frame: Any = av.AudioFrame.from_ndarray(block, format=stream.format.name, layout=stream.layout.name)
             frame.sample_rate, frame.pts, frame.time_base = stream.rate, number, Fraction(1, stream.rate)
             number += frame.samples
-            out.mux(made.encode(frame))
-        out.mux(made.encode(None))
+            out.mux(encoder.encode(frame))
+        out.mux(encoder.encode(None))
     return ".flac"
 
 

@@ -17,7 +17,6 @@ from seqlake import plugins
 from seqlake.errors import CorruptFrameError, DecodeError
 from seqlake.media._bytes import all_of
 from seqlake.media._limits import PIXELS, guard
-from seqlake.media._stills import most_pixels, size_and_bits
 from seqlake.media.video.pixels import convertible, rows_of
 
 if TYPE_CHECKING:
@@ -30,6 +29,13 @@ if TYPE_CHECKING:
 
 _QUALITY = 95  # of 100; FFmpeg's best step is about as good
 _MAGIC = {b"\xff\xd8\xff": "mjpeg", b"\x89PNG\r\n\x1a\n": "png"}
+_NO_SIZE = frozenset({0xC4, 0xC8, 0xCC})  # between the frame headers, and none themselves
+_ARITHMETIC = 0xC9  # from this frame header on
+_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # of a PNG, by the kind of its colours
+_DEFLATE = 1032  # the most bytes that one can stand for
+_HUFFMAN = 512  # the most pixels that one can stand for: a bit for each block of 8 by 8
+
+Size = tuple[int, int]
 
 
 def types() -> tuple[str, ...]:
@@ -66,7 +72,7 @@ class ImageDecoder:
 
     @property
     def pts(self) -> Ints:
-        """[steps] their numbers."""
+        """[steps] the number of each step."""
         return np.arange(self._count, dtype=np.int64)
 
     @property
@@ -104,17 +110,17 @@ class ImageDecoder:
                 assert out is not None
                 out[place] = out[places[step]]
                 continue
-            made = self._one(step, size)
+            picture = self._one(step, size)
             if out is None:
-                out = np.empty((len(wanted), *made.shape), made.dtype)
-            _same(made, out, len(wanted), step)
-            out[place] = made
+                out = np.empty((len(wanted), *picture.shape), picture.dtype)
+            _same(picture, out, len(wanted), step)
+            out[place] = picture
             places[step] = place
         assert out is not None
         return out
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release: no file is held."""
 
     def _one(self, step: int, size: tuple[int, int] | None) -> NDArray[Any]:
         source = self._picture(step)
@@ -126,17 +132,17 @@ class ImageDecoder:
         first = next((step for step in range(self._count) if self._picture(step) is not None), None)
         if first is None:
             return np.empty((0, *(size or (0, 0)), 3), np.uint8)
-        made = self._one(first, size)
-        return np.empty((0, *made.shape), made.dtype)
+        picture = self._one(first, size)
+        return np.empty((0, *picture.shape), picture.dtype)
 
 
-def _same(made: NDArray[Any], out: NDArray[Any], count: int, step: int) -> None:
-    if out.shape == (count, *made.shape) and out.dtype == made.dtype:
+def _same(picture: NDArray[Any], out: NDArray[Any], count: int, step: int) -> None:
+    if out.shape == (count, *picture.shape) and out.dtype == picture.dtype:
         return
     raise DecodeError(
         f"out has another shape than the pictures: expected {count} in {out.dtype} {list(out.shape)}, found "
-        f"{made.dtype} {list(made.shape)} at picture {step}. Pictures of different sizes are read one by one, or with "
-        "size=(height, width)."
+        f"{picture.dtype} {list(picture.shape)} at picture {step}. Pictures of different sizes are read one by one, or "
+        "with size=(height, width)."
     )
 
 
@@ -166,17 +172,17 @@ def decode(
         )
     _fits(data, name)
     if codec == "mjpeg" and has_simplejpeg():
-        made = _by_simplejpeg(data, name)
-        return made if size is None or size == made.shape[:2] else scaled(made, size)
+        pixels = _by_simplejpeg(data, name)
+        return pixels if size is None or size == pixels.shape[:2] else scaled(pixels, size)
     return _array(_by_av(data, codec, name), size)
 
 
 def _fits(data: bytes | memoryview, name: str) -> None:
     """Compare what a picture says of its size with its bytes, and with what one picture may take."""
-    found = size_and_bits(data)
-    if found is None:
+    declared = size_and_bits(data)
+    if declared is None:
         raise _damaged(name, "it does not say how large it is")
-    (width, height), bits = found
+    (width, height), bits = declared
     most = most_pixels(data)
     if most is not None and width * height > most:
         raise _damaged(name, f"its {len(data):,} bytes cannot hold the {width} x {height} pixels that it declares")
@@ -192,10 +198,10 @@ def has_simplejpeg() -> bool:
 def _by_simplejpeg(data: bytes | memoryview, name: str) -> NDArray[Any]:
     simplejpeg = plugins.require("simplejpeg", extra="images")
     try:
-        made: NDArray[Any] = simplejpeg.decode_jpeg(data, colorspace="RGB", strict=True)
+        pixels: NDArray[Any] = simplejpeg.decode_jpeg(data, colorspace="RGB", strict=True)
     except ValueError as error:
         raise _damaged(name, error) from error
-    return made
+    return pixels
 
 
 def encode_jpeg(picture: NDArray[Any], /, *, quality: int = _QUALITY) -> bytes:
@@ -253,10 +259,10 @@ def _array(frame: VideoFrame, size: tuple[int, int] | None) -> NDArray[Any]:
     frame = _converted(frame, kind, size)
     if kind == "rgb24":
         return rows_of(frame).copy()
-    made: NDArray[Any] = frame.to_ndarray()
+    pixels: NDArray[Any] = frame.to_ndarray()
     if kind == "gray":
-        return np.repeat(made[..., None], 3, axis=-1)
-    return made if made.ndim == 3 else made[..., None]
+        return np.repeat(pixels[..., None], 3, axis=-1)
+    return pixels if pixels.ndim == 3 else pixels[..., None]
 
 
 def _converted(frame: VideoFrame, kind: str, size: tuple[int, int] | None) -> VideoFrame:
@@ -282,3 +288,41 @@ def scaled(picture: NDArray[Any], size: tuple[int, int], /) -> NDArray[Any]:
     import av
 
     return rows_of(_converted(av.VideoFrame.from_ndarray(picture, format="rgb24"), "rgb24", size)).copy()
+
+
+def size_and_bits(head: bytes | memoryview, /) -> tuple[Size, int] | None:
+    """Width and height, and the bits of a colour, of a PNG or JPEG; None where these bytes do not say them."""
+    if bytes(head[:8]) == b"\x89PNG\r\n\x1a\n":
+        if len(head) < 26 or bytes(head[12:16]) != b"IHDR":
+            return None
+        bits = 8 if head[25] == 3 else max(8, head[24])  # a palette, or fewer bits, is read as 8
+        return (int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")), bits
+    if bytes(head[:3]) == b"\xff\xd8\xff":
+        header = _frame_header(head)
+        return None if header is None else (header[1], head[header[0] + 4])
+    return None
+
+
+def most_pixels(data: bytes | memoryview, /) -> int | None:
+    """How many pixels these bytes can stand for at most; None where it is not known."""
+    if bytes(data[:4]) == b"\x89PNG" and len(data) >= 26 and data[25] in _CHANNELS:
+        return len(data) * _DEFLATE * 8 // max(1, _CHANNELS[data[25]] * data[24])
+    header = _frame_header(data) if bytes(data[:2]) == b"\xff\xd8" else None
+    return None if header is None or data[header[0] + 1] >= _ARITHMETIC else len(data) * _HUFFMAN
+
+
+def _frame_header(head: bytes | memoryview) -> tuple[int, Size] | None:
+    """Where the frame header of a JPEG begins, and the width and height that it says."""
+    place = 2
+    while place + 9 < len(head):
+        if head[place] != 0xFF:
+            return None
+        marker = head[place + 1]
+        if marker == 0xFF or 0xD0 <= marker <= 0xD8:  # padding, or a marker without a length
+            place += 1 if marker == 0xFF else 2
+            continue
+        if 0xC0 <= marker <= 0xCF and marker not in _NO_SIZE:
+            height, width = (int.from_bytes(head[at : at + 2], "big") for at in (place + 5, place + 7))
+            return place, (width, height)
+        place += 2 + int.from_bytes(head[place + 2 : place + 4], "big")
+    return None

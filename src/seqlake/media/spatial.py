@@ -91,12 +91,12 @@ class PointsDecoder:
 
     @property
     def pts(self) -> Ints:
-        """[1] zero."""
+        """[1] zero: it has no time."""
         return np.zeros(1, np.int64)
 
     @property
     def time_base(self) -> Fraction:
-        """One second."""
+        """One second, as nothing is timed."""
         return Fraction(1)
 
     def read(

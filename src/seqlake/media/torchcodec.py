@@ -139,8 +139,8 @@ class TorchDecoder:
         """
         wanted = np.asarray(indices, np.int64)
         if wanted.size and not 0 <= wanted.min() <= wanted.max() < len(self):
-            found = f"{wanted.min()} to {wanted.max()}"
-            raise IndexError(f"{self._location} has frames 0 to {len(self) - 1}, found {found}.")
+            span = f"{wanted.min()} to {wanted.max()}"
+            raise IndexError(f"{self._location} has frames 0 to {len(self) - 1}, found {span}.")
         stream = self._packets.stream
         height, width = size or (stream.height, stream.width)
         if out is None:
@@ -171,11 +171,11 @@ class TorchDecoder:
                 path=self._location,
             ) from error
         expected = self.pts[numbers] * float(self.time_base)
-        shown = batch.pts_seconds.cpu().numpy()
+        seconds = batch.pts_seconds.cpu().numpy()
         tick = float(self.time_base)
-        wrong = np.flatnonzero(np.abs(shown - expected) > tick / 2)
+        wrong = np.flatnonzero(np.abs(seconds - expected) > tick / 2)
         if wrong.size:
-            number, at = int(numbers[wrong[0]]), float(shown[wrong[0]])
+            number, at = int(numbers[wrong[0]]), float(seconds[wrong[0]])
             raise CorruptFrameError(
                 f"{self._location}: torchcodec gave another picture for frame {number}: expected the one shown at "
                 f"{expected[wrong[0]]:.6f} s, found {at:.6f} s. Open it with PyAV.",

@@ -205,10 +205,10 @@ def gather(flat: Flat, rows: Ints, /) -> NDArray[Any]:
         parts = [whole[a:b] for a, b in zip(starts.tolist(), stops.tolist(), strict=True)]
     if flat.stride != width:
         parts = [_destride(part, flat.stride, width) for part in parts]
-    expected, found = int(flat.steps[rows].sum()) * width, sum(part.size for part in parts)
-    if found != expected:
+    expected, nbytes = int(flat.steps[rows].sum()) * width, sum(part.size for part in parts)
+    if nbytes != expected:
         raise ShardChangedError(
-            f"Expected {expected} bytes of values in {flat.blob.location}, found {found}.",
+            f"Expected {expected} bytes of values in {flat.blob.location}, found {nbytes}.",
             path=flat.blob.location,
             hint="The file was cut off while it was read: open it again.",
         )

@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from seqlake.abilities import HasLengths, KnowsColumns, Physical, ability
 from seqlake.errors import DamagedTableError
-from seqlake.files.memory import MemoryBlob
+from seqlake.files.blobs import MemoryBlob
 from seqlake.protocols import Flat
-from seqlake.shards.asked import count_only, refuse_unknown, rows_asked
 from seqlake.shards.cells import cast, flat_batches, is_shown, numpy_type
+from seqlake.shards.reading import count_only, refuse_unknown, rows_asked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -74,8 +74,8 @@ class Columns:
         state = blake2b(self.shard.key.encode(), digest_size=8)
         for name in self.schema:
             column, source = self.schema[name], self.mapping.get(name, Stored(name))
-            told = (source.shard.key, source.name) if isinstance(source, Beside) else source
-            state.update(f"\0{name}\0{column.logical}\0{column.shape}\0{told!r}".encode())
+            origin = (source.shard.key, source.name) if isinstance(source, Beside) else source
+            state.update(f"\0{name}\0{column.logical}\0{column.shape}\0{origin!r}".encode())
         return f"{self.shard.key.rpartition('#')[0]}#{state.hexdigest()}"
 
     @property
@@ -102,30 +102,30 @@ class Columns:
 class ColumnsReader:
     """One open `Columns`; side shards are opened when they are first asked."""
 
-    def __init__(self, shown: Columns, /) -> None:
-        self._shown = shown
+    def __init__(self, shard: Columns, /) -> None:
+        self._shard = shard
         self._beside: dict[str, ShardReader] = {}
         self._flats: dict[str, Flat | None] = {}
 
     @cached_property
     def inner(self) -> ShardReader:
         """The reader of the shard itself."""
-        return self._shown.shard.open()
+        return self._shard.shard.open()
 
     @property
     def schema(self) -> pa.Schema:
         """The logical Arrow schema."""
-        return self._shown.schema.arrow
+        return self._shard.schema.arrow
 
     @property
     def rows(self) -> int:
         """Rows of the shard."""
-        return self._shown.rows
+        return self._shard.rows
 
     def _source(self, name: str) -> tuple[ShardReader, str] | Constant:
         """The reader and physical name behind a column, or its constant."""
-        refuse_unknown([name], self._shown.schema.names)
-        source = self._shown.mapping.get(name, Stored(name))
+        refuse_unknown([name], self._shard.schema.names)
+        source = self._shard.mapping.get(name, Stored(name))
         if isinstance(source, Constant):
             return source
         reader = self._side(source.shard) if isinstance(source, Beside) else self.inner
@@ -144,9 +144,9 @@ class ColumnsReader:
 
     def _side(self, shard: Shard) -> ShardReader:
         if shard.key not in self._beside:
-            if shard.rows != self._shown.rows:
+            if shard.rows != self._shard.rows:
                 raise DamagedTableError(
-                    f"Expected {self._shown.rows} rows in side shard {shard.key}, found {shard.rows}: "
+                    f"Expected {self._shard.rows} rows in side shard {shard.key}, found {shard.rows}: "
                     "it does not belong to this shard. Restore the table's files from a copy."
                 )
             reader = shard.open()
@@ -170,11 +170,11 @@ class ColumnsReader:
             SchemaMismatchError: No such column, or cells that do not fit the schema.
             IndexError: A row that the shard does not have.
         """
-        refuse_unknown(columns, self._shown.schema.names)
+        refuse_unknown(columns, self._shard.schema.names)
         fields = [self.schema.field(name) for name in columns]
         flats = self._all_flat(fields)
         if flats:
-            yield from flat_batches(flats, pa.schema(fields), rows_asked(rows, self._shown.rows))
+            yield from flat_batches(flats, pa.schema(fields), rows_asked(rows, self._shard.rows))
             return
         sources = {name: self._source(name) for name in columns}
         wanted: dict[int, tuple[ShardReader, dict[str, None]]] = {id(self.inner): (self.inner, {})}
@@ -186,7 +186,7 @@ class ColumnsReader:
             for key, (reader, names) in wanted.items()
             if names
         }
-        total = self._shown.rows if rows is None else len(rows_asked(rows, self._shown.rows))
+        total = self._shard.rows if rows is None else len(rows_asked(rows, self._shard.rows))
         lead = next(iter(streams.values()), None)  # the shard's own batches, where any are read
         counts = (batch.num_rows for batch in count_only(total)) if lead is None else lead.counts()
         for count in counts:
@@ -194,7 +194,7 @@ class ColumnsReader:
             arrays = [
                 pa.array([source.value], field.type).take(pa.array(np.zeros(count, np.int64)))
                 if isinstance(source, Constant)
-                else self._shown_cells(taken[id(source[0])][source[1]], field)
+                else self._cells_as(taken[id(source[0])][source[1]], field)
                 for field, source in zip(fields, sources.values(), strict=True)
             ]
             if fields:
@@ -208,7 +208,7 @@ class ColumnsReader:
             yield from batches
         except IndexError as error:
             raise DamagedTableError(
-                f"Expected {self._shown.rows} rows in shard {self._shown.shard.key}, found fewer: {error}",
+                f"Expected {self._shard.rows} rows in shard {self._shard.shard.key}, found fewer: {error}",
                 hint="Its bytes are not those that were committed; restore the file from a copy.",
             ) from None
 
@@ -216,13 +216,13 @@ class ColumnsReader:
         """The columns as `Flat`, if all are and no cell has to be made another; else nothing."""
         flats = []
         for field in fields:
-            flat = self.flat(field.name) if self._shown.schema[field.name].category == "temporal" else None
+            flat = self.flat(field.name) if self._shard.schema[field.name].category == "temporal" else None
             if flat is None or not is_shown(flat, field.type):
                 return []
             flats.append(flat)
         return flats
 
-    def _shown_cells(self, cells: pa.Array, field: pa.Field) -> pa.Array:
+    def _cells_as(self, cells: pa.Array, field: pa.Field) -> pa.Array:
         """Cells of the file as the schema shows them."""
         return cast(cells, field.type, column=field.name)
 
@@ -230,19 +230,19 @@ class ColumnsReader:
         """The column without decoding, as the schema shows it; None: use `batches`."""
         if column not in self._flats:
             source = self._source(column)
-            shown = self._shown.schema[column]
+            declared = self._shard.schema[column]
             if isinstance(source, Constant):
-                self._flats[column] = _all_null(shown, self._shown.rows) if source.value is None else None
+                self._flats[column] = _all_null(declared, self._shard.rows) if source.value is None else None
             else:
                 flat = source[0].flat(source[1])
-                self._flats[column] = None if flat is None else _shown_as(flat, shown)
+                self._flats[column] = None if flat is None else _flat_as(flat, declared)
         return self._flats[column]
 
     def lengths(self, column: str, /) -> Ints | None:
         """[rows] T from an index below, where there is one."""
         source = self._source(column)
         if isinstance(source, Constant):
-            return None if source.value is not None else np.full(self._shown.rows, -1, np.int64)
+            return None if source.value is not None else np.full(self._shard.rows, -1, np.int64)
         known = ability(source[0], HasLengths)
         return None if known is None else known.lengths(source[1])
 
@@ -285,7 +285,7 @@ class _Stream:
         }
 
 
-def _shown_as(flat: Flat, column: Column) -> Flat | None:
+def _flat_as(flat: Flat, column: Column) -> Flat | None:
     """A flat column with the type and step shape that the schema shows."""
     kind = column.value_type if column.value_type is not None else column.arrow
     dtype: np.dtype[Any] | None = numpy_type(kind)

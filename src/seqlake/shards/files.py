@@ -1,19 +1,26 @@
-"""One Parquet file as a shard: a small description that opens itself in any process."""
+"""One Parquet file as a shard, which opens itself in any process; and shards whose pages are compared first."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
+from seqlake.abilities import ability
 from seqlake.shards import parquet
-from seqlake.shards.columns import Columns
+from seqlake.shards.columns import Beside, Columns
 from seqlake.shards.parquet.footer import read_footer
 from seqlake.shards.rows import Rows
 
 if TYPE_CHECKING:
-    from seqlake.protocols import Blob, Shard
+    from collections.abc import Sequence
+
+    from seqlake.abilities import Kind
+    from seqlake.protocols import Blob, Ints, Readable, Shard
     from seqlake.shards.parquet.reader import ParquetReader
+    from seqlake.spec.schema import Schema
+
+Verify = Literal["first"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +64,9 @@ def parquet_shard(blob: Blob, /, *, index: bytes | None = None, rows: int | None
         64
     """
     name = blob.location.replace("\\", "/").rpartition("/")[2]
-    told = blake2b(f"{blob.location}\0{blob.token}".encode(), digest_size=8).hexdigest()
+    digest = blake2b(f"{blob.location}\0{blob.token}".encode(), digest_size=8).hexdigest()
     rows = read_footer(blob).rows if rows is None else rows
-    return ParquetShard(blob=blob, rows=rows, nbytes=blob.size, key=f"{name}#{told}", index=index)
+    return ParquetShard(blob=blob, rows=rows, nbytes=blob.size, key=f"{name}#{digest}", index=index)
 
 
 def innermost(shard: Shard, /) -> Shard:
@@ -67,3 +74,98 @@ def innermost(shard: Shard, /) -> Shard:
     while isinstance(shard, (Rows, Columns)):
         shard = shard.shard
     return shard
+
+
+def verified(shard: Shard, /) -> Shard:
+    """The same shard, each page of its flat columns compared with checksum and levels when it is first touched.
+
+    Columns that are decoded are compared as it is, and so are shards of other formats as far as their format can.
+
+    Example:
+        >>> verified(shard).key == shard.key
+        True
+    """
+    if isinstance(shard, Rows):
+        return replace(shard, shard=verified(shard.shard))
+    if isinstance(shard, Columns):
+        beside = {
+            name: replace(source, shard=verified(source.shard))
+            for name, source in (shard.mapping.items() if isinstance(shard.mapping, dict) else ())
+            if isinstance(source, Beside)
+        }  # a mapping of another kind, as Iceberg's, finds columns in the file itself, and stays what it is
+        mapping = {**shard.mapping, **beside} if beside else shard.mapping
+        return replace(shard, shard=verified(shard.shard), mapping=mapping)
+    if not isinstance(shard, ParquetShard) or shard.verify:
+        return shard
+    return ParquetShard(
+        blob=shard.blob, rows=shard.rows, nbytes=shard.nbytes, key=shard.key, index=shard.index, verify=True
+    )
+
+
+def is_verified(shard: Shard, /) -> bool:
+    """Whether its pages are compared first."""
+    file = innermost(shard)
+    return isinstance(file, ParquetShard) and file.verify
+
+
+class VerifiedSource:
+    """A `Readable` whose shards are `verified`, with every ability of the one inside.
+
+    Args:
+        inner: Any readable.
+    """
+
+    def __init__(self, inner: Readable, /) -> None:
+        self.inner = inner
+        self._shards: list[Shard] | None = None
+
+    def shards(self) -> Sequence[Shard]:
+        """The shards of the source inside, verified."""
+        if self._shards is None:
+            self._shards = [verified(shard) for shard in self.inner.shards()]
+        return self._shards
+
+    @property
+    def schema(self) -> Schema:
+        """The schema of the source inside."""
+        return self.inner.schema
+
+    @property
+    def root(self) -> str:
+        """The root of the source inside."""
+        return self.inner.root
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of the source inside."""
+        return self.inner.fingerprint
+
+    def lengths(self, column: str, /) -> Ints:
+        """[all rows] T of a column, as the source inside says."""
+        return self.inner.lengths(column)
+
+    def ability(self, kind: type[Kind], /) -> Kind | None:
+        """What the source inside can."""
+        return ability(self.inner, kind)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"inner": self.inner, "_shards": None}
+
+    def __repr__(self) -> str:
+        return repr(self.inner)
+
+
+def verified_source(source: Any, verify: Verify | None, /) -> Any:
+    """The source with its pages compared, where that is wanted.
+
+    Raises:
+        ValueError: `verify` is neither None nor "first".
+    """
+    if verify not in {None, "first"}:
+        raise ValueError(f"verify is None or 'first': each page when it is first touched; found {verify!r}.")
+    return source if verify is None or isinstance(source, VerifiedSource) else VerifiedSource(source)
+
+
+def verified_alike(known: Any, source: Any, /) -> Any:
+    """The source with its pages compared, where those of another one are."""
+    return verified_source(source, "first" if isinstance(known, VerifiedSource) else None)

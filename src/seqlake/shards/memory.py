@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.errors import SchemaMismatchError
-from seqlake.shards.asked import count_only, rows_asked
+from seqlake.shards.reading import count_only, rows_asked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -55,7 +55,7 @@ class ArrowShard:
 
     @property
     def nbytes(self) -> int:
-        """Bytes in memory."""
+        """Bytes of the table in memory."""
         return int(self.table.nbytes)
 
     def open(self) -> ArrowReader:
@@ -67,7 +67,7 @@ class ArrowShard:
 
 
 class ArrowReader:
-    """One open `ArrowShard`."""
+    """Reads one open `ArrowShard`."""
 
     def __init__(self, table: pa.Table, /) -> None:
         self._table = table
@@ -112,4 +112,4 @@ class ArrowReader:
         return None
 
     def close(self) -> None:
-        """Nothing to release."""
+        """Nothing to release: the memory is the table's."""

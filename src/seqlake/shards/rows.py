@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from seqlake.abilities import HasLengths, Verbatim, ability
-from seqlake.shards.asked import rows_asked
+from seqlake.shards.reading import rows_asked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -63,7 +63,7 @@ class Rows:
 
 
 class RowsReader:
-    """One open `Rows`."""
+    """Reads one open `Rows`."""
 
     def __init__(self, inner: ShardReader, keep: Ints, /) -> None:
         self.inner = inner

@@ -113,9 +113,9 @@ def clock_of(schema: Schema, /, *, observed: Sequence[Observed] = (), given: flo
         rate = own_rate(schema[name])
         if schema[name].category in {"temporal", "frames"} and rate is not None:
             return Clock(rate=rate, rule=f"fps of column {name!r}")
-    found = _by_counted_frames(schema, observed) or _by_duration(observed)
-    if found is not None:
-        return found
+    clock = _by_counted_frames(schema, observed) or _by_duration(observed)
+    if clock is not None:
+        return clock
     rates = {n: own_rate(schema[n]) for n in schema if schema[n].type is not None and schema[n].type.type != "audio"}  # type: ignore[union-attr]  # just asked
     declared = {name: rate for name, rate in rates.items() if rate is not None}
     if not declared:
@@ -130,8 +130,8 @@ def _by_counted_frames(schema: Schema, observed: Sequence[Observed]) -> Clock | 
     for name in schema:
         rate = own_rate(schema[name])
         pairs = [(row.frames[name], {row.steps.get(n, 0) for n in signals}) for row in observed if name in row.frames]
-        told = [(frames, steps) for frames, steps in pairs if max(steps, default=0) > 0][:LOOKED_AT]
-        if rate is not None and told and all(frames in steps for frames, steps in told):
+        pictured = [(frames, steps) for frames, steps in pairs if max(steps, default=0) > 0][:LOOKED_AT]
+        if rate is not None and pictured and all(frames in steps for frames, steps in pictured):
             return Clock(rate=rate, rule=f"fps of video {name!r}, whose frames are as many as the steps")
     return None
 
@@ -147,8 +147,8 @@ def on_clock(schema: Schema, name: str, rate: Fraction | None, /) -> bool:
         rate: The clock's rate; None where nothing says it.
     """
     times = {column.type.get("timestamps") for column in schema.values() if column.type is not None}
-    own = own_rate(schema[name])
-    return name not in times and not _timed(schema[name]) and (own is None or rate is None or own == rate)
+    declared = own_rate(schema[name])
+    return name not in times and not _timed(schema[name]) and (declared is None or rate is None or declared == rate)
 
 
 def _timed(column: Column) -> bool:

@@ -47,7 +47,7 @@ class ColumnType:
 
     @property
     def type(self) -> str:
-        """The type's name."""
+        """The name of the type."""
         return self._type
 
     @property
@@ -80,11 +80,11 @@ class ColumnType:
         name = value.get("type")
         if not isinstance(name, str):
             raise InvalidMetadataError(f"A column type needs a 'type' that is a string, found {name!r} in {value!r}.")
-        made = object.__new__(KINDS.get(name, ColumnType))
-        made._type = name
-        made._fields = {key: field for key, field in value.items() if key != "type"}
-        made._value_type = None
-        return made
+        kind = object.__new__(KINDS.get(name, ColumnType))
+        kind._type = name
+        kind._fields = {key: field for key, field in value.items() if key != "type"}
+        kind._value_type = None
+        return kind
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, ColumnType):
@@ -118,9 +118,9 @@ def _plain(value: Any, name: str) -> Any:
 
 
 def _restored(value: dict[str, Any], value_type: pa.DataType | None) -> ColumnType:
-    made = ColumnType.from_json(value)
-    made._value_type = value_type  # noqa: SLF001 - a value of this module
-    return made
+    kind = ColumnType.from_json(value)
+    kind._value_type = value_type  # noqa: SLF001 - a value of this module
+    return kind
 
 
 class Trajectory(ColumnType):
@@ -307,7 +307,7 @@ class Embedding(ColumnType):
 
     @property
     def arrow(self) -> pa.DataType:
-        """`list<dtype>`."""
+        """`list<dtype>`, float32 unless a dtype was given."""
         return pa.list_(self._value_type or pa.float32())
 
 

@@ -47,8 +47,8 @@ class Finding:
     def __str__(self) -> str:
         step = f"step {self.step}" if self.step is not None else ""
         place = " · ".join(part for part in (self.location, self.sequence_id, self.column, step) if part)
-        told = f"{place}: {self.message}" if place else self.message
-        return in_line(f"{self.severity} {self.code}  {told}")
+        text = f"{place}: {self.message}" if place else self.message
+        return in_line(f"{self.severity} {self.code}  {text}")
 
     def to_json(self) -> dict[str, Any]:
         """The finding as a JSON object."""
@@ -107,9 +107,9 @@ class Report:
             ValidationError: Carries every finding, not only the errors.
         """
         if self.errors:
-            shown = "".join(f"\n  {finding}" for finding in self.errors[:10])
+            lines = "".join(f"\n  {finding}" for finding in self.errors[:10])
             more = f"\n  and {len(self.errors) - 10} more" if len(self.errors) > 10 else ""
-            raise ValidationError(f"{len(self.errors)} errors{shown}{more}", findings=self.findings)
+            raise ValidationError(f"{len(self.errors)} errors{lines}{more}", findings=self.findings)
 
     def to_json(self) -> dict[str, Any]:
         """The report as a JSON object."""
@@ -125,9 +125,9 @@ class Report:
     def __repr__(self) -> str:
         head = f"Report: {len(self.errors)} errors, {len(self.warnings)} warnings"
         depth = f" at depth {self.depth}" if self.depth else ""
-        shown = "".join(f"\n  {finding}" for finding in self.findings[:20])
+        lines = "".join(f"\n  {finding}" for finding in self.findings[:20])
         more = f"\n  and {len(self) - 20} more" if len(self) > 20 else ""
-        return f"{head}{depth}{shown}{more}"
+        return f"{head}{depth}{lines}{more}"
 
     def _repr_html_(self) -> str:
         rows = "".join(

@@ -16,8 +16,6 @@ from seqlake.spec.column_types import ColumnType
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from seqlake.spec.findings import Finding
-
 NAME = "mixtrain"
 """The key that marks a dataset and holds the version of the format; also the table property's name."""
 
@@ -90,12 +88,6 @@ class Metadata:
         # Half of a surrogate pair is JSON as an escape, but has no UTF-8.
         lone = any("\ud800" <= letter <= "\udfff" for letter in text)
         return (json.dumps(value, indent=2) if lone else text) + "\n"
-
-    def check(self) -> list[Finding]:
-        """What can be said without the schema: the version, and each column type by itself."""
-        from seqlake.spec.rules import check_types
-
-        return list(check_types(self))
 
 
 def _loaded(text: str | bytes) -> dict[str, Any]:

@@ -242,17 +242,17 @@ class Schema(Mapping[str, Column]):
         metadata: Metadata | None = None,
         id: str | None = ID,  # noqa: A002 - the protocol's own word
     ) -> None:
-        made = {name: _column(name, value) for name, value in columns.items()}
-        if id is not None and id not in made:
-            made = {id: Column(id, pa.string(), None, nullable=False), **made}
-        if id is not None and not is_text(made[id].arrow):
-            raise SchemaMismatchError(f"{id!r} must be a string column, found {made[id].arrow}.")
-        self._columns = made
+        checked = {name: _column(name, value) for name, value in columns.items()}
+        if id is not None and id not in checked:
+            checked = {id: Column(id, pa.string(), None, nullable=False), **checked}
+        if id is not None and not is_text(checked[id].arrow):
+            raise SchemaMismatchError(f"{id!r} must be a string column, found {checked[id].arrow}.")
+        self._columns = checked
         self.id = id
-        types = {name: column.type for name, column in made.items() if column.type is not None}
+        types = {name: column.type for name, column in checked.items() if column.type is not None}
         given = metadata or Metadata()
         # Declared types without a column are kept: a later column may bring them back to use.
-        kept = {name: kind for name, kind in given.column_types.items() if name not in made}
+        kept = {name: kind for name, kind in given.column_types.items() if name not in checked}
         self.metadata = replace(given, column_types={**types, **kept})
 
     @staticmethod

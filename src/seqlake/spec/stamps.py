@@ -82,8 +82,8 @@ def stamps_fault(stamps: NDArray[Any], /) -> tuple[int, str] | None:
     for step in sorted({0, len(stamps) - 1}) if len(stamps) else ():
         if not abs(moment(stamps[step])) < _LATEST:
             return step, f"{stamps[step]} is no time: expected whole nanoseconds, or seconds as floats"
-    told = coarse(stamps)
-    return None if told is None else (0, told)
+    reason = coarse(stamps)
+    return None if reason is None else (0, reason)
 
 
 def moment(stamp: Any, /) -> float:

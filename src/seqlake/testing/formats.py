@@ -81,10 +81,10 @@ class FormatTests:
             whole = read(shard, names)
             backwards = np.arange(shard.rows, dtype=np.int64)[::-1].copy()
             for rows in (backwards, np.repeat(backwards[:2], 2), backwards[:0]):
-                found = read(shard, names, rows=rows)
-                assert found.num_rows == len(rows)
+                table = read(shard, names, rows=rows)
+                assert table.num_rows == len(rows)
                 for name in names:
-                    assert equal(found[name], whole[name].take(pa.array(rows))), name
+                    assert equal(table[name], whole[name].take(pa.array(rows))), name
 
     def test_lengths_are_those_of_the_cells(self, source: Readable) -> None:
         """`lengths` is T of every row, -1 for null; as many as there are rows."""
@@ -125,8 +125,8 @@ class FormatTests:
     def test_shards_open_in_a_spawned_process(self, source: Readable) -> None:
         """A pickled shard opens in a process that shares nothing with this one."""
         names = source.schema.names
-        found = elsewhere(read_all, list(source.shards()), names)
-        for shard, table in zip(source.shards(), found, strict=True):
+        tables = elsewhere(read_all, list(source.shards()), names)
+        for shard, table in zip(source.shards(), tables, strict=True):
             here = read(shard, names)
             for name in names:
                 assert equal(table[name], here[name]), name
@@ -165,9 +165,9 @@ class FormatTests:
             window = Window({name: range(1)}, clock=1)
             assert name in next(iter(Loader(seen, window=window, batch_size=1)))
         if schema.id is not None:
-            made = convert(seen, tmp_path / "converted", progress=False)
-            assert made is not None
-            assert len(made) == rows
+            converted = convert(seen, tmp_path / "converted", progress=False)
+            assert converted is not None
+            assert len(converted) == rows
 
 
 def read(shard: Shard, columns: Sequence[str], /, *, rows: Ints | None = None) -> pa.Table:

@@ -21,7 +21,7 @@ from seqlake import protocols
 from seqlake.errors import SeqlakeError
 from seqlake.shards.cells import gather
 from seqlake.shards.columns import Columns
-from seqlake.shards.lengths import lengths_of
+from seqlake.shards.reading import lengths_of
 from seqlake.shards.rows import Rows
 from seqlake.spec.schema import Schema
 from seqlake.testing.processes import elsewhere
@@ -84,21 +84,21 @@ def flat_is(flat: Flat, column: pa.Array | pa.ChunkedArray, /) -> bool:
         flat: The column.
         column: The same rows from an independent reader: numbers, lists of them, or raw binary cells.
     """
-    for found, cell in zip(cells_of(flat), column, strict=True):
-        if found is None or not cell.is_valid:
-            if found is not None or cell.is_valid:
+    for taken, cell in zip(cells_of(flat), column, strict=True):
+        if taken is None or not cell.is_valid:
+            if taken is not None or cell.is_valid:
                 return False
         elif pa.types.is_binary(cell.type):
-            if found.tobytes() != cell.as_py():
+            if taken.tobytes() != cell.as_py():
                 return False
         elif hasattr(cell, "values"):
             values = cell.values
-            if len(values) != len(found):
+            if len(values) != len(taken):
                 return False
             numbers = np.asarray(values.flatten() if hasattr(values.type, "value_type") else values)
-            if numbers.dtype != found.dtype or numbers.tobytes() != found.tobytes():
+            if numbers.dtype != taken.dtype or numbers.tobytes() != taken.tobytes():
                 return False
-        elif np.asarray(pa.array([cell])).tobytes() != found.tobytes():
+        elif np.asarray(pa.array([cell])).tobytes() != taken.tobytes():
             return False
     return True
 
@@ -202,11 +202,11 @@ class ShardTests:
         """Rows and columns of a shard are taken over a proxy that lets nothing else through."""
         columns = Schema({field.name: field.type for field in table.schema})
         for shard in shards:
-            shown = Columns(Rows(Strict(shard, protocols.Shard), np.arange(shard.rows)[::-1]), columns, {})
+            described = Columns(Rows(Strict(shard, protocols.Shard), np.arange(shard.rows)[::-1]), columns, {})
             for name in table.column_names:
-                asked = self.read(shown.open(), [name]).column(0).to_pylist()
+                asked = self.read(described.open(), [name]).column(0).to_pylist()
                 assert asked == self.read(shard.open(), [name]).column(0).to_pylist()[::-1]
-            assert lengths_of(shown.open(), "action").tolist()[::-1] == lengths_of(shard.open(), "action").tolist()
+            assert lengths_of(described.open(), "action").tolist()[::-1] == lengths_of(shard.open(), "action").tolist()
 
     def test_a_shard_survives_pickle(self, shards: Sequence[Shard]) -> None:
         for shard in shards:

@@ -123,7 +123,7 @@ class StoreTests:
         assert [bytes(p) for p in parts] == [data[a:b] for a, b in zip(starts.tolist(), stops.tolist(), strict=True)]
 
     def test_ranges_past_the_end_raise(self, store: Store) -> None:
-        """Never short."""
+        """A range is never cut short."""
         store.put("small", b"abc")
         for start, stop in [(1, 4), (-1, 2), (2, 1), (4, 4)]:
             _raises(ShardChangedError, store.blob("small").ranges, _ints(start), _ints(stop))

@@ -73,12 +73,12 @@ def append(table: Any, ids: Iterable[str], /, *, operation: str = "append", remo
 
 def rows_of(readable: Readable, /) -> dict[str, dict[str, Any]]:
     """All rows by id, through `batches`."""
-    found: dict[str, dict[str, Any]] = {}
+    rows: dict[str, dict[str, Any]] = {}
     for shard in readable.shards():
         for row in rows_of_shard(shard, list(readable.schema.names)):
-            assert row["sequence_id"] not in found, f"{row['sequence_id']} stands twice"
-            found[row["sequence_id"]] = row
-    return found
+            assert row["sequence_id"] not in rows, f"{row['sequence_id']} stands twice"
+            rows[row["sequence_id"]] = row
+    return rows
 
 
 def rows_of_shard(shard: Shard, columns: Sequence[str], /, **options: Any) -> list[dict[str, Any]]:
@@ -155,8 +155,8 @@ class TableTests:
                 assert (cell is None) == (steps == -1)
                 if steps > 0:
                     raw = flat.blob.ranges(np.array([start]), np.array([start + steps * flat.stride]))[0]
-                    found = np.frombuffer(raw, flat.stored).reshape(steps, *flat.shape)
-                    assert found.tolist() == cell
+                    steps_read = np.frombuffer(raw, flat.stored).reshape(steps, *flat.shape)
+                    assert steps_read.tolist() == cell
 
     def test_rows_may_be_asked_for_in_any_order(self, table: Any) -> None:
         append(table, [f"ep_{number}" for number in range(12)])
@@ -198,12 +198,12 @@ class TableTests:
     def test_a_version_stays_what_it_was(self, table: Any) -> None:
         first = append(table, ["a", "b"])
         pinned = table.snapshot(first)
-        told = (rows_of(pinned), keys(pinned), pinned.fingerprint)
+        before = (rows_of(pinned), keys(pinned), pinned.fingerprint)
         append(table, ["c"])
         append(table, ["a"], operation="rewrite", remove=keys(pinned))
         table.vacuum(older_than=timedelta(days=7))
         for again in (pinned, table.snapshot(first), table.snapshot(first.id)):
-            assert (rows_of(again), keys(again), again.fingerprint) == told
+            assert (rows_of(again), keys(again), again.fingerprint) == before
         assert rows_of(table.snapshot()) == expected(["a", "c"])
 
     def test_a_version_is_found_by_time(self, table: Any) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.errors import CacheTooSmallError, DamagedTableError
-from seqlake.shards.gathered import gathered
+from seqlake.shards.reading import gathered
 from seqlake.training.bad_data.damage import is_damage
 from seqlake.training.bad_data.salvage import prove, salvage
 from seqlake.training.cells import Columns

@@ -13,11 +13,10 @@ from seqlake.spec.alignment import Clock
 from seqlake.training.order import Axis
 from seqlake.windows.assemble import step_dtype
 from seqlake.windows.clock import check_columns, dataset_clock, frame_tracks, singles, tracks
-from seqlake.windows.counting import count_frames
 from seqlake.windows.edges import anchors, sequence_steps
-from seqlake.windows.frames import Shown, by_time, steps_shown
+from seqlake.windows.frames import Shown, by_time, count_frames, steps_shown
 from seqlake.windows.frames import framed as has_frames
-from seqlake.windows.sources import Files
+from seqlake.windows.sources import MediaFiles
 from seqlake.windows.spec import Whole, Window
 from seqlake.windows.timestamps import Stamps, origin_at, times_in
 from seqlake.windows.tracks import Track
@@ -70,9 +69,9 @@ def first_moments(source: Readable, tracks: Sequence[Track], /) -> Mapping[str, 
 def _first(track: Track, cells: Mapping[str, Any]) -> int:
     assert track.timestamps is not None
     stamps = Stamps.of(cells[track.timestamps], column=track.timestamps)
-    if not len(stamps.own):
+    if not len(stamps.times):
         return _NEVER
-    return track.begins(int(stamps.own[0]) - origin_at(track.origin, cells.__getitem__) - stamps.slack)
+    return track.begins(int(stamps.times[0]) - origin_at(track.origin, cells.__getitem__) - stamps.slack)
 
 
 _WHOLE = ("temporal", "frames", "scalar", "vector", "file")
@@ -217,7 +216,7 @@ def survey(source: Readable, window: Window | Whole, /) -> Survey:
             _check_alike(lengths.counts)
         declared = _declared(source) if _needs_length(source, wanted, lengths.counts) else None
         steps = sequence_steps(
-            wanted, counts=lengths.counts, declared=declared, framed=framed, shown=lengths.shown, rows=rows
+            wanted, counts=lengths.counts, declared=declared, framed=framed, steps_of=lengths.shown, rows=rows
         )
         first, windows = lengths.anchors(window, steps)
     return Survey(
@@ -270,7 +269,7 @@ class Lengths:
         """[n] clock steps of some rows that have a frame of this column; -1 where it has none."""
         found: list[Shown | None]
         if track in self._videos:
-            found = count_frames(self._source, Files.of(self._source), track, rows)
+            found = count_frames(self._source, MediaFiles.of(self._source), track, rows)
         else:
             found = [None if count < 0 else Shown(count=count) for count in self.counts[track.column][rows].tolist()]
         return np.array([-1 if one is None else steps_shown(track, one) for one in found], dtype=np.int64)
@@ -299,7 +298,7 @@ class Lengths:
     def _count_all(self) -> None:
         """Count the frames of every video."""
         for track in self._videos:
-            found = count_frames(self._source, Files.of(self._source), track, np.arange(self._rows))
+            found = count_frames(self._source, MediaFiles.of(self._source), track, np.arange(self._rows))
             self.counts[track.column] = np.array([-1 if one is None else one.count for one in found], dtype=np.int64)
             if by_time(track, self._source.schema[track.column]):
                 ends = [0 if one is None else one.moments(track.denominator) for one in found]

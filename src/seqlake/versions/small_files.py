@@ -10,7 +10,7 @@ import numpy as np
 from seqlake.abilities import WholeFiles, ability
 from seqlake.errors import ShardChangedError
 from seqlake.files.locations import is_local, scheme
-from seqlake.files.stores import own
+from seqlake.files.stores import list_without_links
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,7 +79,7 @@ def own_names(store: Store, folder: str, /) -> list[str]:
     Raises:
         UnsafeReferenceError: The folder is a link.
     """
-    paths = (path.removeprefix(f"{folder}/") for path, _ in own(store, folder))
+    paths = (path.removeprefix(f"{folder}/") for path, _ in list_without_links(store, folder))
     return [name for name in paths if "/" not in name]
 
 

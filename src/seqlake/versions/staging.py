@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seqlake.files.stores import own
+from seqlake.files.stores import list_without_links
 from seqlake.versions import names
 from seqlake.versions.small_files import on_disk, own_names, remove
 
@@ -93,6 +93,6 @@ def discard(store: Store, transaction: str, /, *, files: str, others: Iterable[s
         for name in own_names(store, names.STAGED)
         if names.staged_owner(name) == transaction and names.marker_owner(name) is None
     ]
-    copied = [path for path, _ in own(store, files) if names.copied_owner(path) == transaction]
+    copied = [path for path, _ in list_without_links(store, files) if names.copied_owner(path) == transaction]
     kept = [names.index(transaction), names.media(transaction), names.marker(transaction)]
     remove(store, [*others, *staged, *copied, *kept])

@@ -64,7 +64,7 @@ def assemble(
     if framed and frames_of is None:
         raise ValueError(f"Column {framed[0].column!r} has frames, and nothing was given that decodes them.")
     films = {track.column: frames_of(track.column) for track in framed if frames_of is not None}
-    shown = {track.column: shown_of(track, schema[track.column], films[track.column]) for track in framed}
+    films_shown = {track.column: shown_of(track, schema[track.column], films[track.column]) for track in framed}
     anchor = np.array([start], dtype=np.int64)
     sample: dict[str, Any] = {}
     if wanted or framed:
@@ -74,7 +74,7 @@ def assemble(
             counts=counts,
             declared=None if length is None else np.array([int(str(length))]),
             framed=framed,
-            shown=lambda track, _: np.array([steps_shown(track, shown[track.column])]),
+            steps_of=lambda track, _: np.array([steps_shown(track, films_shown[track.column])]),
             rows=1,
         )
     for track in wanted:
@@ -85,11 +85,10 @@ def assemble(
             values[~mask] = 0
         sample |= {track.column: values, f"{track.column}_mask": mask}
     for track in framed:
-        own = shown[track.column]
-        found = find(track, anchor, steps=steps, shown=own, cell_of=cell_of)
-        numbers, mask = found[0][0], found[1][0]
+        frames = films_shown[track.column]
+        numbers, mask = (part[0] for part in find(track, anchor, steps=steps, frames=frames, cell_of=cell_of))
         _check_edges(window, track, anchor, mask, int(steps[0]))
-        values = _decoded(films[track.column], numbers, own.there(numbers) if window.edges == "clamp" else mask)
+        values = _decoded(films[track.column], numbers, frames.there(numbers) if window.edges == "clamp" else mask)
         sample |= {track.column: values, f"{track.column}_mask": mask}
     for name in singles(window, schema):
         value = cell_of(name)
@@ -150,9 +149,9 @@ def _steps(cell: object, column: Column, numbers: NDArray[np.int64]) -> NDArray[
 def _decoded(frames: Decoded, numbers: NDArray[np.int64], wanted: NDArray[np.bool_]) -> NDArray[Any]:
     """[W, height, width, channels] the frames that are wanted, each decoded once; zeros in place of the others."""
     unique, places = np.unique(numbers[wanted], return_inverse=True)
-    found = frames.decode(unique)
-    values = np.zeros((len(numbers), *found.shape[1:]), found.dtype)
-    values[wanted] = found[places]
+    pictures = frames.decode(unique)
+    values = np.zeros((len(numbers), *pictures.shape[1:]), pictures.dtype)
+    values[wanted] = pictures[places]
     return values
 
 

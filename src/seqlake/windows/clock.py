@@ -12,9 +12,8 @@ import numpy as np
 from seqlake.errors import SchemaMismatchError
 from seqlake.spec.alignment import LOOKED_AT, Clock, Observed, clock_of, exact, own_rate
 from seqlake.spec.stamps import origin_of
-from seqlake.windows.counting import count_first_rows
-from seqlake.windows.frames import framed
-from seqlake.windows.sources import Files
+from seqlake.windows.frames import count_first_rows, framed
+from seqlake.windows.sources import MediaFiles
 from seqlake.windows.spec import Seconds
 from seqlake.windows.tracks import Track
 
@@ -92,7 +91,7 @@ def declared_clock(schema: Schema, window: Window, /) -> Clock:
 
 
 def dataset_clock(
-    source: Readable, /, *, given: Rate | None = None, window: Window | None = None, files: Files | None = None
+    source: Readable, /, *, given: Rate | None = None, window: Window | None = None, files: MediaFiles | None = None
 ) -> Clock:
     """The clock of a dataset.
 
@@ -110,13 +109,13 @@ def dataset_clock(
     signals = (name for name in schema if schema[name].category in {"temporal", "frames"})
     if given is not None or any(own_rate(schema[name]) is not None for name in signals):
         return clock_of(schema, given=given)
-    told = all(name in schema and schema[name].category == "scalar" for name in _TELL_DURATION)
+    has_durations = all(name in schema and schema[name].category == "scalar" for name in _TELL_DURATION)
     counted: list[Observed] = []
     failed = ""
-    if window is not None and depends(window, schema) and _unclear(schema, told=told):
-        counted, failed = count_first_rows(source, files or Files.of(source))
-    found = clock_of(schema, observed=[*counted, *(_first_rows(source) if told else ())])
-    return replace(found, rule=f"{found.rule}; {failed}") if failed else found
+    if window is not None and depends(window, schema) and _unclear(schema, has_durations=has_durations):
+        counted, failed = count_first_rows(source, files or MediaFiles.of(source))
+    clock = clock_of(schema, observed=[*counted, *(_first_rows(source) if has_durations else ())])
+    return replace(clock, rule=f"{clock.rule}; {failed}") if failed else clock
 
 
 def depends(window: Window, schema: Schema) -> bool:
@@ -129,29 +128,29 @@ def depends(window: Window, schema: Schema) -> bool:
     return False
 
 
-def _unclear(schema: Schema, *, told: bool) -> bool:
+def _unclear(schema: Schema, *, has_durations: bool) -> bool:
     """Whether counting the frames of videos could find another rate than the highest that is declared."""
     rates = {own_rate(column) for column in schema.values() if framed(column)} - {None}
     signals = any(column.category == "temporal" for column in schema.values())
-    return signals and (len(rates) > 1 or (told and bool(rates)))
+    return signals and (len(rates) > 1 or (has_durations and bool(rates)))
 
 
 def _first_rows(source: Readable) -> list[Observed]:
-    found: list[Observed] = []
+    observed: list[Observed] = []
     for shard in source.shards():
-        wanted = min(shard.rows, LOOKED_AT - len(found))
+        wanted = min(shard.rows, LOOKED_AT - len(observed))
         if wanted <= 0:
             break
         reader = shard.open()
         try:
             for batch in reader.batches(_TELL_DURATION, rows=np.arange(wanted)):
-                found.extend(
+                observed.extend(
                     Observed(length=row["length"], duration_seconds=row["duration_seconds"])
                     for row in batch.to_pylist()
                 )
         finally:
             reader.close()
-    return found
+    return observed
 
 
 def tracks(window: Window, schema: Schema, clock: Clock) -> list[Track]:

@@ -46,8 +46,8 @@ def anchors(
     last = steps - 1
     for track in tracks:
         name = track.column
-        own = {"ends": (ends or {}).get(name), "begins": (begins or {}).get(name)}
-        earliest, latest = track.bounds(steps=steps, counts=counts[name], **own)
+        times = {"ends": (ends or {}).get(name), "begins": (begins or {}).get(name)}
+        earliest, latest = track.bounds(steps=steps, counts=counts[name], **times)
         one_for_all = isinstance(first, int) and isinstance(earliest, int)
         first, last = max(first, earliest) if one_for_all else np.maximum(first, earliest), np.minimum(last, latest)
     first = -(-first // stride) * stride
@@ -70,7 +70,7 @@ def sequence_steps(
     counts: Mapping[str, Ints],
     declared: Ints | None = None,
     framed: Sequence[Track] = (),
-    shown: Callable[[Track, Ints], Ints] | None = None,
+    steps_of: Callable[[Track, Ints], Ints] | None = None,
     rows: int | None = None,
 ) -> Ints:
     """N, the clock steps of each sequence.
@@ -83,7 +83,7 @@ def sequence_steps(
         counts: For each track's column, [rows] T; -1 null.
         declared: [rows] the `length` column; -1 null.
         framed: The columns of frames, in schema order.
-        shown: Counts the clock steps that have a frame, of one of them in some rows; -1 where it has none.
+        steps_of: Counts the clock steps that have a frame, of one of them in some rows; -1 where it has none.
         rows: How many sequences; by default as many as the first track has counts.
 
     Raises:
@@ -91,11 +91,11 @@ def sequence_steps(
     """
     if not tracks and not framed:
         raise ValueError("Without a column of steps or frames a sequence has no steps.")
-    found = np.full(len(counts[tracks[0].column]) if rows is None else rows, -1, dtype=np.int64)
+    result = np.full(len(counts[tracks[0].column]) if rows is None else rows, -1, dtype=np.int64)
     direct = [counts[track.column] for track in tracks if track.ratio == 1 and track.timestamps is None]
     if declared is not None:
         direct.append(declared)
-    counted = [track for track in framed if track.timestamps is None] if shown is not None else []
+    counted = [track for track in framed if track.timestamps is None] if steps_of is not None else []
     scaled = [track for track in tracks if track.ratio != 1 and track.timestamps is None]
     if not direct and not counted and not scaled:
         raise ValueError(
@@ -103,14 +103,14 @@ def sequence_steps(
             "steps a sequence has: add a column at the clock's rate to the window, or a `length` column to the dataset."
         )
     for source in direct:
-        found = np.where(found < 0, source, found)
+        result = np.where(result < 0, source, result)
     for track in counted:
-        left = np.flatnonzero(found < 0)
+        left = np.flatnonzero(result < 0)
         if len(left):
-            assert shown is not None
-            found[left] = shown(track, left)
+            assert steps_of is not None
+            result[left] = steps_of(track, left)
     for track in scaled:
-        own = counts[track.column]
-        steps = own * track.ratio.denominator // track.ratio.numerator
-        found = np.where(found < 0, np.where(own < 0, -1, steps), found)
-    return np.maximum(found, 0)
+        count = counts[track.column]
+        steps = count * track.ratio.denominator // track.ratio.numerator
+        result = np.where(result < 0, np.where(count < 0, -1, steps), result)
+    return np.maximum(result, 0)

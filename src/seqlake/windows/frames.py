@@ -1,25 +1,33 @@
-"""Which frame stands at each moment of a window: by count at the clock's rate, by presentation time at another."""
+"""Which frame stands at each moment of a window: by count at the clock's rate, by presentation time at another.
+
+Where no index says what a file holds, its frames are counted, each file opened once.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from seqlake.spec.alignment import rounding
+from seqlake import media
+from seqlake.errors import SeqlakeError
+from seqlake.spec.alignment import LOOKED_AT, Observed, own_rate, rounding
 from seqlake.windows.edges import nearest
+from seqlake.windows.sources import FileSpan, MediaFiles, cells_of, located, place_of
 from seqlake.windows.timestamps import samples_at
+from seqlake.windows.tracks import Track
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from seqlake.protocols import Ints
+    from seqlake.protocols import Ints, Readable
     from seqlake.spec.schema import Column
-    from seqlake.windows.tracks import Track
 
 
 def framed(column: Column, /) -> bool:
@@ -41,7 +49,7 @@ class Timed(Protocol):
 
     @property
     def pts(self) -> Ints:
-        """[frames] ticks, ascending."""
+        """[frames] ticks at which each is shown, ascending."""
 
     @property
     def time_base(self) -> Fraction:
@@ -70,12 +78,12 @@ class Blank:
 
     @property
     def pts(self) -> Ints:
-        """Nothing."""
+        """No ticks: it has no frame."""
         return np.zeros(0, np.int64)
 
     @property
     def time_base(self) -> Fraction:
-        """Any."""
+        """Any unit: it has no ticks."""
         return Fraction(1)
 
     @property
@@ -154,7 +162,7 @@ def shown_of(track: Track, column: Column, frames: Timed, /) -> Shown:
 
 
 def find(
-    track: Track, anchors: Ints, *, steps: Ints, shown: Shown, cell_of: Callable[[str], Any] | None = None
+    track: Track, anchors: Ints, *, steps: Ints, frames: Shown, cell_of: Callable[[str], Any] | None = None
 ) -> tuple[Ints, NDArray[np.bool_]]:
     """The frames of one row's windows.
 
@@ -162,35 +170,134 @@ def find(
         track: The column on the clock.
         anchors: [n] clock steps.
         steps: [n] N, clock steps of the row.
-        shown: Its frames.
+        frames: What the row shows.
         cell_of: Gives the row's cell of a column, for time stamps and what they count from.
 
     Returns:
         [n, W] frame numbers, moved to the nearest that exists (0 where there is none), and [n, W] True where the
         moment lies within the sequence and has a frame.
     """
-    counts = np.full(len(anchors), shown.count, dtype=np.int64)
+    counts = np.full(len(anchors), frames.count, dtype=np.int64)
     if track.timestamps is not None and cell_of is not None:
         numbers = samples_at(track, anchors, cell_of)
         available = counts
-    elif shown.ticks is None:
+    elif frames.ticks is None:
         numbers = track.samples(anchors)
         available = track.available(steps=steps, counts=counts)
     else:
-        times = shown.times(track.moments(anchors), track.denominator)
-        numbers = np.searchsorted(shown.ticks, times, side="right") - 1
-        available = np.searchsorted(shown.ticks, shown.times(steps, 1), side="left")
+        times = frames.times(track.moments(anchors), track.denominator)
+        numbers = np.searchsorted(frames.ticks, times, side="right") - 1
+        available = np.searchsorted(frames.ticks, frames.times(steps, 1), side="left")
     mask = track.exists(anchors, numbers, steps=steps, counts=counts)
-    if shown.ticks is not None:
-        mask &= track.moments(anchors) < shown.moments(track.denominator)
+    if frames.ticks is not None:
+        mask &= track.moments(anchors) < frames.moments(track.denominator)
     numbers = np.where(mask, numbers, nearest(numbers, available))
-    if shown.present is not None:
-        mask &= shown.there(numbers)
+    if frames.present is not None:
+        mask &= frames.there(numbers)
     return numbers, mask
 
 
-def steps_shown(track: Track, shown: Shown, /) -> int:
+def steps_shown(track: Track, frames: Shown, /) -> int:
     """N as this column counts it: clock steps that have a frame."""
-    if shown.ticks is not None:
-        return shown.moments(1)
-    return shown.count * track.ratio.denominator // track.ratio.numerator
+    if frames.ticks is not None:
+        return frames.moments(1)
+    return frames.count * track.ratio.denominator // track.ratio.numerator
+
+
+def count_frames(source: Readable, files: MediaFiles, track: Track, rows: Ints, /) -> list[Shown | None]:
+    """What some rows of a video column show, opening each file once; says what it does if it takes long.
+
+    Args:
+        source: The dataset.
+        files: How its files are opened.
+        track: The column on the clock.
+        rows: [n] row numbers, ascending.
+
+    Returns:
+        [n] None where the cell is null.
+
+    Raises:
+        DamagedTableError: A file is not there.
+        DecodeError: It cannot be read; the message names the sequence and the column.
+    """
+    column = source.schema[track.column]
+    places = [place_of(cell) for cell in cells_of(source, column.name, rows)]
+    timed = by_time(track, column)
+    counted = {place: Shown(count=place.count) for place in places if place is not None and place.count is not None}
+    wanted = {place.reference: row for place, row in zip(places, rows.tolist(), strict=True) if place and timed}
+    wanted |= {p.reference: r for p, r in zip(places, rows.tolist(), strict=True) if p and p.count is None}
+    known = dict(zip(wanted, _opened(source, files, column, wanted), strict=True))
+    return [
+        None
+        if place is None
+        else _shown(place, *known[place.reference], track, timed=timed)
+        if place.reference in known
+        else counted[place]
+        for place in places
+    ]
+
+
+def _shown(place: FileSpan, pts: Ints, time_base: Fraction, track: Track, *, timed: bool) -> Shown:
+    ticks = pts[place.first :][: place.count]
+    return Shown.timed(ticks, time_base, track) if timed else Shown(count=len(ticks))
+
+
+def _opened(source: Readable, files: MediaFiles, column: Column, wanted: dict[str, int]) -> list[tuple[Ints, Fraction]]:
+    """When the frames of each file are shown."""
+    from tqdm import tqdm
+
+    class Bar(tqdm):  # type: ignore[type-arg]  # generic for type checkers only
+        monitor_interval = 0  # no thread of its own
+
+    assert column.type is not None
+    kind = column.type
+
+    def look(reference: str) -> tuple[Ints, Fraction]:
+        try:
+            decoder = media.open(files.source(reference, kind))
+        except (SeqlakeError, OSError) as error:
+            raise located(error, f"{_name(source, wanted[reference])}, column {column.name!r}, {reference}") from error
+        times = decoder.pts, decoder.time_base
+        decoder.close()
+        return times
+
+    what = f"counting the frames of {column.name!r}"
+    if len(wanted) < 2:
+        return [look(reference) for reference in wanted]
+    with ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="seqlake-counting") as pool:
+        return list(Bar(pool.map(look, wanted), what, len(wanted), unit=" videos", delay=1, leave=False, disable=None))
+
+
+def _name(source: Readable, row: int) -> str:
+    name = source.schema.id
+    return f"row {row}" if name is None else f"sequence {cells_of(source, name, np.array([row]))[0]!r}"
+
+
+def count_first_rows(source: Readable, files: MediaFiles, /) -> tuple[list[Observed], str]:
+    """What the first rows that have a signal and a video show: T of each signal, and the frames of each video.
+
+    Returns:
+        Up to `LOOKED_AT` rows, and why a video could not be counted, "" where all could.
+    """
+    schema = source.schema
+    stamps = {column.type.get("timestamps") for column in schema.values() if column.type is not None}
+    signals = [name for name in schema if schema[name].category == "temporal" and name not in stamps]
+    steps = {name: source.lengths(name) for name in signals}
+    rows = np.flatnonzero(np.maximum.reduce(list(steps.values())) > 0)[:LOOKED_AT] if steps else np.zeros(0, np.int64)
+    seen = [Observed(steps={name: int(lengths[row]) for name, lengths in steps.items()}) for row in rows.tolist()]
+    failed = ""
+    for name in (name for name in schema if _is_video(schema[name])):
+        try:
+            counts = count_frames(source, files, Track(column=name, offsets=(0,)), rows)
+        except (SeqlakeError, OSError) as error:
+            failed = failed or f"frames were not counted: {error}"
+            continue
+        for number, frames_shown in enumerate(counts):
+            frames: dict[str, Any] = {} if frames_shown is None else {name: frames_shown.count}
+            seen[number] = replace(seen[number], frames={**seen[number].frames, **frames})
+    return seen, failed
+
+
+def _is_video(column: Column) -> bool:
+    video = column.category == "file" and column.type is not None and column.type.type == "video"
+    return video and own_rate(column) is not None

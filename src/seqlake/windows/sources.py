@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FileSpan:
     """The frames of one row: all of a file, or part of one that several rows share.
 
     Attributes:
@@ -35,24 +35,24 @@ class Place:
     count: int | None = None
 
 
-def place_of(cell: object, /) -> Place | None:
+def place_of(cell: object, /) -> FileSpan | None:
     """What a file cell says: a reference, or `{url, first_frame, num_frames}`; None where it names no file.
 
     Example:
         >>> place_of({"url": "all.mp4", "first_frame": 40, "num_frames": 20})
-        Place(reference='all.mp4', first=40, count=20)
+        FileSpan(reference='all.mp4', first=40, count=20)
     """
     if cell is None or isinstance(cell, str):
-        return None if cell is None else Place(cell)
+        return None if cell is None else FileSpan(cell)
     assert isinstance(cell, Mapping)
     if cell.get("url") is None:
         return None
     count = cell.get("num_frames")
-    return Place(str(cell["url"]), int(cell.get("first_frame") or 0), None if count is None else int(count))
+    return FileSpan(str(cell["url"]), int(cell.get("first_frame") or 0), None if count is None else int(count))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Files:
+class MediaFiles:
     """How the files that a dataset's rows point to are opened; picklable as far as its dataset is.
 
     Attributes:
@@ -68,7 +68,7 @@ class Files:
     kept: Callable[[str], Mapping[int, bytes]] | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, source: Readable, /) -> Files:
+    def of(cls, source: Readable, /) -> MediaFiles:
         """Of a dataset or selection, which know their storage and indexes, or of anything readable, which need not."""
         place, table = ability(source, HasStorage), ability(source, KeepsFiles)
         return cls(
@@ -89,7 +89,7 @@ class Files:
         return Source(blob=blob, column=column, index=(self.kept(reference) or None) if self.kept else None)
 
 
-def told(error: Exception, where: str, /) -> Exception:
+def located(error: Exception, where: str, /) -> Exception:
     """The same error with the place it belongs to; a file that is not there as damage of the dataset.
 
     Args:
@@ -115,17 +115,17 @@ def cells_of(source: Readable, name: str, rows: Ints, /) -> list[Any]:
         name: The column.
         rows: [n] row numbers, ascending.
     """
-    found: list[Any] = []
+    cells: list[Any] = []
     first = 0
     for shard in source.shards():
-        own = rows[(rows >= first) & (rows < first + shard.rows)] - first
+        inside = rows[(rows >= first) & (rows < first + shard.rows)] - first
         first += shard.rows
-        if not len(own):
+        if not len(inside):
             continue
         reader = shard.open()
         try:
-            for batch in reader.batches([name], rows=own.astype(np.int64)):
-                found += batch.column(0).to_pylist()
+            for batch in reader.batches([name], rows=inside.astype(np.int64)):
+                cells += batch.column(0).to_pylist()
         finally:
             reader.close()
-    return found
+    return cells

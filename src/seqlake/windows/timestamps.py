@@ -36,8 +36,8 @@ def nanoseconds(stamps: NDArray[Any]) -> Ints:
     if stamps.dtype.kind == "f":
         exact = stamps.astype(np.float64)
         whole = np.floor(exact)  # apart, because seconds since 1970 times 1e9 are no float64 any more
-        made: Ints = whole.astype(np.int64) * NANOSECONDS + np.rint((exact - whole) * NANOSECONDS).astype(np.int64)
-        return made
+        rest: Ints = np.rint((exact - whole) * NANOSECONDS).astype(np.int64)
+        return whole.astype(np.int64) * NANOSECONDS + rest
     return stamps.astype(np.int64)
 
 
@@ -46,11 +46,11 @@ class Stamps:
     """When the samples of one column of one sequence were taken.
 
     Attributes:
-        own: [T] ascending, in whole nanoseconds; what they count from, the sequence's origin says.
+        times: [T] ascending, in whole nanoseconds; what they count from, the sequence's origin says.
         slack: Nanoseconds by which rounding to a floating-point number may have moved a stamp and the origin.
     """
 
-    own: Ints
+    times: Ints
     slack: int = 0
 
     @classmethod
@@ -86,9 +86,9 @@ class Stamps:
             times: Nanoseconds after the sequence's start, of any shape.
             origin: The start, as the stamps count.
         """
-        if not len(self.own):
+        if not len(self.times):
             return np.full(times.shape, -1, dtype=np.int64)
-        return np.searchsorted(self.own - origin, times + self.slack, side="right") - 1
+        return np.searchsorted(self.times - origin, times + self.slack, side="right") - 1
 
 
 def origin_at(origin: Origin, cell_of: Callable[[str], Any], /) -> int:

@@ -11,7 +11,7 @@ import pytest
 import seqlake as sl
 from seqlake.errors import CorruptFileError
 from seqlake.formats import jsonl
-from seqlake.formats.mds import Encoding
+from seqlake.formats.mds import CellEncoding
 from seqlake.testing.formats import FormatTests
 
 from ..by_hand import lines  # noqa: TID252 - one tool for several formats
@@ -40,7 +40,7 @@ def test_objects_are_columns(tmp_path: Path) -> None:
 
 def test_nested_values_by_an_encoding_of_the_user(tmp_path: Path) -> None:
     folder = lines(tmp_path / "j", "json", {"tags": "str"}, [[b'{"tags": ["x", "y"]}\n']])
-    tags = Encoding(arrow=pa.list_(pa.string()), decode=lambda cell: json.loads(bytes(cell)))
+    tags = CellEncoding(arrow=pa.list_(pa.string()), decode=lambda cell: json.loads(bytes(cell)))
     assert sl.scan(folder, encodings={"tags": tags}).to_arrow()["tags"].to_pylist() == [["x", "y"]]
 
 

@@ -10,8 +10,19 @@ import numpy as np
 import pytest
 
 from seqlake.compat.l5kit import editing, results, sampling
-from seqlake.formats.l5kit import selecting, slices, writing
-from seqlake.formats.l5kit.store import open_store
+from seqlake.formats.l5kit import selecting, writing
+from seqlake.formats.l5kit.store import (
+    filter_agents_by_distance,
+    filter_agents_by_frames,
+    filter_agents_by_labels,
+    filter_agents_by_track_id,
+    filter_tl_faces_by_frames,
+    filter_tl_faces_by_status,
+    get_agents_slice_from_frames,
+    get_combined_scenes,
+    get_tl_faces_slice_from_frames,
+    open_store,
+)
 
 OPEN = """
 import os, shutil
@@ -199,24 +210,24 @@ def test_slices_and_filters(path, theirs):
     arrays = {"scene": data.scenes, "frames": data.frames, "agents": data.agents, "faces": data.tl_faces}
     for name, rows in arrays.items():
         np.testing.assert_array_equal(raw(rows), theirs[name], err_msg=name)
-    kept = slices.filter_agents_by_labels(data.agents, 0.5)
+    kept = filter_agents_by_labels(data.agents, 0.5)
     assert 0 < len(kept) < len(data.agents)
     np.testing.assert_array_equal(raw(kept), theirs["labels"])
-    np.testing.assert_array_equal(raw(slices.filter_agents_by_track_id(data.agents, track)), theirs["track"])
-    near = slices.filter_agents_by_distance(data.agents[:50], data.frames[0]["ego_translation"][:2], 30)
+    np.testing.assert_array_equal(raw(filter_agents_by_track_id(data.agents, track)), theirs["track"])
+    near = filter_agents_by_distance(data.agents[:50], data.frames[0]["ego_translation"][:2], 30)
     np.testing.assert_array_equal(raw(near), theirs["near"])
-    counts = [len(one) for one in slices.filter_agents_by_frames(data.frames, data.agents)]
+    counts = [len(one) for one in filter_agents_by_frames(data.frames, data.agents)]
     np.testing.assert_array_equal(counts, theirs["by_frame"])
-    lights = [len(one) for one in slices.filter_tl_faces_by_frames(data.frames, data.tl_faces)]
+    lights = [len(one) for one in filter_tl_faces_by_frames(data.frames, data.tl_faces)]
     np.testing.assert_array_equal(lights, theirs["lights"])
     for status in ("ACTIVE", "INACTIVE", "UNKNOWN"):
-        np.testing.assert_array_equal(raw(slices.filter_tl_faces_by_status(data.tl_faces, status)), theirs[status])
-    cut = slices.get_agents_slice_from_frames(data.frames[2], data.frames[5])
-    lit = slices.get_tl_faces_slice_from_frames(data.frames[2], data.frames[5])
+        np.testing.assert_array_equal(raw(filter_tl_faces_by_status(data.tl_faces, status)), theirs[status])
+    cut = get_agents_slice_from_frames(data.frames[2], data.frames[5])
+    lit = get_tl_faces_slice_from_frames(data.frames[2], data.frames[5])
     assert [cut.start, cut.stop, lit.start, lit.stop] == theirs["slices"].tolist()
     scenes = store.scenes[:]
     scenes["end_time"][:-1] = scenes["start_time"][1:]
-    np.testing.assert_array_equal(raw(slices.get_combined_scenes(scenes)), theirs["combined"])
+    np.testing.assert_array_equal(raw(get_combined_scenes(scenes)), theirs["combined"])
 
 
 def test_joining_splitting_and_chopping(path, theirs, work, zarr, tmp_path):

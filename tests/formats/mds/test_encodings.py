@@ -16,7 +16,7 @@ import pytest
 import seqlake as sl
 from seqlake.errors import CorruptFileError, DecodeError, InvalidMetadataError, SchemaMismatchError
 from seqlake.formats import mds
-from seqlake.formats.mds import Encoding
+from seqlake.formats.mds import CellEncoding
 
 from ..by_hand import write  # noqa: TID252 - one tool for several formats
 
@@ -226,7 +226,7 @@ def test_pickles_that_arrow_cannot_hold(tmp_path: Path) -> None:
 
 def test_encodings_of_the_user(tmp_path: Path) -> None:
     cells = [bytes([80]), bytes([100])]
-    celsius = Encoding(arrow=pa.float32(), decode=lambda cell: cell[0] / 2 - 40)
+    celsius = CellEncoding(arrow=pa.float32(), decode=lambda cell: cell[0] / 2 - 40)
     for key in ("uint8", "x"):
         source = one(tmp_path, "uint8", cells, encodings={key: celsius})
         assert column(source) == [0.0, 10.0]
@@ -240,7 +240,7 @@ def test_a_value_that_an_encoding_of_the_user_refuses_is_named(tmp_path: Path) -
     def refuse(cell: memoryview) -> int:
         return {1: 5}[cell[0]]
 
-    source = one(tmp_path, "uint8", [b"\1", b"\2"], encodings={"x": Encoding(arrow=pa.int8(), decode=refuse)})
+    source = one(tmp_path, "uint8", [b"\1", b"\2"], encodings={"x": CellEncoding(arrow=pa.int8(), decode=refuse)})
     with pytest.raises(CorruptFileError, match="sample 1, column 'x'"):
         column(source)
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from seqlake.formats.rlds.crc32c import crc32c, masked
+from seqlake.formats.rlds.tfrecord import crc32c, masked
 
 PUBLISHED = {  # RFC 3720, appendix B.4
     b"\x00" * 32: 0x8A9136AA,

@@ -7,13 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from seqlake.files.memory import MemoryBlob
+from seqlake.files.blobs import MemoryBlob
 from seqlake.shards.parquet import footer, index
+from seqlake.shards.parquet.footer import read_footer
 
 
 def own_index(data):
     """The offset index of a file of ours."""
-    return index.read(MemoryBlob(data))
+    return read_footer(MemoryBlob(data)).index()
 
 
 def resealed(data, encoded):

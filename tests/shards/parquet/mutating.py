@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from seqlake.errors import SeqlakeError
 from seqlake.files.stores import MemoryBlob
 from seqlake.shards import parquet
-from seqlake.shards.parquet import index, layout
+from seqlake.shards.parquet import building, layout
 from seqlake.shards.parquet.checking import check
 from seqlake.shards.parquet.footer import read_footer
 from seqlake.shards.parquet.pages import values_start, walk
@@ -145,7 +145,7 @@ def main(place, seed, count):
         (foreign(), None) if place == "foreign" else (ours("archive" if place == "archive" else "training"), None)
     )
     if place == "foreign":
-        outside = index.build(MemoryBlob(data))
+        outside = building.build(MemoryBlob(data))
     truth, flats = read(data, outside)
     assert place == "archive" or {"action", "state"} <= {name for name, flat in flats.items() if flat is not None}
     found = places(data)
@@ -167,7 +167,7 @@ def main(place, seed, count):
             raised += 1
             continue
         right += 1
-        if place in {"footer", "archive"} and index.read(MemoryBlob(changed)) is None:
+        if place in {"footer", "archive"} and read_footer(MemoryBlob(changed)).index() is None:
             continue  # its pointer is hit too, so that nothing tells it from a file of another writer
         if place not in {"values", "foreign"}:
             for got in (table, through):

@@ -17,7 +17,7 @@ import pytest
 from seqlake.errors import CorruptFileError, SeqlakeError
 from seqlake.files.stores import MemoryBlob
 from seqlake.shards import parquet
-from seqlake.shards.parquet import index
+from seqlake.shards.parquet import building, index
 from seqlake.shards.parquet.checking import check
 from seqlake.shards.parquet.footer import read_footer
 from seqlake.testing.shards import flat_is, identical
@@ -101,7 +101,7 @@ def test_sorted_and_rewritten_by_pyarrow_with_our_footer_key(data):
         table.replace_schema_metadata(kept), sink, use_dictionary=False, compression="none", row_group_size=20
     )
     assert b"seqlake.offsets" in pq.read_metadata(pa.BufferReader(sink.getvalue())).metadata
-    assert index.read(MemoryBlob(sink.getvalue())) is None
+    assert read_footer(MemoryBlob(sink.getvalue())).index() is None
     assert_right(sink.getvalue(), flat=False)
     assert list(check(MemoryBlob(sink.getvalue()))) == []
 
@@ -124,7 +124,7 @@ def test_the_index_of_another_file_as_an_outside_index(data):
     other = io.BytesIO()
     mixed = table_of(data).drop_columns(["raw"]).take(np.random.default_rng(0).permutation(60))
     pq.write_table(mixed, other, use_dictionary=False, compression="none", row_group_size=20)
-    wrong, right = (index.build(MemoryBlob(sink.getvalue())) for sink in (other, plain))
+    wrong, right = (building.build(MemoryBlob(sink.getvalue())) for sink in (other, plain))
     truth = table_of(plain.getvalue())
     for given, flat in ((wrong, False), (right, True)):
         reader = parquet.open(MemoryBlob(plain.getvalue()), index=given)
@@ -141,7 +141,7 @@ def test_a_stale_outside_index_of_the_same_lengths_gives_the_right_values():
     kind = pa.list_(pa.list_(pa.float32()))
     pq.write_table(pa.table({"a": pa.array([[[1, 2], [3, 4]]], kind)}), one, **options)
     pq.write_table(pa.table({"a": pa.array([[[2, 4], [1, 3]]], kind)}), two, **options)
-    reader = parquet.open(MemoryBlob(two.getvalue()), index=index.build(MemoryBlob(one.getvalue())))
+    reader = parquet.open(MemoryBlob(two.getvalue()), index=building.build(MemoryBlob(one.getvalue())))
     assert flat_is(reader.flat("a"), table_of(two.getvalue())["a"])
 
 
@@ -190,7 +190,7 @@ def test_a_changed_index_file_with_a_matching_hash_is_still_checked(data):
     pq.write_table(
         table_of(data).drop_columns(["raw"]), stripped, use_dictionary=False, compression="none", row_group_size=20
     )
-    built = index.decode(index.build(MemoryBlob(stripped.getvalue())))
+    built = index.decode(building.build(MemoryBlob(stripped.getvalue())))
     good, tied = built.columns["action"], built.levels["action"]
     truth = table_of(stripped.getvalue())["action"]
     assert found is not None
@@ -231,7 +231,7 @@ def test_rows_in_another_order_with_the_same_sizes_and_statistics():
         pq.write_table(pa.table({"a": pa.array(cells, kind)}), sink, use_dictionary=False, compression="none")
         files.append(sink.getvalue())
     assert len(files[0]) == len(files[1])
-    reader = parquet.open(MemoryBlob(files[1]), index=index.build(MemoryBlob(files[0])))
+    reader = parquet.open(MemoryBlob(files[1]), index=building.build(MemoryBlob(files[0])))
     assert reader.flat("a") is None
     assert pa.Table.from_batches(reader.batches(["a"]))["a"].to_pylist() == two
 

@@ -11,7 +11,7 @@ import pytest
 
 from seqlake.files.stores import open_blob
 from seqlake.shards import parquet
-from seqlake.shards.parquet import index
+from seqlake.shards.parquet import building
 from seqlake.spec.column_types import Embedding, Image, Trajectory
 from seqlake.spec.schema import Schema
 from seqlake.testing.shards import flat_is, identical
@@ -190,7 +190,7 @@ def test_files_of_theirs(tmp_path, table, write):
     write(plain, path)
     truth = pq.read_table(path)
     blob = open_blob(path)
-    reader = parquet.open(blob, index=index.build(blob))
+    reader = parquet.open(blob, index=building.build(blob))
     flats = {name: reader.flat(name) for name in truth.column_names}
     order = np.random.default_rng(0).permutation(truth.num_rows)
     for name in truth.column_names:

@@ -16,11 +16,11 @@ import pytest
 import seqlake as sl
 from seqlake.dataset.validation import validate
 from seqlake.errors import DamagedTableError
-from seqlake.files.memory import MemoryBlob
+from seqlake.files.blobs import MemoryBlob
 from seqlake.shards import parquet
-from seqlake.shards.lengths import lengths_of
 from seqlake.shards.parquet import index
 from seqlake.shards.parquet.checking import check
+from seqlake.shards.reading import lengths_of
 from seqlake.spec.schema import Column
 from seqlake.versions import indexes
 

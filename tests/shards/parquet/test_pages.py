@@ -13,9 +13,17 @@ from hypothesis import strategies as st
 
 from seqlake.errors import CorruptFileError
 from seqlake.files.stores import MemoryBlob
-from seqlake.shards.parquet import thrift
 from seqlake.shards.parquet.footer import read_footer
-from seqlake.shards.parquet.pages import DATA, DATA_V2, DICTIONARY, decode_levels, read_header, read_levels, walk
+from seqlake.shards.parquet.pages import (
+    DATA,
+    DATA_V2,
+    DICTIONARY,
+    decode_levels,
+    read_header,
+    read_levels,
+    read_struct,
+    walk,
+)
 
 
 def file_of(table, **options):
@@ -134,7 +142,7 @@ def test_any_bytes_as_a_header(data):
 @settings(max_examples=400, deadline=None)
 def test_any_bytes_as_thrift(data):
     try:
-        fields, length = thrift.read_struct(data)
+        fields, length = read_struct(data)
     except (IndexError, ValueError):
         return
     assert length <= len(data)
@@ -153,7 +161,7 @@ def test_any_bytes_as_thrift(data):
 )
 def test_thrift_that_wants_too_much(data):
     with pytest.raises((IndexError, ValueError)):
-        thrift.read_struct(data)
+        read_struct(data)
 
 
 def test_a_chunk_whose_counts_do_not_add_up():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from seqlake.files.stores import MemoryBlob, open_blob
 from seqlake.shards import parquet
-from seqlake.shards.parquet import index, layout
+from seqlake.shards.parquet import building, index, layout
 from seqlake.shards.parquet.checking import check
 from seqlake.spec.column_types import Embedding, Trajectory
 from seqlake.spec.schema import Schema
@@ -240,7 +240,7 @@ def test_files_by_pyarrow(columns, steps, seed, codec, dictionary, version, page
     )
     blob = MemoryBlob(sink.getvalue())
     truth = pq.read_table(pa.BufferReader(sink.getvalue()))
-    reader = parquet.open(blob, index=index.build(blob))
+    reader = parquet.open(blob, index=building.build(blob))
     assert_reads_as(reader, truth, random=random)
     assert all(parquet.open(blob).flat(name) is None for name in truth.column_names)  # no index, no belief
     for i, shape in enumerate(columns):
@@ -279,7 +279,7 @@ def test_raw_cells(tmp_path_factory, steps, seed, kind, layout_name):
     assert_reads_as(reader, truth, random=random)
     if layout_name == "training":
         assert reader.flat("act").shape == (dim,)
-        rebuilt = index.decode(index.build(open_blob(path), schema=schema)).columns["act"]
+        rebuilt = index.decode(building.build(open_blob(path), schema=schema)).columns["act"]
         own = reader.index.columns["act"]
         assert np.array_equal(rebuilt.page_start, own.page_start)
         assert np.array_equal(rebuilt.steps, own.steps)

@@ -19,9 +19,17 @@ from seqlake.compat.l5kit.sampling import (
     get_future_slice,
     get_history_slice,
 )
-from seqlake.formats.l5kit.labels import PERCEPTION_LABEL_TO_INDEX, PERCEPTION_LABELS, TL_FACE_LABELS
 from seqlake.formats.l5kit.selecting import Thresholds, select_agents
-from seqlake.formats.l5kit.slices import (
+from seqlake.formats.l5kit.store import (
+    AGENT_DTYPE,
+    FACE_DTYPE,
+    FRAME_DTYPE,
+    PERCEPTION_LABEL_TO_INDEX,
+    PERCEPTION_LABELS,
+    SCENE_DTYPE,
+    TL_FACE_LABELS,
+    SceneData,
+    Store,
     filter_agents_by_distance,
     filter_agents_by_frames,
     filter_agents_by_labels,
@@ -32,14 +40,6 @@ from seqlake.formats.l5kit.slices import (
     get_combined_scenes,
     get_frames_slice_from_scenes,
     get_tl_faces_slice_from_frames,
-)
-from seqlake.formats.l5kit.store import (
-    AGENT_DTYPE,
-    FACE_DTYPE,
-    FRAME_DTYPE,
-    SCENE_DTYPE,
-    SceneData,
-    Store,
     open_store,
 )
 from seqlake.formats.l5kit.windows import windows

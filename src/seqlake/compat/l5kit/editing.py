@@ -14,7 +14,6 @@ import numpy as np
 from seqlake.errors import SchemaMismatchError
 from seqlake.files.locations import absolute
 from seqlake.formats._arguments import Kind, takes, whole
-from seqlake.formats.l5kit.slices import frames_of, scene_of, spans_of
 from seqlake.formats.l5kit.store import (
     AGENT_INTERVAL,
     AGENTS,
@@ -25,7 +24,10 @@ from seqlake.formats.l5kit.store import (
     SCENES,
     SceneData,
     Store,
+    frames_of,
     open_store,
+    scene_of,
+    spans_of,
 )
 from seqlake.formats.l5kit.writing import Appender, metadata_of, refuse_taken, remove_store, whole_store
 

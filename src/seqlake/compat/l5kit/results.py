@@ -15,8 +15,7 @@ from seqlake.errors import DatasetNotFoundError, SchemaMismatchError
 from seqlake.files.locations import absolute, local_path
 from seqlake.formats._arguments import COUNT, NUMBER, STEPS, Kind, a, array, takes, whole
 from seqlake.formats.l5kit.selecting import Thresholds, select_agents
-from seqlake.formats.l5kit.slices import get_agents_slice_from_frames
-from seqlake.formats.l5kit.store import FRAME_INTERVAL, Store, open_store
+from seqlake.formats.l5kit.store import FRAME_INTERVAL, Store, get_agents_slice_from_frames, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,15 +16,6 @@ from seqlake.formats._arguments import FLAG, INDEX, NUMBER, SECONDS, STEPS, Kind
 from seqlake.formats.l5kit.intervals import expect_fields, in_range
 from seqlake.formats.l5kit.intervals import span as between
 from seqlake.formats.l5kit.selecting import MIN_FRAME_FUTURE, MIN_FRAME_HISTORY, selected
-from seqlake.formats.l5kit.slices import (
-    filter_agents_by_frames,
-    filter_agents_by_labels,
-    filter_agents_by_track_id,
-    frames_of,
-    get_agents_slice_from_frames,
-    scene_of,
-    spans_of,
-)
 from seqlake.formats.l5kit.store import (
     AGENT_INTERVAL,
     AGENTS,
@@ -33,6 +24,13 @@ from seqlake.formats.l5kit.store import (
     SCENES,
     SceneData,
     Store,
+    filter_agents_by_frames,
+    filter_agents_by_labels,
+    filter_agents_by_track_id,
+    frames_of,
+    get_agents_slice_from_frames,
+    scene_of,
+    spans_of,
 )
 
 if TYPE_CHECKING:

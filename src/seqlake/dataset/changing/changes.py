@@ -19,7 +19,7 @@ from seqlake.dataset.writing import ingest
 from seqlake.dataset.writing.encoding import encoded
 from seqlake.dataset.writing.staging import ShardShape, Staging
 from seqlake.errors import SchemaMismatchError, SequenceNotFoundError
-from seqlake.media._encoding import Encoding
+from seqlake.media import Encoding
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

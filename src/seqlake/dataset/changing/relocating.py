@@ -22,8 +22,7 @@ from seqlake.dataset.writing.ingest import Given
 from seqlake.dataset.writing.references import mapped, refers
 from seqlake.dataset.writing.staging import ShardShape, Staging
 from seqlake.errors import CommitConflictError, CommitUnknownError, UnsafeReferenceError, ValidationError
-from seqlake.files.locations import absolute, inside, is_local, join, local_path, scheme
-from seqlake.files.names import checked
+from seqlake.files.locations import absolute, checked, inside, is_local, join, local_path, scheme
 from seqlake.files.stores import open_store
 from seqlake.spec.rules.references import is_relative, paths_in
 

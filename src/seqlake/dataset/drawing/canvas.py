@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqlake.media._encoding import encode_image
+from seqlake.media import encode_image
 
 if TYPE_CHECKING:
     from pathlib import Path

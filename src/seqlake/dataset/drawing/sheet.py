@@ -87,7 +87,7 @@ def _seconds(view: Row, column: Column, cell: Any, count: int) -> NDArray[np.flo
         times = view.get(stamps)
         if times is None or len(times) != count:
             return None
-        stamps_ns = Stamps.of(np.asarray(times), column=stamps).own
+        stamps_ns = Stamps.of(np.asarray(times), column=stamps).times
         seconds: NDArray[np.float64] = (stamps_ns - origin_at(origin_of(view.schema, column.name), view.get)) / 1e9
         return seconds
     rate = rate_of(view.schema, column.name)

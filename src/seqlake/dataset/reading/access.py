@@ -19,7 +19,7 @@ from seqlake.abilities import HasIds, KeepsFiles, ability
 from seqlake.dataset.reading import streaming
 from seqlake.dataset.reading.cells import arrow_cell, flat_cell
 from seqlake.errors import SequenceNotFoundError
-from seqlake.shards.parquet.scanned import NARROW
+from seqlake.shards.parquet.expansion import NARROW
 from seqlake.shards.rows import Rows
 from seqlake.windows.clock import dataset_clock, depends
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from seqlake.protocols import Flat, Ints, Readable, Shard, ShardReader
     from seqlake.spec.alignment import Clock
     from seqlake.spec.schema import Column
-    from seqlake.windows.sources import Files
+    from seqlake.windows.sources import MediaFiles
     from seqlake.windows.spec import Window
 
 _OPEN_SHARDS = 256
@@ -127,7 +127,7 @@ class Access:
         known = ability(self.source, KeepsFiles)
         return {} if known is None else known.kept_packets(reference)
 
-    def clock(self, window: Window, files: Files, /) -> Clock:
+    def clock(self, window: Window, files: MediaFiles, /) -> Clock:
         """The dataset's clock for a window; found once, since videos may have to be opened for it."""
         clocks, schema = self._here().clocks, self.source.schema
         key = (window.clock, depends(window, schema))

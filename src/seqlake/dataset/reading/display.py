@@ -20,7 +20,7 @@ from seqlake.dataset.drawing.strips import is_pictures, strip
 from seqlake.dataset.reading.views import StepsView
 from seqlake.errors import SeqlakeError, in_line, visible
 from seqlake.files import locations
-from seqlake.media._encoding import encode_image
+from seqlake.media import encode_image
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from seqlake.abilities import HasStrangers, OfATable, ability
 from seqlake.dataset.writing.references import refers
 from seqlake.errors import SeqlakeError
-from seqlake.files.locations import inside, is_local, join, local_path, scheme, shown
+from seqlake.files.locations import inside, is_local, join, local_path, redacted, scheme
 from seqlake.files.stores import open_blob, open_store
 from seqlake.spec.rules.references import paths_in
 
@@ -242,10 +242,10 @@ def elsewhere(selection: Selection, /) -> dict[str, int]:
             places = pc.struct_field(pc.extract_regex(_texts(column), _PLACE), "place")
             for one in pc.value_counts(places).to_pylist():
                 if one["values"] is not None:
-                    counts[shown(one["values"]).lower()] += one["counts"]
+                    counts[redacted(one["values"]).lower()] += one["counts"]
     home = pc.extract_regex(pa.scalar(selection.root), _PLACE).as_py()
     if home is not None:
-        counts.pop(shown(home["place"]).lower(), None)
+        counts.pop(redacted(home["place"]).lower(), None)
     counts.pop("file://", None)
     return dict(counts.most_common())
 

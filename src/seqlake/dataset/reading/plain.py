@@ -17,10 +17,10 @@ from seqlake.errors import DatasetNotFoundError, SchemaMismatchError
 from seqlake.files import locations, stores
 from seqlake.shards.columns import Columns, Constant
 from seqlake.shards.files import ParquetShard, innermost, parquet_shard
-from seqlake.shards.lengths import lengths_of
 from seqlake.shards.memory import ArrowShard
+from seqlake.shards.parquet.expansion import NARROW, checked_format, scannable
 from seqlake.shards.parquet.footer import read_footer
-from seqlake.shards.parquet.scanned import NARROW, checked_format, scannable
+from seqlake.shards.reading import lengths_of
 from seqlake.spec.column_types import ColumnType
 from seqlake.spec.metadata import Metadata
 from seqlake.spec.schema import ID, Schema, is_binary, is_list, is_text

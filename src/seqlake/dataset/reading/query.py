@@ -22,8 +22,8 @@ from seqlake.errors import QueryError, SeqlakeError
 from seqlake.files import sandbox
 from seqlake.shards.columns import Columns, Constant, Stored
 from seqlake.shards.files import ParquetShard
+from seqlake.shards.parquet.expansion import NARROW
 from seqlake.shards.parquet.footer import read_footer
-from seqlake.shards.parquet.scanned import NARROW
 from seqlake.shards.rows import Rows
 
 if TYPE_CHECKING:

@@ -135,7 +135,7 @@ class SequenceView(Mapping[str, Any]):
         """
         from seqlake.windows.assemble import assemble
         from seqlake.windows.frames import framed
-        from seqlake.windows.sources import Files
+        from seqlake.windows.sources import MediaFiles
         from seqlake.windows.spec import Window
 
         access = self._selection.access
@@ -151,7 +151,7 @@ class SequenceView(Mapping[str, Any]):
             schema,
             window,
             start,
-            clock=access.clock(window, Files.of(self._selection)),
+            clock=access.clock(window, MediaFiles.of(self._selection)),
             frames_of=self._frames,
         )
         return {"sequence_id": self.id, **sample}

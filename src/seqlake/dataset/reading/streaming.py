@@ -12,10 +12,10 @@ import pyarrow as pa
 
 from seqlake.abilities import Pushdown, ability
 from seqlake.errors import CorruptFileError, SeqlakeError
-from seqlake.shards.gathered import gathered
+from seqlake.shards.files import verified
+from seqlake.shards.parquet.expansion import NARROW
 from seqlake.shards.parquet.footer import DAMAGE
-from seqlake.shards.parquet.scanned import NARROW
-from seqlake.shards.verified import verified
+from seqlake.shards.reading import gathered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

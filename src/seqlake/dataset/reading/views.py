@@ -162,7 +162,7 @@ class MediaView(media.Frames, FileView):
         **options: Any,
     ) -> None:
         super().__init__(reference, **options)
-        self._held = media.Held()
+        self._held = media.LazyDecoder()
         self._kept = kept
         self.first: int = 0
         self.count: int | None = None
@@ -230,7 +230,7 @@ class StepsView(media.Frames):
     def __init__(self, cells: Sequence[bytes | FileView | None], /, *, column: ColumnType | None = None) -> None:
         self.cells = list(cells)
         self._column = column
-        self._held = media.Held()
+        self._held = media.LazyDecoder()
 
     def bytes(self, step: int, /) -> bytes | None:
         """The encoded image of one step; None where there is none."""

@@ -20,7 +20,7 @@ from seqlake.errors import CommitUnknownError, SchemaMismatchError, ValidationEr
 from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import absolute, is_local, local_path
 from seqlake.files.stores import open_store
-from seqlake.windows.sources import Files
+from seqlake.windows.sources import MediaFiles
 
 if TYPE_CHECKING:
     import os
@@ -244,7 +244,7 @@ def whole(
 
 
 def _copy(part: Readable, schema: Schema, staging: Staging, files: FilesMode) -> None:
-    place = Files.of(part)
+    place = MediaFiles.of(part)
     carrier = Carrier(schema, root=place.root, staging=staging, mode=files, storage=place.storage, kept=place.kept)
     for shard in progress.over(part.shards(), "write"):
         for batch in streaming.for_writing(shard, schema.names):

@@ -124,7 +124,7 @@ class Spans:
         begin, end = (self._after(name, step) for step in (piece.start, piece.stop))
         first = max(0, int(stamps.latest(np.array([begin]), origin=origin)[0]))
         # One that stands at the end belongs to what follows.
-        return first, int(np.searchsorted(stamps.own - origin, end - stamps.slack, side="left"))
+        return first, int(np.searchsorted(stamps.times - origin, end - stamps.slack, side="left"))
 
     def _after(self, name: str, step: int) -> int:
         """Nanoseconds from the start of a sequence to a step, rounded up as windows do."""

@@ -23,7 +23,7 @@ from seqlake.dataset.writing.carrying import Carrier
 from seqlake.dataset.writing.ingest import Encoded
 from seqlake.dataset.writing.staging import ShardShape, Staging
 from seqlake.errors import DecodeError, SchemaMismatchError, ValidationError
-from seqlake.media import _sound
+from seqlake.media import cut_sound
 from seqlake.media.video import cutting
 from seqlake.spec.alignment import on_clock, samples_of
 from seqlake.spec.column_types import ColumnType
@@ -159,7 +159,7 @@ class Cutter:
             return None, CutFile(sequence_id=piece.id, column=name, frames=0, note="the file ends before the piece")
         path = self._staging.scratch()
         try:
-            clip = (_sound.cut if sound else cutting.cut)(source, path, start=first, stop=stop)
+            clip = (cut_sound if sound else cutting.cut)(source, path, start=first, stop=stop)
             reference = self._staging.take_in(name, piece.id, Encoded(path, suffix=clip.suffix))
         finally:
             path.unlink(missing_ok=True)

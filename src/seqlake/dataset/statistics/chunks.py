@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from seqlake.dataset.reading.cells import flat_cell
 from seqlake.dataset.reading.streaming import one_shard
 from seqlake.errors import ValidationError
-from seqlake.files.memory import MemoryBlob
+from seqlake.files.blobs import MemoryBlob
 from seqlake.shards.cells import cast, fetched
 from seqlake.spec.schema import is_binary
 

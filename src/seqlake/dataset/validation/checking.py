@@ -27,8 +27,8 @@ from seqlake.spec.findings import Finding, Report
 from seqlake.spec.rules import (
     Batch,
     Gathered,
-    Ids,
     References,
+    SeenIds,
     check_metadata,
     check_notes,
     check_references,
@@ -73,7 +73,7 @@ class RowWalk:
     place: Place
     copied: Callable[[str], Mapping[str, Copied]]
     files: FileWalk | None
-    ids: Ids = field(default_factory=Ids)
+    ids: SeenIds = field(default_factory=SeenIds)
     references: References = field(default_factory=References)
 
     def shard(self, shard: Shard, location: str) -> Iterator[Finding]:

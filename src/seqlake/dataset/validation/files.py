@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from seqlake.dataset.validation import decoding, looking
 from seqlake.errors import SeqlakeError
-from seqlake.files.locations import is_local, scheme, shown
+from seqlake.files.locations import is_local, redacted, scheme
 from seqlake.spec.alignment import LOOKED_AT, Clock, Observed, clock_of, own_rate
 from seqlake.spec.column_types import ColumnType
-from seqlake.spec.rules import Gathered, Pictures, check_cell, check_decoded, check_row
+from seqlake.spec.rules import Gathered, SeenPictures, check_cell, check_decoded, check_row
 from seqlake.spec.rules.facts import CellFacts, FileFacts, RowFacts, Trouble
 from seqlake.spec.schema import is_list
 
@@ -134,7 +134,7 @@ def _of(file: FileFacts) -> CellFacts:
 
 
 def _trouble(reference: str, trouble: Trouble, why: str) -> FileFacts:
-    return FileFacts(name=repr(shown(reference)), trouble=trouble, why=why)
+    return FileFacts(name=repr(redacted(reference)), trouble=trouble, why=why)
 
 
 _REMOTE_THREADS = 16  # they wait, most of the time
@@ -171,7 +171,7 @@ class FileWalk:
         self._deep = deep
         self._notes = notes
         self._done = done
-        self._seen = Pictures()
+        self._seen = SeenPictures()
         self._stop = Event()
         self._reader = CellReader(deep=deep, stop=self._stop)
         self._pool: ThreadPoolExecutor | None = None

@@ -10,8 +10,8 @@ import numpy as np
 
 from seqlake.errors import CorruptFileError, DecodeError, SeqlakeError, UnsafeReferenceError
 from seqlake.files import locations, stores
-from seqlake.media._bytes import BlobBytes, blob_of
-from seqlake.media._stills import size_and_bits
+from seqlake.media import BlobBytes, blob_of
+from seqlake.media.image import size_and_bits
 from seqlake.protocols import Source
 from seqlake.spec.column_types import ColumnType
 from seqlake.spec.rules.facts import CellFacts, FileFacts, Times
@@ -150,10 +150,10 @@ def blob_at(reference: str, place: Place, /) -> Blob | FileFacts | None:
     except (FileNotFoundError, NotADirectoryError):
         return FileFacts(name=repr(reference), trouble="missing", why="no file is there")
     except UnsafeReferenceError as error:
-        return FileFacts(name=repr(locations.shown(reference)), trouble="unreadable", why=str(error))
+        return FileFacts(name=repr(locations.redacted(reference)), trouble="unreadable", why=str(error))
     except (SeqlakeError, OSError, ValueError) as error:
         why = f"it could not be looked at: {error}"
-        return FileFacts(name=repr(locations.shown(reference)), trouble="unreachable", why=why)
+        return FileFacts(name=repr(locations.redacted(reference)), trouble="unreachable", why=why)
     if blob.size == 0:
         return FileFacts(name=repr(reference), trouble="empty")
     return blob
@@ -175,7 +175,7 @@ def look(reference: str, blob: Blob, column: ColumnType, place: Place, /) -> Fil
     Raises:
         OSError: It cannot be read.
     """
-    name = repr(locations.shown(reference))
+    name = repr(locations.redacted(reference))
     facts = FileFacts(name=name, changed=is_changed(reference, blob, place))
     if column.type == "audio":
         return replace(facts, **_sound(blob, column))
@@ -224,7 +224,7 @@ def look_at_video(reference: str, source: Source, place: Place, /, *, part: tupl
 
     blob = source.blob
     assert not isinstance(blob, bytes)
-    name = repr(locations.shown(reference))
+    name = repr(locations.redacted(reference))
     facts = FileFacts(name=name, changed=is_changed(reference, blob, place), cut=_is_cut(blob))
     try:
         decoder = video.open(source)
@@ -256,7 +256,7 @@ def _unopened(facts: FileFacts, source: Source, error: DecodeError) -> FileFacts
 
 def _sound(blob: Blob, column: ColumnType) -> dict[str, Any]:
     """What the head of a sound file says."""
-    from seqlake.media._containers import open_container
+    from seqlake.media import open_container
 
     try:
         with open_container(BlobBytes(blob), blob.location) as container:

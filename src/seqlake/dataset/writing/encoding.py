@@ -15,7 +15,7 @@ from seqlake.dataset.writing.conforming import too_large
 from seqlake.dataset.writing.ingest import Encoded, File, existing
 from seqlake.dataset.writing.values import as_array
 from seqlake.errors import SchemaMismatchError, ValidationError
-from seqlake.media._encoding import TICKS, Encoding, VideoEncoder, checked_frame, encode_image, image_format
+from seqlake.media import TICKS, Encoding, VideoEncoder, checked_frame, encode_image, image_format
 from seqlake.spec.alignment import clock_of, on_clock, own_rate
 from seqlake.spec.rules.signals import LARGEST_CELL
 from seqlake.spec.schema import is_binary, is_text

@@ -11,8 +11,7 @@ import pyarrow as pa
 from seqlake.dataset.writing.encoding import encoded, stamps_of
 from seqlake.dataset.writing.ingest import Encoded
 from seqlake.errors import SchemaMismatchError, ValidationError
-from seqlake.media import image
-from seqlake.media._encoding import Encoding
+from seqlake.media import Encoding, image
 from seqlake.spec.alignment import clock_of, exact, own_rate
 from seqlake.spec.column_types import Image, Video
 from seqlake.spec.schema import is_binary

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from seqlake.dataset.writing.encoding import FramesCell
     from seqlake.dataset.writing.ingest import Ids
     from seqlake.dataset.writing.staging import OpenDataset
-    from seqlake.media._encoding import Encoding
+    from seqlake.media import Encoding
     from seqlake.protocols import Version
     from seqlake.spec.schema import Column, Schema
 

@@ -10,7 +10,7 @@ from seqlake.dataset.writing.ingest import File, Ids, RowBuffer, is_rows, prepar
 from seqlake.dataset.writing.recording import Recording
 from seqlake.dataset.writing.staging import ShardShape, Staging
 from seqlake.errors import SeqlakeError
-from seqlake.media._encoding import Encoding
+from seqlake.media import Encoding
 
 if TYPE_CHECKING:
     from types import TracebackType

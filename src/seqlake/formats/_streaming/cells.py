@@ -34,7 +34,7 @@ def absent(column: str, sample: Mapping[str, Any], /) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Cells:
+class CellBytes:
     """The cells of some rows.
 
     Attributes:
@@ -54,9 +54,9 @@ class Cells:
         """The bytes of one cell."""
         return self.buffer.data[int(self.starts[row]) : int(self.stops[row])]
 
-    def from_byte(self, skipped: int) -> Cells:
+    def from_byte(self, skipped: int) -> CellBytes:
         """The same cells without their first bytes."""
-        return Cells(self.buffer, self.starts + skipped, self.stops)
+        return CellBytes(self.buffer, self.starts + skipped, self.stops)
 
 
 def fixed(buffer: NDArray[np.uint8], starts: Ints, size: int, /) -> NDArray[np.uint8]:
@@ -69,16 +69,16 @@ def fixed(buffer: NDArray[np.uint8], starts: Ints, size: int, /) -> NDArray[np.u
     step = int(starts[1] - starts[0]) if len(starts) > 1 else size
     if step > 0 and (len(starts) < 3 or bool((np.diff(starts) == step).all())):
         first = buffer[int(starts[0]) :]
-        made = np.ascontiguousarray(as_strided(first, (len(starts), size), (step, 1), writeable=False))
+        rows = np.ascontiguousarray(as_strided(first, (len(starts), size), (step, 1), writeable=False))
         # Ranges without a gap are not copied. numpy 2.1 crashes on some comparisons of numbers that lie askew.
-        return made.copy() if made.__array_interface__["data"][0] % _ALIGNED else made
+        return rows.copy() if rows.__array_interface__["data"][0] % _ALIGNED else rows
     # One element of an opaque type for each range: indexing copies whole elements.
     kind = np.dtype((np.void, size))
     ranges: NDArray[Any] = np.ndarray((len(buffer) - size + 1,), kind, buffer.data, strides=(1,))
     return ranges[starts].view(np.uint8).reshape(-1, size)
 
 
-def numbers(cells: Cells, dtype: np.dtype[Any], count: int = 1, /) -> NDArray[Any]:
+def numbers(cells: CellBytes, dtype: np.dtype[Any], count: int = 1, /) -> NDArray[Any]:
     """[rows, count] little-endian numbers.
 
     Raises:
@@ -89,11 +89,11 @@ def numbers(cells: Cells, dtype: np.dtype[Any], count: int = 1, /) -> NDArray[An
     if len(wrong):
         row = int(wrong[0])
         raise CellError(f"it has {int(cells.stops[row] - cells.starts[row])} bytes where {size} are expected")
-    found = fixed(cells.buffer, cells.starts, size).view(dtype.newbyteorder("<"))
-    return found.astype(dtype, copy=False)
+    values = fixed(cells.buffer, cells.starts, size).view(dtype.newbyteorder("<"))
+    return values.astype(dtype, copy=False)
 
 
-def binary(cells: Cells, /) -> pa.Array:
+def binary(cells: CellBytes, /) -> pa.Array:
     """The cells as Arrow `binary`, copied together.
 
     The bytes between two cells are taken for a cell too, so that the buffer as it is makes one Arrow array; every
@@ -127,7 +127,7 @@ def binary(cells: Cells, /) -> pa.Array:
     return taken.cast(pa.binary()) if wide else taken
 
 
-def text(cells: Cells, /) -> pa.Array:
+def text(cells: CellBytes, /) -> pa.Array:
     """The cells as Arrow `string`.
 
     Raises:
@@ -139,7 +139,7 @@ def text(cells: Cells, /) -> pa.Array:
         raise CellError("it is not UTF-8") from error
 
 
-def integers(cells: Cells, /) -> pa.Array:
+def integers(cells: CellBytes, /) -> pa.Array:
     """The cells, decimal texts, as Arrow `int64`; whatever Python's `int` takes is taken.
 
     Raises:
@@ -160,14 +160,14 @@ def _no_integer(texts: list[str]) -> CellError:
     large = ""
     for one in texts:
         try:
-            found = int(one)
+            number = int(one)
         except ValueError:
             return CellError(f"{one[:80]!r} is no integer")
-        large = large or (one if not -(1 << 63) <= found < 1 << 63 else "")
+        large = large or (one if not -(1 << 63) <= number < 1 << 63 else "")
     return UnheldError(f'{large[:80]} does not fit into 64 bits; encodings={{column: "str"}} gives the text')
 
 
-def floats(cells: Cells, /) -> pa.Array:
+def floats(cells: CellBytes, /) -> pa.Array:
     """The cells, decimal texts, as Arrow `double`; whatever Python's `float` takes is taken.
 
     Raises:

@@ -11,8 +11,7 @@ import numpy as np
 from seqlake.errors import DatasetNotFoundError, SeqlakeError
 from seqlake.files.stores import open_store
 from seqlake.formats._streaming import index as indexes
-from seqlake.formats._streaming.compression import Compression
-from seqlake.formats._streaming.hashing import ALGORITHMS, digest
+from seqlake.formats._streaming.compression import ALGORITHMS, Compression, digest
 from seqlake.formats._streaming.records import OF_COLUMNS
 from seqlake.formats._streaming.stored import read_whole
 from seqlake.formats._streaming.writing import SETTINGS
@@ -21,14 +20,14 @@ from seqlake.spec.findings import Finding
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from seqlake.formats._streaming.index import Config, Entry, File, Index
-    from seqlake.formats._streaming.stored import Place
+    from seqlake.formats._streaming.index import Config, IndexedFile, SampleIndex, ShardEntry
+    from seqlake.formats._streaming.stored import ShardFolder
     from seqlake.protocols import Blob, Depth
 
 _ZSTD = (0xFD2FB528).to_bytes(4, "little")
 
 
-def check(index: Index, place: Place, depth: Depth, /) -> Iterator[Finding]:
+def check_folder(index: SampleIndex, place: ShardFolder, depth: Depth, /) -> Iterator[Finding]:
     """Findings of one folder; from depth `rows` on every file is read, decompressed and hashed."""
     yield from _of_index(index)
     yield from _of_files(index, place)
@@ -41,7 +40,7 @@ def _found(code: str, severity: Any, message: str, location: str = indexes.NAME,
     return Finding(code=f"streaming-{code}", severity=severity, message=message, location=location, column=column)
 
 
-def _of_index(index: Index) -> Iterator[Finding]:
+def _of_index(index: SampleIndex) -> Iterator[Finding]:
     for number, key in index.unknown:
         yield _found("unknown-key", "warning", f"shard {number} has the key {key!r}, which MosaicML Streaming refuses")
     names = Counter(file.name for entry in index.entries for file in entry.stored)
@@ -70,7 +69,7 @@ def _of_config(config: Config) -> Iterator[Finding]:
         yield _found("order", "warning", "the columns are not sorted by name, as every official writer does")
 
 
-def _of_files(index: Index, place: Place) -> Iterator[Finding]:
+def _of_files(index: SampleIndex, place: ShardFolder) -> Iterator[Finding]:
     """Files that are missing, of another size, or not named by the index."""
     store: Any = open_store(place.root, storage=place.storage)
     try:
@@ -95,7 +94,7 @@ def _of_files(index: Index, place: Place) -> Iterator[Finding]:
             yield _found("stray", "note", "the index does not name this file", name)
 
 
-def _of_shard(entry: Entry, place: Place) -> Iterator[Finding]:
+def _of_shard(entry: ShardEntry, place: ShardFolder) -> Iterator[Finding]:
     pairs = [(entry.raw, entry.zipped), (entry.raw_meta, entry.zipped_meta)]
     heads: dict[str, bytes] = {}
     for raw, zipped in pairs:
@@ -117,12 +116,12 @@ def _of_shard(entry: Entry, place: Place) -> Iterator[Finding]:
     yield from _of_head(entry, heads)
 
 
-def _head_size(entry: Entry, file: File) -> int:
+def _head_size(entry: ShardEntry, file: IndexedFile) -> int:
     """All of a second file; of MDS the count, the offsets and, as it turns out, the configuration."""
     return file.size if file is entry.raw_meta else 4 * (entry.samples + 2) + (1 << 20)
 
 
-def _of_zipped(zipped: File, place: Place) -> Iterator[Finding]:
+def _of_zipped(zipped: IndexedFile, place: ShardFolder) -> Iterator[Finding]:
     try:
         blob: Blob = place.unverified(zipped, None, None)
         data = read_whole(blob)
@@ -135,13 +134,13 @@ def _of_zipped(zipped: File, place: Place) -> Iterator[Finding]:
         yield _found("zstd-size", "warning", text, zipped.name)
 
 
-def _hashes(file: File, data: bytes | memoryview) -> Iterator[Finding]:
+def _hashes(file: IndexedFile, data: bytes | memoryview) -> Iterator[Finding]:
     for name, expected in file.hashes.items():
-        if name in ALGORITHMS and (found := digest(data, name)) != expected.lower():
-            yield _found("hash", "error", f"{name} is {found}, the index says {expected}", file.name)
+        if name in ALGORITHMS and (actual := digest(data, name)) != expected.lower():
+            yield _found("hash", "error", f"{name} is {actual}, the index says {expected}", file.name)
 
 
-def _of_head(entry: Entry, heads: Mapping[str, bytes]) -> Iterator[Finding]:
+def _of_head(entry: ShardEntry, heads: Mapping[str, bytes]) -> Iterator[Finding]:
     """The shard's own copy of its configuration; no reader looks at it, but it says when a file is of another set."""
     file = entry.raw_meta or entry.raw
     head, start = heads[file.name], 4 * (entry.samples + 2)
@@ -149,15 +148,15 @@ def _of_head(entry: Entry, heads: Mapping[str, bytes]) -> Iterator[Finding]:
         return  # opening it says so
     first = int(np.frombuffer(head, "<u4", 1, 4)[0]) if entry.raw_meta is None else len(head)
     try:
-        found = json.loads(head[start:first])
+        config = json.loads(head[start:first])
     except ValueError:
         yield _found("head", "error", "its own configuration is no JSON", file.name)
         return
-    if found != entry.config.to_json():
-        keys = [key for key in entry.config.to_json() if not isinstance(found, dict) or _differs(found, entry, key)]
+    if config != entry.config.to_json():
+        keys = [key for key in entry.config.to_json() if not isinstance(config, dict) or _differs(config, entry, key)]
         severity = "error" if set(keys) & OF_COLUMNS else "warning"  # the first are compared when a shard is opened
         yield _found("head", severity, f"its own configuration differs from the index: {', '.join(keys)}", file.name)
 
 
-def _differs(found: Mapping[str, Any], entry: Entry, key: str) -> bool:
-    return bool(found.get(key) != entry.config.to_json()[key])
+def _differs(config: Mapping[str, Any], entry: ShardEntry, key: str) -> bool:
+    return bool(config.get(key) != entry.config.to_json()[key])

@@ -1,7 +1,8 @@
-"""The compressions that an index may name: each file is one unit, `code` or `code:level`."""
+"""The compressions and hashes that an index may name; a compressed file is one unit, `code` or `code:level`."""
 
 from __future__ import annotations
 
+import hashlib
 import io
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from seqlake import plugins
 from seqlake.errors import CorruptFileError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Mapping
 
 _LEVELS = {
     "br": (range(12), 11),
@@ -20,6 +21,11 @@ _LEVELS = {
     "zstd": (range(1, 23), 3),
 }
 _PIECE = 64 << 20
+# The strongest first: one that matches is enough, and the first that is there is looked at.
+ALGORITHMS = (
+    *("blake2b", "sha3_512", "sha512", "sha3_384", "sha384", "blake2s", "sha3_256", "sha256", "sha3_224", "sha224"),
+    *("sha1", "md5", "xxh3_128", "xxh128", "xxh3_64", "xxh64", "xxh32"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +63,8 @@ class Compression:
 
     def compress(self, data: bytes | memoryview, /) -> bytes:
         """One file; byte for byte what the official writers store (except `gz`, where they store the time too)."""
-        made: bytes = _compressor(self)(data)
-        return made
+        compressed: bytes = _compressor(self)(data)
+        return compressed
 
     def decompress(self, data: bytes | memoryview, size: int, /) -> bytes | memoryview:
         """A file of `size` bytes; what would become more is never made.
@@ -67,15 +73,15 @@ class Compression:
             CorruptFileError: Damaged, or another size.
         """
         try:
-            found = _decompress(self.code, data, size)
+            unpacked = _decompress(self.code, data, size)
         except (MemoryError, ImportError):
             raise
         except Exception as error:  # every package has errors of its own
             raise CorruptFileError(f"it is not {self.code}, or damaged ({error})") from error
-        if len(found) != size:
-            more = "more" if len(found) > size else str(len(found))
+        if len(unpacked) != size:
+            more = "more" if len(unpacked) > size else str(len(unpacked))
             raise CorruptFileError(f"it should decompress to {size} bytes, but gives {more}")
-        return found
+        return unpacked
 
 
 def _compressor(kind: Compression) -> Callable[[Any], Any]:
@@ -154,3 +160,33 @@ def _varint(data: bytes | memoryview) -> int:
         if byte < 0x80:
             return value
     return -1
+
+
+def digest(data: bytes | memoryview, algorithm: str, /) -> str:
+    """The lower-case hex digest.
+
+    Raises:
+        MissingDependencyError: An `xxh` hash without the package xxhash.
+    """
+    if algorithm.startswith("xx"):
+        hexdigest: str = getattr(plugins.require("xxhash", extra="mds"), algorithm)(data).hexdigest()
+        return hexdigest
+    return hashlib.new(algorithm, data, usedforsecurity=False).hexdigest()
+
+
+def strongest(hashes: Mapping[str, str], /) -> str | None:
+    """The strongest algorithm that a file has a digest of; None where there is none that we know."""
+    return next((name for name in ALGORITHMS if name in hashes), None)
+
+
+def checked_hashes(names: Iterable[str], /) -> tuple[str, ...]:
+    """Algorithms as an index lists them: sorted, each once.
+
+    Raises:
+        ValueError: One that is not known.
+    """
+    algorithms = tuple(sorted(set(names)))
+    unknown = [name for name in algorithms if name not in ALGORITHMS]
+    if unknown:
+        raise ValueError(f"No hash is called {unknown[0]!r}; known are {', '.join(sorted(ALGORITHMS))}.")
+    return algorithms

@@ -17,10 +17,10 @@ import pyarrow as pa
 from seqlake.errors import SchemaMismatchError, ValidationError
 from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import is_local, join, local_path
-from seqlake.files.stores import exists, open_store, own
+from seqlake.files.stores import exists, list_without_links, open_store
 from seqlake.formats._streaming import index as indexes
 from seqlake.formats._streaming.cells import CellError
-from seqlake.formats._streaming.merging import below
+from seqlake.formats._streaming.merging import in_folder
 from seqlake.formats._streaming.restoring import described
 from seqlake.formats._streaming.writing import begin
 from seqlake.spec.schema import is_text
@@ -28,7 +28,7 @@ from seqlake.spec.schema import is_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from seqlake.formats._streaming.index import Entry
+    from seqlake.formats._streaming.index import ShardEntry
     from seqlake.formats._streaming.packing import Packer
     from seqlake.spec.schema import Schema
 
@@ -86,13 +86,13 @@ class SampleSink:
 
     def _packer(self) -> Packer:
         plan = self.plan(self.schema, self.columns)
-        return self.packer({name: made.encoding for name, made in plan.items()}, self.settings)
+        return self.packer({name: exported.encoding for name, exported in plan.items()}, self.settings)
 
     def write(self, part: int, rows: Iterator[pa.RecordBatch], /, *, root: str) -> object:
         """Write one part; again, it replaces itself."""
         folder = f"part-{part:05d}"
         store: Any = open_store(self.location, storage=self.storage)
-        store.delete([path for path, _ in own(store, folder) if _OURS.fullmatch(path)])
+        store.delete([path for path, _ in list_without_links(store, folder) if _OURS.fullmatch(path)])
         writer = begin(join(self.location, f"./{folder}"), self._packer(), storage=self.storage, claim=False)
         plan = self.plan(self.schema, self.columns)
         with writer:
@@ -102,7 +102,7 @@ class SampleSink:
         return {"part": part, "shards": entries}
 
     def _write(self, write: Callable[[Any], None], batch: pa.RecordBatch, plan: dict[str, Exported], root: str) -> None:
-        cells = {name: self._values(name, batch.column(name), made, root) for name, made in plan.items()}
+        cells = {name: self._values(name, batch.column(name), exported, root) for name, exported in plan.items()}
         key = self.schema.id
         ids = batch.column(key).to_pylist() if key is not None else None
         for row in range(batch.num_rows):
@@ -112,7 +112,7 @@ class SampleSink:
                 place = f"sequence {ids[row]!r}" if ids is not None else f"row {row} of its batch"
                 raise ValidationError(f"{place}: {error}") from error
 
-    def _values(self, name: str, array: pa.Array, made: Exported, root: str) -> list[Any]:
+    def _values(self, name: str, array: pa.Array, exported: Exported, root: str) -> list[Any]:
         if array.null_count and name not in self.fill:
             row = array.is_null().to_pylist().index(True)
             raise ValidationError(
@@ -123,7 +123,7 @@ class SampleSink:
         if column.category == "file" or (column.category == "frames" and is_text(column.arrow.value_type)):
             # A relative reference means nothing elsewhere.
             array = pa.array([_moved(cell, root) for cell in array.to_pylist()], array.type)
-        values: list[Any] = made.values(array)
+        values: list[Any] = exported.values(array)
         if array.null_count:
             values = [self.fill[name] if value is None else value for value in values]
         return values
@@ -141,7 +141,7 @@ class SampleSink:
         store: Any = open_store(self.location, storage=self.storage)
         if exists(store, indexes.NAME):
             return
-        store.delete([path for path, _ in own(store) if _OURS.fullmatch(path)])
+        store.delete([path for path, _ in list_without_links(store) if _OURS.fullmatch(path)])
         if is_local(self.location):
             remove_empty_folders(local_path(self.location))
 
@@ -157,7 +157,7 @@ def _moved(cell: Any, root: str) -> Any:
     return cell
 
 
-def _placed(receipt: Any) -> list[Entry]:
+def _placed(receipt: Any) -> list[ShardEntry]:
     """The entries of a part, with its folder in their names."""
     data = json.dumps({"version": indexes.VERSION, "shards": receipt["shards"]}).encode()
-    return [below(entry, f"part-{receipt['part']:05d}") for entry in indexes.parse(data).entries]
+    return [in_folder(entry, f"part-{receipt['part']:05d}") for entry in indexes.parse(data).entries]

@@ -13,7 +13,7 @@ from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import InvalidMetadataError
-from seqlake.files.names import checked
+from seqlake.files.locations import checked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ _UNITS = {"b": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 40, "p
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class File:
+class IndexedFile:
     """One file of a shard.
 
     Attributes:
@@ -75,12 +75,12 @@ class Config:
 
     @property
     def names(self) -> list[str]:
-        """The columns' names."""
+        """The names of the columns."""
         return [name for name, _ in self.columns]
 
     def to_json(self) -> dict[str, Any]:
         """The keys that a shard's own header repeats."""
-        made: dict[str, Any] = {
+        keys: dict[str, Any] = {
             "version": VERSION,
             "format": self.format,
             "compression": self.compression,
@@ -88,13 +88,13 @@ class Config:
             "size_limit": self.size_limit,
         }
         if self.format == "json":
-            return {**made, "columns": dict(self.columns), "newline": self.newline}
-        made["column_names"] = self.names
-        made["column_encodings"] = [encoding for _, encoding in self.columns]
+            return {**keys, "columns": dict(self.columns), "newline": self.newline}
+        keys["column_names"] = self.names
+        keys["column_encodings"] = [encoding for _, encoding in self.columns]
         if self.format == "mds":
-            return {**made, "column_sizes": list(self.sizes)}
-        made["newline"] = self.newline
-        return {**made, "separator": self.separator} if self.format == "xsv" else made
+            return {**keys, "column_sizes": list(self.sizes)}
+        keys["newline"] = self.newline
+        return {**keys, "separator": self.separator} if self.format == "xsv" else keys
 
     def header(self) -> bytes:
         """The same, as a shard holds it."""
@@ -102,7 +102,7 @@ class Config:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class ShardEntry:
     """One shard.
 
     Attributes:
@@ -116,13 +116,13 @@ class Entry:
 
     config: Config
     samples: int
-    raw: File
-    zipped: File | None = None
-    raw_meta: File | None = None
-    zipped_meta: File | None = None
+    raw: IndexedFile
+    zipped: IndexedFile | None = None
+    raw_meta: IndexedFile | None = None
+    zipped_meta: IndexedFile | None = None
 
     @property
-    def stored(self) -> list[File]:
+    def stored(self) -> list[IndexedFile]:
         """The files that a writer leaves behind."""
         files = [self.zipped or self.raw, self.zipped_meta or self.raw_meta]
         return [file for file in files if file is not None]
@@ -132,12 +132,12 @@ class Entry:
         files = {"raw_data": self.raw, "zip_data": self.zipped}
         if self.config.format in SPLIT:
             files |= {"raw_meta": self.raw_meta, "zip_meta": self.zipped_meta}
-        made = {key: None if file is None else file.to_json() for key, file in files.items()}
-        return {**self.config.to_json(), **made, "samples": self.samples}
+        parts = {key: None if file is None else file.to_json() for key, file in files.items()}
+        return {**self.config.to_json(), **parts, "samples": self.samples}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Index:
+class SampleIndex:
     """All shards of a folder.
 
     Attributes:
@@ -146,25 +146,25 @@ class Index:
         unknown: Keys of shards that the official reader refuses: (shard, key).
     """
 
-    entries: Sequence[Entry]
+    entries: Sequence[ShardEntry]
     extension: Mapping[str, Any] = field(default_factory=dict)
     unknown: Sequence[tuple[int, str]] = ()
 
     @property
     def samples(self) -> int:
-        """Of all shards."""
+        """Samples of all shards together."""
         return sum(entry.samples for entry in self.entries)
 
 
-def dump(entries: Sequence[Entry], /, *, extension: Mapping[str, Any] | None = None) -> bytes:
+def dump(entries: Sequence[ShardEntry], /, *, extension: Mapping[str, Any] | None = None) -> bytes:
     """The bytes of an `index.json`, as the official writers make them."""
-    made: dict[str, Any] = {"version": VERSION, "shards": [entry.to_json() for entry in entries]}
+    document: dict[str, Any] = {"version": VERSION, "shards": [entry.to_json() for entry in entries]}
     if extension:
-        made[EXTENSION] = dict(extension)
-    return json.dumps(made, sort_keys=True).encode()
+        document[EXTENSION] = dict(extension)
+    return json.dumps(document, sort_keys=True).encode()
 
 
-def parse(data: bytes | memoryview, /, *, location: str = NAME) -> Index:
+def parse(data: bytes | memoryview, /, *, location: str = NAME) -> SampleIndex:
     """Read an `index.json`.
 
     Args:
@@ -176,24 +176,25 @@ def parse(data: bytes | memoryview, /, *, location: str = NAME) -> Index:
         UnsafeReferenceError: A name that leaves the folder.
     """
     try:
-        found = json.loads(bytes(data))
+        document = json.loads(bytes(data))
     except (ValueError, RecursionError) as error:
         raise InvalidMetadataError(f"{location} is no JSON: {error}.", path=location) from error
     try:
-        _expect(isinstance(found, dict) and isinstance(found.get("shards"), list), "an object with a list 'shards'")
-        _expect(found.get("version") == VERSION, f"version {VERSION}, found {found.get('version')!r}")
+        has_shards = isinstance(document, dict) and isinstance(document.get("shards"), list)
+        _expect(has_shards, "an object with a list 'shards'")
+        _expect(document.get("version") == VERSION, f"version {VERSION}, found {document.get('version')!r}")
     except _WrongError as error:
         raise InvalidMetadataError(f"{location}: expected {error}.", path=location) from error
-    extension = found.get(EXTENSION)
+    extension = document.get(EXTENSION)
     entries, unknown, seen = [], [], dict[str, tuple[Config, frozenset[str]]]()
-    for number, shard in enumerate(found["shards"]):
+    for number, shard in enumerate(document["shards"]):
         try:
             entry, known = _entry(shard, seen)
         except _WrongError as error:
             raise InvalidMetadataError(f"{location}: shard {number}: expected {error}.", path=location) from error
         unknown += [(number, key) for key in shard.keys() - known]
         entries.append(entry)
-    return Index(entries=entries, extension=extension if isinstance(extension, dict) else {}, unknown=unknown)
+    return SampleIndex(entries=entries, extension=extension if isinstance(extension, dict) else {}, unknown=unknown)
 
 
 def byte_size(value: int | str | None, /) -> int | None:
@@ -226,22 +227,23 @@ def _expect(condition: object, what: str) -> None:
         raise _WrongError(what)
 
 
-def _entry(shard: Any, seen: dict[str, tuple[Config, frozenset[str]]]) -> tuple[Entry, frozenset[str]]:
+def _entry(shard: Any, seen: dict[str, tuple[Config, frozenset[str]]]) -> tuple[ShardEntry, frozenset[str]]:
     """One shard and the keys that it may have; shards of one kind share a `Config`, looked at once."""
     _expect(isinstance(shard, dict), f"an object, found {type(shard).__name__}")
     kind = repr([(key, value) for key, value in shard.items() if key not in _OF_ONE])
     if kind not in seen:
-        made = _config(shard)
-        seen[kind] = made, frozenset(_OF_ONE if made.format in SPLIT else _OF_ONE - _OF_SPLIT) | made.to_json().keys()
+        described = _config(shard)
+        files = _OF_ONE if described.format in SPLIT else _OF_ONE - _OF_SPLIT
+        seen[kind] = described, frozenset(files) | described.to_json().keys()
     config, known = seen[kind]
     split = config.format in SPLIT
-    samples = _count(shard, "samples", below=1 << 30)
+    samples = _count(shard, "samples", limit=1 << 30)
     raw, zipped = _file(shard, "raw_data"), _file(shard, "zip_data", optional=config.compression is None)
     assert raw is not None
     raw_meta = _file(shard, "raw_meta") if split else None
     held = (raw_meta or raw).size
     _expect(4 * (samples + 2) <= held, f"room for the offsets of {samples} samples in {held} bytes")
-    entry = Entry(
+    entry = ShardEntry(
         config=config,
         samples=samples,
         raw=raw,
@@ -295,7 +297,7 @@ def _sizes(shard: Mapping[str, Any], count: int) -> tuple[int | None, ...]:
     return tuple(sizes)
 
 
-def _file(shard: Mapping[str, Any], key: str, *, optional: bool = False) -> File | None:
+def _file(shard: Mapping[str, Any], key: str, *, optional: bool = False) -> IndexedFile | None:
     value: Any = shard.get(key)
     if value is None and optional:
         return None
@@ -303,12 +305,12 @@ def _file(shard: Mapping[str, Any], key: str, *, optional: bool = False) -> File
     hashes = value.get("hashes") or {}
     _expect(_texts([value.get("basename")]), f"'{key}' with a 'basename'")
     _expect(isinstance(hashes, dict) and _texts(list(hashes.values())), f"'{key}' with 'hashes' of digests")
-    return File(name=checked(value["basename"]), size=_count(value, "bytes"), hashes=hashes)
+    return IndexedFile(name=checked(value["basename"]), size=_count(value, "bytes"), hashes=hashes)
 
 
-def _count(holder: Mapping[str, Any], key: str, *, below: int = 1 << 62) -> int:
+def _count(holder: Mapping[str, Any], key: str, *, limit: int = 1 << 62) -> int:
     value = holder.get(key)
-    _expect(type(value) is int and 0 <= value < below, f"'{key}': a number from 0 to {below - 1}, found {value!r}")
+    _expect(type(value) is int and 0 <= value < limit, f"'{key}': a number from 0 to {limit - 1}, found {value!r}")
     return int(value)  # type: ignore[arg-type]  # an int, as was just looked at
 
 

@@ -16,7 +16,7 @@ from seqlake.formats._streaming.writing import SETTINGS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from seqlake.formats._streaming.index import Entry, File
+    from seqlake.formats._streaming.index import IndexedFile, ShardEntry
 
 
 @takes(parts=TEXTS.or_none())
@@ -49,7 +49,7 @@ def merge(out: str, parts: Iterable[str] | None = None, /, *, storage: Mapping[s
     if exists(store, indexes.NAME):
         raise DatasetExistsError(f"{root} has an {indexes.NAME} already.", path=root, hint="Remove it to merge anew.")
     folders = _folders(store, root) if parts is None else [part.strip("/") for part in parts]
-    entries: list[Entry] = []
+    entries: list[ShardEntry] = []
     for folder in folders:
         name = f"{folder}/{indexes.NAME}"
         if exists(store, f"{folder}/{SETTINGS}"):
@@ -58,16 +58,16 @@ def merge(out: str, parts: Iterable[str] | None = None, /, *, storage: Mapping[s
             data = read_all(store.blob(name))
         except (FileNotFoundError, NotADirectoryError) as error:
             raise DatasetNotFoundError(f"No {name} is at {root}.", path=root) from error
-        entries += [below(entry, folder) for entry in indexes.parse(data, location=f"{root}/{name}").entries]
+        entries += [in_folder(entry, folder) for entry in indexes.parse(data, location=f"{root}/{name}").entries]
     store.put(indexes.NAME, indexes.dump(entries))
     store.sync("")
     return sum(entry.samples for entry in entries)
 
 
-def below(entry: Entry, folder: str, /) -> Entry:
+def in_folder(entry: ShardEntry, folder: str, /) -> ShardEntry:
     """An entry whose files lie in a folder below the index."""
 
-    def moved(file: File | None) -> File | None:
+    def moved(file: IndexedFile | None) -> IndexedFile | None:
         return None if file is None else replace(file, name=f"{folder}/{file.name}")
 
     raw = moved(entry.raw)
@@ -82,11 +82,11 @@ def below(entry: Entry, folder: str, /) -> Entry:
 
 
 def _folders(store: Any, root: str) -> list[str]:
-    found = {path.rpartition("/")[0] for path, _ in store.list() if path.endswith(f"/{indexes.NAME}")}
-    if not found:
+    folders = {path.rpartition("/")[0] for path, _ in store.list() if path.endswith(f"/{indexes.NAME}")}
+    if not folders:
         raise DatasetNotFoundError(f"No folder below {root} has an {indexes.NAME}.", path=root)
-    for name in sorted(found):
-        above = next((one for one in found if name.startswith(f"{one}/")), None)
+    for name in sorted(folders):
+        above = next((one for one in folders if name.startswith(f"{one}/")), None)
         if above is not None:
             raise SeqlakeError(
                 f"{root}/{above} and {root}/{name}, which lies in it, both have an {indexes.NAME}: samples of one may "
@@ -94,7 +94,7 @@ def _folders(store: Any, root: str) -> list[str]:
                 path=root,
                 hint=f"Say which: merge(..., [{above!r}]).",
             )
-    return sorted(found, key=_numerically)
+    return sorted(folders, key=_numerically)
 
 
 def _numerically(name: str) -> list[tuple[str, int]]:

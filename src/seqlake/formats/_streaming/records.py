@@ -8,21 +8,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from seqlake.errors import CorruptFileError
-from seqlake.formats._streaming.cells import CellError, Cells, UnheldError
+from seqlake.formats._streaming.cells import CellBytes, CellError, UnheldError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from seqlake.formats._streaming.encodings import Encoding
-    from seqlake.formats._streaming.index import Config, Entry
-    from seqlake.formats._streaming.options import Options
-    from seqlake.formats._streaming.shard import SampleShard
-    from seqlake.formats._streaming.stored import Place
+    from seqlake.formats._streaming.encodings import CellEncoding
+    from seqlake.formats._streaming.index import Config
     from seqlake.protocols import Blob, Flat, Ints
-    from seqlake.spec.schema import Column
 
 
 HEADER_BYTES = 1 << 20  # of a shard's own header, at most
@@ -75,19 +71,6 @@ class Records(Protocol):
         """The fastest function from a row to its values, where the shard is in memory."""
 
 
-class Layout(Protocol):
-    """What the module of a format offers to the shared reader."""
-
-    def columns(self, config: Config, options: Options, /) -> dict[str, Column]:
-        """The columns of shards of this kind."""
-
-    def learn(self, shards: Iterable[SampleShard], options: Options, /) -> Options:
-        """Options that know what only the first samples say."""
-
-    def Records(self, entry: Entry, place: Place, options: Options, /) -> Records:  # noqa: N802 - a class
-        """An open shard."""
-
-
 def offsets(head: memoryview, count: int, *, first: int, size: int, location: str) -> Ints:
     """[count + 1] the offsets of a shard, checked.
 
@@ -126,14 +109,14 @@ def agreed(header: memoryview, config: Config, /, *, location: str) -> None:
         return
     hint = "One of the two is damaged, or of another dataset. verify=False believes the index."
     try:
-        found = json.loads(bytes(header))
-        own: dict[str, Any] = found if isinstance(found, dict) else {}
+        document = json.loads(bytes(header))
+        keys: dict[str, Any] = document if isinstance(document, dict) else {}
     except (ValueError, RecursionError) as error:
         raise CorruptFileError(f"{location}: its own header is no JSON: {error}.", path=location, hint=hint) from error
     said = config.to_json()
-    for key in (key for key in sorted(OF_COLUMNS) if key in own and key in said and own[key] != said[key]):
+    for key in (key for key in sorted(OF_COLUMNS) if key in keys and key in said and keys[key] != said[key]):
         raise CorruptFileError(
-            f"{location}: the index says {key!r} are {said[key]}, its own header says {own[key]}.",
+            f"{location}: the index says {key!r} are {said[key]}, its own header says {keys[key]}.",
             path=location,
             hint=hint,
         )
@@ -144,31 +127,33 @@ def ranged(blob: Blob, start: int, stop: int, /) -> memoryview:
     view = blob.view()
     if view is not None:
         return view[start:stop]
-    [found] = blob.ranges(np.array([start], np.int64), np.array([stop], np.int64))
-    return found
+    [data] = blob.ranges(np.array([start], np.int64), np.array([stop], np.int64))
+    return data
 
 
-def cell_arrays(encodings: Mapping[str, Encoding], columns: Sequence[str], cells: Sequence[Cells], /) -> list[pa.Array]:
+def cell_arrays(
+    encodings: Mapping[str, CellEncoding], columns: Sequence[str], cells: Sequence[CellBytes], /
+) -> list[pa.Array]:
     """The cells of some columns as Arrow arrays.
 
     Raises:
         SampleError: A cell that its encoding does not allow; the first of them is looked for, which happens once.
     """
-    found = []
+    arrays = []
     for name, those in zip(columns, cells, strict=True):
         encoding = encodings[name]
         try:
-            found.append(encoding.read(those))
+            arrays.append(encoding.read(those))
         except CellError as error:
             row, first = _first(encoding, those) or (0, error)
             raise SampleError(str(first), row=row, column=name, unheld=isinstance(first, UnheldError)) from error
-    return found
+    return arrays
 
 
-def _first(encoding: Encoding, cells: Cells) -> tuple[int, CellError] | None:
+def _first(encoding: CellEncoding, cells: CellBytes) -> tuple[int, CellError] | None:
     for row in range(len(cells)):
         try:
-            encoding.read(Cells(cells.buffer, cells.starts[row : row + 1], cells.stops[row : row + 1]))
+            encoding.read(CellBytes(cells.buffer, cells.starts[row : row + 1], cells.stops[row : row + 1]))
         except CellError as error:
             return row, error
     return None

@@ -8,6 +8,7 @@ import struct
 from bisect import bisect_right
 from collections import OrderedDict
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
 from time import monotonic
@@ -16,28 +17,30 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake.abilities import WholeFiles, ability
-from seqlake.errors import DatasetNotFoundError, SeqlakeError, UnsafeReferenceError
+from seqlake.errors import DatasetNotFoundError, SchemaMismatchError, SeqlakeError, UnsafeReferenceError
 from seqlake.files import locations
 from seqlake.files.allowed import with_rules
-from seqlake.files.memory import limit_of
-from seqlake.files.names import checked
+from seqlake.files.limits import limit_of
+from seqlake.files.locations import checked
 from seqlake.files.stores import open_store, read_all
 from seqlake.formats._arguments import TEXT, takes
 from seqlake.formats._streaming import index as indexes
-from seqlake.formats._streaming.options import Options
-from seqlake.formats._streaming.schemas import schema_of
-from seqlake.formats._streaming.shard import SampleReader, SampleShard, layout_of
-from seqlake.formats._streaming.stored import SHARD_BYTES, Place
-from seqlake.shards.lengths import lengths_of
+from seqlake.formats._streaming.checking import check_folder
+from seqlake.formats._streaming.encodings import Options
+from seqlake.formats._streaming.restoring import declared
+from seqlake.formats._streaming.shard import SampleReader, SampleShard, sample_format
+from seqlake.formats._streaming.stored import SHARD_BYTES, ShardFolder
+from seqlake.shards.reading import lengths_of
+from seqlake.spec.metadata import Metadata
+from seqlake.spec.schema import Column, Schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
-    from seqlake.formats._streaming.encodings import Encoding
-    from seqlake.formats._streaming.index import Entry, Index
+    from seqlake.formats._streaming.encodings import CellEncoding
+    from seqlake.formats._streaming.index import Config, SampleIndex, ShardEntry
     from seqlake.protocols import Depth, Ints
     from seqlake.spec.findings import Finding
-    from seqlake.spec.schema import Column, Schema
 
 _HEAD = 1 << 16
 _FORMAT = re.compile(rb'"format"\s*:\s*"(\w+)"')
@@ -58,10 +61,10 @@ def first_format(location: str, /, *, storage: Mapping[str, str] | None = None) 
     except (OSError, ValueError):
         return None
     shards = bytes(head).partition(b'"shards"')[2]
-    found = _FORMAT.search(shards)
-    if found is None:
+    match = _FORMAT.search(shards)
+    if match is None:
         return "" if _NO_SHARDS.match(shards) else None
-    return found[1].decode()
+    return match[1].decode()
 
 
 def scan(
@@ -69,7 +72,7 @@ def scan(
     /,
     *,
     split: str | None = None,
-    encodings: Mapping[str, str | Encoding] | None = None,
+    encodings: Mapping[str, str | CellEncoding] | None = None,
     allow_pickle: Collection[str] = (),
     verify: bool = True,
     allow_outside: bool = False,
@@ -81,7 +84,7 @@ def scan(
     Args:
         location: The folder of `index.json`, or the folder above it with `split`.
         split: A folder below `location`.
-        encodings: Another encoding for a column, or for all columns of an encoding: a name or an `Encoding`.
+        encodings: Another encoding for a column, or for all columns of an encoding: a name or a `CellEncoding`.
         allow_pickle: Columns of encoding `pkl` that may be read. Pickles can run any code: only of data you trust.
         verify: Compare the hashes of the index where all bytes of a file are at hand (mapped, or decompressed), and
             the columns that it names with those that each shard's own header names.
@@ -119,7 +122,7 @@ def scan(
         raise _nothing(root, store) from error
     whole = ability(store, WholeFiles)
     stamp = blob.token if whole is None else whole.stamp(indexes.NAME)
-    place = Place(root=root, storage=storage, verify=verify, most=most)
+    place = ShardFolder(root=root, storage=storage, verify=verify, most=most)
     return SampleDataset(place, indexes.parse(data, location=f"{root}/{indexes.NAME}"), options, stamp)
 
 
@@ -141,7 +144,7 @@ class SampleDataset:
         ```
     """
 
-    def __init__(self, place: Place, index: Index, options: Options, stamp: str) -> None:
+    def __init__(self, place: ShardFolder, index: SampleIndex, options: Options, stamp: str) -> None:
         self._place = place
         self._index = index
         self._options = options
@@ -154,12 +157,12 @@ class SampleDataset:
     def _known(self) -> tuple[Schema, Options, dict[str, Column]]:
         """The schema, options that know what it took to make it, and columns that are made again what they were."""
         options = self._options
-        kinds: dict[str, list[Entry]] = {}
+        kinds: dict[str, list[ShardEntry]] = {}
         for entry in self._index.entries:
             kinds.setdefault(entry.config.format, []).append(entry)
         for kind, entries in kinds.items():
             shards = (self._bare(entry, options) for entry in entries)
-            options = layout_of(kind).learn(shards, options)
+            options = sample_format(kind).learn(shards, options)
         schema, again = schema_of(self._index, options, root=self._place.root)
         return schema, options, again
 
@@ -177,8 +180,8 @@ class SampleDataset:
         return self._place.root
 
     @property
-    def index(self) -> Index:
-        """What `index.json` says."""
+    def index(self) -> SampleIndex:
+        """The index, as `index.json` says it."""
         return self._index
 
     @property
@@ -220,7 +223,7 @@ class SampleDataset:
             if entry.samples
         ]
 
-    def _key(self, entry: Entry, common: str) -> str:
+    def _key(self, entry: ShardEntry, common: str) -> str:
         stamps = [self._place.stamp(file) for file in entry.stored]
         state = f"{common} {entry.samples} {_described(entry)} {stamps}"
         return f"{entry.raw.name}#{hashlib.sha256(state.encode()).hexdigest()[:16]}"
@@ -232,14 +235,12 @@ class SampleDataset:
         Raises:
             SchemaMismatchError: The column has no steps.
         """
-        found = self.schema[column]
-        return np.concatenate([np.empty(0, np.int64), *(lengths_of(s.open(), found.name) for s in self.shards())])
+        declared = self.schema[column]
+        return np.concatenate([np.empty(0, np.int64), *(lengths_of(s.open(), declared.name) for s in self.shards())])
 
     def check(self, depth: Depth, /) -> Iterator[Finding]:
         """What only this format knows: the index, sizes, hashes, each shard's own header and offsets."""
-        from seqlake.formats._streaming.checking import check
-
-        yield from check(self._index, self._place, depth)
+        yield from check_folder(self._index, self._place, depth)
 
     def __len__(self) -> int:
         return self._index.samples
@@ -261,7 +262,7 @@ class SampleDataset:
         """Enough for single samples, which say themselves what they are."""
         return [self._bare(entry, self._options) for entry in self._index.entries if entry.samples]
 
-    def _bare(self, entry: Entry, options: Options) -> SampleShard:
+    def _bare(self, entry: ShardEntry, options: Options) -> SampleShard:
         return SampleShard(entry=entry, place=self._place, options=options, key="", types=None)
 
     def __getitem__(self, number: int) -> dict[str, Any]:
@@ -304,17 +305,17 @@ class SampleDataset:
 
     def _begin(self, shard: int) -> Callable[[int], dict[str, Any]]:
         """Open a shard; where shards are decompressed, those that were opened first are let go of."""
-        found = self._reads.get(shard)
-        if found is not None:
-            return found
+        read = self._reads.get(shard)
+        if read is not None:
+            return read
         reader = self._open[shard] = self._listed[shard].open()
-        found = self._reads[shard] = reader.one_by_one()
+        read = self._reads[shard] = reader.one_by_one()
         held = sum(one.held for one in self._open.values())
         while held > _HELD and len(self._open) > 1:
             gone, oldest = self._open.popitem(last=False)
             self._reads.pop(gone, None)
             held -= oldest.held
-        return found
+        return read
 
     def _look(self) -> None:
         """See that what is open is still the same files."""
@@ -335,7 +336,50 @@ class SampleDataset:
         return f"SampleDataset({self.root!r}, {len(self)} samples, columns: {', '.join(self.schema.names)})"
 
 
-def _described(entry: Entry) -> list[tuple[str, int, dict[str, str]]]:
+def _described(entry: ShardEntry) -> list[tuple[str, int, dict[str, str]]]:
     """The files of a shard, as the index has them."""
     files = (entry.raw, entry.zipped, entry.raw_meta, entry.zipped_meta)
     return [(file.name, file.size, dict(file.hashes)) for file in files if file is not None]
+
+
+def schema_of(index: SampleIndex, options: Options, /, *, root: str) -> tuple[Schema, dict[str, Column]]:
+    """The schema, and the columns in it that are made again what they were.
+
+    Raises:
+        SchemaMismatchError: Shards disagree about a column.
+        InvalidMetadataError: An encoding that is not known, or a description of ours that cannot be used.
+    """
+    stored = _stored(index, options, root)
+    source = {"format": index.entries[0].config.format if index.entries else "mds"}
+    was = declared(index.extension)
+    if was is None:
+        return Schema(stored, id=None, metadata=Metadata(extra={"source": source})), {}
+    # What the user reads otherwise stays as the user reads it.
+    given = {name for config in _configs(index) for name, kind in config.columns if options.given(name, kind) != kind}
+    again = {name: was[name] for name in was.names if name in stored and name not in given}
+    columns = {name: again.get(name, stored[name]) for name in [*again, *(n for n in stored if n not in again)]}
+    key = was.id if was.id in again else None
+    return Schema(columns, id=key, metadata=replace(was.metadata, column_types={})), again
+
+
+def _configs(index: SampleIndex) -> list[Config]:
+    """The kinds of shards, each once: an index has few."""
+    return list({id(entry.config): entry.config for entry in index.entries}.values())
+
+
+def _stored(index: SampleIndex, options: Options, root: str) -> dict[str, Column]:
+    configs = _configs(index)
+    columns: dict[str, tuple[Column, Config]] = {}
+    for config in configs:
+        for name, column in sample_format(config.format).columns(config, options).items():
+            first, where = columns.setdefault(name, (column, config))
+            if first.logical != column.logical:
+                here, there = (dict(kind.columns)[name] for kind in (where, config))
+                raise SchemaMismatchError(
+                    f"Column {name!r} is {first.logical} ({here}) in one shard, {column.logical} ({there}) in another.",
+                    path=root,
+                    hint=f"Give both one reading: encodings={{{name!r}: ...}}.",
+                )
+    everywhere = set(columns).intersection(*(config.names for config in configs))
+    firsts = {name: column for name, (column, _) in columns.items()}
+    return {n: replace(column, nullable=column.nullable or n not in everywhere) for n, column in firsts.items()}

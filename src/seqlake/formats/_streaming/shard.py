@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 import pyarrow as pa
 
 from seqlake.errors import CorruptFileError, DecodeError
 from seqlake.formats._streaming.cells import CellError
-from seqlake.formats._streaming.records import Layout, Records, SampleError, ranged
+from seqlake.formats._streaming.records import Records, SampleError, ranged
 from seqlake.formats._streaming.restoring import restored
-from seqlake.shards.asked import count_only, refuse_unknown, rows_asked
+from seqlake.shards.reading import count_only, refuse_unknown, rows_asked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from seqlake.formats._streaming.index import Entry
-    from seqlake.formats._streaming.options import Options
-    from seqlake.formats._streaming.stored import Place
+    from seqlake.formats._streaming.encodings import Options
+    from seqlake.formats._streaming.index import Config, ShardEntry
+    from seqlake.formats._streaming.stored import ShardFolder
     from seqlake.protocols import Blob, Flat, Ints
     from seqlake.spec.schema import Column
 
@@ -31,10 +31,22 @@ _BATCH_ROWS = 1 << 16
 _PLUGS = {"mds": "mds", "csv": "xsv", "tsv": "xsv", "xsv": "xsv", "json": "jsonl"}
 
 
-def layout_of(kind: str, /) -> Layout:
+class SampleFormat(Protocol):
+    """What the module of a format offers to the reader that all of them share."""
+
+    def columns(self, config: Config, options: Options, /) -> dict[str, Column]:
+        """The columns of shards of this kind."""
+
+    def learn(self, shards: Iterable[SampleShard], options: Options, /) -> Options:
+        """Options that know what only the first samples say."""
+
+    def open_records(self, entry: ShardEntry, place: ShardFolder, options: Options, /) -> Records:
+        """The samples of one shard, which is open from now on."""
+
+
+def sample_format(kind: str, /) -> SampleFormat:
     """The module that reads shards of a format."""
-    found: Layout = import_module(f"seqlake.formats.{_PLUGS[kind]}").layout
-    return found
+    return cast("SampleFormat", import_module(f"seqlake.formats.{_PLUGS[kind]}"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,8 +62,8 @@ class SampleShard:
         was: Columns that are made again what they were before the export.
     """
 
-    entry: Entry
-    place: Place
+    entry: ShardEntry
+    place: ShardFolder
     options: Options
     key: str
     types: pa.Schema
@@ -59,7 +71,7 @@ class SampleShard:
 
     @property
     def rows(self) -> int:
-        """Samples."""
+        """How many samples it has."""
         return self.entry.samples
 
     @property
@@ -125,10 +137,12 @@ class SampleReader:
 
     @property
     def records(self) -> Records:
-        """The open shard."""
+        """The samples of the open shard."""
         if self._opened is None:
             shard = self._shard
-            self._opened = layout_of(shard.entry.config.format).Records(shard.entry, shard.place, shard.options)
+            self._opened = sample_format(shard.entry.config.format).open_records(
+                shard.entry, shard.place, shard.options
+            )
         return self._opened
 
     def batches(self, columns: Sequence[str], /, *, rows: Ints | None = None) -> Iterator[pa.RecordBatch]:
@@ -204,12 +218,12 @@ class SampleReader:
             return None
         bounds = records.bounds
         try:
-            found = records.spans(column, np.frombuffer(view, np.uint8), bounds[rows], bounds[rows + 1])
+            spans = records.spans(column, np.frombuffer(view, np.uint8), bounds[rows], bounds[rows + 1])
         except SampleError as error:
             raise self._shard.damaged(error, rows) from error
-        if found is None:
+        if spans is None:
             return None
-        return [view[start:stop] for start, stop in zip(found[0].tolist(), found[1].tolist(), strict=True)]
+        return [view[start:stop] for start, stop in zip(spans[0].tolist(), spans[1].tolist(), strict=True)]
 
     def flat(self, column: str, /) -> Flat | None:
         """Where arrays lie in a shard that is not compressed: of a fixed shape, or exported signals."""
@@ -219,11 +233,11 @@ class SampleReader:
         try:
             was = self._shard.was.get(column)
             step = was.shape if was is not None and was.category == "temporal" and was.nested else None
-            found = self.records.flat(column, step=step)
+            flat = self.records.flat(column, step=step)
         except SampleError as error:
             raise self._shard.damaged(error, range(self._shard.rows)) from error
         # A description that names another type than the bytes have is made true by a cast, which `batches` does.
-        return None if found is None or (was is not None and found.dtype != was.dtype) else found
+        return None if flat is None or (was is not None and flat.dtype != was.dtype) else flat
 
     def close(self) -> None:
         """Let go of the shard's memory."""
@@ -245,27 +259,27 @@ class SampleReader:
     ) -> list[pa.Array]:
         there = [name for name in schema.names if name in self._shard.entry.config.names]
         try:
-            found = dict(zip(there, self.records.arrays(there, buffer, starts, stops), strict=True))
+            arrays = dict(zip(there, self.records.arrays(there, buffer, starts, stops), strict=True))
         except SampleError as error:
             raise self._shard.damaged(error, rows) from error
         for name in there:
             if name in self._shard.was:
-                found[name] = self._restored(found[name], self._shard.was[name], rows)
-        return [found[f.name] if f.name in found else pa.nulls(len(rows), f.type) for f in schema]
+                arrays[name] = self._restored(arrays[name], self._shard.was[name], rows)
+        return [arrays[f.name] if f.name in arrays else pa.nulls(len(rows), f.type) for f in schema]
 
     def _restored(self, array: pa.Array, column: Column, rows: Ints) -> pa.Array:
         commas = self._shard.entry.config.format != "csv"
         try:
             return restored(array, column, commas=commas)
         except CellError as error:
-            found = SampleError(str(error), column=column.name)
+            problem = SampleError(str(error), column=column.name)
             for row in range(len(array)):
                 try:
                     restored(array.slice(row, 1), column, commas=commas)
                 except CellError as alone:
-                    found = SampleError(str(alone), row=row, column=column.name)
+                    problem = SampleError(str(alone), row=row, column=column.name)
                     break
-            raise self._shard.damaged(found, rows) from error
+            raise self._shard.damaged(problem, rows) from error
 
 
 def _parts(rows: Ints, bounds: Ints) -> Iterator[Ints]:

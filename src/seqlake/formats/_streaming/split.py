@@ -9,17 +9,17 @@ import pyarrow as pa
 
 from seqlake.errors import InvalidMetadataError
 from seqlake.formats._streaming import cells as many
-from seqlake.formats._streaming.encodings import Encoding
+from seqlake.formats._streaming.encodings import CellEncoding
 from seqlake.formats._streaming.records import HEADER_BYTES, SampleError, agreed, offsets, ranged
 from seqlake.spec.schema import Column
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from seqlake.formats._streaming.index import Config, Entry
-    from seqlake.formats._streaming.options import Options
+    from seqlake.formats._streaming.encodings import Options
+    from seqlake.formats._streaming.index import Config, ShardEntry
     from seqlake.formats._streaming.shard import SampleShard
-    from seqlake.formats._streaming.stored import Place
+    from seqlake.formats._streaming.stored import ShardFolder
     from seqlake.protocols import Blob, Flat, Ints
 
 
@@ -28,20 +28,20 @@ def _text(cell: memoryview) -> str:
 
 
 ENCODINGS = {
-    "str": Encoding(arrow=pa.string(), decode=_text, array=many.text),
-    "int": Encoding(arrow=pa.int64(), decode=lambda cell: int(_text(cell)), array=many.integers),
-    "float": Encoding(arrow=pa.float64(), decode=lambda cell: float(_text(cell)), array=many.floats),
+    "str": CellEncoding(arrow=pa.string(), decode=_text, array=many.text),
+    "int": CellEncoding(arrow=pa.int64(), decode=lambda cell: int(_text(cell)), array=many.integers),
+    "float": CellEncoding(arrow=pa.float64(), decode=lambda cell: float(_text(cell)), array=many.floats),
 }
 
 
-def chosen(name: str, stored: str, options: Options, /) -> Encoding:
+def chosen(name: str, stored: str, options: Options, /) -> CellEncoding:
     """What reads a column.
 
     Raises:
         InvalidMetadataError: An encoding that is not known.
     """
     given = options.given(name, stored)
-    if isinstance(given, Encoding):
+    if isinstance(given, CellEncoding):
         return given
     if given not in ENCODINGS:
         raise InvalidMetadataError(
@@ -53,12 +53,12 @@ def chosen(name: str, stored: str, options: Options, /) -> Encoding:
 
 def columns(config: Config, options: Options, /) -> dict[str, Column]:
     """The columns of shards of this kind."""
-    made = {}
+    result = {}
     for name, stored in config.columns:
-        found = chosen(name, stored, options)
+        encoding = chosen(name, stored, options)
         # An object of JSON may lack a key; a line of separated values lacks nothing.
-        made[name] = Column(name, found.arrow, found.type, nullable=config.format == "json")
-    return made
+        result[name] = Column(name, encoding.arrow, encoding.type, nullable=config.format == "json")
+    return result
 
 
 def learn(_shards: Iterable[SampleShard], options: Options, /) -> Options:
@@ -75,7 +75,7 @@ class SplitRecords:
         options: How columns are read.
     """
 
-    def __init__(self, entry: Entry, place: Place, options: Options, /) -> None:
+    def __init__(self, entry: ShardEntry, place: ShardFolder, options: Options, /) -> None:
         self.blob: Blob = place.open(entry.raw, entry.zipped, entry.config.compression)
         self.names = entry.config.names
         self._entry = entry
@@ -91,11 +91,11 @@ class SplitRecords:
         meta = self._place.open(entry.raw_meta, entry.zipped_meta, entry.config.compression)
         stop, location = 4 * (entry.samples + 2), self._place.location(entry.raw_meta)
         head = ranged(meta, 0, min(stop + HEADER_BYTES, entry.raw_meta.size))
-        found = offsets(head[:stop], entry.samples, first=self._first, size=entry.raw.size, location=location)
+        bounds = offsets(head[:stop], entry.samples, first=self._first, size=entry.raw.size, location=location)
         if self._place.verify:
             agreed(head[stop:], entry.config, location=location)
             self._agreed()
-        return found
+        return bounds
 
     def _agreed(self) -> None:
         """Compare what the data themselves say of their columns, where they do and are at hand."""

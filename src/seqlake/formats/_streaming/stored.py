@@ -9,16 +9,14 @@ from typing import TYPE_CHECKING
 from seqlake.abilities import HasParts, WholeFiles, ability
 from seqlake.errors import CorruptFileError, DatasetNotFoundError, InvalidMetadataError
 from seqlake.files import locations
-from seqlake.files.blobs import state_of
-from seqlake.files.memory import MemoryBlob
+from seqlake.files.blobs import MemoryBlob, state_of
 from seqlake.files.stores import open_store, read_all
-from seqlake.formats._streaming.compression import Compression
-from seqlake.formats._streaming.hashing import digest, strongest
+from seqlake.formats._streaming.compression import Compression, digest, strongest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from seqlake.formats._streaming.index import File
+    from seqlake.formats._streaming.index import IndexedFile
     from seqlake.protocols import Blob
 
 _MOST_REMEMBERED = 1 << 16
@@ -31,7 +29,7 @@ _seen: dict[tuple[str, str, str], None] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ShardFolder:
     """The folder of an index; picklable.
 
     Attributes:
@@ -48,7 +46,7 @@ class Place:
     most: int = SHARD_BYTES
     copy: Blob | None = None
 
-    def open(self, raw: File, zipped: File | None, compression: str | None, /) -> Blob:
+    def open(self, raw: IndexedFile, zipped: IndexedFile | None, compression: str | None, /) -> Blob:
         """A file as the reader needs it: mapped or by range where it is stored so, else decompressed into memory.
 
         Raises:
@@ -74,7 +72,7 @@ class Place:
         data = self.unpacked(packed, raw, zipped, compression, blob=blob)
         return MemoryBlob(data, location=blob.location)
 
-    def packed(self, file: File, /) -> Blob:
+    def packed(self, file: IndexedFile, /) -> Blob:
         """A file as it is stored.
 
         Raises:
@@ -89,8 +87,8 @@ class Place:
     def unpacked(
         self,
         packed: memoryview,
-        raw: File,
-        zipped: File | None,
+        raw: IndexedFile,
+        zipped: IndexedFile | None,
         compression: str | None,
         /,
         *,
@@ -133,11 +131,11 @@ class Place:
             verify(data, raw, MemoryBlob(data, location=location))
         return data
 
-    def unverified(self, raw: File, zipped: File | None, compression: str | None, /) -> Blob:
+    def unverified(self, raw: IndexedFile, zipped: IndexedFile | None, compression: str | None, /) -> Blob:
         """As `open`, without a look at hashes."""
         return replace(self, verify=False).open(raw, zipped, compression)
 
-    def stamp(self, file: File, /) -> str:
+    def stamp(self, file: IndexedFile, /) -> str:
         """What changes when a local file does; nothing is asked of other stores."""
         if not self.is_local:
             return ""
@@ -151,11 +149,11 @@ class Place:
         """Whether it is a folder of this machine."""
         return self.copy is not None or locations.is_local(self.root)
 
-    def location(self, file: File, /) -> str:
+    def location(self, file: IndexedFile, /) -> str:
         """Where a file lies."""
         return locations.join(self.root, f"./{file.name}")
 
-    def _blob(self, file: File) -> Blob | None:
+    def _blob(self, file: IndexedFile) -> Blob | None:
         store = open_store(self.root, storage=self.storage)
         whole = None if self.is_local else ability(store, WholeFiles)
         if whole is not None:
@@ -172,13 +170,13 @@ class Place:
             )
         return blob
 
-    def _check(self, blob: Blob, file: File) -> None:
+    def _check(self, blob: Blob, file: IndexedFile) -> None:
         """Compare the hash, where all bytes are at hand; a remote file that is read by range stays unchecked."""
         view = blob.view()
         if self.verify and view is not None:
             verify(view, file, blob)
 
-    def _missing(self, file: File) -> DatasetNotFoundError:
+    def _missing(self, file: IndexedFile) -> DatasetNotFoundError:
         return DatasetNotFoundError(
             f"{self.location(file)} is not there; the index names it.",
             path=self.root,
@@ -186,7 +184,7 @@ class Place:
         )
 
 
-def verify(data: bytes | memoryview, file: File, blob: Blob, /) -> None:
+def verify(data: bytes | memoryview, file: IndexedFile, blob: Blob, /) -> None:
     """Compare the strongest hash that the index has of a file; each state of a file once per process.
 
     Raises:
@@ -200,10 +198,10 @@ def verify(data: bytes | memoryview, file: File, blob: Blob, /) -> None:
     key = (blob.location, blob.token, expected) if lasting else ("", "", "")
     if lasting and key in _seen:
         return
-    found = digest(data, algorithm)
-    if found != expected:
+    actual = digest(data, algorithm)
+    if actual != expected:
         raise CorruptFileError(
-            f"{blob.location}: {algorithm} is {found}, the index says {expected}.",
+            f"{blob.location}: {algorithm} is {actual}, the index says {expected}.",
             path=blob.location,
             hint="The file is damaged: fetch it again.",
         )

@@ -1,4 +1,4 @@
-"""How the columns of a dataset are written where there are only texts, integers and floats."""
+"""Samples of texts, integers and floats, which is all that lines of text hold: how columns of a dataset become such."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from seqlake.errors import SchemaMismatchError
+from seqlake.formats._streaming.cells import CellError, absent
 from seqlake.formats._streaming.exporting import Exported
 from seqlake.spec.schema import is_binary, is_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from seqlake.spec.schema import Column, Schema
+
+_KINDS: dict[str, type] = {"str": str, "int": int, "float": float}
 
 
 def plan(schema: Schema, columns: Mapping[str, str], /) -> dict[str, Exported]:
@@ -73,3 +76,35 @@ def _json(array: pa.Array) -> list[Any]:
         raise SchemaMismatchError(
             f"{array.type} cannot be JSON ({error}).", hint="Leave the column out with select()."
         ) from error
+
+
+class Plain:
+    """Columns whose values are texts, integers and floats.
+
+    Args:
+        columns: Pairs of (name, encoding).
+
+    Raises:
+        ValueError: Another encoding.
+    """
+
+    def __init__(self, columns: Iterable[tuple[str, str]], /) -> None:
+        self._kinds: list[tuple[str, type]] = []
+        for name, encoding in columns:
+            if encoding not in _KINDS:
+                raise ValueError(f"Column {name!r}: expected {', '.join(_KINDS)}, found {encoding!r}.")
+            self._kinds.append((name, _KINDS[encoding]))
+
+    def values(self, sample: Mapping[str, Any], /) -> Iterator[tuple[str, Any]]:
+        """(name, value) of each column of a sample.
+
+        Raises:
+            CellError: A value of another type, or none at all; names the column.
+        """
+        for name, kind in self._kinds:
+            if name not in sample:
+                raise CellError(absent(name, sample))
+            value = sample[name]
+            if not isinstance(value, kind):
+                raise CellError(f"column {name!r}: expected {kind.__name__}, found {type(value).__name__}")
+            yield name, value

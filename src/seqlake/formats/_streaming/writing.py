@@ -25,7 +25,7 @@ from seqlake.files.locations import is_local, join, local_path
 from seqlake.files.stores import open_store, read_all
 from seqlake.formats._streaming import index as indexes
 from seqlake.formats._streaming.cells import CellError
-from seqlake.formats._streaming.index import Index
+from seqlake.formats._streaming.index import SampleIndex
 from seqlake.formats._streaming.packing import MOST, Packer, seal
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from types import TracebackType
 
-    from seqlake.formats._streaming.index import Entry
+    from seqlake.formats._streaming.index import ShardEntry
 
 JOURNAL = "_writing"
 SETTINGS = f"{JOURNAL}/settings.json"
@@ -71,13 +71,13 @@ def begin(
     if not isinstance(mode, str) or mode not in {"new", "append"}:
         raise ValueError(f'mode is "new" or "append", found {mode!r}.')
     store: Any = open_store(out, storage=storage)
-    entries: list[Entry] = []
-    kept: list[Entry] = []
+    entries: list[ShardEntry] = []
+    kept: list[ShardEntry] = []
     if mode == "new":
         _refuse_occupied(out, store)
     else:
-        found = _indexed(out, store)
-        entries, extension = list(found.entries), extension or found.extension
+        before = _indexed(out, store)
+        entries, extension = list(before.entries), extension or before.extension
         _refuse_taken(out, entries)
         kept = _left_behind(out, store, packer, entries)
     if claim:
@@ -102,9 +102,9 @@ def _settings(packer: Packer) -> bytes:
 
 
 def _refuse_occupied(out: str, store: Any) -> None:
-    found = {path for path, _ in store.list()}
-    if found:
-        ours = SETTINGS in found
+    paths = {path for path, _ in store.list()}
+    if paths:
+        ours = SETTINGS in paths
         hint = 'Give another location, or add to it with mode="append".'
         killed = (
             f'An interrupted run lies there: go on with mode="append"; to begin anew, remove only {JOURNAL}/ first.'
@@ -113,19 +113,19 @@ def _refuse_occupied(out: str, store: Any) -> None:
         raise DatasetExistsError(text, path=out, hint=killed if ours else hint)
 
 
-def _indexed(out: str, store: Any) -> Index:
+def _indexed(out: str, store: Any) -> SampleIndex:
     try:
         data = read_all(store.blob(indexes.NAME))
     except (FileNotFoundError, NotADirectoryError):
-        return Index(entries=())
+        return SampleIndex(entries=())
     return indexes.parse(data, location=f"{out}/{indexes.NAME}")
 
 
-def _refuse_taken(out: str, entries: Sequence[Entry]) -> None:
+def _refuse_taken(out: str, entries: Sequence[ShardEntry]) -> None:
     """Shards are numbered by their place in the index: one that was dropped from it makes the last number taken."""
     for name in (file.name for entry in entries for file in entry.stored):
-        found = _NUMBERED.match(name)
-        if found is not None and int(found[1]) >= len(entries):
+        match = _NUMBERED.match(name)
+        if match is not None and int(match[1]) >= len(entries):
             raise DatasetExistsError(
                 f"The index of {out} has {len(entries)} shards and names {name}, which appended ones would replace.",
                 path=out,
@@ -133,7 +133,7 @@ def _refuse_taken(out: str, entries: Sequence[Entry]) -> None:
             )
 
 
-def _left_behind(out: str, store: Any, packer: Packer, entries: Sequence[Entry]) -> list[Entry]:
+def _left_behind(out: str, store: Any, packer: Packer, entries: Sequence[ShardEntry]) -> list[ShardEntry]:
     """What an interrupted run finished, up to the first shard that it did not; the rest of its files goes."""
     names = sorted(path for path, _ in store.list(JOURNAL))
     if SETTINGS not in names:
@@ -185,8 +185,8 @@ class SampleWriter:
         store: Any,
         /,
         *,
-        entries: Sequence[Entry] = (),
-        kept: Sequence[Entry] = (),
+        entries: Sequence[ShardEntry] = (),
+        kept: Sequence[ShardEntry] = (),
         extension: Mapping[str, Any] | None = None,
         claim: bool = True,
     ) -> None:
@@ -206,7 +206,7 @@ class SampleWriter:
         self._most = min(self._limit or MOST - 1, MOST - 1)
         self._pack = packer.sample
         self._pool: ThreadPoolExecutor | None = None
-        self._running: deque[Future[Entry]] = deque()
+        self._running: deque[Future[ShardEntry]] = deque()
         self._number = len(self._entries)
         self._closed = False
         self._failed = False
@@ -222,20 +222,20 @@ class SampleWriter:
             SeqlakeError: A shard could not be stored.
         """
         try:
-            made = self._pack(sample)
+            packed = self._pack(sample)
         except CellError as error:
             raise ValidationError(f"Sample {self.samples}: {error}.", path=self._out) from error
         except (TypeError, LookupError) as error:
             given: Any = sample
             if isinstance(given, Mapping):
                 raise
-            found = f"expected a dict of values by column, found {type(given).__name__}"
-            raise ValidationError(f"Sample {self.samples}: {found}.", path=self._out) from error
-        size = self._size + len(made) + self._each
+            problem = f"expected a dict of values by column, found {type(given).__name__}"
+            raise ValidationError(f"Sample {self.samples}: {problem}.", path=self._out) from error
+        size = self._size + len(packed) + self._each
         if size > self._most:
-            self.add(made)
+            self.add(packed)
             return
-        self._new.append(made)
+        self._new.append(packed)
         self._size = size
 
     def add(self, sample: bytes, /) -> None:
@@ -259,7 +259,7 @@ class SampleWriter:
         return self._flushed + len(self._new)
 
     def write_all(self, samples: Iterable[Mapping[str, Any]], /) -> None:
-        """Add many samples."""
+        """Add many samples, one by one."""
         for sample in samples:
             self.write(sample)
 
@@ -273,7 +273,7 @@ class SampleWriter:
         self._running.append(self._pool.submit(self._store_shard, samples, self._number))
         self._number += 1
 
-    def _store_shard(self, samples: list[bytes], number: int) -> Entry:
+    def _store_shard(self, samples: list[bytes], number: int) -> ShardEntry:
         entry, files = seal(self._packer, samples, f"shard.{number:05d}")
         for name, data in files.items():
             _put(self._store, name, data)
@@ -326,7 +326,7 @@ class SampleWriter:
         remove_empty(self._out, JOURNAL)
 
     @property
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[ShardEntry]:
         """The shards that are stored, in order."""
         return list(self._entries)
 

@@ -1,18 +1,20 @@
-"""One array of a store, sliced as numpy slices; only the chunks that are touched are decoded."""
+"""One array of a store, sliced as numpy slices; only chunks that are touched are decoded, and kept within a limit."""
 
 from __future__ import annotations
 
 import operator
+from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from threading import Lock
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from seqlake.errors import SchemaMismatchError
 from seqlake.files.stores import read_all
-from seqlake.formats.l5kit.blocks import Blocks, blocks_of
+from seqlake.formats.l5kit.decoding import Blocks, blocks_of
 from seqlake.formats.l5kit.metadata import ArrayMetadata, decode, filled
-from seqlake.formats.l5kit.promises import CHUNK_BYTES, Promises, damaged
+from seqlake.formats.l5kit.places import CHUNK_BYTES, Promises, damaged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -20,12 +22,80 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from seqlake.errors import CorruptFileError
-    from seqlake.formats.l5kit.chunk_cache import ChunkCache, Rows
-    from seqlake.formats.l5kit.places import Place
+    from seqlake.formats.l5kit.places import StoreFiles
     from seqlake.protocols import Blob
 
 THREADS = 4
 _FEW = 3  # chunks that are decoded one after the other: Blosc has threads of its own
+Rows: TypeAlias = "NDArray[Any]"
+
+CACHE_BYTES = 32 << 20
+_IDLE = 16  # looks at each chunk held, on average, before the oldest makes room for another
+
+
+class ChunkCache:
+    """Decoded chunks of all arrays of a store, within a limit; safe for threads.
+
+    What is used longest ago goes first. Where parts of a chunk are enough, it is held only once its parts have cost as
+    much as the whole, and makes room only at the cost of chunks that were not used for long.
+
+    Args:
+        limit: Bytes; chunks beyond them are decoded again when they are needed. 0 holds none.
+    """
+
+    def __init__(self, limit: int = CACHE_BYTES, /) -> None:
+        self.limit = limit
+        self.nbytes = 0
+        self._held: OrderedDict[tuple[str, int], Rows] = OrderedDict()
+        self._used: dict[tuple[str, int], int] = {}  # when each was used last
+        self._parts: dict[tuple[str, int], int] = {}  # bytes decoded of chunks that are not held
+        self._now = 0
+        self._lock = Lock()
+
+    def get(self, key: tuple[str, int], make: Callable[[], Rows], /) -> Rows:
+        """The chunk of a key, decoded where it is not held."""
+        with self._lock:
+            held = self._held.get(key)
+            self._now += 1
+            if held is not None:
+                self._held.move_to_end(key)
+                self._used[key] = self._now
+                return held
+        chunk = make()
+        if chunk.nbytes <= self.limit:
+            with self._lock:
+                if key not in self._held:
+                    self._held[key] = chunk
+                    self._used[key] = self._now
+                    self._parts.pop(key, None)
+                    self.nbytes += chunk.nbytes
+                while self.nbytes > self.limit:
+                    gone, rows = self._held.popitem(last=False)
+                    self.nbytes -= rows.nbytes
+                    del self._used[gone]
+        return chunk
+
+    def holds(self, key: tuple[str, int], /) -> bool:
+        """Whether a chunk is held."""
+        return key in self._held
+
+    def wants(self, key: tuple[str, int], nbytes: int, /, *, after: int) -> bool:
+        """Whether a chunk is held, or should be from now on: parts of it have cost `after` bytes or more."""
+        with self._lock:
+            if key in self._held or self._parts.get(key, 0) < after or nbytes > self.limit:
+                return key in self._held
+            oldest = next(iter(self._held), None)
+            idle = oldest is None or self._now - self._used[oldest] > _IDLE * len(self._held)
+            return idle or self.nbytes + nbytes <= self.limit
+
+    def count_part(self, key: tuple[str, int], nbytes: int, /) -> None:
+        """A part of a chunk was decoded and is not held."""
+        with self._lock:
+            self._now += 1
+            self._parts[key] = self._parts.get(key, 0) + nbytes
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (ChunkCache, (self.limit,))
 
 
 class Array:
@@ -51,7 +121,7 @@ class Array:
 
     def __init__(
         self,
-        place: Place,
+        place: StoreFiles,
         name: str,
         metadata: ArrayMetadata,
         /,
@@ -74,7 +144,7 @@ class Array:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Rows first."""
+        """Rows first, then the shape of a row."""
         return self.metadata.shape
 
     @property
@@ -159,27 +229,27 @@ class Array:
         out = np.empty(before + total + after, np.uint8)
         at = before
         jobs = []
-        for (number, first, last), found in zip(spans, blocks, strict=True):
+        for (number, first, last), parts in zip(spans, blocks, strict=True):
             low, high = first * width, last * width
-            jobs.append((number, found, low, high, out, at))
+            jobs.append((number, parts, low, high, out, at))
             at += high - low
         self._all(self._fill, jobs)
         return out[before : before + total].view(self.dtype).reshape(stop - start, *self.shape[1:])
 
     def _fill(self, job: tuple[int, Blocks | None, int, int, Rows, int]) -> None:
         """Put the bytes `low` to `high` of a chunk where they belong in `out`."""
-        number, found, low, high, out, at = job
-        if found is None:
+        number, parts, low, high, out, at = job
+        if parts is None:
             chunk = np.ascontiguousarray(self._chunk(number)).reshape(-1).view(np.uint8)
             out[at : at + high - low] = chunk[low:high]
             return
-        first, last = found.span(low, high)
+        first, last = parts.span(low, high)
         self._cache.count_part((self.name, number), last - first)
-        self._decode(found, (first, last), out[at - (low - first) : at - (low - first) + last - first], number)
+        self._decode(parts, (first, last), out[at - (low - first) : at - (low - first) + last - first], number)
 
-    def _decode(self, found: Blocks, span: tuple[int, int], out: Rows, number: int) -> None:
+    def _decode(self, parts: Blocks, span: tuple[int, int], out: Rows, number: int) -> None:
         try:
-            found.decode(*span, out)
+            parts.decode(*span, out)
         except ValueError as error:
             raise self._damaged(number, error) from error
 
@@ -194,13 +264,13 @@ class Array:
         blob = self.promises.kept(number, self.blob(number))
         view = None if blob is None else blob.view()
         try:
-            found = None if view is None else blocks_of(view, whole)
+            parts = None if view is None else blocks_of(view, whole)
         except ValueError as error:
             raise self._damaged(number, error) from error
-        if found is None:
+        if parts is None:
             return None
-        low, high = found.span(first * self.metadata.row_bytes, last * self.metadata.row_bytes)
-        return found if high > low else None
+        low, high = parts.span(first * self.metadata.row_bytes, last * self.metadata.row_bytes)
+        return parts if high > low else None
 
     @property
     def _is_blosc(self) -> bool:
@@ -231,8 +301,8 @@ class Array:
             return np.empty(self.shape, self.dtype)
         if self.metadata.compressor is not None or self.metadata.count != 1:
             return None
-        found = self.blob(0)
-        if found is None or found.view() is None:
+        blob = self.blob(0)
+        if blob is None or blob.view() is None:
             return None
         return self._decoded(0)[: len(self)]
 
@@ -275,9 +345,9 @@ class Array:
         cuts = np.searchsorted(position[order], np.arange(len(touched) + 1))
 
         def pick(at: int) -> None:
-            own = order[cuts[at] : cuts[at + 1]]
-            low, high = int(numbers[own].min()), int(numbers[own].max())
-            _as_bytes(out)[own] = _as_bytes(self.rows(low, high + 1))[numbers[own] - low]
+            picked = order[cuts[at] : cuts[at + 1]]
+            low, high = int(numbers[picked].min()), int(numbers[picked].max())
+            _as_bytes(out)[picked] = _as_bytes(self.rows(low, high + 1))[numbers[picked] - low]
 
         self._all(pick, range(len(touched)))
         return out
@@ -304,12 +374,12 @@ class Array:
         return self._cache.get((self.name, number), lambda: self._decoded(number))
 
     def _decoded(self, number: int) -> Rows:
-        found = self.promises.kept(number, self.blob(number))
+        blob = self.promises.kept(number, self.blob(number))
         used = min(len(self) - number * self.metadata.chunks[0], self.metadata.chunks[0])
-        if found is None:
+        if blob is None:
             self.promises.refuse_empty()
             return filled(self.metadata, used)
-        view = found.view()
+        view = blob.view()
         if view is not None and used < self.metadata.chunks[0] and self._is_blosc:
             try:
                 parts = blocks_of(view, self.metadata.chunk_bytes)
@@ -321,7 +391,7 @@ class Array:
                 out = np.empty(parts.span(0, wanted)[1], np.uint8)
                 self._decode(parts, (0, len(out)), out, number)
                 return out[:wanted].view(self.dtype).reshape(used, *self.shape[1:])
-        return decode(self.metadata, read_all(found) if view is None else view, location=found.location)
+        return decode(self.metadata, read_all(blob) if view is None else view, location=blob.location)
 
     def __repr__(self) -> str:
         chunks = f"{self.metadata.count} chunks of {self.metadata.chunks[0]}"

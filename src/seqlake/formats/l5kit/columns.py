@@ -132,8 +132,8 @@ def _from_numbers(values: pa.Array, base: np.dtype[Any], name: str) -> NDArray[A
     expected = arrow_type(base, name=name)
     if values.type != expected:
         raise SchemaMismatchError(f"Column {name!r}: expected {expected}, found {values.type}.")
-    found: NDArray[Any] = values.to_numpy(zero_copy_only=False)
-    return found.view(np.bool_) if base.kind == "b" else found.astype(base, copy=False)
+    numbers: NDArray[Any] = values.to_numpy(zero_copy_only=False)
+    return numbers.view(np.bool_) if base.kind == "b" else numbers.astype(base, copy=False)
 
 
 def _texts(flat: NDArray[Any]) -> pa.Array:

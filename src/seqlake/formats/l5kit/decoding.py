@@ -3,6 +3,11 @@
 numcodecs believes the headers of Blosc and LZ4: it reads as many bytes as a chunk says it has and asks for
 as much memory as it says it makes. And its zlib, gzip, bz2 and lzma make whatever a few bytes unfold to. So the claims
 are looked at here, the memory is made here, and the settings of a stranger's `.zarray` never reach a decoder.
+
+numcodecs decodes chunks only whole. The blocks of a Blosc chunk are compressed one by one, so the blocks wanted are put
+together here as a chunk of their own, which it decodes: a few rows need not cost a whole chunk. The header is 16 bytes:
+format, codec's format, flags, element size, then bytes decoded, bytes of a block and bytes of the chunk as uint32;
+behind it stands the place of each block, in whichever order they were written.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ import lzma
 import struct
 import zipfile
 import zlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -25,6 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Decoder: TypeAlias = Callable[[memoryview, int, Mapping[str, Any]], NDArray[np.uint8]]
+    from seqlake.protocols import Ints
 
 CODECS = frozenset({"blosc", "bz2", "gzip", "lz4", "lzma", "zlib", "zstd"})
 """Codecs of bytes alone. Others (`pickle` among them) would run what a stranger wrote."""
@@ -33,6 +40,8 @@ _BLOSC = struct.Struct("<BBBBIII")
 _BLOSC_FORMAT, _BLOSC_PLAIN = 2, 0x2
 _LZMA_MEMORY = 128 << 20  # the largest dictionary of xz's own levels takes 65 MiB
 _GZIP = 31  # zlib's number for a gzip header and its checksum
+_HEADER = struct.Struct("<BBBBIII")
+_PLAIN = 0x2
 
 
 def unpacked(settings: Mapping[str, Any], data: memoryview, size: int, /) -> NDArray[np.uint8]:
@@ -62,21 +71,21 @@ def blosc_head(data: memoryview, size: int, /) -> tuple[tuple[int, int, int, int
     """
     if len(data) < _BLOSC.size:
         raise ValueError(f"a Blosc chunk has at least {_BLOSC.size} bytes, found {len(data)}")
-    form, inner, flags, width, made, block, whole = _BLOSC.unpack_from(data)
+    form, inner, flags, width, unpacked, block, whole = _BLOSC.unpack_from(data)
     if form != _BLOSC_FORMAT:
         raise ValueError(f"Blosc's format is {_BLOSC_FORMAT}, found {form}")
     if whole != len(data):
         raise ValueError(f"its header says that it has {whole} bytes, it has {len(data)}")
-    if made != size:
-        raise ValueError(f"its header says that it makes {made} bytes, expected {size}")
+    if unpacked != size:
+        raise ValueError(f"its header says that it makes {unpacked} bytes, expected {size}")
     if flags & _BLOSC_PLAIN:
-        if whole != made + _BLOSC.size:
-            raise ValueError(f"{made} plain bytes and a header are not {whole} bytes")
+        if whole != unpacked + _BLOSC.size:
+            raise ValueError(f"{unpacked} plain bytes and a header are not {whole} bytes")
         return (form, inner, flags, width), block
     # A block that is no whole number of elements would leave bytes of the decoder's own memory in the result.
-    if made and (not 0 < block <= made or not width or (block > width and block % width)):
-        raise ValueError(f"blocks of {block} bytes and elements of {width} do not make {made} bytes")
-    count = -(-made // block) if made else 0
+    if unpacked and (not 0 < block <= unpacked or not width or (block > width and block % width)):
+        raise ValueError(f"blocks of {block} bytes and elements of {width} do not make {unpacked} bytes")
+    count = -(-unpacked // block) if unpacked else 0
     if _BLOSC.size + 4 * count > whole:
         raise ValueError(f"{count} blocks do not lie in {whole} bytes")
     starts = np.frombuffer(data, "<i4", count, _BLOSC.size).astype(np.int64)
@@ -149,17 +158,17 @@ def _stream(make: Callable[[Mapping[str, Any]], Any]) -> Decoder:
     def decode(data: memoryview, size: int, settings: Mapping[str, Any]) -> NDArray[np.uint8]:
         try:
             decoder = make(settings)
-            found = decoder.decompress(data, size + 1)
-            if len(found) == size and not decoder.eof:  # the end itself may need one more look
-                found += decoder.decompress(getattr(decoder, "unconsumed_tail", b""), 1)
+            unpacked = decoder.decompress(data, size + 1)
+            if len(unpacked) == size and not decoder.eof:  # the end itself may need one more look
+                unpacked += decoder.decompress(getattr(decoder, "unconsumed_tail", b""), 1)
         except (zlib.error, lzma.LZMAError, OSError, EOFError, TypeError, OverflowError) as error:
             raise ValueError(str(error)) from error
-        if len(found) != size or not decoder.eof:
-            more = "more" if len(found) > size else f"{len(found)} and has no end"
+        if len(unpacked) != size or not decoder.eof:
+            more = "more" if len(unpacked) > size else f"{len(unpacked)} and has no end"
             raise ValueError(f"it should make {size} bytes, but makes {more}")
         if decoder.unused_data:
             raise ValueError(f"{len(decoder.unused_data)} bytes behind its end belong to nothing")
-        return np.frombuffer(found, np.uint8)
+        return np.frombuffer(unpacked, np.uint8)
 
     return decode
 
@@ -183,12 +192,12 @@ def _zip_lzma(data: memoryview, size: int, _: Mapping[str, Any]) -> NDArray[np.u
     kind = {"id": lzma.FILTER_LZMA1, "dict_size": wanted, "lc": context, "lp": rest % 5, "pb": rest // 5}
     try:
         decoder = lzma.LZMADecompressor(format=lzma.FORMAT_RAW, filters=[kind])
-        found = decoder.decompress(data[9:], size + 1)
+        unpacked = decoder.decompress(data[9:], size + 1)
     except lzma.LZMAError as error:
         raise ValueError(str(error)) from error
-    if len(found) != size or decoder.unused_data:  # its end may be marked or not
-        raise ValueError(f"it should make {size} bytes, but makes {'more' if len(found) > size else len(found)}")
-    return np.frombuffer(found, np.uint8)
+    if len(unpacked) != size or decoder.unused_data:  # its end may be marked or not
+        raise ValueError(f"it should make {size} bytes, but makes {'more' if len(unpacked) > size else len(unpacked)}")
+    return np.frombuffer(unpacked, np.uint8)
 
 
 _BZ2 = _stream(lambda _: bz2.BZ2Decompressor())
@@ -207,3 +216,69 @@ _DECODERS: Mapping[str, Decoder] = {
     "zlib": _stream(lambda _: zlib.decompressobj()),
     "zstd": _zstd,
 }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Blocks:
+    """Where the blocks of a chunk are.
+
+    Attributes:
+        data: The chunk.
+        head: Its first four bytes.
+        nbytes: Bytes decoded.
+        size: Bytes decoded of a block; the last one may be shorter.
+        starts: [blocks] the first byte of each in the chunk.
+        stops: [blocks] the byte after its last.
+    """
+
+    data: memoryview
+    head: tuple[int, int, int, int]
+    nbytes: int
+    size: int
+    starts: Ints
+    stops: Ints
+
+    def span(self, start: int, stop: int, /) -> tuple[int, int]:
+        """The decoded bytes of the blocks that hold `start` to before `stop`: first, and after the last."""
+        first, last = start // self.size * self.size, min(-(-stop // self.size) * self.size, self.nbytes)
+        # Blosc refuses a chunk that is shorter than its blocks: a short last block comes with the one before.
+        return (first - self.size if first and last - first < self.size else first), last
+
+    def decode(self, start: int, stop: int, out: Any, /) -> None:
+        """Decode the blocks from byte `start` to before `stop`, both as `span` gives them, into `out`.
+
+        Raises:
+            ValueError: They cannot be decoded.
+        """
+        if (start, stop) == (0, self.nbytes):
+            decoded_into("numcodecs.blosc", self.data, out)
+            return
+        first, last = start // self.size, -(-stop // self.size)
+        starts, stops = self.starts[first:last], self.stops[first:last]
+        sizes = stops - starts
+        head = _HEADER.size + 4 * len(sizes)
+        moved = head + np.cumsum(sizes) - sizes
+        whole = head + int(sizes.sum())
+        parts = [_HEADER.pack(*self.head, stop - start, self.size, whole), moved.astype("<i4").tobytes()]
+        parts += [self.data[a:b] for a, b in zip(starts.tolist(), stops.tolist(), strict=True)]
+        decoded_into("numcodecs.blosc", b"".join(parts), out)
+
+
+def blocks_of(data: memoryview, expected: int, /) -> Blocks | None:
+    """The blocks of a Blosc chunk; None where only the whole of it can be decoded.
+
+    Args:
+        data: The chunk.
+        expected: Bytes that it should have, decoded.
+
+    Raises:
+        ValueError: Its header claims what is not there.
+    """
+    head, size = blosc_head(data, expected)
+    if head[2] & _PLAIN or not expected:
+        return None
+    count = -(-expected // size)
+    starts = np.frombuffer(data, "<i4", count, _HEADER.size).astype(np.int64)
+    edges = np.append(np.sort(starts), len(data))
+    stops = edges[np.searchsorted(edges, starts, side="right")]
+    return Blocks(data=data, head=head, nbytes=expected, size=size, starts=starts, stops=stops)

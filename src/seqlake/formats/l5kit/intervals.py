@@ -46,18 +46,18 @@ def in_range(intervals: NDArray[Any], size: int, /, *, what: str, array: str, pa
     Raises:
         InvalidMetadataError: One ends before it begins, or leaves the array.
     """
-    found = intervals.astype(np.int64)
+    pairs = intervals.astype(np.int64)
     # Unsigned numbers above 2^63 come out negative, which is refused as well.
-    wrong = np.flatnonzero((found[:, 0] < 0) | (found[:, 1] < found[:, 0]) | (found[:, 1] > size))
+    wrong = np.flatnonzero((pairs[:, 0] < 0) | (pairs[:, 1] < pairs[:, 0]) | (pairs[:, 1] > size))
     if len(wrong):
         row = int(wrong[0])
-        first, last = found[row].tolist()
+        first, last = pairs[row].tolist()
         raise InvalidMetadataError(
             f"{path or 'The store'}: {what} {row} names the rows {first} to {last} of {array}, which has {size}.",
             path=path or None,
             hint="The store is cut off, or its arrays are of different stores.",
         )
-    return found
+    return pairs
 
 
 def span(intervals: Ints, /, *, array: str, path: str = "") -> slice:
@@ -68,16 +68,16 @@ def span(intervals: Ints, /, *, array: str, path: str = "") -> slice:
     """
     if not len(intervals):
         return slice(0, 0)
-    found = slice(int(intervals[0, 0]), int(intervals[-1, 1]))
+    rows = slice(int(intervals[0, 0]), int(intervals[-1, 1]))
     named = intervals[intervals[:, 1] > intervals[:, 0]]
-    if len(named) and (int(named[:, 0].min()) < found.start or int(named[:, 1].max()) > found.stop):
+    if len(named) and (int(named[:, 0].min()) < rows.start or int(named[:, 1].max()) > rows.stop):
         raise InvalidMetadataError(
-            f"{path or 'The store'}: the frames of a scene name rows of {array} outside of {found.start} to "
-            f"{found.stop}, where its first frame begins and its last one ends.",
+            f"{path or 'The store'}: the frames of a scene name rows of {array} outside of {rows.start} to "
+            f"{rows.stop}, where its first frame begins and its last one ends.",
             path=path or None,
             hint="sl.scan reads such stores as they are.",
         )
-    return found
+    return rows
 
 
 def refuse_overlap(named: int, size: int, /, *, array: str, path: str) -> None:

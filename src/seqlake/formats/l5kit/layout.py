@@ -48,7 +48,7 @@ class SceneRows:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Layout:
+class SceneLayout:
     """Every row of the view.
 
     Attributes:
@@ -62,7 +62,7 @@ class Layout:
     scenes: NDArray[Any] = field(repr=False)
 
 
-def layout_of(store: Store, /) -> Layout:
+def layout_of(store: Store, /) -> SceneLayout:
     """Look at the intervals of all scenes and frames.
 
     Raises:
@@ -84,22 +84,24 @@ def layout_of(store: Store, /) -> Layout:
     }
     sizes = {name: len(array) for name, array in store.arrays.items()}
     place = store.location
-    own = in_range(scenes[FRAME_INTERVAL], sizes[FRAMES], what="scene", array=FRAMES, path=place)
-    for name, found in intervals.items():
-        intervals[name] = in_range(found, sizes[name], what="frame", array=name, path=place)
+    frames_named = in_range(scenes[FRAME_INTERVAL], sizes[FRAMES], what="scene", array=FRAMES, path=place)
+    for name, pairs in intervals.items():
+        intervals[name] = in_range(pairs, sizes[name], what="frame", array=name, path=place)
     if (
         len(scenes)
-        and _tile(own, sizes[FRAMES])
+        and _tile(frames_named, sizes[FRAMES])
         and all(_tile(intervals[name], sizes[name]) for name in present)
         and (FACES not in sizes or FACES in present or not sizes[FACES])
     ):
-        rows = _tiled(own, {name: intervals[name] for name in present})
-        return Layout(tiles=True, rows=rows, scenes=scenes)
-    refuse_overlap(int((own[:, 1] - own[:, 0]).sum()), sizes[FRAMES], array=FRAMES, path=place)
-    for name, found in intervals.items():
-        ends = np.concatenate([[0], np.cumsum(found[:, 1] - found[:, 0])])
-        refuse_overlap(int((ends[own[:, 1]] - ends[own[:, 0]]).sum()), sizes[name], array=name, path=place)
-    return Layout(tiles=False, rows=_irregular(own, intervals, sizes), scenes=scenes)
+        rows = _tiled(frames_named, {name: intervals[name] for name in present})
+        return SceneLayout(tiles=True, rows=rows, scenes=scenes)
+    refuse_overlap(int((frames_named[:, 1] - frames_named[:, 0]).sum()), sizes[FRAMES], array=FRAMES, path=place)
+    for name, pairs in intervals.items():
+        ends = np.concatenate([[0], np.cumsum(pairs[:, 1] - pairs[:, 0])])
+        refuse_overlap(
+            int((ends[frames_named[:, 1]] - ends[frames_named[:, 0]]).sum()), sizes[name], array=name, path=place
+        )
+    return SceneLayout(tiles=False, rows=_irregular(frames_named, intervals, sizes), scenes=scenes)
 
 
 def _tile(intervals: Ints, size: int) -> bool:
@@ -110,8 +112,8 @@ def _tile(intervals: Ints, size: int) -> bool:
     return follow and int(intervals[0, 0]) == 0 and int(intervals[-1, 1]) == size
 
 
-def _tiled(own: Ints, intervals: dict[str, Ints]) -> list[SceneRows]:
-    edges = {name: np.concatenate([[0], found[:, 1]]) for name, found in intervals.items()}
+def _tiled(frames_named: Ints, intervals: dict[str, Ints]) -> list[SceneRows]:
+    edges = {name: np.concatenate([[0], pairs[:, 1]]) for name, pairs in intervals.items()}
     return [
         SceneRows(
             scene=scene,
@@ -120,7 +122,7 @@ def _tiled(own: Ints, intervals: dict[str, Ints]) -> list[SceneRows]:
                 **{name: np.array([[edge[a], edge[b]]], np.int64) for name, edge in edges.items()},
             },
         )
-        for scene, (a, b) in enumerate(own.tolist())
+        for scene, (a, b) in enumerate(frames_named.tolist())
     ]
 
 
@@ -134,12 +136,12 @@ def _merged(intervals: Ints) -> Ints:
     return np.stack([kept[firsts, 0], kept[lasts, 1]], axis=1)
 
 
-def _irregular(own: Ints, found: dict[str, Ints], sizes: dict[str, int]) -> list[SceneRows]:
+def _irregular(frames_named: Ints, intervals: dict[str, Ints], sizes: dict[str, int]) -> list[SceneRows]:
     named = {name: np.zeros(sizes[name], np.bool_) for name in (FRAMES, *CHILDREN) if name in sizes}
     rows = []
-    for scene, (a, b) in enumerate(own.tolist()):
+    for scene, (a, b) in enumerate(frames_named.tolist()):
         frames = np.array([[a, b]], np.int64) if b > a else NO_RUNS
-        rows.append(SceneRows(scene=scene, runs={FRAMES: frames, **{n: _merged(found[n][a:b]) for n in found}}))
+        rows.append(SceneRows(scene=scene, runs={FRAMES: frames, **{n: _merged(intervals[n][a:b]) for n in intervals}}))
     for row in rows:
         for name, runs in row.runs.items():
             for a, b in runs.tolist():
@@ -147,10 +149,10 @@ def _irregular(own: Ints, found: dict[str, Ints], sizes: dict[str, int]) -> list
     # Frames that no scene names still name agents; those go with them.
     for a, b in _pieces(~named[FRAMES]):
         row = SceneRows(
-            scene=-1, runs={FRAMES: np.array([[a, b]], np.int64), **{n: _merged(found[n][a:b]) for n in found}}
+            scene=-1, runs={FRAMES: np.array([[a, b]], np.int64), **{n: _merged(intervals[n][a:b]) for n in intervals}}
         )
         rows.append(row)
-        for name in found:
+        for name in intervals:
             for first, last in row.runs[name].tolist():
                 named[name][first:last] = True
     for name in CHILDREN:

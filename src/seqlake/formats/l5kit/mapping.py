@@ -65,14 +65,14 @@ class Mapping:
     @cached_property
     def fields(self) -> tuple[FieldColumn, ...]:
         """The columns of fields, in the order of the schema."""
-        found: list[FieldColumn] = []
+        columns: list[FieldColumn] = []
         taken = {ID, SCENE, *COUNTS.values(), *RUNS.values(), "agents_timestamp", "tl_faces_timestamp"}
         for array, metadata in self.arrays.items():
             names = metadata.dtype.names
             if names is None:
                 inner = np_dtype(metadata)
                 column = array.replace("/", "_").replace(".", "_")
-                found.append(FieldColumn(name=column, array=array, field="", dtype=inner))
+                columns.append(FieldColumn(name=column, array=array, field="", dtype=inner))
                 continue
             for name in names:
                 if self.tiles and name in self._counted(array):
@@ -81,8 +81,8 @@ class Mapping:
                 while column in taken:
                     column = f"{array}_{column}" if not column.startswith(array) else f"{column}_"
                 taken.add(column)
-                found.append(FieldColumn(name=column, array=array, field=name, dtype=metadata.dtype[name]))
-        return tuple(found)
+                columns.append(FieldColumn(name=column, array=array, field=name, dtype=metadata.dtype[name]))
+        return tuple(columns)
 
     @cached_property
     def times(self) -> bool:
@@ -92,9 +92,9 @@ class Mapping:
     @cached_property
     def stepped(self) -> dict[str, str]:
         """The array whose rows are the steps of each column that has steps."""
-        found = {one.name: kind_of(one.array) for one in self.fields if one.array != SCENES}
-        found |= {COUNTS[child]: FRAMES for child in self.children}
-        return found | {facts["timestamps"]: kind_of(name) for name in self.arrays if (facts := self._facts(name))}
+        arrays = {one.name: kind_of(one.array) for one in self.fields if one.array != SCENES}
+        arrays |= {COUNTS[child]: FRAMES for child in self.children}
+        return arrays | {facts["timestamps"]: kind_of(name) for name in self.arrays if (facts := self._facts(name))}
 
     def schema(self) -> Schema:
         """The columns: id, the scene's number and fields, frames with their counts, agents, traffic lights, masks."""

@@ -101,14 +101,14 @@ class ArrayMetadata:
         """
         try:
             value = json.loads(text)
-            found = _parsed(value, text if isinstance(text, str) else text.decode())
+            parsed = _parsed(value, text if isinstance(text, str) else text.decode())
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
             raise InvalidMetadataError(
                 f"{location}: no usable .zarray of zarr format 2: {error!r}.", path=location
             ) from error
-        if isinstance(found, str):
-            raise InvalidMetadataError(f"{location}: {found}", path=location)
-        return found
+        if isinstance(parsed, str):
+            raise InvalidMetadataError(f"{location}: {parsed}", path=location)
+        return parsed
 
 
 def _parsed(value: Any, text: str) -> ArrayMetadata | str:
@@ -132,7 +132,7 @@ def _parsed(value: Any, text: str) -> ArrayMetadata | str:
     separator = value.get("dimension_separator", ".")
     if separator not in {".", "/"}:
         return f"expected '.' or '/' between the numbers of a chunk's name, found {separator!r}."
-    made = ArrayMetadata(
+    metadata = ArrayMetadata(
         dtype=dtype,
         shape=shape,
         chunks=chunks,
@@ -141,10 +141,10 @@ def _parsed(value: Any, text: str) -> ArrayMetadata | str:
         separator=separator,
         text=text,
     )
-    if not 0 < made.row_bytes <= _ROW_BYTES or prod(chunks) * dtype.itemsize >= _MOST or prod(shape) >= _MOST:
-        return f"rows of {made.row_bytes} bytes, {shape} of them in chunks of {chunks}, are none of l5kit's."
-    filled(made, 1)  # what cannot stand for a missing row is told now
-    return made
+    if not 0 < metadata.row_bytes <= _ROW_BYTES or prod(chunks) * dtype.itemsize >= _MOST or prod(shape) >= _MOST:
+        return f"rows of {metadata.row_bytes} bytes, {shape} of them in chunks of {chunks}, are none of l5kit's."
+    filled(metadata, 1)  # what cannot stand for a missing row is told now
+    return metadata
 
 
 def _dtype(described: Any) -> np.dtype[Any]:
@@ -209,9 +209,9 @@ def encoder(metadata: ArrayMetadata, /) -> Any:
     """
     if metadata.compressor is None:
         return None
-    made = plugins.require("numcodecs", extra="l5kit").get_codec
+    get_codec = plugins.require("numcodecs", extra="l5kit").get_codec
     try:
-        return made(dict(metadata.compressor))
+        return get_codec(dict(metadata.compressor))
     except (TypeError, ValueError, LookupError) as error:
         raise InvalidMetadataError(f"No codec has the settings {dict(metadata.compressor)}: {error}.") from error
 
@@ -249,5 +249,5 @@ def encode(metadata: ArrayMetadata, rows: np.ndarray[Any, np.dtype[Any]], /) -> 
     """The bytes of one chunk: padded with zeros to the full size, as zarr does."""
     whole = np.zeros(metadata.chunks, metadata.dtype)
     whole[(slice(len(rows)), *(slice(size) for size in rows.shape[1:]))] = rows
-    made = encoder(metadata)
-    return whole.tobytes() if made is None else bytes(made.encode(whole))  # shuffling goes by the size of a row
+    codec = encoder(metadata)
+    return whole.tobytes() if codec is None else bytes(codec.encode(whole))  # shuffling goes by the size of a row

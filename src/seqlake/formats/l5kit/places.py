@@ -1,4 +1,7 @@
-"""Where a store's files lie: a folder, a bucket or a zip archive, behind one small interface."""
+"""Where a store's files lie: a folder, a bucket or a zip archive, behind one small interface.
+
+What `.zarray` promises is compared with what is stored before memory is taken for it.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,23 @@ import io
 import struct
 import zipfile
 import zlib
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from seqlake.errors import CorruptFileError, DatasetNotFoundError, InvalidMetadataError
+from seqlake.errors import CorruptFileError, DatasetNotFoundError, InvalidMetadataError, SeqlakeError
+from seqlake.files.blobs import bounded
 from seqlake.files.locations import absolute, is_local, local_path
-from seqlake.files.memory import bounded
 from seqlake.files.reading import BlobFile
 from seqlake.files.stores import open_blob, open_store
 from seqlake.formats.l5kit.decoding import MEMBERS, member
-from seqlake.formats.l5kit.promises import CHUNK_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from seqlake.formats.l5kit.metadata import ArrayMetadata
     from seqlake.protocols import Blob, Ints
 
 ROOT = ".zgroup"
@@ -32,19 +36,97 @@ _MOST_REMEMBERED = 1 << 16
 # Reading a mapped member reads all of it: once per process and state of the archive is enough.
 _seen: dict[tuple[str, str, int], None] = {}
 _LOCAL_HEADER = struct.Struct("<4s22sHH")
+CHUNK_BYTES = 256 << 20  # of one chunk, decoded: a hundred times what l5kit writes
+_CHUNK_COSTS = 1024  # bytes of memory, and as much time, that a chunk's file is worth
+_DENSE = 1000  # times what is stored: more than any recording is compressed
+_SLACK = 64 << 10  # bytes by which a codec may exceed what it cannot compress, beside as much again
 
 
-class Place(Protocol):
+def damaged(place: str, text: str, /) -> CorruptFileError:
+    """The error for a chunk's file."""
+    hint = "The file is cut off or damaged: fetch it again."
+    return CorruptFileError(f"{place} cannot be decoded: {text}.", path=place, hint=hint)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Promises:
+    """Of one array.
+
+    Attributes:
+        place: The store's files.
+        name: The array's folder in it.
+        metadata: What its `.zarray` says.
+        most: Bytes that one chunk may make, and all rows where next to nothing is stored of them.
+    """
+
+    place: StoreFiles
+    name: str
+    metadata: ArrayMetadata
+    most: int
+
+    @cached_property
+    def _stored(self) -> int | None:
+        """Bytes of the array's files; None where files cannot be listed."""
+        try:
+            return sum(size for _, size in self.place.list(self.name))
+        except (OSError, SeqlakeError):
+            return None  # the web
+
+    @property
+    def _nbytes(self) -> int:
+        return self.metadata.row_bytes * self.metadata.shape[0]
+
+    def refuse_empty(self, *, each: int = 0) -> None:
+        """See that something is stored of the rows that are promised; asks the store of large arrays alone, once.
+
+        Args:
+            each: Bytes of memory that a row costs beside its own.
+
+        Raises:
+            InvalidMetadataError: They are above the limit, and more than a thousand times what is stored.
+        """
+        rows = self.metadata.shape[0]
+        promised = max(self._nbytes, self.metadata.count * _CHUNK_COSTS, rows * each)
+        if promised > self.most and self._stored is not None and promised > _DENSE * self._stored:
+            raise self._too_much(f"promises {rows} rows, {promised} bytes of memory; {self._stored} are stored")
+
+    def kept(self, number: int, file: Blob | None, /) -> Blob | None:
+        """The file of a chunk, whose size can be that of such a chunk; None where there is none.
+
+        Raises:
+            CorruptFileError: It is larger than any chunk, or of plain bytes and another size.
+            InvalidMetadataError: Decoded, it would be above the limit.
+        """
+        whole = self.metadata.chunk_bytes
+        if file is None:
+            if self._nbytes > self.most and self._stored is None:
+                raise self._too_much(f"promises {self._nbytes} bytes, and chunk {number} is not there")
+            return None
+        if self.metadata.compressor is None:
+            if file.size != whole:
+                raise damaged(file.location, f"expected a chunk of {whole} bytes, found {file.size}")
+        elif whole > self.most:
+            raise self._too_much(f"has compressed chunks of {whole} bytes")
+        elif file.size > 2 * whole + _SLACK:
+            raise damaged(file.location, f"{file.size} bytes are too many for {whole} compressed ones")
+        return file
+
+    def _too_much(self, problem: str) -> InvalidMetadataError:
+        hint = f"If you trust it, raise the limit of {self.most} bytes: open_store(..., chunk_bytes=...), or of scan."
+        return InvalidMetadataError(f"{self.name}/.zarray {problem}.", path=self.name, hint=hint)
+
+
+class StoreFiles(Protocol):
     """Files below one root, by name."""
 
     def blob(self, path: str, /) -> Blob:
-        """FileNotFoundError."""
+        """The file of that name; FileNotFoundError."""
 
     def list(self, prefix: str = "", /) -> Iterator[tuple[str, int]]:
         """(path, bytes) of the files below a folder."""
 
 
-def open_place(location: str, /, *, storage: Mapping[str, str] | None = None, most: int = CHUNK_BYTES) -> Place:
+def open_place(location: str, /, *, storage: Mapping[str, str] | None = None, most: int = CHUNK_BYTES) -> StoreFiles:
     """The files of a store, wherever it lies.
 
     Args:
@@ -86,12 +168,12 @@ class Archive:
     def _members(self) -> dict[str, zipfile.ZipInfo]:
         try:
             with zipfile.ZipFile(io.BufferedReader(BlobFile(self._whole), 1 << 16)) as archive:
-                found = {info.filename: info for info in archive.infolist() if not info.is_dir()}
+                members = {info.filename: info for info in archive.infolist() if not info.is_dir()}
         except _NO_ZIP as error:
             raise CorruptFileError(f"{self._location} is no zip archive: {error}.", path=self._location) from error
-        roots = sorted((name for name in found if name.rpartition("/")[2] == ROOT), key=lambda name: name.count("/"))
+        roots = sorted((name for name in members if name.rpartition("/")[2] == ROOT), key=lambda name: name.count("/"))
         prefix = roots[0].removesuffix(ROOT) if roots else ""
-        return {name.removeprefix(prefix): info for name, info in found.items() if name.startswith(prefix)}
+        return {name.removeprefix(prefix): info for name, info in members.items() if name.startswith(prefix)}
 
     def blob(self, path: str, /) -> Blob:
         """One member.
@@ -110,7 +192,7 @@ class Archive:
         stored = info.file_size if info.compress_type == zipfile.ZIP_STORED else info.compress_size
         if start + stored > self._whole.size:
             raise self._damaged(info, f"its {stored} bytes from {start} on do not lie in {self._whole.size}")
-        part = Part(self._whole, start, start + stored, name, crc=info.CRC)
+        part = ZipPart(self._whole, start, start + stored, name, crc=info.CRC)
         if info.compress_type == zipfile.ZIP_STORED:
             return part
         if info.file_size > self._most:
@@ -137,8 +219,8 @@ class Archive:
 
     def list(self, prefix: str = "", /) -> Iterator[tuple[str, int]]:
         """(path, bytes) of the members below a folder."""
-        below = f"{prefix.rstrip('/')}/" if prefix else ""
-        yield from ((name, info.file_size) for name, info in sorted(self._members.items()) if name.startswith(below))
+        folder = f"{prefix.rstrip('/')}/" if prefix else ""
+        yield from ((name, info.file_size) for name, info in sorted(self._members.items()) if name.startswith(folder))
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_location": self._location, "_storage": self._storage, "_most": self._most}
@@ -147,7 +229,7 @@ class Archive:
         return f"Archive({self._location!r})"
 
 
-class Part:
+class ZipPart:
     """Bytes `start` to `stop` of an archive: one member, as it is stored.
 
     Its checksum is compared where all of its bytes are at hand: once per process and state of the archive where it is
@@ -201,21 +283,21 @@ class Part:
         Raises:
             CorruptFileError: It has another.
         """
-        found = zlib.crc32(data)
-        if found != self.crc:
+        actual = zlib.crc32(data)
+        if actual != self.crc:
             raise CorruptFileError(
-                f"{self.location}: its CRC-32 is {found:08x}, the archive says {self.crc:08x}.",
+                f"{self.location}: its CRC-32 is {actual:08x}, the archive says {self.crc:08x}.",
                 path=self.location,
                 hint="The archive is damaged: fetch it again.",
             )
 
     def ranges(self, starts: Ints, stops: Ints, /) -> list[memoryview]:
-        """Parts of it."""
+        """Parts of it, compared where they are all of it."""
         bounded(starts, stops, self.size, self.location)
-        found = self.whole.ranges(np.asarray(starts) + self.start, np.asarray(stops) + self.start)
-        if len(found) == 1 and len(found[0]) == self.size:
-            self.compare(found[0])
-        return found
+        parts = self.whole.ranges(np.asarray(starts) + self.start, np.asarray(stops) + self.start)
+        if len(parts) == 1 and len(parts[0]) == self.size:
+            self.compare(parts[0])
+        return parts
 
 
 class Member:
@@ -227,7 +309,7 @@ class Member:
         method: How it is compressed, by zipfile's number.
     """
 
-    def __init__(self, part: Part, size: int, method: int, /) -> None:
+    def __init__(self, part: ZipPart, size: int, method: int, /) -> None:
         self._part = part
         self.size = size
         self._method = method
@@ -245,13 +327,13 @@ class Member:
             edges = np.array([self._part.start]), np.array([self._part.start + self._part.size])
             [packed] = self._part.whole.ranges(*edges)
         try:
-            found = member(packed, self.size, self._method)
+            unpacked = member(packed, self.size, self._method)
         except ValueError as error:
             raise CorruptFileError(
                 f"{self.location} cannot be unpacked: {error}.", path=self.location, hint="The archive is damaged."
             ) from error
-        self._part.compare(found)
-        return found
+        self._part.compare(unpacked)
+        return unpacked
 
     def view(self) -> memoryview:
         """All of it.
@@ -262,7 +344,7 @@ class Member:
         return self._data
 
     def ranges(self, starts: Ints, stops: Ints, /) -> list[memoryview]:
-        """Parts of it."""
+        """Parts of what it makes, unpacked as a whole."""
         firsts, ends = bounded(starts, stops, self.size, self.location)
         return [self._data[first:end] for first, end in zip(firsts, ends, strict=True)]
 

@@ -1,4 +1,4 @@
-"""`scan`: a store of l5kit as rows, one per scene."""
+"""`scan`: a store of l5kit as rows, one per scene, per track or per selected sighting."""
 
 from __future__ import annotations
 
@@ -8,18 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqlake.errors import InvalidMetadataError
-from seqlake.formats.l5kit.identity import grouped, state_of, stem_of
-from seqlake.formats.l5kit.layout import Layout, layout_of
+from seqlake.errors import DatasetNotFoundError, InvalidMetadataError, SchemaMismatchError
+from seqlake.formats.l5kit.layout import SceneLayout, layout_of
 from seqlake.formats.l5kit.mapping import Mapping
-from seqlake.formats.l5kit.promises import CHUNK_BYTES
+from seqlake.formats.l5kit.places import CHUNK_BYTES
+from seqlake.formats.l5kit.selecting import select_agents
 from seqlake.formats.l5kit.shard import SceneShard, lengths_of, scene_bytes
-from seqlake.formats.l5kit.store import MASKS, Store, is_store, open_store
-from seqlake.shards.lengths import count_lengths
+from seqlake.formats.l5kit.store import MASKS, Store, grouped, is_store, open_store, state_of, stem_of
+from seqlake.formats.l5kit.tracks import tracks_of
+from seqlake.formats.l5kit.windows import windows
+from seqlake.shards.reading import count_lengths
 from seqlake.spec.findings import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from numpy.typing import NDArray
 
     from seqlake.protocols import Depth, Ints, Readable, Shard
     from seqlake.spec.schema import Schema
@@ -67,7 +71,7 @@ def scan(
         if options:
             raise TypeError(f"The view {view!r} takes no option {min(options)!r}.")
         return scenes(store, ego=view == "ego")
-    from seqlake.formats.l5kit.views import agent_view
+    from seqlake.formats.l5kit.scan import agent_view
 
     return agent_view(store, view=view, **options)
 
@@ -86,16 +90,16 @@ def scenes(store: Store, /, *, ego: bool = False) -> L5kitScenes:
                 path=store.location,
                 hint="Remove that mask: it belongs to another store.",
             )
-    found = layout_of(store)
-    mapping = Mapping.of(store, tiles=found.tiles)
+    layout = layout_of(store)
+    mapping = Mapping.of(store, tiles=layout.tiles)
     schema = mapping.schema()
-    return L5kitScenes(store, found, mapping, schema.select(_ego_columns(schema)) if ego else schema)
+    return L5kitScenes(store, layout, mapping, schema.select(_ego_columns(schema)) if ego else schema)
 
 
 class L5kitScenes:
     """A store as rows of scenes: a `Readable`, `Checked` and picklable."""
 
-    def __init__(self, store: Store, layout: Layout, mapping: Mapping, schema: Schema, /) -> None:
+    def __init__(self, store: Store, layout: SceneLayout, mapping: Mapping, schema: Schema, /) -> None:
         self.store = store
         self.layout = layout
         self.mapping = mapping
@@ -108,7 +112,7 @@ class L5kitScenes:
 
     @property
     def root(self) -> str:
-        """The store."""
+        """Where the store lies."""
         return self.store.location
 
     @property
@@ -123,27 +127,27 @@ class L5kitScenes:
     def shards(self) -> list[Shard]:
         """Neighbouring scenes, about 64 MiB of rows each."""
         stem, state, rows = stem_of(self.store.location), self._state, self.layout.rows
-        made: list[Shard] = []
+        shards: list[Shard] = []
         for start, stop in grouped([scene_bytes(row, self.mapping) for row in rows]):
-            told = hashlib.sha256(repr([state, start, stop, self._schema.names]).encode()).hexdigest()[:16]
-            own = rows[start:stop]
-            made.append(
+            digest = hashlib.sha256(repr([state, start, stop, self._schema.names]).encode()).hexdigest()[:16]
+            scenes = rows[start:stop]
+            shards.append(
                 SceneShard(
                     store=self.store,
                     mapping=self.mapping,
-                    scenes=own,
-                    names=[_name(stem, row.scene, number) for number, row in enumerate(own, start)],
+                    scenes=scenes,
+                    names=[_name(stem, row.scene, number) for number, row in enumerate(scenes, start)],
                     types=self._schema.arrow,
-                    key=f"{stem}-{start:06d}#{told}",
+                    key=f"{stem}-{start:06d}#{digest}",
                 )
             )
-        return made
+        return shards
 
     def lengths(self, column: str, /) -> Ints:
         """[rows] T, from the intervals."""
-        found = lengths_of(self.layout.rows, self.mapping, column)
-        if found is not None:
-            return found
+        steps = lengths_of(self.layout.rows, self.mapping, column)
+        if steps is not None:
+            return steps
         return np.concatenate([np.empty(0, np.int64), *(count_lengths(s.open(), column) for s in self.shards())])
 
     def check(self, depth: Depth, /) -> Iterator[Finding]:
@@ -174,3 +178,32 @@ def _ego_columns(schema: Schema) -> list[str]:
 def _name(stem: str, scene: int, number: int) -> str:
     """The id of a row."""
     return f"{stem}-{scene:05d}" if scene >= 0 else f"{stem}-orphan-{number:05d}"
+
+
+def agent_view(store: Store, /, *, view: str, mask: NDArray[Any] | str | None = None, **options: Any) -> Readable:
+    """Rows of tracks, or of windows around selected sightings; see `scan`.
+
+    Raises:
+        DatasetNotFoundError: No mask of that name in the store.
+        SchemaMismatchError: A mask of another number of rows.
+    """
+    if view == "tracks":
+        if options:
+            raise TypeError(f"The view 'tracks' takes no option {min(options)!r}.")
+        return tracks_of(store, mask=_mask(store, mask))
+    selected = select_agents(store) if mask is None else _mask(store, mask)
+    return windows(tracks_of(store, mask=selected), **options)
+
+
+def _mask(store: Store, mask: NDArray[Any] | str | None) -> NDArray[Any] | None:
+    if mask is None:
+        return None
+    if isinstance(mask, str):
+        if mask not in store.masks:
+            known = ", ".join(store.masks) or "none"
+            raise DatasetNotFoundError(f"{store.location} has no mask {mask!r}; it has {known}.", path=store.location)
+        mask = store.masks[mask][:]
+    rows = np.asarray(mask)
+    if len(rows) != len(store.agents):
+        raise SchemaMismatchError(f"A mask of {len(rows)} rows does not fit {len(store.agents)} agents.")
+    return rows.view(np.uint8) if rows.dtype == np.bool_ else rows

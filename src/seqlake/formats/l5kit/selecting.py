@@ -19,11 +19,9 @@ from seqlake.files.locations import absolute, local_path, parent
 from seqlake.files.stores import exists, open_store, read_all
 from seqlake.formats._arguments import INDEX, NUMBER, a, check_fields, takes
 from seqlake.formats.l5kit.arrays import joined
-from seqlake.formats.l5kit.identity import state_of
 from seqlake.formats.l5kit.intervals import expect_fields
 from seqlake.formats.l5kit.layout import CHILDREN, layout_of
-from seqlake.formats.l5kit.slices import label_mask
-from seqlake.formats.l5kit.store import AGENTS, FRAMES, Store
+from seqlake.formats.l5kit.store import AGENTS, FRAMES, Store, label_mask, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -94,21 +92,21 @@ def select_agents(
     rules = thresholds or Thresholds()
     expect_fields(store.agents.dtype, _OF_AGENTS, array=AGENTS, path=store.location)
     expect_fields(store.frames.dtype, ["ego_translation"], array=FRAMES, path=store.location)
-    told = "" if keep is None else json.dumps([state_of(store), asdict(rules)])
-    if keep is not None and (known := _kept(keep, told, storage)) is not None:
+    asked = "" if keep is None else json.dumps([state_of(store), asdict(rules)])
+    if keep is not None and (known := _kept(keep, asked, storage)) is not None:
         return known
     mask = np.zeros((len(store.agents), 2), np.uint32)
 
     def look(row: SceneRows) -> None:
-        found, at = _one_scene(store, row, rules), 0
+        chosen, at = _one_scene(store, row, rules), 0
         for first, stop in row.runs.get(AGENTS, np.zeros((0, 2), np.int64)).tolist():
-            mask[first:stop] = found[at : at + stop - first]
+            mask[first:stop] = chosen[at : at + stop - first]
             at += stop - first
 
     with ThreadPoolExecutor(max(1, workers)) as pool:
         list(pool.map(look, (row for row in layout_of(store).rows if row.scene >= 0)))
     if keep is not None:
-        _keep(keep, mask, told, storage)
+        _keep(keep, mask, asked, storage)
     return mask
 
 
@@ -176,7 +174,7 @@ def _resized(extent: NDArray[Any]) -> NDArray[Any]:
     return ratio
 
 
-def _kept(keep: str, told: str, storage: Mapping[str, str] | None) -> NDArray[np.uint32] | None:
+def _kept(keep: str, asked: str, storage: Mapping[str, str] | None) -> NDArray[np.uint32] | None:
     root, name = _split(keep)
     store = open_store(root, storage=storage)
     if not exists(store, name):
@@ -184,16 +182,16 @@ def _kept(keep: str, told: str, storage: Mapping[str, str] | None) -> NDArray[np
     try:
         with np.load(io.BytesIO(read_all(store.blob(name)))) as held:
             mask: NDArray[np.uint32] = held["arr_0"]
-            return mask if str(held["told"]) == told else None
+            return mask if str(held["told"]) == asked else None
     except (KeyError, ValueError, OSError):
         return None
 
 
-def _keep(keep: str, mask: NDArray[np.uint32], told: str, storage: Mapping[str, str] | None) -> None:
+def _keep(keep: str, mask: NDArray[np.uint32], asked: str, storage: Mapping[str, str] | None) -> None:
     root, name = _split(keep)
-    made = io.BytesIO()
-    np.savez_compressed(made, mask, told=np.array(told))
-    open_store(root, storage=storage).put(name, made.getvalue())
+    file = io.BytesIO()
+    np.savez_compressed(file, mask, told=np.array(asked))
+    open_store(root, storage=storage).put(name, file.getvalue())
 
 
 def _split(location: str) -> tuple[str, str]:

@@ -1,26 +1,126 @@
-"""Some scenes of a store as a shard."""
+"""Some scenes of a store as a shard: structured rows become Arrow columns."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from seqlake.formats.l5kit.cells import Cells
-from seqlake.formats.l5kit.mapping import Mapping, kind_of
-from seqlake.formats.l5kit.store import SCENES, Store
+from seqlake.formats.l5kit.arrays import joined
+from seqlake.formats.l5kit.columns import row_cells, step_cells
+from seqlake.formats.l5kit.layout import CHILDREN, NO_RUNS, SceneRows
+from seqlake.formats.l5kit.mapping import COUNTS, RUNS, SCENE, TIMES, FieldColumn, Mapping, kind_of
+from seqlake.formats.l5kit.store import FACES, FRAMES, SCENES, Store
 from seqlake.protocols import Flat
-from seqlake.shards.asked import count_only, refuse_unknown, rows_asked
+from seqlake.shards.reading import count_only, refuse_unknown, rows_asked
+from seqlake.spec.schema import ID
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from seqlake.formats.l5kit.layout import SceneRows
+    from numpy.typing import NDArray
+
     from seqlake.protocols import Ints
 
 _BATCH_BYTES = 32 << 20
+
+
+class SceneCells:
+    """Columns of a few scenes; each array of the store is read once, when a column of it is asked for.
+
+    Args:
+        store: The store.
+        mapping: How its arrays are columns.
+        rows: The scenes.
+        names: [rows] their ids.
+        types: The logical Arrow schema.
+    """
+
+    def __init__(
+        self, store: Store, mapping: Mapping, rows: Sequence[SceneRows], names: Sequence[str], types: pa.Schema, /
+    ) -> None:
+        self._store = store
+        self._mapping = mapping
+        self._rows = rows
+        self._names = names
+        self._types = types
+        self._read: dict[str, NDArray[Any]] = {}
+
+    def column(self, name: str, /) -> pa.Array:
+        """[rows] the cells of a column."""
+        kind = self._types.field(name).type
+        if name == ID:
+            return pa.array(list(self._names), pa.string())
+        if name == SCENE:
+            return pa.array([row.scene for row in self._rows], pa.int64())
+        field = self._fields.get(name)
+        if field is not None and field.array == SCENES:
+            return row_cells(self._values(field), kind, name=name)
+        if field is not None:
+            return step_cells(self._values(field), self.offsets(kind_of(field.array)), kind, name=name)
+        for array, column in RUNS.items():
+            if name == column:
+                cells = [row.runs.get(array, NO_RUNS).reshape(-1) for row in self._rows]
+                offsets = np.cumsum([0, *map(len, cells)], dtype=np.int64)
+                return step_cells(np.concatenate([np.zeros(0, np.int64), *cells]), offsets, kind, name=name)
+        for array, column in COUNTS.items():
+            if name == column:
+                return step_cells(self.counts(array).astype(np.int32), self.offsets(FRAMES), kind, name=name)
+        array = FACES if name.startswith("tl_faces") else "agents"
+        return step_cells(self._times(array), self.offsets(array), kind, name=name)
+
+    @cached_property
+    def _fields(self) -> dict[str, FieldColumn]:
+        return {one.name: one for one in self._mapping.fields}
+
+    def _values(self, field: FieldColumn) -> NDArray[Any]:
+        rows = self.array(field.array)
+        return rows[field.field] if field.field else rows
+
+    def array(self, name: str, /) -> NDArray[Any]:
+        """The rows of one array that these scenes hold, end to end."""
+        if name not in self._read:
+            self._read[name] = self._load(name)
+        return self._read[name]
+
+    def _load(self, name: str) -> NDArray[Any]:
+        array = self._store.arrays[name]
+        if name == SCENES:
+            out = np.zeros(len(self._rows), array.dtype)
+            named = [at for at, row in enumerate(self._rows) if row.scene >= 0]
+            out[named] = array[[self._rows[at].scene for at in named]]
+            return out
+        runs = np.concatenate([NO_RUNS, *(row.runs.get(kind_of(name), NO_RUNS) for row in self._rows)])
+        runs = runs[runs[:, 1] > runs[:, 0]]
+        if len(runs) and (runs[1:, 0] == runs[:-1, 1]).all():
+            return array.rows(int(runs[0, 0]), int(runs[-1, 1]))
+        return joined([array.rows(a, b) for a, b in runs.tolist()], array.metadata)
+
+    def offsets(self, array: str, /) -> Ints:
+        """[rows + 1] the first row of each scene among those that `array` gives."""
+        return np.cumsum([0, *(row.count(array) for row in self._rows)], dtype=np.int64)
+
+    def counts(self, array: str, /) -> Ints:
+        """[frames] how many rows of an array each frame names."""
+        intervals = self.array(FRAMES)[CHILDREN[array]].astype(np.int64)
+        return intervals[:, 1] - intervals[:, 0]
+
+    def _times(self, array: str) -> Ints:
+        """[agents or lights] the time of the frame that names each; 0 for orphans."""
+        total = int(self.offsets(array)[-1])
+        frames, parts, at = self.array(FRAMES), [], 0
+        if array not in self._mapping.children:
+            return np.zeros(total, np.int64)
+        counts = self.counts(array)
+        for row in self._rows:
+            inside = slice(at, at + row.count(FRAMES))
+            at = inside.stop
+            times = np.repeat(frames[TIMES][inside], counts[inside]).astype(np.int64)
+            parts.append(np.concatenate([times, np.zeros(row.count(array) - len(times), np.int64)]))
+        return np.concatenate([np.zeros(0, np.int64), *parts])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -65,7 +165,7 @@ def scene_bytes(scene: SceneRows, mapping: Mapping, /) -> int:
 
 
 class SceneReader:
-    """One open `SceneShard`."""
+    """Reads one open `SceneShard`."""
 
     def __init__(self, shard: SceneShard, /) -> None:
         self._shard = shard
@@ -93,20 +193,20 @@ class SceneReader:
         for part in self._parts(wanted):
             scenes = [self._shard.scenes[row] for row in part]
             ids = [self._shard.names[row] for row in part]
-            cells = Cells(self._shard.store, self._shard.mapping, scenes, ids, self._shard.types)
+            cells = SceneCells(self._shard.store, self._shard.mapping, scenes, ids, self._shard.types)
             yield pa.RecordBatch.from_arrays([cells.column(name) for name in names], schema=types)
 
     def flat(self, column: str, /) -> Flat | None:
         """Where the numbers of a column lie in the store: where one plain, mapped file holds all of the shard's."""
         refuse_unknown([column], self._shard.types.names, path=self._shard.store.location)
-        found = self._columns.get(column)
-        if found is None or found.array == SCENES or found.dtype.base.kind not in "iufb":
+        field = self._columns.get(column)
+        if field is None or field.array == SCENES or field.dtype.base.kind not in "iufb":
             return None
-        array = self._shard.store.arrays[found.array]
+        array = self._shard.store.arrays[field.array]
         metadata = array.metadata
-        if metadata.compressor is not None or not found.dtype.base.isnative:
+        if metadata.compressor is not None or not field.dtype.base.isnative:
             return None
-        runs = [scene.runs.get(kind_of(found.array)) for scene in self._shard.scenes]
+        runs = [scene.runs.get(kind_of(field.array)) for scene in self._shard.scenes]
         edges = [(0, 0) if run is None or not len(run) else (int(run[0, 0]), int(run[-1, 1])) for run in runs]
         if any(run is not None and len(run) > 1 for run in runs):
             return None
@@ -116,9 +216,9 @@ class SceneReader:
         if blob is None or blob.view() is None:
             return None
         width, first = metadata.row_bytes, next(iter(chunks)) * size
-        assert metadata.dtype.fields is not None or not found.field
-        offset = metadata.dtype.fields[found.field][1] if found.field and metadata.dtype.fields else 0
-        base = found.dtype.base if found.dtype.base.kind != "b" else np.dtype(np.uint8)
+        assert metadata.dtype.fields is not None or not field.field
+        offset = metadata.dtype.fields[field.field][1] if field.field and metadata.dtype.fields else 0
+        base = field.dtype.base if field.dtype.base.kind != "b" else np.dtype(np.uint8)
         return Flat(
             blob=blob,
             start=np.array([max(a - first, 0) * width + offset for a, _ in edges], np.int64),
@@ -126,7 +226,7 @@ class SceneReader:
             stride=width,
             stored=base,
             dtype=base,
-            shape=found.dtype.shape,
+            shape=field.dtype.shape,
         )
 
     def lengths(self, column: str, /) -> Ints | None:

@@ -1,7 +1,11 @@
-"""A store of l5kit, opened: its four arrays, its masks and its attributes."""
+"""A store of l5kit, opened: its arrays, masks and attributes, its labels, and slices of scenes by the rules of l5kit.
+
+Slices and filters take structured arrays in memory, as slicing a `Store` gives them.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,18 +14,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake.errors import DatasetNotFoundError, InvalidMetadataError, SeqlakeError, UnsafeReferenceError
+from seqlake.files.limits import limit_of
 from seqlake.files.locations import absolute
-from seqlake.files.memory import limit_of
 from seqlake.files.stores import exists, read_all
-from seqlake.formats._arguments import COUNT, INDEX, TEXT
-from seqlake.formats.l5kit.arrays import THREADS, Array
-from seqlake.formats.l5kit.chunk_cache import CACHE_BYTES, ChunkCache
+from seqlake.formats._arguments import COUNT, INDEX, NUMBER, TEXT, Kind, takes, with_fields
+from seqlake.formats.l5kit.arrays import CACHE_BYTES, THREADS, Array, ChunkCache
+from seqlake.formats.l5kit.intervals import expect_fields, in_range, span
 from seqlake.formats.l5kit.metadata import ArrayMetadata
-from seqlake.formats.l5kit.places import ROOT, Place, open_place
-from seqlake.formats.l5kit.promises import CHUNK_BYTES
+from seqlake.formats.l5kit.places import CHUNK_BYTES, ROOT, StoreFiles, open_place
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
@@ -34,6 +37,26 @@ FRAME_INTERVAL, AGENT_INTERVAL, FACE_INTERVAL = (
 INTERVALS = {SCENES: (FRAME_INTERVAL,), FRAMES: (AGENT_INTERVAL, FACE_INTERVAL)}
 ATTRIBUTES, ARRAY = ".zattrs", ".zarray"
 _METADATA_BYTES = 16 << 20  # of one `.zarray` or `.zattrs`: l5kit's have a few thousand
+_NAMES = (
+    "NOT_SET UNKNOWN DONTCARE CAR VAN TRAM BUS TRUCK EMERGENCY_VEHICLE OTHER_VEHICLE BICYCLE MOTORCYCLE CYCLIST "
+    "MOTORCYCLIST PEDESTRIAN ANIMAL"
+)
+PERCEPTION_LABELS = [*(f"PERCEPTION_LABEL_{name}" for name in _NAMES.split()), "AVRESEARCH_LABEL_DONTCARE"]
+"""The 17 labels of an agent."""
+
+PERCEPTION_LABEL_TO_INDEX = {label: index for index, label in enumerate(PERCEPTION_LABELS)}
+
+KEPT = range(PERCEPTION_LABEL_TO_INDEX["PERCEPTION_LABEL_CAR"], PERCEPTION_LABEL_TO_INDEX["AVRESEARCH_LABEL_DONTCARE"])
+"""Labels of things that move by themselves: from `CAR` to `ANIMAL`."""
+
+TL_FACE_LABELS = ["ACTIVE", "INACTIVE", "UNKNOWN"]
+"""The states of a traffic light's face."""
+
+TL_FACE_LABEL_TO_INDEX = {label: index for index, label in enumerate(TL_FACE_LABELS)}
+_SHARD_BYTES = 64 << 20
+_SHOWN_FRAMES = 50
+_USUAL_RATE = 10.0
+_POINT = Kind("a point as [x, y]", lambda value: np.asarray(value, np.float64).shape == (2,))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -85,8 +108,8 @@ class Store:
         self._most = limit_of("chunk_bytes", chunk_bytes)
 
     @cached_property
-    def place(self) -> Place:
-        """The store's files."""
+    def place(self) -> StoreFiles:
+        """The files of the store."""
         return open_place(self.location, storage=self.storage, most=self._most)
 
     @cached_property
@@ -112,14 +135,14 @@ class Store:
     @property
     def tl_faces(self) -> Array | NDArray[Any]:
         """`traffic_light_faces` by the name that l5kit gives it; an empty array in stores of format 1."""
-        found = self.traffic_light_faces
-        return np.empty(0, FACE_DTYPE) if found is None else found
+        faces = self.traffic_light_faces
+        return np.empty(0, FACE_DTYPE) if faces is None else faces
 
     @cached_property
     def masks(self) -> dict[str, Array]:
         """`agents_mask/*` by their names: [A, 2] past and future frames (format 1: [A] booleans)."""
-        found = (path.split("/") for path, _ in self.place.list(MASKS))
-        names = [parts[1] for parts in found if len(parts) == 3 and parts[2] == ARRAY]
+        paths = (path.split("/") for path, _ in self.place.list(MASKS))
+        names = [parts[1] for parts in paths if len(parts) == 3 and parts[2] == ARRAY]
         return {name: self.array(f"{MASKS}/{name}") for name in sorted(names)}
 
     @cached_property
@@ -153,10 +176,10 @@ class Store:
             InvalidMetadataError: Not JSON.
         """
         try:
-            found = json.loads(self.attributes_text)
+            document = json.loads(self.attributes_text)
         except (ValueError, RecursionError) as error:
             raise InvalidMetadataError(f"{self.location}: {ATTRIBUTES} is not JSON: {error}.") from error
-        return found if isinstance(found, dict) else {}
+        return document if isinstance(document, dict) else {}
 
     @property
     def format_version(self) -> int:
@@ -165,21 +188,21 @@ class Store:
         Raises:
             InvalidMetadataError: No number.
         """
-        found = self.attributes.get("format_version", 1 if self.traffic_light_faces is None else 2)
-        if isinstance(found, bool) or not isinstance(found, int):
-            raise InvalidMetadataError(f"{self.location}: expected a number as 'format_version', found {found!r}.")
-        return found
+        version = self.attributes.get("format_version", 1 if self.traffic_light_faces is None else 2)
+        if isinstance(version, bool) or not isinstance(version, int):
+            raise InvalidMetadataError(f"{self.location}: expected a number as 'format_version', found {version!r}.")
+        return version
 
     @cached_property
     def arrays(self) -> dict[str, Array]:
         """All arrays by their names in the store, masks too."""
-        found = {SCENES: self.scenes, FRAMES: self.frames, AGENTS: self.agents}
+        arrays = {SCENES: self.scenes, FRAMES: self.frames, AGENTS: self.agents}
         if self.traffic_light_faces is not None:
-            found[FACES] = self.traffic_light_faces
+            arrays[FACES] = self.traffic_light_faces
         for name, intervals in INTERVALS.items():
             for interval in intervals:
-                self._expect_pairs(found[name], interval)
-        return {**found, **{f"{MASKS}/{name}": mask for name, mask in self.masks.items()}}
+                self._expect_pairs(arrays[name], interval)
+        return {**arrays, **{f"{MASKS}/{name}": mask for name, mask in self.masks.items()}}
 
     def array(self, name: str, /) -> Array:
         """One array by its folder.
@@ -216,8 +239,6 @@ class Store:
         Raises:
             ValueError: There is no such scene.
         """
-        from seqlake.formats.l5kit.slices import scene_of
-
         return scene_of(self, scene_index)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -229,8 +250,6 @@ class Store:
         return f"Store({', '.join([repr(self.location), *(f'{len(array)} {name}' for name, array in known.items())])})"
 
     def __str__(self) -> str:
-        from seqlake.formats.l5kit.slices import described
-
         return described(self)
 
 
@@ -265,15 +284,15 @@ def open_store(
     """
     COUNT.check("cache_bytes", cache_bytes)
     INDEX.check("threads", threads)
-    made = Store(location, storage=storage, cache_bytes=cache_bytes, threads=threads, chunk_bytes=chunk_bytes)
-    if not exists(made.place, ROOT):  # type: ignore[arg-type]  # it asks for `blob` alone
+    store = Store(location, storage=storage, cache_bytes=cache_bytes, threads=threads, chunk_bytes=chunk_bytes)
+    if not exists(store.place, ROOT):  # type: ignore[arg-type]  # it asks for `blob` alone
         raise DatasetNotFoundError(
-            f"{made.location} is no l5kit store: it has no {ROOT}.",
-            path=made.location,
+            f"{store.location} is no l5kit store: it has no {ROOT}.",
+            path=store.location,
             hint="A store is a folder (or a zip archive of one) in zarr format 2.",
         )
-    _ = made.arrays  # what cannot be used is told now
-    return made
+    _ = store.arrays  # what cannot be used is told now
+    return store
 
 
 def is_store(location: str, /, *, storage: Mapping[str, str] | None = None) -> bool:
@@ -311,3 +330,202 @@ AGENT_DTYPE = np.dtype(
 FACE_DTYPE = np.dtype([("face_id", "<U16"), ("traffic_light_id", "<U16"), ("traffic_light_face_status", "<f4", (3,))])
 DTYPES = {SCENES: SCENE_DTYPE, FRAMES: FRAME_DTYPE, AGENTS: AGENT_DTYPE, FACES: FACE_DTYPE}
 CHUNKS = {SCENES: 10_000, FRAMES: 10_000, AGENTS: 20_000, FACES: 10_000}
+
+
+def state_of(store: Store, /) -> str:
+    """A hash of what changes when any row of a store may have: metadata, and size and token of every chunk."""
+    facts = [
+        [name, array.metadata.to_json(), [blob and (blob.size, blob.token) for blob in array.blobs()]]
+        for name, array in store.arrays.items()
+    ]
+    return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+
+def stem_of(location: str, /) -> str:
+    """The store's name without `.zarr` and `.zip`."""
+    name = location.replace("\\", "/").rstrip("/").rpartition("/")[2]
+    return name.removesuffix(".zip").removesuffix(".zarr") or "store"
+
+
+def grouped(sizes: list[int], /, *, limit: int = _SHARD_BYTES) -> Iterator[tuple[int, int]]:
+    """Neighbours of about `limit` bytes together: (first, after the last)."""
+    start, held = 0, 0
+    for at, size in enumerate(sizes):
+        if at > start and held + size > limit:
+            yield start, at
+            start, held = at, 0
+        held += size
+    if start < len(sizes):
+        yield start, len(sizes)
+
+
+def get_frames_slice_from_scenes(scene_a: Any, scene_b: Any = None, /) -> slice:
+    """Frames from the first of scene `a` to the last of scene `b` (of `a` itself by default)."""
+    return _span(scene_a, scene_b, FRAME_INTERVAL)
+
+
+def get_agents_slice_from_frames(frame_a: Any, frame_b: Any = None, /) -> slice:
+    """Agents from the first of frame `a` to the last of frame `b` (of `a` itself by default)."""
+    return _span(frame_a, frame_b, AGENT_INTERVAL)
+
+
+def get_tl_faces_slice_from_frames(frame_a: Any, frame_b: Any = None, /) -> slice:
+    """Traffic-light faces from the first of frame `a` to the last of frame `b` (of `a` itself by default)."""
+    return _span(frame_a, frame_b, FACE_INTERVAL)
+
+
+def _span(first: Any, last: Any, interval: str) -> slice:
+    try:
+        return slice(int(first[interval][0]), int((first if last is None else last)[interval][1]))
+    except (TypeError, ValueError, LookupError):
+        raise ValueError(f"Expected one row with {interval!r}, as store.frames[0], found {first!r:.80}.") from None
+
+
+@takes(frames=with_fields(AGENT_INTERVAL), agents=with_fields())
+def filter_agents_by_frames(frames: NDArray[Any], agents: NDArray[Any], /) -> list[NDArray[Any]]:
+    """The agents of each frame; intervals must count in `agents`, so re-base them after slicing."""
+    return [agents[get_agents_slice_from_frames(frame)] for frame in np.atleast_1d(frames)]
+
+
+@takes(frames=with_fields(FACE_INTERVAL), tl_faces=with_fields())
+def filter_tl_faces_by_frames(frames: NDArray[Any], tl_faces: NDArray[Any], /) -> list[NDArray[Any]]:
+    """The traffic-light faces of each frame; intervals must count in `tl_faces`."""
+    return [tl_faces[get_tl_faces_slice_from_frames(frame)] for frame in np.atleast_1d(frames)]
+
+
+def label_mask(label_probabilities: NDArray[Any], threshold: float, /) -> NDArray[np.bool_]:
+    """[n] whether the labels from `CAR` to `ANIMAL` are together more likely than `threshold`."""
+    mask: NDArray[np.bool_] = np.sum(label_probabilities[:, list(KEPT)], axis=1) > threshold
+    return mask
+
+
+@takes(agents=with_fields("label_probabilities"), threshold=NUMBER)
+def filter_agents_by_labels(agents: NDArray[Any], threshold: float = 0.5) -> NDArray[Any]:
+    """Agents that are more likely than `threshold` something that moves by itself.
+
+    Example:
+        ```python
+        cars = filter_agents_by_labels(store.agents[:20_000], threshold=0.5)
+        ```
+    """
+    kept: NDArray[Any] = agents[label_mask(agents["label_probabilities"], threshold)]
+    return kept
+
+
+@takes(agents=with_fields("track_id"), track_id=INDEX)
+def filter_agents_by_track_id(agents: NDArray[Any], track_id: int) -> NDArray[Any]:
+    """Agents of one track; track ids are unique within a scene only."""
+    kept: NDArray[Any] = agents[agents["track_id"] == track_id]
+    return kept
+
+
+@takes(agents=with_fields("centroid"), centroid=_POINT, max_distance=NUMBER)
+def filter_agents_by_distance(agents: NDArray[Any], centroid: Any, max_distance: float) -> NDArray[Any]:
+    """Agents nearer than `max_distance` metres to a point [2], the nearest first."""
+    distance = np.linalg.norm(agents["centroid"] - centroid, axis=-1)
+    near = distance < max_distance
+    kept: NDArray[Any] = agents[near][np.argsort(distance[near])]
+    return kept
+
+
+@takes(tl_faces=with_fields("traffic_light_face_status"))
+def filter_tl_faces_by_status(tl_faces: NDArray[Any], status: str) -> NDArray[Any]:
+    """Faces whose `status`, as in `"ACTIVE"`, is above 0."""
+    if not isinstance(status, str) or status not in TL_FACE_LABEL_TO_INDEX:
+        raise ValueError(f"A face is {', '.join(TL_FACE_LABEL_TO_INDEX)}; found {status!r}.")
+    return tl_faces[tl_faces["traffic_light_face_status"][:, TL_FACE_LABEL_TO_INDEX[status]] > 0]
+
+
+@takes(scene_index=INDEX)
+def scene_of(store: Store | SceneData, scene_index: int, /) -> SceneData:
+    """One scene in memory, all intervals counted from 0; see `Store.get_scene_dataset`."""
+    count = len(store.scenes)
+    if not 0 <= scene_index < count:
+        raise ValueError(f"There are {count} scenes; no scene {scene_index}.")
+    scenes = _own(store.scenes, slice(scene_index, scene_index + 1))
+    frame_rows = frames_of(store, scenes[0], scene_index)
+    frames = _own(store.frames, frame_rows)
+    spans = spans_of(store, frames)
+    agents, faces = _own(store.agents, spans[AGENT_INTERVAL]), _own(store.tl_faces, spans[FACE_INTERVAL])
+    for name, rows in spans.items():
+        if name in (frames.dtype.names or ()):
+            frames[name] -= rows.start
+    scenes[FRAME_INTERVAL] -= frame_rows.start
+    return SceneData(scenes=scenes, frames=frames, agents=agents, tl_faces=faces)
+
+
+def _own(rows: Any, span: slice) -> NDArray[Any]:
+    """Rows in memory of their own: slices of a store are, those of an array are not."""
+    copied: NDArray[Any] = rows[span]
+    return copied.copy() if isinstance(rows, np.ndarray) else copied
+
+
+def frames_of(store: Store | SceneData, scene: Any, number: int, /) -> slice:
+    """The frames of a scene.
+
+    Raises:
+        InvalidMetadataError: It names others than there are.
+    """
+    path = store.location
+    expect_fields(scene.dtype, [FRAME_INTERVAL], array=SCENES, path=path)
+    pair = np.asarray(scene[FRAME_INTERVAL])[None]
+    in_range(pair, len(store.frames), what=f"of scene {number}, interval", array=FRAMES, path=path)
+    return get_frames_slice_from_scenes(scene)
+
+
+def spans_of(store: Store | SceneData, frames: NDArray[Any], /) -> dict[str, slice]:
+    """The agents and the faces that the frames of one scene name, by the names of the intervals.
+
+    Raises:
+        InvalidMetadataError: They name others than there are, or than those from the first frame's to the last one's.
+    """
+    spans, path = {}, store.location
+    for interval, array, rows in ((AGENT_INTERVAL, AGENTS, store.agents), (FACE_INTERVAL, FACES, store.tl_faces)):
+        there = interval in (frames.dtype.names or ())
+        pairs = frames[interval] if there else np.zeros((0, 2), np.int64)
+        checked = in_range(pairs, len(rows), what="of a scene, frame", array=array, path=path)
+        spans[interval] = span(checked, array=array, path=path)
+    return spans
+
+
+@takes(scenes=with_fields(FRAME_INTERVAL, "host", "start_time", "end_time"))
+def get_combined_scenes(scenes: NDArray[Any], /) -> NDArray[Any]:
+    """Scenes that follow each other without a gap, on one host, made one: [n] rows of the same dtype."""
+    if not len(scenes):
+        return scenes
+    follows = (scenes["start_time"][1:] == scenes["end_time"][:-1]) & _same_host(scenes)
+    firsts = np.concatenate([[0], np.flatnonzero(~follows) + 1])
+    lasts = np.concatenate([firsts[1:] - 1, [len(scenes) - 1]])
+    combined: NDArray[Any] = scenes[firsts].copy()
+    combined["end_time"] = scenes["end_time"][lasts]
+    combined[FRAME_INTERVAL][:, 1] = scenes[FRAME_INTERVAL][lasts, 1]
+    return combined
+
+
+def _same_host(scenes: NDArray[Any]) -> NDArray[np.bool_]:
+    same: NDArray[np.bool_] = scenes["host"][1:] == scenes["host"][:-1]
+    return same
+
+
+def described(store: Store | SceneData, /) -> str:
+    """Counts, hours and rates of a store, in lines for people."""
+    frames = len(store.frames)
+    rate = _USUAL_RATE
+    if frames > 1 and "timestamp" in (store.frames.dtype.names or ()):
+        times = np.diff(store.frames[:_SHOWN_FRAMES]["timestamp"])
+        with np.errstate(divide="ignore"):
+            rate = float(np.mean(1e9 / times))
+    scenes, agents = len(store.scenes), len(store.agents)
+    lines = {
+        "scenes": f"{scenes:,}",
+        "frames": f"{frames:,}",
+        "agents": f"{agents:,}",
+        "traffic-light faces": f"{len(store.tl_faces):,}",
+        "hours": f"{frames / max(rate, 1) / 3600:.2f}",
+        "frames per scene": f"{frames / max(scenes, 1):.2f}",
+        "agents per frame": f"{agents / max(frames, 1):.2f}",
+        "seconds per scene": f"{frames / max(scenes, 1) / rate:.2f}",
+        "frames per second": f"{rate:.2f}" + ("" if frames > 1 else " (assumed: too few frames to tell)"),
+    }
+    width = max(map(len, lines))
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in lines.items())

@@ -16,15 +16,13 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.errors import InvalidMetadataError, SchemaMismatchError, in_line
-from seqlake.formats.l5kit.cells import Cells
-from seqlake.formats.l5kit.columns import step_cells, step_column
-from seqlake.formats.l5kit.identity import grouped, state_of, stem_of
+from seqlake.formats.l5kit.columns import step_cells, step_column, values_of
 from seqlake.formats.l5kit.intervals import expect_fields
 from seqlake.formats.l5kit.layout import layout_of
 from seqlake.formats.l5kit.mapping import SCENE, TIMES, Mapping
-from seqlake.formats.l5kit.shard import scene_bytes
-from seqlake.formats.l5kit.store import AGENTS, FRAMES, SCENES, Store
-from seqlake.shards.asked import count_only, refuse_unknown, rows_asked
+from seqlake.formats.l5kit.shard import SceneCells, scene_bytes
+from seqlake.formats.l5kit.store import AGENTS, FRAMES, SCENES, Store, grouped, state_of, stem_of
+from seqlake.shards.reading import count_only, refuse_unknown, rows_asked
 from seqlake.spec.metadata import Metadata
 from seqlake.spec.schema import ID, Column, Schema
 
@@ -59,7 +57,7 @@ class Tracks:
     steps: Ints
 
 
-def found_in(cells: Cells, scenes: int, /) -> tuple[Tracks, Ints]:
+def found_in(cells: SceneCells, scenes: int, /) -> tuple[Tracks, Ints]:
     """The tracks of some scenes, and where each step comes from.
 
     Args:
@@ -73,8 +71,8 @@ def found_in(cells: Cells, scenes: int, /) -> tuple[Tracks, Ints]:
     counts, ids = cells.counts(AGENTS), cells.array(AGENTS)[TRACK]
     parts, sources, at = [], [np.zeros(0, np.int64)], 0
     for scene in range(scenes):
-        own = counts[frames[scene] : frames[scene + 1]]
-        frame = np.repeat(np.arange(len(own)), own)
+        counts_of_frames = counts[frames[scene] : frames[scene + 1]]
+        frame = np.repeat(np.arange(len(counts_of_frames)), counts_of_frames)
         tracks, source = _one_scene(ids[agents[scene] : agents[scene] + len(frame)], frame)
         parts.append((np.full(len(tracks[0]), scene), *tracks))
         sources.append(np.where(source < 0, -1, source + agents[scene]))
@@ -83,8 +81,8 @@ def found_in(cells: Cells, scenes: int, /) -> tuple[Tracks, Ints]:
     merged = [
         np.concatenate([np.zeros(0, kind), *(part[n] for part in parts)]).astype(kind) for n, kind in enumerate(kinds)
     ]
-    made = Tracks(scene=merged[0], track=merged[1], first=merged[2], steps=merged[3])
-    return made, np.concatenate(sources)
+    tracks_of_scenes = Tracks(scene=merged[0], track=merged[1], first=merged[2], steps=merged[3])
+    return tracks_of_scenes, np.concatenate(sources)
 
 
 def _one_scene(ids: NDArray[Any], frame: Ints) -> tuple[tuple[NDArray[Any], Ints, Ints], Ints]:
@@ -123,11 +121,11 @@ def tracks_of(store: Store, /, *, mask: NDArray[Any] | None = None) -> L5kitTrac
     groups = [rows[a:b] for a, b in grouped([scene_bytes(row, mapping) for row in rows])]
 
     def look(group: Sequence[SceneRows]) -> Tracks:
-        return found_in(Cells(store, mapping, group, [""] * len(group), pa.schema([])), len(group))[0]
+        return found_in(SceneCells(store, mapping, group, [""] * len(group), pa.schema([])), len(group))[0]
 
     with ThreadPoolExecutor(_THREADS) as pool:
-        found = list(zip(groups, pool.map(look, groups), strict=True))
-    return L5kitTracks(store, mapping, found, mask)
+        groups_and_tracks = list(zip(groups, pool.map(look, groups), strict=True))
+    return L5kitTracks(store, mapping, groups_and_tracks, mask)
 
 
 class L5kitTracks:
@@ -169,7 +167,7 @@ class L5kitTracks:
 
     @property
     def root(self) -> str:
-        """The store."""
+        """Where the store lies."""
         return self.store.location
 
     @property
@@ -266,7 +264,7 @@ class TrackReader:
 
     def __init__(self, shard: TrackShard, /) -> None:
         self._shard = shard
-        self._cells = Cells(shard.store, shard.mapping, shard.scenes, [""] * len(shard.scenes), pa.schema([]))
+        self._cells = SceneCells(shard.store, shard.mapping, shard.scenes, [""] * len(shard.scenes), pa.schema([]))
         self._source: Ints | None = None
 
     def batches(self, columns: Sequence[str], /, *, rows: Ints | None = None) -> Iterator[pa.RecordBatch]:
@@ -321,8 +319,6 @@ class TrackReader:
         return self._steps(name, rows, kind)
 
     def _hosts(self, kind: pa.DataType) -> pa.Array:
-        from seqlake.formats.l5kit.columns import values_of
-
         scenes = self._cells.array(SCENES)
         if HOST not in (scenes.dtype.names or ()):
             return pa.array([""] * len(scenes), kind)

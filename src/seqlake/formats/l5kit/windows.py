@@ -14,14 +14,14 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.errors import SchemaMismatchError
-from seqlake.files.memory import MemoryBlob
+from seqlake.files.blobs import MemoryBlob
 from seqlake.formats._arguments import INDEX, STEPS, Kind, takes
 from seqlake.formats.l5kit.columns import step_cells
 from seqlake.formats.l5kit.mapping import SCENE
 from seqlake.formats.l5kit.selecting import MIN_FRAME_FUTURE, MIN_FRAME_HISTORY, selected
 from seqlake.formats.l5kit.tracks import AVAILABLE, FIRST, HOST, SELECTION, TRACK
 from seqlake.protocols import Flat
-from seqlake.shards.asked import count_only, refuse_unknown, rows_asked
+from seqlake.shards.reading import count_only, refuse_unknown, rows_asked
 from seqlake.spec.schema import ID, Column, Schema
 
 if TYPE_CHECKING:
@@ -146,10 +146,10 @@ class AgentWindows:
         self._tracks = tracks
         self._span = span
         self._places = list(places)
-        found = tracks.schema
-        columns: dict[str, Column] = {name: found[name] for name in _SINGLES if name in found}
+        logical = tracks.schema
+        columns: dict[str, Column] = {name: logical[name] for name in _SINGLES if name in logical}
         columns[FRAME] = Column(FRAME, pa.int64(), None, nullable=False)
-        columns |= {n: found[n] for n in found if found[n].category == "temporal" and n != SELECTION}
+        columns |= {n: logical[n] for n in logical if logical[n].category == "temporal" and n != SELECTION}
         self._schema = Schema(columns)
 
     @property
@@ -176,10 +176,14 @@ class AgentWindows:
 
     def shards(self) -> list[Shard]:
         """One for each shard of the tracks that has a window."""
-        told = self._told()[:16]
+        digest = self._told()[:16]
         return [
             WindowShard(
-                tracks=shard, span=self._span, places=place, types=self._schema.arrow, key=f"{shard.key}-windows-{told}"
+                tracks=shard,
+                span=self._span,
+                places=place,
+                types=self._schema.arrow,
+                key=f"{shard.key}-windows-{digest}",
             )
             for shard, place in zip(self._tracks.shards(), self._places, strict=True)
             if len(place.row)
@@ -230,7 +234,7 @@ class WindowShard:
 
 
 class WindowReader:
-    """One open `WindowShard`."""
+    """Reads one open `WindowShard`."""
 
     def __init__(self, shard: WindowShard, /) -> None:
         self._shard = shard
@@ -334,6 +338,6 @@ class WindowReader:
             [values] = self._tracks([name])
             return values.take(pa.array(places.row[rows]))
         laid = self._steps(name)
-        found = laid[self._begins(rows)[:, None] + np.arange(span.width)]
+        values_of_windows = laid[self._begins(rows)[:, None] + np.arange(span.width)]
         offsets = np.arange(len(rows) + 1, dtype=np.int64) * span.width
-        return step_cells(found.reshape(len(rows) * span.width, *laid.shape[1:]), offsets, kind, name=name)
+        return step_cells(values_of_windows.reshape(len(rows) * span.width, *laid.shape[1:]), offsets, kind, name=name)

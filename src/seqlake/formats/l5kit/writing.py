@@ -15,10 +15,9 @@ import numpy as np
 from seqlake.errors import DatasetExistsError, SchemaMismatchError
 from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import absolute, is_local, local_path
-from seqlake.files.stores import exists, open_store, own
+from seqlake.files.stores import exists, list_without_links, open_store
 from seqlake.formats._arguments import COUNT, INDEX, TEXT, Kind, takes, whole
 from seqlake.formats.l5kit.arrays import THREADS, joined
-from seqlake.formats.l5kit.labels import PERCEPTION_LABELS
 from seqlake.formats.l5kit.metadata import BLOSC, ArrayMetadata, encode
 from seqlake.formats.l5kit.places import ROOT
 from seqlake.formats.l5kit.store import (
@@ -30,6 +29,7 @@ from seqlake.formats.l5kit.store import (
     FACES,
     FRAMES,
     MASKS,
+    PERCEPTION_LABELS,
     SCENES,
     SceneData,
 )
@@ -183,7 +183,7 @@ class Appender:
         self._written = 0
 
     def add(self, rows: NDArray[Any], /) -> None:
-        """The next rows."""
+        """Take the next rows."""
         self._held.append(rows)
         self._count += len(rows)
         if self._count - self._written >= self._chunk * max(1, self._writer.threads):
@@ -259,7 +259,7 @@ def whole_store(
 def remove_store(location: str, /, *, storage: Mapping[str, str] | None = None) -> None:
     """Remove what lies at a place that held nothing before."""
     store = open_store(location, storage=storage)
-    store.delete([path for path, _ in own(store)])
+    store.delete([path for path, _ in list_without_links(store)])
     if is_local(location):
         remove_empty_folders(local_path(location))
 
@@ -364,7 +364,7 @@ def write_store(
 
 def named(data: SceneData, /) -> dict[str, NDArray[Any]]:
     """Scenes in memory by the names of a store's arrays; no traffic lights where frames have none."""
-    found = {SCENES: data.scenes, FRAMES: data.frames, AGENTS: data.agents, FACES: data.tl_faces}
+    arrays = {SCENES: data.scenes, FRAMES: data.frames, AGENTS: data.agents, FACES: data.tl_faces}
     if "traffic_light_faces_index_interval" not in (data.frames.dtype.names or ()):
-        del found[FACES]
-    return found
+        del arrays[FACES]
+    return arrays

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from seqlake.files.locations import absolute
-from seqlake.formats._streaming.creating import Settings
-from seqlake.formats._streaming.encodings import Encoding
+from seqlake.formats._streaming.encodings import CellEncoding
 from seqlake.formats._streaming.exporting import SampleSink
 from seqlake.formats._streaming.merging import merge
+from seqlake.formats._streaming.packing import WriterSettings
 from seqlake.formats._streaming.scan import SampleDataset, first_format, scan
 from seqlake.formats._streaming.writing import SampleWriter, begin
-from seqlake.formats.mds import export, layout
-from seqlake.formats.mds.packing import Packer
+from seqlake.formats.mds.columns import columns, learn
+from seqlake.formats.mds.packing import MdsPacker, packer, plan
+from seqlake.formats.mds.records import open_records
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from seqlake.spec.schema import Schema
 
-__all__ = ["Encoding", "SampleDataset", "SampleWriter", "create", "layout", "matches", "merge", "scan", "writer"]
+__all__ = [
+    "CellEncoding",
+    "SampleDataset",
+    "SampleWriter",
+    "columns",
+    "create",
+    "learn",
+    "matches",
+    "merge",
+    "open_records",
+    "scan",
+    "writer",
+]
 
 
 def matches(location: str, /, *, storage: Mapping[str, str] | None = None) -> bool:
@@ -33,7 +47,7 @@ def writer(
     /,
     *,
     mode: str = "new",
-    encodings: Mapping[str, Encoding] | None = None,
+    encodings: Mapping[str, CellEncoding] | None = None,
     storage: Mapping[str, str] | None = None,
     **settings: Any,
 ) -> SampleWriter:
@@ -46,7 +60,7 @@ def writer(
             many samples are in it.
         encodings: Your own encodings by name.
         storage: Options of the object store.
-        **settings: `compression`, `hashes`, `size_limit`, as in `Settings`.
+        **settings: `compression`, `hashes`, `size_limit`, as in `WriterSettings`.
 
     Returns:
         A writer with `write(sample)` and `finish()`; best used with `with`.
@@ -55,7 +69,7 @@ def writer(
         DatasetExistsError: Something is at `out`.
         ValueError: A setting that makes no sense.
     """
-    packer = Packer(Settings.of("mds", settings).config("mds", columns), encodings or {})
+    packer = MdsPacker(WriterSettings.of("mds", settings).config("mds", columns), encodings or {})
     return begin(absolute(out), packer, mode=mode, storage=storage)
 
 
@@ -86,8 +100,8 @@ def create(
     sink = SampleSink(
         location=absolute(location),
         schema=schema,
-        packer=export.packer,
-        plan=export.plan,
+        packer=packer,
+        plan=plan,
         columns=columns or {},
         fill=fill or {},
         settings=settings,
@@ -95,3 +109,11 @@ def create(
     )
     sink.check()
     return sink
+
+
+def __getattr__(name: str) -> Any:
+    """The name of 0.1.0, for one release more."""
+    if name == "Encoding":
+        warnings.warn("seqlake.formats.mds.Encoding is CellEncoding now.", DeprecationWarning, stacklevel=2)
+        return CellEncoding
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

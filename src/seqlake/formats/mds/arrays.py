@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from seqlake.formats._streaming.cells import CellError, Cells, UnheldError, binary, fixed, numbers
+from seqlake.formats._streaming.cells import CellBytes, CellError, UnheldError, binary, fixed, numbers
 from seqlake.spec.column_types import ColumnType, Embedding, Trajectory
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _MOST_EMPTY = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Array:
+class ArrayEncoding:
     """An array encoding, as far as its name says.
 
     Attributes:
@@ -46,26 +46,26 @@ class Array:
     coded: bool = True
 
     @staticmethod
-    def of(name: str, /) -> Array | None:
+    def of(name: str, /) -> ArrayEncoding | None:
         """From the name of an encoding; None if it is no array's."""
         parts = name.split(":")
         if parts[0] != "ndarray" or len(parts) > 3:
             return None
         if len(parts) == 1 or parts[1:] == [""]:
-            return Array(None)
+            return ArrayEncoding(None)
         if parts[1] not in _CODES:
             return None
         if len(parts) == 2:
-            return Array(parts[1], coded=False)
+            return ArrayEncoding(parts[1], coded=False)
         texts = parts[2].split(",")
         if not all(text.strip().isdecimal() and int(text) > 0 for text in texts) or len(texts) > _MOST_DIMENSIONS:
             return None
         shape = tuple(map(int, texts))
-        return Array(parts[1], shape, len(shape), coded=False)
+        return ArrayEncoding(parts[1], shape, len(shape), coded=False)
 
-    def learned(self, dtype: str, ndim: int) -> Array:
+    def learned(self, dtype: str, ndim: int) -> ArrayEncoding:
         """The same, knowing what a cell said."""
-        return Array(dtype, self.shape, ndim, coded=self.coded)
+        return ArrayEncoding(dtype, self.shape, ndim, coded=self.coded)
 
     @property
     def size(self) -> int | None:
@@ -96,13 +96,13 @@ class Array:
 
     # ---- reading
 
-    def array(self, cells: Cells) -> pa.Array:
-        """Arrow lists."""
+    def array(self, cells: CellBytes) -> pa.Array:
+        """Many cells as Arrow lists."""
         assert self.dtype is not None
         dtype = np.dtype(self.dtype)
         if self.shape is not None:
-            found = numbers(cells, dtype, prod(self.shape))
-            return _nested(pa.array(found.reshape(-1)), self._levels(len(cells)), self.arrow)
+            values = numbers(cells, dtype, prod(self.shape))
+            return _nested(pa.array(values.reshape(-1)), self._levels(len(cells)), self.arrow)
         dims, body = self._bodies(cells)
         counts = dims.prod(axis=1)
         raw = binary(body).buffers()[2]
@@ -110,7 +110,7 @@ class Array:
         levels = [np.repeat(dims[:, level], dims[:, :level].prod(axis=1)) for level in range(dims.shape[1])]
         return _nested(pa.array(values), levels, self.arrow)
 
-    def steps(self, cells: Cells, size: int) -> tuple[Ints, Ints]:
+    def steps(self, cells: CellBytes, size: int) -> tuple[Ints, Ints]:
         """([rows] first byte of the values, [rows] steps of `size` numbers), of arrays of free shape.
 
         Raises:
@@ -122,7 +122,7 @@ class Array:
             raise CellError(f"its shape is {dims[int(other[0])].tolist()}, steps of {size} numbers are expected")
         return body.starts, dims[:, 0]
 
-    def _bodies(self, cells: Cells) -> tuple[NDArray[np.int64], Cells]:
+    def _bodies(self, cells: CellBytes) -> tuple[NDArray[np.int64], CellBytes]:
         """([rows, ndim] the shapes, the values) of arrays of free shape; each cell is exactly its values."""
         if self.coded:
             cells = self._past_dtype(cells)
@@ -141,7 +141,7 @@ class Array:
             return [np.full(rows, self.shape[0], np.int64)]
         return [np.full(rows, self.shape[0], np.int64), np.full(rows * self.shape[0], prod(self.shape[1:]), np.int64)]
 
-    def _past_dtype(self, cells: Cells) -> Cells:
+    def _past_dtype(self, cells: CellBytes) -> CellBytes:
         if bool((cells.stops <= cells.starts).any()):
             raise CellError("it is empty, an array is not")
         for code in np.unique(fixed(cells.buffer, cells.starts, 1)):
@@ -186,7 +186,7 @@ class Array:
 _AS_BYTES = 'encodings={column: "bytes"} gives the cells as they are'
 
 
-def head(cell: memoryview, kind: Array, /) -> tuple[str, tuple[int, ...], int]:
+def head(cell: memoryview, kind: ArrayEncoding, /) -> tuple[str, tuple[int, ...], int]:
     """(dtype, shape, first byte of the values) of one cell.
 
     Raises:
@@ -206,7 +206,7 @@ def head(cell: memoryview, kind: Array, /) -> tuple[str, tuple[int, ...], int]:
     return dtype, shape, stop
 
 
-def _shapes(cells: Cells, ndim: int) -> tuple[NDArray[np.int64], Cells]:
+def _shapes(cells: CellBytes, ndim: int) -> tuple[NDArray[np.int64], CellBytes]:
     """([rows, ndim] the shapes, the values behind them)."""
     if not len(cells):
         return np.empty((0, ndim), np.int64), cells
@@ -216,11 +216,11 @@ def _shapes(cells: Cells, ndim: int) -> tuple[NDArray[np.int64], Cells]:
     dims = np.empty((len(cells), ndim), np.int64)
     skipped = np.empty(len(cells), np.int64)
     for code in np.unique(heads):
-        found, width = int(code) >> 2, 1 << (int(code) & 3)
-        if not 0 < found <= _MOST_DIMENSIONS:
-            raise CellError(f"it has {found} dimensions")
-        if found != ndim:
-            raise UnheldError(f"it has {found} dimensions, others of its column {ndim}; {_AS_BYTES}")
+        dimensions, width = int(code) >> 2, 1 << (int(code) & 3)
+        if not 0 < dimensions <= _MOST_DIMENSIONS:
+            raise CellError(f"it has {dimensions} dimensions")
+        if dimensions != ndim:
+            raise UnheldError(f"it has {dimensions} dimensions, others of its column {ndim}; {_AS_BYTES}")
         rows = np.flatnonzero(heads == code)
         length = 1 + ndim * width
         if bool((cells.stops[rows] - cells.starts[rows] < length).any()):
@@ -231,25 +231,25 @@ def _shapes(cells: Cells, ndim: int) -> tuple[NDArray[np.int64], Cells]:
         if int(raw[:, :-1].astype(np.float64).prod(axis=1).max()) > _MOST_EMPTY and not raw.all():
             raise CellError(f"its shape makes more than {_MOST_EMPTY} lists of nothing")
         dims[rows], skipped[rows] = raw.astype(np.int64), length
-    return dims, Cells(cells.buffer, cells.starts + skipped, cells.stops)
+    return dims, CellBytes(cells.buffer, cells.starts + skipped, cells.stops)
 
 
 def _nested(values: pa.Array, levels: list[Ints], kind: pa.DataType) -> pa.Array:
     """Lists of lists around the values: `levels[i]` are the lengths of all lists of depth i."""
-    kinds, found = [], values
+    kinds, nested = [], values
     for _ in levels:
         kinds.append(kind)
         kind = kind.value_type
     for lengths, one in zip(reversed(levels), reversed(kinds), strict=True):
         if pa.types.is_fixed_size_list(one):
-            found = pa.FixedSizeListArray.from_arrays(found, type=one)
+            nested = pa.FixedSizeListArray.from_arrays(nested, type=one)
             continue
         offsets = np.zeros(len(lengths) + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
         if offsets[-1] >= 1 << 31:
             raise CellError("it makes a batch of more than 2**31 values, which Arrow lists cannot hold")
-        found = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), found, type=one)
-    return found
+        nested = pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), nested, type=one)
+    return nested
 
 
 def _shape_bytes(shape: tuple[int, ...]) -> bytes:

@@ -10,54 +10,54 @@ import pyarrow as pa
 
 from seqlake.errors import SchemaMismatchError
 from seqlake.formats._streaming.cells import CellError
-from seqlake.formats._streaming.encodings import Encoding
+from seqlake.formats._streaming.encodings import CellEncoding
 from seqlake.formats._streaming.records import SampleError
 from seqlake.formats.mds import encodings
-from seqlake.formats.mds.arrays import Array, head
+from seqlake.formats.mds.arrays import ArrayEncoding, head
 from seqlake.spec.schema import Column
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from seqlake.formats._streaming.encodings import Options
     from seqlake.formats._streaming.index import Config
-    from seqlake.formats._streaming.options import Options
     from seqlake.formats._streaming.shard import SampleShard
 
 
 def columns(config: Config, options: Options, /) -> dict[str, Column]:
     """The columns of shards of this kind."""
-    made = {}
+    result = {}
     for name, stored in config.columns:
-        found = chosen(name, stored, options)
-        made[name] = Column(name, found.arrow, found.type, nullable=False)
-    return made
+        encoding = chosen(name, stored, options)
+        result[name] = Column(name, encoding.arrow, encoding.type, nullable=False)
+    return result
 
 
-def chosen(name: str, stored: str, options: Options, /) -> Encoding:
+def chosen(name: str, stored: str, options: Options, /) -> CellEncoding:
     """What reads a column; arrays that nobody looked at yet are taken to be vectors of float32."""
     given = options.given(name, stored)
-    if isinstance(given, Encoding):
+    if isinstance(given, CellEncoding):
         return given
     if given == encodings.PICKLE:
         allowed = name in options.allow_pickle
         return encodings.unpickled(options.pickles.get(name, pa.null())) if allowed else encodings.refused(name)
-    kind = Array.of(given)
+    kind = ArrayEncoding.of(given)
     if kind is not None and kind.shape is None:
         return encodings.of_array(kind.learned(*options.arrays.get(name, (kind.dtype or "float32", 1))))
     return encodings.encoding(given)
 
 
-def arrays(config: Config, options: Options, /) -> dict[str, Array]:
+def arrays(config: Config, options: Options, /) -> dict[str, ArrayEncoding]:
     """The columns of arrays whose dtype is known, and of fixed shape only where that makes the bytes of a cell."""
-    found = {}
+    kinds = {}
     for (name, stored), size in zip(config.columns, config.sizes, strict=True):
         given = options.given(name, stored)
-        kind = Array.of(given) if isinstance(given, str) else None
+        kind = ArrayEncoding.of(given) if isinstance(given, str) else None
         if kind is not None and kind.shape is None and name in options.arrays:
             kind = kind.learned(*options.arrays[name])
         if kind is not None and kind.dtype is not None and kind.size == size:
-            found[name] = kind
-    return found
+            kinds[name] = kind
+    return kinds
 
 
 def learn(shards: Iterable[SampleShard], options: Options, /) -> Options:
@@ -77,7 +77,7 @@ def learn(shards: Iterable[SampleShard], options: Options, /) -> Options:
             given = options.given(name, stored)
             if not isinstance(given, str) or name in arrays or name in pickles:
                 continue
-            kind = Array.of(given)
+            kind = ArrayEncoding.of(given)
             if kind is not None and kind.shape is None:
                 arrays[name] = _array_of(shard, name, kind)
             elif given == encodings.PICKLE and name in options.allow_pickle:
@@ -85,7 +85,7 @@ def learn(shards: Iterable[SampleShard], options: Options, /) -> Options:
     return replace(options, arrays=arrays, pickles=pickles)
 
 
-def _array_of(shard: SampleShard, name: str, kind: Array) -> tuple[str, int]:
+def _array_of(shard: SampleShard, name: str, kind: ArrayEncoding) -> tuple[str, int]:
     try:
         dtype, shape, _ = head(shard.open().cell(name), kind)
     except CellError as error:
@@ -103,5 +103,5 @@ def _pickle_of(shard: SampleShard, name: str) -> pa.DataType:
     except (pa.ArrowException, OverflowError) as error:
         raise SchemaMismatchError(
             f"Column {name!r} holds pickles of {type(value).__name__}, which Arrow cannot hold ({error}).",
-            hint="Give an Encoding(arrow=..., decode=...) for it in encodings={...}.",
+            hint="Give a CellEncoding(arrow=..., decode=...) for it in encodings={...}.",
         ) from error

@@ -1,6 +1,9 @@
 """One MDS shard: a count, offsets, a copy of its configuration, then the samples.
 
-A sample begins with the lengths (uint32) of its columns of no fixed size; then come the cells of all columns.
+A sample begins with the lengths (uint32) of its columns of no fixed size; then come the cells of all columns. Reading
+one sample of a mapped shard is a few microseconds of Python, so each step counts: the layout becomes one function, made
+when the shard is opened; no sample or cell is an object of its own, and what cannot be is noticed by failing. A sample
+that failed is read again, slowly, to say why.
 """
 
 from __future__ import annotations
@@ -13,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake.errors import SeqlakeError
-from seqlake.formats._streaming.cells import CellError, Cells, UnheldError, binary, fixed
+from seqlake.formats._streaming.cells import CellBytes, CellError, UnheldError, binary, fixed
 from seqlake.formats._streaming.records import HEADER_BYTES, SampleError, agreed, cell_arrays, offsets, ranged
-from seqlake.formats.mds import single
 from seqlake.formats.mds.columns import arrays, chosen
 from seqlake.protocols import Flat
 
@@ -25,16 +27,18 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from seqlake.formats._streaming.index import Entry
-    from seqlake.formats._streaming.options import Options
-    from seqlake.formats._streaming.stored import Place
-    from seqlake.formats.mds.arrays import Array
+    from seqlake.formats._streaming.encodings import CellEncoding, Options
+    from seqlake.formats._streaming.index import ShardEntry
+    from seqlake.formats._streaming.stored import ShardFolder
+    from seqlake.formats.mds.arrays import ArrayEncoding
     from seqlake.protocols import Ints
 
 _SLACK = 64  # bytes by which a header of somebody else may be longer, and still come in the same request
+_INT = struct.Struct("<q").unpack_from
+_PAIR = struct.Struct("<2I").unpack_from
 
 
-class Records:
+class MdsRecords:
     """The samples of one open shard.
 
     Args:
@@ -47,7 +51,7 @@ class Records:
         CorruptFileError: It is not what the index says.
     """
 
-    def __init__(self, entry: Entry, place: Place, options: Options, /) -> None:
+    def __init__(self, entry: ShardEntry, place: ShardFolder, options: Options, /) -> None:
         config = entry.config
         self.blob = place.open(entry.raw, entry.zipped, config.compression)
         self.names = config.names
@@ -59,7 +63,7 @@ class Records:
         self._encodings = {name: chosen(name, stored, options) for name, stored in config.columns}
         self._arrays = arrays(config, options)
         given = {name: options.given(name, stored) for name, stored in config.columns}
-        self._given = [(name, own if isinstance(own, str) else "") for name, own in given.items()]
+        self._given = [(name, reading if isinstance(reading, str) else "") for name, reading in given.items()]
         self._plan = [
             (name, size, self._encodings[name].decode) for name, size in zip(self.names, config.sizes, strict=True)
         ]
@@ -70,17 +74,17 @@ class Records:
         size, stop, config = self._entry.raw.size, 4 * (self._entry.samples + 2), self._entry.config
         # The shard's own header comes with the offsets: its length is that of the index's, or nearly.
         head = ranged(self.blob, 0, min(stop + len(config.header()) + _SLACK, size))
-        found = offsets(head[:stop], self._entry.samples, first=stop, size=size, location=self.blob.location)
+        bounds = offsets(head[:stop], self._entry.samples, first=stop, size=size, location=self.blob.location)
         if self._verify:
-            first = min(int(found[0]), stop + HEADER_BYTES)
+            first = min(int(bounds[0]), stop + HEADER_BYTES)
             header = head[stop:first] if first <= len(head) else ranged(self.blob, stop, first)
             agreed(header, config, location=self.blob.location)
-        return found
+        return bounds
 
     def arrays(self, columns: Sequence[str], buffer: NDArray[np.uint8], starts: Ints, stops: Ints, /) -> list[pa.Array]:
-        """See `Records`."""
+        """The cells of samples that lie at these places of a buffer; SampleError."""
         places = self._places(columns, buffer, starts, stops)
-        return cell_arrays(self._encodings, columns, [Cells(buffer, *places[name]) for name in columns])
+        return cell_arrays(self._encodings, columns, [CellBytes(buffer, *places[name]) for name in columns])
 
     def _places(
         self, columns: Sequence[str], buffer: NDArray[np.uint8], starts: Ints, stops: Ints
@@ -92,7 +96,7 @@ class Records:
             row = int(short[0])
             raise SampleError(f"it has {int(stops[row] - starts[row])} bytes, at least {least} are needed", row=row)
         heads = fixed(buffer, starts, self._heads.size).view("<u4").astype(np.int64)
-        cursor, found, variable = starts + self._heads.size, {}, 0
+        cursor, places, variable = starts + self._heads.size, {}, 0
         for name, size in zip(self.names, self._sizes, strict=True):
             if size is None:
                 end = cursor + heads[:, variable]
@@ -100,35 +104,35 @@ class Records:
             else:
                 end = cursor + size
             if name in columns:
-                found[name] = (cursor, end)
+                places[name] = (cursor, end)
             cursor = end
         wrong = np.flatnonzero(cursor != stops)
         if len(wrong):
             row = int(wrong[0])
-            made, there = int(cursor[row] - starts[row]), int(stops[row] - starts[row])
-            raise SampleError(f"the lengths of its columns make {made} bytes, it has {there}", row=row)
-        return found
+            said, there = int(cursor[row] - starts[row]), int(stops[row] - starts[row])
+            raise SampleError(f"the lengths of its columns make {said} bytes, it has {there}", row=row)
+        return places
 
     def value(self, sample: memoryview, /) -> dict[str, Any]:
-        """See `Records`."""
+        """One sample as a dict; SampleError."""
         at = self._heads.size
         if len(sample) < at:
             raise SampleError(f"it has only {len(sample)} bytes")
         lengths = self._heads.unpack_from(sample)
-        made = at + sum(lengths) + self._fixed
-        if made != len(sample):
-            raise SampleError(f"the lengths of its columns make {made} bytes, it has {len(sample)}")
-        found, name, following = {}, "", iter(lengths)
+        length = at + sum(lengths) + self._fixed
+        if length != len(sample):
+            raise SampleError(f"the lengths of its columns make {length} bytes, it has {len(sample)}")
+        cells, name, following = {}, "", iter(lengths)
         try:
             for name, size, decode in self._plan:
                 end = at + (next(following) if size is None else size)
-                found[name] = decode(sample[at:end])
+                cells[name] = decode(sample[at:end])
                 at = end
         except SeqlakeError:
             raise
         except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError, struct.error) as error:
             raise SampleError(str(error), column=name, unheld=isinstance(error, UnheldError)) from error
-        return found
+        return cells
 
     def spans(self, column: str, buffer: NDArray[np.uint8], starts: Ints, stops: Ints, /) -> tuple[Ints, Ints] | None:
         """Where the cells of a column begin and end, if they are bytes as they are stored."""
@@ -145,10 +149,10 @@ class Records:
         if any(known is not None and known != size for known, size in zip(sizes, self._sizes, strict=True)):
             return None  # an index that lies about sizes is told so, sample by sample
         fixed_shapes = {name: kind for name, kind in self._arrays.items() if kind.shape is not None}
-        return single.reader(
+        return sample_reader(
             view,
             [
-                (name, size, single.decoder(stored, self._encodings[name], fixed_shapes.get(name)))
+                (name, size, cell_decoder(stored, self._encodings[name], fixed_shapes.get(name)))
                 for (name, stored), size in zip(self._given, self._sizes, strict=True)
             ],
         )
@@ -178,7 +182,7 @@ class Records:
             start = cells.starts
         return self._flat(start, np.full(len(start), kind.shape[0], np.int64), kind, kind.shape[1:])
 
-    def _free(self, column: str, kind: Array, step: tuple[int, ...]) -> Flat | None:
+    def _free(self, column: str, kind: ArrayEncoding, step: tuple[int, ...]) -> Flat | None:
         cells = self._mapped(column)
         if cells is None:
             return None
@@ -188,15 +192,15 @@ class Records:
             return None  # `batches` says which cell it is
         return self._flat(start, steps, kind, step)
 
-    def _mapped(self, column: str) -> Cells | None:
+    def _mapped(self, column: str) -> CellBytes | None:
         """All cells of a column of a mapped shard."""
         view = self.blob.view()
         if view is None:
             return None
         buffer = np.frombuffer(view, np.uint8)
-        return Cells(buffer, *self._places([column], buffer, self.bounds[:-1], self.bounds[1:])[column])
+        return CellBytes(buffer, *self._places([column], buffer, self.bounds[:-1], self.bounds[1:])[column])
 
-    def _flat(self, start: Ints, steps: Ints, kind: Array, step: tuple[int, ...]) -> Flat:
+    def _flat(self, start: Ints, steps: Ints, kind: ArrayEncoding, step: tuple[int, ...]) -> Flat:
         dtype = np.dtype(kind.dtype)
         return Flat(
             blob=self.blob,
@@ -207,3 +211,120 @@ class Records:
             dtype=dtype,
             shape=step,
         )
+
+
+def open_records(entry: ShardEntry, place: ShardFolder, options: Options, /) -> MdsRecords:
+    """The samples of one shard, which is open from now on."""
+    return MdsRecords(entry, place, options)
+
+
+def sample_reader(
+    view: memoryview, columns: Sequence[tuple[str, int | None, Callable[[memoryview, int, int], Any]]], /
+) -> Callable[[int], dict[str, Any]]:
+    """A function from the number of a sample to its values.
+
+    Args:
+        view: The shard, whose offsets were looked at.
+        columns: Name, size (None: the sample says) and decoder of each, in order.
+
+    Returns:
+        The function. Any exception of it means that the sample is damaged.
+    """
+    heads = struct.Struct(f"<{sum(size is None for _, size, _ in columns)}I")
+    lengths_of, head = heads.unpack_from, heads.size
+    if all(size is not None for _, size, _ in columns):
+        places, at = [], 0
+        for name, size, decode in columns:
+            places.append((name, at, at := at + (size or 0), decode))
+        whole = at
+
+        def fixed(row: int) -> dict[str, Any]:
+            start, stop = _PAIR(view, 4 + 4 * row)
+            if stop - start != whole:
+                raise ValueError(row)
+            return {name: decode(view, start + first, start + end) for name, first, end, decode in places}
+
+        return fixed
+
+    return _unrolled(view, columns, lengths_of, head)
+
+
+def _unrolled(
+    view: memoryview, columns: Sequence[tuple[str, int | None, Any]], lengths_of: Callable[..., Any], head: int
+) -> Callable[[int], dict[str, Any]]:
+    """The loop over columns written out, as in `packing`; names, decoders and sizes are the function's globals."""
+    known: dict[str, Any] = {"view": view, "pair": _PAIR, "lengths_of": lengths_of}
+    lengths, steps, cells = [], [f"at0 = start + {head}"], []
+    for number, (name, size, decode) in enumerate(columns):
+        known |= {f"name{number}": name, f"decode{number}": decode}
+        if size is None:
+            lengths.append(f"length{number}")
+        steps.append(f"at{number + 1} = at{number} + {f'length{number}' if size is None else size}")
+        cells.append(f"name{number}: decode{number}(view, at{number}, at{number + 1})")
+    lines = [
+        "def read(row):",
+        " start, stop = pair(view, 4 + 4 * row)",
+        f" {', '.join(lengths)}, = lengths_of(view, start)",
+        *(f" {step}" for step in steps),
+        f" if at{len(columns)} != stop:",
+        "  raise ValueError(row)",
+        f" return {{{', '.join(cells)}}}",
+    ]
+    exec("\n".join(lines), known)  # noqa: S102 - made of numbers alone
+    function: Callable[[int], dict[str, Any]] = known["read"]
+    return function
+
+
+def cell_decoder(
+    name: str, encoding: CellEncoding, array: ArrayEncoding | None, /
+) -> Callable[[memoryview, int, int], Any]:
+    """How a cell is read from a shard's bytes.
+
+    Args:
+        name: Of the encoding, if it is none of the user's.
+        encoding: What reads a cell that stands alone.
+        array: Of a column whose cells are arrays of one shape.
+    """
+    if array is not None:
+        return _array(tuple(array.shape or ()), np.dtype(array.dtype))
+    known = {"bytes": _bytes, "str": _text, "int": _int}.get(name)
+    if known is not None:
+        return known
+    if name in _NUMBERS:
+        return _number(np.dtype(name))
+    decode = encoding.decode
+    return lambda view, start, stop: decode(view[start:stop])
+
+
+_NUMBERS = {"uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64", "float16", "float32", "float64"}
+
+
+def _bytes(view: memoryview, start: int, stop: int) -> bytes:
+    return view[start:stop].tobytes()
+
+
+def _text(view: memoryview, start: int, stop: int) -> str:
+    return str(view[start:stop], "utf-8")
+
+
+def _int(view: memoryview, start: int, stop: int) -> int:  # noqa: ARG001 - as every decoder
+    number: int = _INT(view, start)[0]
+    return number
+
+
+def _number(dtype: np.dtype[Any]) -> Callable[[memoryview, int, int], Any]:
+    little = dtype.newbyteorder("<")
+
+    def number(view: memoryview, start: int, stop: int) -> Any:  # noqa: ARG001 - as every decoder
+        return np.ndarray((), little, view, start)[()]
+
+    return number
+
+
+def _array(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Callable[[memoryview, int, int], Any]:
+    little = dtype.newbyteorder("<")
+
+    def array(view: memoryview, start: int, stop: int) -> Any:  # noqa: ARG001 - as every decoder
+        return np.ndarray(shape, little, view, start)
+
+    return array

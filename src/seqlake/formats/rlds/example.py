@@ -11,6 +11,7 @@ Parsing keeps positions only; what a caller does not ask for is never looked int
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,13 +24,15 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from seqlake.formats.rlds.features import Feature
+
 BYTES, FLOATS, INTS = 1, 2, 3
 _NAMES = {0: "nothing", BYTES: "bytes", FLOATS: "floats", INTS: "integers"}
 _VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
 
 
 @dataclass(frozen=True, slots=True)
-class Values:
+class FeatureValues:
     """One feature of one record: its kind, and where its list lies in the record."""
 
     record: memoryview
@@ -81,27 +84,27 @@ class Values:
                     yield a, b
 
 
-NOTHING = Values(memoryview(b""), 0, ())
+NOTHING = FeatureValues(memoryview(b""), 0, ())
 
 
-def parse(record: memoryview, /) -> dict[str, Values]:
+def parse(record: memoryview, /) -> dict[str, FeatureValues]:
     """The features of one serialized `tf.train.Example`.
 
     Raises:
         CorruptFileError: The bytes are not an Example.
     """
-    found: dict[str, Values] = {}
+    features: dict[str, FeatureValues] = {}
     for number, wire, start, stop in _fields(record, 0, len(record)):
         if (number, wire) != (1, _DELIMITED):
             continue
         for inner, inner_wire, a, b in _fields(record, start, stop):
             if (inner, inner_wire) == (1, _DELIMITED):
                 key, values = _entry(record, a, b)
-                found[key] = values  # as protobuf maps do, the last of equal keys stays
-    return found
+                features[key] = values  # as protobuf maps do, the last of equal keys stays
+    return features
 
 
-def _entry(record: memoryview, start: int, stop: int) -> tuple[str, Values]:
+def _entry(record: memoryview, start: int, stop: int) -> tuple[str, FeatureValues]:
     key, kind = "", 0
     spans: list[tuple[int, int]] = []
     for number, wire, a, b in _fields(record, start, stop):
@@ -116,7 +119,7 @@ def _entry(record: memoryview, start: int, stop: int) -> tuple[str, Values]:
                     if list_kind != kind:
                         kind, spans = list_kind, []  # one kind only: the last one counts
                     spans.append((c, d))
-    return key, Values(record, kind, tuple(spans))
+    return key, FeatureValues(record, kind, tuple(spans))
 
 
 def _ones(record: memoryview, start: int, stop: int, kind: int) -> Iterator[tuple[int, int, int]]:
@@ -183,3 +186,58 @@ def _joined(parts: list[NDArray[Any]], dtype: type[np.generic]) -> NDArray[Any]:
     if len(parts) == 1:
         return parts[0]
     return np.concatenate(parts) if parts else np.empty(0, dtype)
+
+
+def steps_of(feature: Feature, values: FeatureValues, /) -> int:
+    """The number of steps a step feature has, without decoding it.
+
+    Raises:
+        CorruptFileError: Its numbers do not make whole steps.
+    """
+    count = values.count()
+    per_step = feature.size if feature.kind == "tensor" and feature.encoding == "none" else 1
+    if count % per_step:
+        raise CorruptFileError(f"{feature.path!r} has {count} numbers, which are not whole steps of {per_step}.")
+    return count // per_step
+
+
+def numbers(feature: Feature, values: FeatureValues, /) -> NDArray[Any]:
+    """[n * size] the numbers of a tensor feature, in the dtype that `features.json` declares.
+
+    tfds keeps every float as float32 and every integer as int64; the declared dtype is what tfds itself hands out.
+
+    Raises:
+        CorruptFileError: Values of another kind, outside the dtype, or not whole.
+    """
+    dtype = np.dtype(feature.dtype)
+    if feature.encoding != "none":
+        parts = [_decoded(feature, dtype, bytes(cell)) for cell in values.bytes()]
+        return np.concatenate(parts) if parts else np.empty(0, dtype)
+    if dtype.kind == "f":
+        stored: NDArray[Any] = values.floats()
+    elif dtype == np.uint64:
+        stored = values.ints().view(np.uint64)  # stored by their bits, since records hold int64
+    else:
+        stored = values.ints()
+        limits = np.iinfo(dtype)
+        if stored.size and (stored.min() < limits.min or stored.max() > limits.max):
+            raise CorruptFileError(f"{feature.path!r} is {dtype} but holds {stored.min()} to {stored.max()}.")
+    if stored.size % feature.size:
+        raise CorruptFileError(f"{feature.path!r} has {stored.size} numbers, not whole values of {feature.size}.")
+    with np.errstate(over="ignore"):  # what float16 cannot hold becomes infinite, as in tfds
+        return stored.astype(dtype, copy=False)
+
+
+def _decoded(feature: Feature, dtype: np.dtype[Any], cell: bytes) -> NDArray[Any]:
+    expected = feature.size * dtype.itemsize
+    if feature.encoding == "zlib":
+        try:
+            # A few bytes can claim to be gigabytes: never more than the shape needs.
+            cell = zlib.decompressobj().decompress(cell, expected + 1)
+        except zlib.error as error:
+            raise CorruptFileError(f"{feature.path!r} is not zlib: {error}.") from error
+    if len(cell) != expected:
+        raise CorruptFileError(
+            f"{feature.path!r} has a value of {len(cell)} bytes; {dtype} {list(feature.shape)} has {expected}."
+        )
+    return np.frombuffer(cell, dtype.newbyteorder("<")).astype(dtype, copy=False)

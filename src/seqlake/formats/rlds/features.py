@@ -12,6 +12,7 @@ from seqlake.errors import InvalidMetadataError
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
+
 _DTYPES = {
     **{
         name: name
@@ -73,18 +74,18 @@ def read(text: bytes, /, *, location: str, without: Collection[str] = ()) -> lis
     """
     try:
         root = json.loads(text)
-        found = list(_walk(root, "", _Place(location, frozenset(without))))
+        features = list(_walk(root, "", _Place(location, frozenset(without))))
     except (ValueError, KeyError, OverflowError, RecursionError, TypeError, AttributeError) as error:
         if isinstance(error, InvalidMetadataError):
             raise
         raise InvalidMetadataError(f"{location} is not the features.json of a tfds dataset: {error}") from error
-    if not any(feature.step for feature in found):
+    if not any(feature.step for feature in features):
         raise InvalidMetadataError(
             f"{location} has no feature 'steps' that is a dataset of steps; an RLDS dataset has one.",
             path=location,
             hint="Files of older tfds versions ('type' and 'content' keys) must be rewritten by tfds 4.6 or later.",
         )
-    return sorted(found, key=lambda feature: feature.path)
+    return sorted(features, key=lambda feature: feature.path)
 
 
 @dataclass(frozen=True, slots=True)

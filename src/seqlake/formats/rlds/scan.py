@@ -1,35 +1,45 @@
-"""`scan`: an RLDS dataset as rows, one per episode."""
+"""`scan`: a folder of tfds (which version, which files of which split) as rows, one per episode."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from seqlake.errors import CorruptFileError, SeqlakeError, UnsafeReferenceError
-from seqlake.files.locations import absolute, join
-from seqlake.files.stores import open_store, read_all
+from seqlake.errors import (
+    CorruptFileError,
+    DatasetNotFoundError,
+    InvalidMetadataError,
+    SeqlakeError,
+    UnsafeReferenceError,
+)
+from seqlake.files.locations import absolute, is_local, join, local_path
+from seqlake.files.stores import exists, open_store, read_all
 from seqlake.formats._arguments import TEXT, TEXT_OR_TEXTS, TEXTS, Kind, takes
-from seqlake.formats.rlds.columns import Column, columns, schema
-from seqlake.formats.rlds.example import NOTHING, Values, parse
+from seqlake.formats.rlds.example import NOTHING, FeatureValues, parse, steps_of
 from seqlake.formats.rlds.features import read
-from seqlake.formats.rlds.layout import FEATURES, Layout, layout, version_folder
-from seqlake.formats.rlds.shard import RldsShard
-from seqlake.formats.rlds.survey import Survey, Surveyed, damaged, survey, unique_ids
+from seqlake.formats.rlds.shard import FeatureColumn, RldsShard, columns, schema
+from seqlake.formats.rlds.survey import RecordSurvey, Surveyed, damaged, survey, unique_ids
 from seqlake.formats.rlds.tfrecord import records
-from seqlake.formats.rlds.values import steps_of
-from seqlake.shards.lengths import count_lengths
+from seqlake.shards.reading import count_lengths
 from seqlake.spec.findings import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from seqlake.protocols import Depth, Ints
+    from seqlake.protocols import Depth, Ints, Store
     from seqlake.spec.schema import Schema
+
+FEATURES, INFO = "features.json", "dataset_info.json"
+_LOOKED_AT = 10_000  # names of a bucket, to find a version folder
+_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+_PLAIN = re.compile(r"^(?P<dataset>.+)-(?P<split>[^-]+)\.tfrecord-\d{5}-of-\d{5}$")
 
 
 _CONSTANT = Kind(
@@ -88,24 +98,34 @@ def scan(
     """
     root = absolute(location)
     store = open_store(root, storage=storage)
-    found = layout(store, root, split=split)
-    place = join(root, found.folder + FEATURES)
-    features = read(read_all(store.blob(found.folder + FEATURES)), location=place, without=without)
-    found = replace(found, findings=(*found.findings, *_left_out(without)))
-    surveyed = survey(((store.blob(file.path), file.split) for file in found.files), features)
-    made = columns(surveyed, keep_constant=keep_constant)
-    source = {"format": "rlds", **{key: found.info[key] for key in ("name", "version") if key in found.info}}
-    return RldsDataset(join(root, found.folder), found, surveyed, made, schema(made, surveyed, source=source))
+    folder = layout(store, root, split=split)
+    place = join(root, folder.folder + FEATURES)
+    features = read(read_all(store.blob(folder.folder + FEATURES)), location=place, without=without)
+    folder = replace(folder, findings=(*folder.findings, *_left_out(without)))
+    surveyed = survey(((store.blob(file.path), file.split) for file in folder.files), features)
+    step_columns = columns(surveyed, keep_constant=keep_constant)
+    source = {"format": "rlds", **{key: folder.info[key] for key in ("name", "version") if key in folder.info}}
+    return RldsDataset(
+        join(root, folder.folder), folder, surveyed, step_columns, schema(step_columns, surveyed, source=source)
+    )
 
 
 class RldsDataset:
     """A scanned RLDS dataset: a `Readable`, `Checked` and picklable."""
 
-    def __init__(self, root: str, found: Layout, surveyed: Survey, made: Sequence[Column], logical: Schema, /) -> None:
+    def __init__(
+        self,
+        root: str,
+        folder: TfdsFolder,
+        surveyed: RecordSurvey,
+        columns: Sequence[FeatureColumn],
+        logical: Schema,
+        /,
+    ) -> None:
         self._root = root
-        self._layout = found
+        self._layout = folder
         self._survey = surveyed
-        self._columns = tuple(made)
+        self._columns = tuple(columns)
         self._schema = logical
 
     @property
@@ -127,18 +147,18 @@ class RldsDataset:
     def shards(self) -> list[RldsShard]:
         """One a file, in the order of `dataset_info.json`."""
         types, unique, mapping = self._schema.arrow, unique_ids(self._survey.files), self._mapping()
-        made = []
+        shards = []
         for file in self._survey.files:
             digest = hashlib.sha256(json.dumps([file.digest, file.split, unique, mapping]).encode()).hexdigest()[:16]
             ids = file.ids if unique else _numbered(file)
             key = f"{file.name}#{digest}"
-            made.append(RldsShard(file=file, key=key, columns=self._columns, types=types, ids=ids))
-        return made
+            shards.append(RldsShard(file=file, key=key, columns=self._columns, types=types, ids=ids))
+        return shards
 
     @takes(column=TEXT)
     def lengths(self, column: str, /) -> Ints:
         """[rows] T of a column with steps, from the pass that `scan` made; other list columns are read."""
-        role = {made.name: made.role for made in self._columns}.get(column)
+        role = next((one.role for one in self._columns if one.name == column), None)
         if role == "steps":
             return np.concatenate([file.steps for file in self._survey.files])
         return np.concatenate([np.empty(0, np.int64), *(count_lengths(s.open(), column) for s in self.shards())])
@@ -184,7 +204,7 @@ def _left_out(without: Collection[str]) -> Iterator[Finding]:
         yield Finding(code="rlds-left-out", severity="note", message=text, location=FEATURES)
 
 
-def _check_steps(column: Column, values: Values, file: Surveyed, number: int) -> Iterator[Finding]:
+def _check_steps(column: FeatureColumn, values: FeatureValues, file: Surveyed, number: int) -> Iterator[Finding]:
     expected = int(file.steps[number])
     try:
         steps = steps_of(column.feature, values)
@@ -201,3 +221,169 @@ def _numbered(file: Surveyed) -> tuple[str, ...]:
     """`<file stem>-<number in the file>`: the stem is the name without `.tfrecord` and the count of shards."""
     stem = file.name.replace(".tfrecord", "").rsplit("-of-", 1)[0]
     return tuple(f"{stem}-{number:05d}" for number in range(len(file.steps)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardFile:
+    """One file that should be there.
+
+    Attributes:
+        path: Below the root of the store.
+        split: Its split.
+        expected: The records it should hold; None where `dataset_info.json` does not say.
+    """
+
+    path: str
+    split: str
+    expected: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TfdsFolder:
+    """What `dataset_info.json` and the listing say.
+
+    Attributes:
+        folder: Of the version, below the root of the store; empty or ending in a slash.
+        info: The content of `dataset_info.json`.
+        files: The files that are there, in the order of splits and shards.
+        findings: Splits and files that are named and not there.
+    """
+
+    folder: str
+    info: Mapping[str, object]
+    files: tuple[ShardFile, ...]
+    findings: tuple[Finding, ...]
+
+
+def version_folder(store: Store, location: str, /) -> str:
+    """The folder of the only version: the location itself, or the one folder below it.
+
+    Raises:
+        DatasetNotFoundError: No `features.json` with a `dataset_info.json`, or several versions.
+    """
+    if exists(store, FEATURES) and exists(store, INFO):
+        return ""
+    folders = [folder for folder in _folders(store, location) if exists(store, folder + INFO)]
+    if len(folders) == 1:
+        return folders[0]
+    if folders:
+        versions = ", ".join(folder.rstrip("/") for folder in folders)
+        raise DatasetNotFoundError(
+            f"{location} holds several versions: {versions}.", path=location, hint="Name the folder of one of them."
+        )
+    raise DatasetNotFoundError(f"{location} holds no tfds dataset: {FEATURES} and {INFO} were expected.", path=location)
+
+
+def _folders(store: Store, location: str) -> list[str]:
+    """The folders one level down that hold a `features.json`; never walks through a tree to find them."""
+    if is_local(location):
+        return sorted(f"{path.parent.name}/" for path in local_path(location).glob(f"*/{FEATURES}"))
+    names = (path for path, _ in islice(store.list(), _LOOKED_AT))
+    return [path.removesuffix(FEATURES) for path in names if path.count("/") == 1 and path.endswith(f"/{FEATURES}")]
+
+
+def layout(store: Store, location: str, /, *, split: str | Collection[str] | None) -> TfdsFolder:
+    """Find the files of a dataset.
+
+    Args:
+        store: Opened at `location`.
+        location: For messages.
+        split: The splits to read; None for all.
+
+    Raises:
+        DatasetNotFoundError: Nothing there, or no file of the splits asked for.
+        InvalidMetadataError: `dataset_info.json` cannot be used.
+    """
+    folder = version_folder(store, location)
+    info = _info(store, folder, location)
+    present = [path.removeprefix(folder) for path, _ in store.list(folder.rstrip("/"))]
+    named = _named(info, present, f"{location.rstrip('/')}/{folder}{INFO}")
+    splits = list(dict.fromkeys(file.split for file in named))
+    wanted = splits if split is None else [split] if isinstance(split, str) else list(split)
+    unknown = [name for name in wanted if name not in splits]
+    if unknown:
+        raise DatasetNotFoundError(
+            f"{location} has no split {unknown[0]!r}; it has {', '.join(splits) or 'none'}.", path=location
+        )
+    there = set(present)
+    files = tuple(
+        ShardFile(path=folder + file.path, split=file.split, expected=file.expected)
+        for file in named
+        if file.split in wanted and file.path in there
+    )
+    if not files:
+        raise DatasetNotFoundError(
+            f"{location} holds no file of the splits {', '.join(wanted)}.",
+            path=location,
+            hint=f"The first one would be {next((f.path for f in named if f.split in wanted), 'a .tfrecord file')}.",
+        )
+    findings = tuple(_missing([file for file in named if file.split in wanted], there))
+    return TfdsFolder(folder=folder, info=info, files=files, findings=findings)
+
+
+def _info(store: Store, folder: str, location: str) -> dict[str, object]:
+    try:
+        info = json.loads(read_all(store.blob(folder + INFO)))
+    except (ValueError, RecursionError) as error:
+        raise InvalidMetadataError(f"{location}: {folder}{INFO} is not JSON: {error}.", path=location) from error
+    if not isinstance(info, dict):
+        raise InvalidMetadataError(f"{location}: {folder}{INFO} is not a JSON object.", path=location)
+    if info.get("fileFormat", "tfrecord") != "tfrecord":
+        raise InvalidMetadataError(
+            f"{location}: the records are kept as {info['fileFormat']!r}; only 'tfrecord' can be read.",
+            path=location,
+            hint="Write the dataset again with file_format='tfrecord'.",
+        )
+    return info
+
+
+def _named(info: Mapping[str, object], present: list[str], place: str) -> list[ShardFile]:
+    splits = info.get("splits")
+    if not isinstance(splits, list) or not splits:
+        matched = [(name, _PLAIN.match(name)) for name in sorted(present)]
+        return [ShardFile(path=name, split=match["split"], expected=None) for name, match in matched if match]
+    try:
+        return [file for split in splits for file in _of_split(str(info["name"]), split)]
+    except (KeyError, OverflowError, ValueError, TypeError, AttributeError) as error:
+        raise InvalidMetadataError(f"{place}: the splits cannot be understood ({error!r}).", path=place) from error
+
+
+def _of_split(dataset: str, split: Mapping[str, object]) -> list[ShardFile]:
+    lengths = split.get("shardLengths") or []
+    if not isinstance(lengths, list):
+        raise TypeError(f"'shardLengths' is {type(lengths).__name__}, no list")
+    files = []
+    for number, length in enumerate(lengths):
+        path = str(split.get("filepathTemplate") or _TEMPLATE)
+        shard, total = f"{number:05d}", f"{len(lengths):05d}"
+        for word, value in {
+            "DATASET": dataset,
+            "SPLIT": str(split["name"]),
+            "FILEFORMAT": "tfrecord",
+            "SHARD_INDEX": shard,
+            "NUM_SHARDS": total,
+            "SHARD_X_OF_Y": f"{shard}-of-{total}",
+        }.items():
+            path = path.replace(f"{{{word}}}", value)
+        if "/" in path or "\\" in path or path in {"", ".", ".."}:
+            raise ValueError(f"{path!r} is not the name of a file in this folder")
+        files.append(ShardFile(path=path, split=str(split["name"]), expected=int(length)))
+    return files
+
+
+def _missing(named: list[ShardFile], there: set[str]) -> list[Finding]:
+    findings = []
+    for split in dict.fromkeys(file.split for file in named):
+        files = [file for file in named if file.split == split]
+        absent = [file for file in files if file.path not in there]
+        if len(absent) == len(files):
+            text = f"{INFO} names the split {split!r}, but none of its {len(files)} files is here"
+            findings.append(
+                Finding(code="rlds-missing-split", severity="warning", message=text, location=absent[0].path)
+            )
+        else:
+            text = f"{INFO} names this file of the split {split!r}, but it is not here"
+            findings += [
+                Finding(code="rlds-missing-file", severity="error", message=text, location=file.path) for file in absent
+            ]
+    return findings

@@ -1,27 +1,130 @@
-"""One TFRecord file as a shard: its rows are episodes."""
+"""One TFRecord file as a shard: its rows are episodes, and features become columns.
+
+Names of columns drop `steps/`, `observation/` and `episode_metadata/`; what is left of the path is joined by `_`. A
+per-step reward is `reward_step`. Where two features would get one name, all but the one with the shortest path keep
+their whole path.
+"""
 
 from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
 from seqlake.errors import CorruptFileError
-from seqlake.formats.rlds.columns import SPLIT, Column
-from seqlake.formats.rlds.example import NOTHING, Values, parse
-from seqlake.formats.rlds.survey import Surveyed, damaged
-from seqlake.formats.rlds.tfrecord import Record
-from seqlake.formats.rlds.values import numbers, steps_of
+from seqlake.formats.rlds.example import NOTHING, FeatureValues, numbers, parse, steps_of
+from seqlake.formats.rlds.survey import RecordSurvey, Surveyed, damaged
+from seqlake.formats.rlds.tfrecord import TfRecord
 from seqlake.protocols import Flat, Ints
-from seqlake.shards.asked import count_only, refuse_unknown, rows_asked
-from seqlake.spec.schema import ID
+from seqlake.shards.reading import count_only, refuse_unknown, rows_asked
+from seqlake.spec.column_types import ColumnType, Embedding, Image, Trajectory
+from seqlake.spec.metadata import Metadata
+from seqlake.spec.schema import ID, Schema
+from seqlake.spec.schema import Column as Declared
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from seqlake.formats.rlds.features import Feature
+
+_DROPPED = ("steps", "observation", "episode_metadata")
+SPLIT = "split"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureColumn:
+    """One column and how it is made from a record.
+
+    Attributes:
+        name: Its name in the schema.
+        feature: What it is read from.
+        role: `steps` for one value a step, `first` for the value that all steps share, `episode` for an episode's.
+    """
+
+    name: str
+    feature: Feature
+    role: Literal["steps", "first", "episode"]
+
+
+def columns(survey: RecordSurvey, *, keep_constant: Collection[str] | bool) -> list[FeatureColumn]:
+    """The columns of a dataset in the order of their features, without the id and the split."""
+    names = _names(survey.features)
+    result = []
+    for feature in survey.features:
+        name = names[feature.path]
+        kept = keep_constant if isinstance(keep_constant, bool) else {name, feature.path} & set(keep_constant)
+        # One step proves nothing about a signal; a sentence is worth more as a scalar in any case.
+        constant = feature.path in survey.constant and (survey.several or feature.kind == "text") and not kept
+        role: Literal["steps", "first", "episode"] = "episode" if not feature.step else "first" if constant else "steps"
+        result.append(FeatureColumn(name=name, feature=feature, role=role))
+    return result
+
+
+def schema(chosen: Sequence[FeatureColumn], survey: RecordSurvey, *, source: Mapping[str, object]) -> Schema:
+    """The schema: id and split first, then a column for every feature.
+
+    Args:
+        chosen: What `columns` gave.
+        survey: Says which texts are not UTF-8.
+        source: What is known of the dataset; kept in the metadata as `source`, with each column's feature. Typed
+            columns carry their feature as `source` themselves.
+    """
+    declared = {SPLIT: Declared(SPLIT, pa.string(), nullable=False)}
+    for column in chosen:
+        arrow, column_type = _type(column, binary=column.feature.path in survey.binary)
+        declared[column.name] = Declared(column.name, arrow, column_type)
+    sources = {column.name: column.feature.path for column in chosen}
+    return Schema(declared, metadata=Metadata(extra={"source": {**source, "columns": sources}}))
+
+
+def _names(features: Sequence[Feature]) -> dict[str, str]:
+    names: dict[str, str] = {}
+    taken = {ID, SPLIT}
+    for path in sorted((feature.path for feature in features), key=lambda path: (path.count("/"), path)):
+        name = _short(path)
+        if name in taken:
+            name = path.replace("/", "_")
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        names[path] = name
+    return names
+
+
+def _short(path: str) -> str:
+    parts = path.split("/")
+    kept = [part for part in parts[:-1] if part not in _DROPPED] + parts[-1:]
+    return "reward_step" if path == "steps/reward" else "_".join(kept)
+
+
+def _type(column: FeatureColumn, *, binary: bool) -> tuple[pa.DataType, ColumnType | None]:
+    """The Arrow type of a column, and its column type where it needs one (a plain scalar does not)."""
+    feature = column.feature
+    details: dict[str, Any] = {"source": feature.path, **feature.details}
+    if feature.kind == "text":
+        text = pa.binary() if binary else pa.string()
+        return (pa.list_(text), None) if column.role == "steps" or feature.many else (text, None)
+    if feature.kind == "image":
+        if column.role == "steps":
+            return pa.list_(pa.binary()), Image(frames="bytes", **details)
+        return (pa.list_(pa.binary()) if feature.many else pa.binary()), None
+    number = pa.from_numpy_dtype(feature.dtype)
+    if len(feature.shape) > 1:
+        details["shape"] = list(feature.shape)
+    if column.role == "steps":
+        signal = Trajectory(dim=feature.size, dtype=number, **details)
+        return pa.list_(pa.list_(number, feature.size)), signal
+    if not feature.shape:
+        number = pa.bool_() if feature.flag else number
+        return (pa.list_(number), None) if feature.many else (number, None)
+    if feature.many:
+        return pa.list_(pa.list_(number, feature.size)), Trajectory(dim=feature.size, dtype=number, **details)
+    return pa.list_(number), Embedding(dim=feature.size, dtype=number, **details)
+
 
 _BATCH_BYTES = 32 << 20
 _BATCH_ROWS = 1024
@@ -41,7 +144,7 @@ class RldsShard:
 
     file: Surveyed
     key: str
-    columns: Sequence[Column]
+    columns: Sequence[FeatureColumn]
     types: pa.Schema
     ids: Sequence[str]
 
@@ -99,17 +202,17 @@ class RldsReader:
         are not looked at on this path.
         """
         refuse_unknown([column], self._shard.types.names, path=self._blob.location)
-        found, blob = self._columns.get(column), self._blob
-        if found is None or found.role != "steps" or found.feature.kind != "tensor" or blob.view() is None:
+        declared, blob = self._columns.get(column), self._blob
+        if declared is None or declared.role != "steps" or declared.feature.kind != "tensor" or blob.view() is None:
             return None
-        feature = found.feature
+        feature = declared.feature
         if feature.encoding != "none" or np.dtype(feature.dtype).kind != "f":
             return None
         starts = np.zeros(self._shard.rows, np.int64)
         for row, record in self._records(np.arange(self._shard.rows), check=False):
             try:
                 values = parse(record.data).get(feature.path, NOTHING)
-                self._steps(found, values, row)
+                self._steps(declared, values, row)
             except CorruptFileError as error:
                 raise damaged(blob, row, record, error) from error
             span = values.packed() if values.kind else (0, 0)
@@ -140,14 +243,14 @@ class RldsReader:
         if first < len(rows):
             yield rows[first:]
 
-    def _records(self, rows: Ints, *, check: bool) -> Iterator[tuple[int, Record]]:
+    def _records(self, rows: Ints, *, check: bool) -> Iterator[tuple[int, TfRecord]]:
         blob, file = self._blob, self._shard.file
         starts = file.starts[rows]
         stops = starts + file.sizes[rows] + 4
         view = blob.view()
         wholes = blob.ranges(starts, stops) if view is None else [view[a:b] for a, b in zip(starts, stops, strict=True)]
         for row, start, whole in zip(rows.tolist(), starts.tolist(), wholes, strict=True):
-            record = Record(start=start, data=whole[:-4], crc=int.from_bytes(whole[-4:], "little"))
+            record = TfRecord(start=start, data=whole[:-4], crc=int.from_bytes(whole[-4:], "little"))
             if check and not record.sound:
                 raise CorruptFileError(
                     f"Record {row} of {blob.location} (byte {start}) does not match its checksum.",
@@ -156,7 +259,7 @@ class RldsReader:
                 )
             yield row, record
 
-    def _examples(self, rows: Ints) -> list[tuple[Record, dict[str, Values]]]:
+    def _examples(self, rows: Ints) -> list[tuple[TfRecord, dict[str, FeatureValues]]]:
         examples = []
         for row, record in self._records(rows, check=True):
             try:
@@ -165,7 +268,7 @@ class RldsReader:
                 raise damaged(self._blob, row, record, error) from error
         return examples
 
-    def _array(self, name: str, rows: Ints, examples: list[tuple[Record, dict[str, Values]]]) -> pa.Array:
+    def _array(self, name: str, rows: Ints, examples: list[tuple[TfRecord, dict[str, FeatureValues]]]) -> pa.Array:
         if name == ID:
             return pa.array([self._shard.ids[row] for row in rows.tolist()], pa.string())
         if name == SPLIT:
@@ -181,17 +284,17 @@ class RldsReader:
             return _signal(cells, arrow, column.feature.size)
         return _whole(pa.array(cells, arrow), name)
 
-    def _cell(self, column: Column, arrow: pa.DataType, values: Values, row: int) -> Any:
+    def _cell(self, column: FeatureColumn, arrow: pa.DataType, values: FeatureValues, row: int) -> Any:
         feature = column.feature
         if column.role == "steps":
             self._steps(column, values, row)
         if feature.kind == "tensor":
-            found = numbers(feature, values)
+            decoded = numbers(feature, values)
             if column.role == "steps":
-                return found
+                return decoded
             if feature.flag and not feature.shape:
-                found = found != 0
-            shaped = found.reshape(-1, feature.size) if feature.shape else found
+                decoded = decoded != 0
+            shaped = decoded.reshape(-1, feature.size) if feature.shape else decoded
             return shaped.tolist() if feature.many else shaped[0] if len(shaped) else None
         cells = values.bytes()
         text = pa.types.is_string(arrow.value_type if pa.types.is_list(arrow) else arrow)
@@ -200,7 +303,7 @@ class RldsReader:
             return read
         return read[0] if read else None
 
-    def _steps(self, column: Column, values: Values, row: int) -> None:
+    def _steps(self, column: FeatureColumn, values: FeatureValues, row: int) -> None:
         steps, expected = steps_of(column.feature, values), int(self._shard.file.steps[row])
         if steps != expected:
             raise CorruptFileError(f"{column.feature.path!r} has {steps} steps, the episode has {expected}.")

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from seqlake.errors import CorruptFileError
-from seqlake.formats.rlds.example import NOTHING, Values, parse
-from seqlake.formats.rlds.tfrecord import Record, records
-from seqlake.formats.rlds.values import numbers, steps_of
+from seqlake.formats.rlds.example import NOTHING, FeatureValues, numbers, parse, steps_of
+from seqlake.formats.rlds.tfrecord import TfRecord, records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -55,7 +54,7 @@ class Surveyed:
 
 
 @dataclass(slots=True, kw_only=True)
-class Survey:
+class RecordSurvey:
     """What is known so far of all files.
 
     Attributes:
@@ -73,7 +72,7 @@ class Survey:
     files: list[Surveyed] = field(default_factory=list)
 
 
-def survey(blobs: Iterable[tuple[Blob, str]], features: Sequence[Feature], /) -> Survey:
+def survey(blobs: Iterable[tuple[Blob, str]], features: Sequence[Feature], /) -> RecordSurvey:
     """Look at every record of every file once.
 
     Args:
@@ -83,9 +82,9 @@ def survey(blobs: Iterable[tuple[Blob, str]], features: Sequence[Feature], /) ->
     Raises:
         CorruptFileError: A file whose framing or a record whose structure is damaged; names file and record.
     """
-    found = Survey(features=features, constant={f.path for f in features if may_be_constant(f)})
-    found.files.extend(_file(blob, split, found) for blob, split in blobs)
-    return found
+    gathered = RecordSurvey(features=features, constant={f.path for f in features if may_be_constant(f)})
+    gathered.files.extend(_file(blob, split, gathered) for blob, split in blobs)
+    return gathered
 
 
 def may_be_constant(feature: Feature, /) -> bool:
@@ -105,16 +104,16 @@ def episode_id(features: Sequence[Feature], /) -> Feature | None:
     return None
 
 
-def _file(blob: Blob, split: str, found: Survey) -> Surveyed:
+def _file(blob: Blob, split: str, gathered: RecordSurvey) -> Surveyed:
     starts, sizes, steps, ids, digest = [], [], [], [], hashlib.sha256()
-    naming, clock = episode_id(found.features), _cheapest(found.features)
+    naming, clock = episode_id(gathered.features), _cheapest(gathered.features)
     for number, record in enumerate(records(blob)):
         try:
             example = parse(record.data)
             length = steps_of(clock, example.get(clock.path, NOTHING))
             if length > 0:
-                _compare(example, length, found)
-            _texts(example, found)
+                _compare(example, length, gathered)
+            _texts(example, gathered)
             if naming is not None:
                 ids.append(_id(naming, example.get(naming.path, NOTHING)))
         except CorruptFileError as error:
@@ -134,7 +133,7 @@ def _file(blob: Blob, split: str, found: Survey) -> Surveyed:
     )
 
 
-def damaged(blob: Blob, number: int, record: Record, error: Exception, /) -> CorruptFileError:
+def damaged(blob: Blob, number: int, record: TfRecord, error: Exception, /) -> CorruptFileError:
     """The error for a record that cannot be read, with its place and whether its checksum noticed too."""
     checksum = "" if record.sound else " Its checksum does not match either: the file is damaged."
     return CorruptFileError(
@@ -151,10 +150,10 @@ def _cheapest(features: Sequence[Feature]) -> Feature:
     return min(floats or plain or steps, key=lambda feature: feature.size)
 
 
-def _compare(example: dict[str, Values], length: int, found: Survey) -> None:
-    found.several = found.several or length > 1
-    for feature in found.features:
-        if feature.path not in found.constant:
+def _compare(example: dict[str, FeatureValues], length: int, gathered: RecordSurvey) -> None:
+    gathered.several = gathered.several or length > 1
+    for feature in gathered.features:
+        if feature.path not in gathered.constant:
             continue
         values = example.get(feature.path, NOTHING)
         if feature.kind == "text" or feature.encoding != "none":
@@ -164,13 +163,13 @@ def _compare(example: dict[str, Values], length: int, found: Survey) -> None:
             rows = numbers(feature, values).reshape(-1, feature.size)
             same = all(row.tobytes() == rows[0].tobytes() for row in rows[1:])
         if not same:
-            found.constant.discard(feature.path)
+            gathered.constant.discard(feature.path)
 
 
-def _texts(example: dict[str, Values], found: Survey) -> None:
-    for feature in found.features:
+def _texts(example: dict[str, FeatureValues], gathered: RecordSurvey) -> None:
+    for feature in gathered.features:
         if feature.kind == "text" and not all(map(_utf8, example.get(feature.path, NOTHING).bytes())):
-            found.binary.add(feature.path)
+            gathered.binary.add(feature.path)
 
 
 def _utf8(data: memoryview) -> bool:
@@ -181,7 +180,7 @@ def _utf8(data: memoryview) -> bool:
     return True
 
 
-def _id(feature: Feature, values: Values) -> str:
+def _id(feature: Feature, values: FeatureValues) -> str:
     if feature.kind == "text":
         return "".join(str(text, "utf-8", "replace") for text in values.bytes())
     return "".join(str(number) for number in numbers(feature, values))

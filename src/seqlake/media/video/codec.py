@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from av.video.codeccontext import VideoCodecContext
     from av.video.frame import VideoFrame
 
-    from seqlake.media.video.packets import PacketIndex, Stream
+    from seqlake.media.video.packets import PacketIndex, StreamInfo
 
 _LENIENT = frozenset({"tiff"})  # decoders that take a tag they do not know for damage when they are strict
 _SOFTWARE = {"av1": "libdav1d"}  # the decoder that carries the codec's own name needs hardware
@@ -28,7 +28,7 @@ def codec_name(context: VideoCodecContext, /) -> str:
     return str(context.codec.canonical_name)
 
 
-def bare_codec(stream: Stream, /, *, packet: int = 0, strict: bool = True) -> VideoCodecContext:
+def bare_codec(stream: StreamInfo, /, *, packet: int = 0, strict: bool = True) -> VideoCodecContext:
     """A decoder of its own for one stream, in this thread.
 
     Args:
@@ -44,12 +44,12 @@ def bare_codec(stream: Stream, /, *, packet: int = 0, strict: bool = True) -> Vi
     from av.codec.codec import UnknownCodecError
 
     try:
-        made = av.CodecContext.create(_SOFTWARE.get(stream.codec, stream.codec), "r")
+        context = av.CodecContext.create(_SOFTWARE.get(stream.codec, stream.codec), "r")
     except UnknownCodecError as error:
         raise DecodeError(f"The FFmpeg inside this PyAV ({av.__version__}) cannot decode {stream.codec!r}.") from error
-    if made.type != "video":
+    if context.type != "video":
         raise DecodeError(f"{stream.codec!r} is no codec of pictures.")
-    codec = cast("VideoCodecContext", made)
+    codec = cast("VideoCodecContext", context)
     held = [data for first, data in stream.changes if first <= packet]
     codec.extradata = (held[-1] if held else stream.extradata) or None
     codec.width, codec.height = stream.width, stream.height
@@ -142,6 +142,6 @@ class Feeder:
 def _side_data(palette: bytes) -> PacketSideData:
     from av.packet import PacketSideData
 
-    made: PacketSideData = cast("Any", PacketSideData)(0, len(palette))  # 0: AV_PKT_DATA_PALETTE
-    memoryview(made)[:] = palette
-    return made
+    side_data: PacketSideData = cast("Any", PacketSideData)(0, len(palette))  # 0: AV_PKT_DATA_PALETTE
+    memoryview(side_data)[:] = palette
+    return side_data

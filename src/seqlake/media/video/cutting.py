@@ -19,9 +19,9 @@ from seqlake.errors import CorruptFrameError, DecodeError, SeqlakeError
 from seqlake.files.blobs import LocalBlob
 from seqlake.files.checksums import crc32
 from seqlake.media._bytes import BlobBytes, blob_of
-from seqlake.media._clip import Clip
+from seqlake.media._clip import CutResult
 from seqlake.media._containers import open_container
-from seqlake.media.video import indexing, parameter_sets
+from seqlake.media.video import h264, indexing
 from seqlake.media.video.demuxing import packet_reader, picture_streams
 from seqlake.media.video.opening import VideoDecoder, open_video
 from seqlake.media.video.packets import DAMAGED, HIDDEN, KEY, OPEN
@@ -80,7 +80,7 @@ class _Plan:
         return (self.first - self.start) + (self.stop - self.last)
 
 
-def cut(source: Source, path: Path, /, *, start: int, stop: int) -> Clip:
+def cut(source: Source, path: Path, /, *, start: int, stop: int) -> CutResult:
     """Write some consecutive frames of one stream as a video of its own, without other streams of the file.
 
     The first frame is shown at 0, the others as long after it as before.
@@ -128,7 +128,7 @@ def cut(source: Source, path: Path, /, *, start: int, stop: int) -> Clip:
     finally:
         decoder.close()
     suffix = _SUFFIXES[_container_of(codec)]
-    return Clip(frames=stop - start, encoded=plan.encoded, suffix=suffix, note=note)
+    return CutResult(frames=stop - start, encoded=plan.encoded, suffix=suffix, note=note)
 
 
 def _container_of(codec: str) -> str:
@@ -147,10 +147,10 @@ def _planned(packets: PacketIndex, whole: _Plan) -> _Plan:
     newest = np.concatenate([[-1], np.maximum.accumulate(frame)])
     closed = newest == before - 1
     begins = closed[:-1] & (frame == before[:-1]) & ((packets.flags & (KEY | OPEN)) == KEY)
-    found = np.flatnonzero(begins & (frame >= whole.start) & (frame < whole.stop))
-    if not len(found) or packets.stream.changes:
+    starts = np.flatnonzero(begins & (frame >= whole.start) & (frame < whole.stop))
+    if not len(starts) or packets.stream.changes:
         return whole
-    begin = int(found[0])
+    begin = int(starts[0])
     awkward = np.flatnonzero(packets.flags[begin:] & (HIDDEN | DAMAGED))
     limit = begin + int(awkward[0]) if len(awkward) else len(frame)
     ends = np.flatnonzero(closed & (before <= whole.stop))
@@ -170,19 +170,19 @@ def _write(decoder: VideoDecoder, blob: Blob, path: Path, plan: _Plan) -> None:
 
     packets, stream = decoder.packets, decoder.packets.stream
     both = plan.encoded > 0 and plan.begin < plan.end
-    numbers = parameter_sets.free_numbers(stream.extradata) if both else [0, 0]
+    numbers = h264.free_numbers(stream.extradata) if both else [0, 0]
     head = _encoder(decoder, plan.start, numbers[0]) if plan.start < plan.first else None
     tail = _encoder(decoder, plan.last, numbers[1]) if plan.last < plan.stop else None
-    made = [bytes(one.extradata or b"") for one in (head, tail) if one is not None]
-    held = parameter_sets.delimited(stream.extradata) if both else b""
-    extradata = held + b"".join(made) if made else stream.extradata
-    width = parameter_sets.length_bytes(stream.extradata) if both else None
+    encoded = [bytes(one.extradata or b"") for one in (head, tail) if one is not None]
+    held = h264.delimited(stream.extradata) if both else b""
+    extradata = held + b"".join(encoded) if encoded else stream.extradata
+    width = h264.length_bytes(stream.extradata) if both else None
 
     def contents() -> Iterator[tuple[bytes, bool]]:
         if head is not None:
             yield from _encoded(decoder, head, plan.start, plan.first)
         for data, key in _copied(packets, blob, plan):
-            yield parameter_sets.with_start_codes(data, width), key
+            yield h264.with_start_codes(data, width), key
         if tail is not None:
             yield from _encoded(decoder, tail, plan.last, plan.stop)
 
@@ -207,10 +207,10 @@ def _mux(
 
     times, lasting = _times(packets, plan)
     frame = _frames_of(packets)
-    shown = np.concatenate(
+    order = np.concatenate(
         [np.arange(plan.start, plan.first), frame[plan.begin : plan.end], np.arange(plan.last, plan.stop)]
     )
-    pts = times[shown - plan.start]
+    pts = times[order - plan.start]
     late = int((times - pts).max())  # a packet must be there before its frame is shown
     index, kind = packets.stream, _container_of(packets.stream.codec)
     options = {} if kind == "matroska" else {"movflags": "+faststart"}
@@ -224,7 +224,7 @@ def _mux(
             packet: Any = av.Packet(len(data))
             memoryview(packet)[:] = data
             packet.pts, packet.dts = int(pts[number]), int(times[number]) - late
-            packet.duration, packet.time_base = int(lasting[shown[number] - plan.start]), index.time_base
+            packet.duration, packet.time_base = int(lasting[order[number] - plan.start]), index.time_base
             packet.is_keyframe, packet.stream = key, stream
             out.mux(packet)
 
@@ -254,10 +254,10 @@ def _copied(packets: PacketIndex, blob: Blob, plan: _Plan) -> Iterator[tuple[byt
     file = BlobBytes(blob)
     if packets.stream.placed:
         spans = zip(packets.offset[plan.begin : plan.end].tolist(), packets.length[plan.begin : plan.end], strict=True)
-        found: Iterator[bytes] = (file.between(start, start + int(length)) for start, length in spans)
+        contents: Iterator[bytes] = (file.between(start, start + int(length)) for start, length in spans)
     else:
-        found = islice(packet_reader(packets, file, blob.location), plan.begin, plan.end)
-    for number, data in enumerate(found, plan.begin):
+        contents = islice(packet_reader(packets, file, blob.location), plan.begin, plan.end)
+    for number, data in enumerate(contents, plan.begin):
         if crc32(data) != packets.crc[number]:
             raise CorruptFrameError(
                 f"{blob.location}: the bytes of packet {number} are not those that were indexed. The file is damaged; "
@@ -324,19 +324,21 @@ def _check(decoder: VideoDecoder, path: Path, plan: _Plan) -> None:
     Raises:
         DecodeError: It has other frames, at other times, or its copied packets do not show what they showed.
     """
-    made = VideoDecoder(indexing.index(LocalBlob(path))[0], LocalBlob(path))
+    clip = VideoDecoder(indexing.index(LocalBlob(path))[0], LocalBlob(path))
     times, _ = _times(decoder.packets, plan)
-    base, own = decoder.time_base, made.time_base
+    base, clip_base = decoder.time_base, clip.time_base
     expected = [Fraction(int(time)) * base for time in times]
-    found = [Fraction(int(time)) * own for time in made.pts]
-    if made.packets.stream.turn != decoder.packets.stream.turn:
+    actual = [Fraction(int(time)) * clip_base for time in clip.pts]
+    if clip.packets.stream.turn != decoder.packets.stream.turn:
         raise DecodeError("The clip is turned another way than the video.")
     # Matroska, which holds what no other container does, counts in milliseconds.
     near = Fraction(1, 1000) if _container_of(decoder.packets.stream.codec) == "matroska" else Fraction(0)
-    if len(found) != len(expected) or any(abs(a - b) > near for a, b in zip(found, expected, strict=True)):
-        raise DecodeError(f"The clip has {len(found)} frames where {len(expected)} were cut, or they have other times.")
+    if len(actual) != len(expected) or any(abs(a - b) > near for a, b in zip(actual, expected, strict=True)):
+        raise DecodeError(
+            f"The clip has {len(actual)} frames where {len(expected)} were cut, or they have other times."
+        )
     for number in {plan.first, plan.last - 1} if plan.first < plan.last else ():
         before = next(frame for _, frame in decoder.planes(np.array([number])))
-        after = next(frame for _, frame in made.planes(np.array([number - plan.start])))
+        after = next(frame for _, frame in clip.planes(np.array([number - plan.start])))
         if not all(map(np.array_equal, planes_of(before), planes_of(after))):
             raise DecodeError(f"The copied frame {number} shows something else in the clip.")

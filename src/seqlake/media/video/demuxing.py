@@ -83,10 +83,10 @@ def in_one_piece(index: PacketIndex, blob: Blob, /) -> tuple[PacketIndex, Blob]:
         with path.open("wb") as file:
             for data in packet_reader(index, BlobBytes(blob), blob.location):
                 file.write(data)
-        made = _Temporary(path)
+        copied = _Temporary(path)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    weakref.finalize(made, shutil.rmtree, folder, ignore_errors=True)
+    weakref.finalize(copied, shutil.rmtree, folder, ignore_errors=True)
     offset = np.concatenate([[0], np.cumsum(index.length)[:-1]]).astype(np.int64)
-    return replace(index, offset=offset), made
+    return replace(index, offset=offset), copied

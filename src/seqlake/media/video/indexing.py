@@ -16,7 +16,7 @@ from seqlake.media._limits import PACKETS, PIXELS, frame_pixels
 from seqlake.media.video import h264
 from seqlake.media.video.codec import codec_name
 from seqlake.media.video.demuxing import demuxed, picture_streams
-from seqlake.media.video.packets import DAMAGED, HIDDEN, KEY, MARKED, OPEN, PacketIndex, Stream
+from seqlake.media.video.packets import DAMAGED, HIDDEN, KEY, MARKED, OPEN, PacketIndex, StreamInfo
 from seqlake.media.video.proving import proven
 
 if TYPE_CHECKING:
@@ -91,19 +91,19 @@ def index(blob: Blob, /) -> dict[int, PacketIndex]:
             raise DecodeError(f"{blob.location}: this FFmpeg has no decoder for its video. Encode it anew.")
         for stream in known.values():
             _fits(stream, blob.location)
-        found = {stream.index: _Packets(stream, _followed(stream)) for stream in known.values()}
+        gathered = {stream.index: _Packets(stream, _followed(stream)) for stream in known.values()}
         container_name = container.format.name
         for packet in demuxed(container, list(known.values()), blob.location):
             if packet.has_sidedata("encryption_info"):
                 raise DecodeError(f"{blob.location} is encrypted. Decrypt it first, by whoever has its key.")
             if packet.size:
-                _turned(found[packet.stream_index], packet)
-                found[packet.stream_index].add(packet, file, blob.size, blob.location)
-        met = {number: found[stream.index] for number, stream in known.items() if found[stream.index].rows}
-        made = {number: _made(number, packets, blob.size) for number, packets in met.items()}
+                _turned(gathered[packet.stream_index], packet)
+                gathered[packet.stream_index].add(packet, file, blob.size, blob.location)
+        met = {number: gathered[stream.index] for number, stream in known.items() if gathered[stream.index].rows}
+        indexes = {number: _made(number, packets, blob.size) for number, packets in met.items()}
     return {
         number: proven(one, blob, container=container_name, timed=met[number].timed, begins=met[number].begins)
-        for number, one in made.items()
+        for number, one in indexes.items()
     }
 
 
@@ -160,7 +160,7 @@ def _made(number: int, packets: _Packets, size: int) -> PacketIndex:
     stream, codec = packets.stream, packets.stream.codec_context
     offset, length, pts, flags, crc = (np.array(column) for column in zip(*packets.rows, strict=True))
     return PacketIndex(
-        stream=Stream(
+        stream=StreamInfo(
             number=number,
             codec=codec_name(codec),
             extradata=bytes(codec.extradata or b""),

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.errors import CorruptFileError, DecodeError
+from seqlake.files.blobs import MemoryBlob
 from seqlake.files.cache import BlobCache
-from seqlake.files.memory import MemoryBlob
 from seqlake.media._bytes import blob_of, part_of
 from seqlake.media.video import indexing
 from seqlake.media.video.decoder import FrameReader
@@ -66,8 +66,8 @@ def open_video(source: Source, /, *, threads: int = 1, device: str = "cpu") -> V
         raise DecodeError(f"PyAV decodes on the CPU; expected device='cpu', found {device!r}.")
     blob = blob_of(source)
     first, count = part_of(source)
-    found = _kept(source, blob) or _choose(source, _indexes(blob), blob)
-    return VideoDecoder(found, blob, first=first, count=count)
+    packets = _kept(source, blob) or _choose(source, _indexes(blob), blob)
+    return VideoDecoder(packets, blob, first=first, count=count)
 
 
 def _kept(source: Source, blob: Blob) -> PacketIndex | None:
@@ -76,33 +76,33 @@ def _kept(source: Source, blob: Blob) -> PacketIndex | None:
         return None
     try:
         if isinstance(source.index, bytes):
-            found = PacketIndex.from_bytes(source.index)
+            kept = PacketIndex.from_bytes(source.index)
         else:
             parts = {number: PacketIndex.from_bytes(data) for number, data in source.index.items()}
-            found = _choose(source, parts, blob)
+            kept = _choose(source, parts, blob)
     except CorruptFileError:
         return None
-    if found.stream.size != blob.size:
+    if kept.stream.size != blob.size:
         raise CorruptFileError(
-            f"{blob.location} is not the file that was indexed: expected {found.stream.size} bytes, found {blob.size}. "
+            f"{blob.location} is not the file that was indexed: expected {kept.stream.size} bytes, found {blob.size}. "
             "Put the file back as it was.",
             path=blob.location,
         )
-    return found
+    return kept
 
 
 def _indexes(blob: Blob) -> Mapping[int, PacketIndex]:
     """All streams' indexes, remembered by location and token: in this process, and in the user's cache."""
     key = (blob.location, blob.token)
-    found = _INDEXES.get(key)
-    if found is None:
-        found = _cached(blob)
+    indexes = _INDEXES.get(key)
+    if indexes is None:
+        indexes = _cached(blob)
     # No lock, which a fork could leave taken: single operations of a dict are atomic.
     _INDEXES.pop(key, None)
-    _INDEXES[key] = found  # the newest from now on
+    _INDEXES[key] = indexes  # the newest from now on
     while len(_INDEXES) > _REMEMBERED:
         _INDEXES.pop(next(iter(list(_INDEXES)), key), None)
-    return found
+    return indexes
 
 
 def _cached(blob: Blob) -> Mapping[int, PacketIndex]:
@@ -113,24 +113,24 @@ def _cached(blob: Blob) -> Mapping[int, PacketIndex]:
         with suppress(CorruptFileError, pa.ArrowException, OSError):
             parts = pa.ipc.open_stream(data).read_all().column("packets").to_pylist()
             return {one.stream.number: one for one in map(PacketIndex.from_bytes, parts)}
-    made = indexing.index(blob)
-    packets = pa.record_batch({"packets": pa.array([one.to_bytes() for one in made.values()], pa.binary())})
+    indexes = indexing.index(blob)
+    packets = pa.record_batch({"packets": pa.array([one.to_bytes() for one in indexes.values()], pa.binary())})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, packets.schema) as writer:
         writer.write_batch(packets)
     _CACHE.put(blob, bytes(sink.getvalue()))
-    return made
+    return indexes
 
 
-def _choose(source: Source, found: Mapping[int, PacketIndex], blob: Blob) -> PacketIndex:
+def _choose(source: Source, indexes: Mapping[int, PacketIndex], blob: Blob) -> PacketIndex:
     asked = source.column.get("stream")
-    if not found:
+    if not indexes:
         raise CorruptFileError(f"{blob.location} holds no video: expected at least one stream of pictures.")
     if asked is None:
-        return max(found.values(), key=lambda one: (one.stream.width * one.stream.height, -one.stream.number))
-    if not isinstance(asked, int) or asked not in found:
-        raise DecodeError(f"{blob.location} has no video stream {asked!r}; it has {', '.join(map(str, found))}.")
-    return found[asked]
+        return max(indexes.values(), key=lambda one: (one.stream.width * one.stream.height, -one.stream.number))
+    if not isinstance(asked, int) or asked not in indexes:
+        raise DecodeError(f"{blob.location} has no video stream {asked!r}; it has {', '.join(map(str, indexes))}.")
+    return indexes[asked]
 
 
 def refuse_deep(packets: PacketIndex, location: str, /) -> None:
@@ -188,8 +188,8 @@ class VideoDecoder:
     def starts(self) -> Ints:
         """First frames of groups of pictures, ascending: frames between two of them are decoded together."""
         packets = self.packets
-        shown = np.searchsorted(packets.pts[packets.order], packets.pts[packets.starts]) - self._first
-        return np.unique(np.clip(shown, 0, len(self)))
+        firsts = np.searchsorted(packets.pts[packets.order], packets.pts[packets.starts]) - self._first
+        return np.unique(np.clip(firsts, 0, len(self)))
 
     @property
     def size(self) -> tuple[int, int]:
@@ -210,8 +210,8 @@ class VideoDecoder:
         """
         wanted: set[int] = set(np.asarray(indices, np.int64).tolist())
         if wanted and not 0 <= min(wanted) <= max(wanted) < len(self):
-            found = f"{min(wanted)} to {max(wanted)}"
-            raise IndexError(f"{self._blob.location} has frames 0 to {len(self) - 1}, found {found}.")
+            span = f"{min(wanted)} to {max(wanted)}"
+            raise IndexError(f"{self._blob.location} has frames 0 to {len(self) - 1}, found {span}.")
         first = self._first
         for number, frame in self._open().frames(number + first for number in wanted):
             yield number - first, frame

@@ -43,7 +43,7 @@ PLAIN = frozenset({"av1", "h264", "hevc", "vp9"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stream:
+class StreamInfo:
     """What a decoder must know before the first packet.
 
     Attributes:
@@ -88,7 +88,7 @@ class Stream:
     proof: str = ""
 
 
-_FIELDS = frozenset(one.name for one in fields(Stream))  # of a later release there may be more
+_FIELDS = frozenset(one.name for one in fields(StreamInfo))  # of a later release there may be more
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -104,7 +104,7 @@ class PacketIndex:
         crc: [packets] CRC-32 of the bytes.
     """
 
-    stream: Stream
+    stream: StreamInfo
     offset: Ints
     length: Ints
     pts: Ints
@@ -114,8 +114,8 @@ class PacketIndex:
     @cached_property
     def order(self) -> Ints:
         """[frames] packet of each shown frame, in the order they are shown."""
-        shown = np.flatnonzero((self.flags & HIDDEN) == 0)
-        return shown[np.argsort(self.pts[shown], kind="stable")]
+        visible = np.flatnonzero((self.flags & HIDDEN) == 0)
+        return visible[np.argsort(self.pts[visible], kind="stable")]
 
     @cached_property
     def starts(self) -> Ints:
@@ -134,7 +134,7 @@ class PacketIndex:
             return False  # pictures that are reordered, and times that are not
         return not ((pts < pts[0]) & ((self.flags & HIDDEN) == 0)).any()  # leading pictures, whose references are gone
 
-    def shown(self, order: Ints, times: Ints, /, *, time_base: Fraction) -> PacketIndex:
+    def in_order(self, order: Ints, times: Ints, /, *, time_base: Fraction) -> PacketIndex:
         """The same packets with an order that was learned by decoding.
 
         Args:
@@ -195,7 +195,7 @@ class PacketIndex:
                 "tags": tuple(header["tags"]),
                 "turn": tuple(header["turn"]),
             }
-            stream = Stream(**{key: value for key, value in header.items() if key in _FIELDS})
+            stream = StreamInfo(**{key: value for key, value in header.items() if key in _FIELDS})
             gap, length, step, flags, crc = (
                 table[name].to_numpy() for name in ("gap", "length", "step", "flags", "crc")
             )
@@ -205,12 +205,12 @@ class PacketIndex:
         if version != _VERSION:
             raise CorruptFileError(f"This packet index has version {version!r}, expected {_VERSION}. Update seqlake.")
         offset = np.cumsum(gap) + np.cumsum(length) - length
-        made = PacketIndex(
+        index = PacketIndex(
             stream=stream, offset=offset, length=length, pts=np.cumsum(step), flags=flags.copy(), crc=crc
         )
-        if stream.proof != "decoded" and not (made.believed and (stream.placed or stream.proof)):
+        if stream.proof != "decoded" and not (index.believed and (stream.placed or stream.proof)):
             raise CorruptFileError(f"This packet index says too little about {stream.codec}; it is made again.")
-        return made
+        return index
 
 
 _COLUMNS = {"gap": "i8", "length": "i8", "step": "i8", "flags": "u1", "crc": "u4"}
@@ -229,7 +229,7 @@ def _table_of(data: bytes) -> pa.Table:
     return table
 
 
-def _check(stream: Stream, gap: Ints, length: Ints) -> None:
+def _check(stream: StreamInfo, gap: Ints, length: Ints) -> None:
     """What a decoder takes for granted."""
     small = (stream.number, stream.reorder, stream.depth, *stream.tags)
     large = (stream.width, stream.height, stream.size)

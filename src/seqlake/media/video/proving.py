@@ -17,7 +17,7 @@ import numpy as np
 from seqlake.errors import CorruptFileError, CorruptFrameError, DecodeError
 from seqlake.media._bytes import BlobBytes
 from seqlake.media._containers import open_container
-from seqlake.media.video import ffv1, flashsv
+from seqlake.media.video.checksums import ffv1_is_whole, flashsv_is_whole
 from seqlake.media.video.codec import in_sequence
 from seqlake.media.video.decoder import FrameReader
 from seqlake.media.video.demuxing import demuxed, in_one_piece, packet_reader, picture_streams
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 # Containers whose presentation times are those of the pictures; AVI, MXF, ASF and raw streams only count packets.
 _TIMED = frozenset({"mov", "matroska", "webm", "mpegts", "mpeg", "flv", "nut", "ivf"})
-_CHECKSUMS = {"ffv1": ffv1.is_whole, "flashsv": flashsv.is_whole}  # within a packet; of others FFmpeg raises
+_CHECKSUMS = {"ffv1": ffv1_is_whole, "flashsv": flashsv_is_whole}  # within a packet; of others FFmpeg raises
 _ONCE = 1  # key packets that are doubted for one that does not decode
 _OFTEN = 3  # for one that shows another picture
 _HELD, _PIXELS = 12, 1 << 25  # pictures, and pixels of all of them
@@ -55,9 +55,9 @@ def proven(one: PacketIndex, blob: Blob, /, *, container: str, timed: bool, begi
         return _said(one, "times")
     if one.stream.codec in _CHECKSUMS:
         one = replace(one, flags=one.flags | _checksums_failed(one, blob))
-    shown = _played(one, blob)
-    made = _confirmed(_ordered(one, list(shown), timed=timed), blob, shown)
-    return _said(_damage_marked(made, blob) if (made.flags & OPEN).any() else made, "decoded")
+    played = _played(one, blob)
+    confirmed = _confirmed(_ordered(one, list(played), timed=timed), blob, played)
+    return _said(_damage_marked(confirmed, blob) if (confirmed.flags & OPEN).any() else confirmed, "decoded")
 
 
 def _tells(one: PacketIndex, container: str) -> bool:
@@ -92,7 +92,7 @@ def _played(one: PacketIndex, blob: Blob) -> dict[int, int]:
     """Packet to fingerprint of every frame in the order in which a decode of the whole container gives them out."""
     import av
 
-    shown: dict[int, int] = {}
+    played: dict[int, int] = {}
     with open_container(BlobBytes(blob), blob.location) as container:
         stream = picture_streams(container)[one.stream.number]
         stream.codec_context.thread_type = "NONE"
@@ -107,28 +107,28 @@ def _played(one: PacketIndex, blob: Blob) -> dict[int, int]:
                 continue  # damage, or leading pictures of a cut file: no frame, as in every player
             for frame in frames:
                 which = -1 if frame.pts is None else int(frame.pts)
-                if which in shown or not 0 <= which < len(one.pts):
+                if which in played or not 0 <= which < len(one.pts):
                     raise DecodeError(
                         f"{blob.location}: one packet of its {one.stream.codec} shows several pictures, so that none "
                         "can be read alone. Encode it anew, as H.264 for example.",
                         path=blob.location,
                     )
-                shown[which] = fingerprint(frame)
-    return shown
+                played[which] = fingerprint(frame)
+    return played
 
 
-def _ordered(one: PacketIndex, shown: list[int], *, timed: bool) -> PacketIndex:
+def _ordered(one: PacketIndex, played: list[int], *, timed: bool) -> PacketIndex:
     """The index with the order in which frames came out."""
-    cut = [number for number in shown[:-1] if one.flags[number] & HIDDEN]
+    cut = [number for number in played[:-1] if one.flags[number] & HIDDEN]
     if cut:  # the file ends within it, and others are shown behind it: it keeps its place, but not its picture
         flags = one.flags & ~np.uint8(HIDDEN) | np.uint8(DAMAGED)
         one = replace(one, flags=np.where(np.isin(np.arange(len(one.flags)), cut), flags, one.flags))
-    kept = np.array([number for number in shown if not one.flags[number] & HIDDEN], np.int64)
+    kept = np.array([number for number in played if not one.flags[number] & HIDDEN], np.int64)
     times = _times(one, kept, timed=timed)
     if times is not None:
-        return one.shown(kept, times, time_base=one.stream.time_base)
+        return one.in_order(kept, times, time_base=one.stream.time_base)
     rate = one.stream.rate or Fraction(25)
-    return one.shown(kept, np.arange(len(kept)), time_base=1 / rate)
+    return one.in_order(kept, np.arange(len(kept)), time_base=1 / rate)
 
 
 def _times(one: PacketIndex, order: Ints, *, timed: bool) -> Ints | None:
@@ -141,13 +141,13 @@ def _times(one: PacketIndex, order: Ints, *, timed: bool) -> Ints | None:
     return times if ascending else None
 
 
-def _confirmed(one: PacketIndex, blob: Blob, shown: dict[int, int]) -> PacketIndex:
+def _confirmed(one: PacketIndex, blob: Blob, played: dict[int, int]) -> PacketIndex:
     """The index without key packets from which other pictures come than were shown, and with damage marked."""
     flags = one.flags.copy()
     placed, data = in_one_piece(one, blob)
     taken: dict[int, list[int]] = {}  # packet that failed -> key packets that were doubted for it
     begin = 0  # groups of pictures before it are confirmed
-    while (failure := _first_failure(replace(placed, flags=flags), data, shown, begin)) is not None:
+    while (failure := _first_failure(replace(placed, flags=flags), data, played, begin)) is not None:
         start, packet, raised = failure
         doubted = taken.setdefault(packet, [])
         if start > 0 and len(doubted) < (_ONCE if raised else _OFTEN):
@@ -171,7 +171,7 @@ def _confirmed(one: PacketIndex, blob: Blob, shown: dict[int, int]) -> PacketInd
     return replace(one, flags=flags)
 
 
-def _first_failure(index: PacketIndex, blob: Blob, shown: dict[int, int], begin: int) -> tuple[int, int, bool] | None:
+def _first_failure(index: PacketIndex, blob: Blob, played: dict[int, int], begin: int) -> tuple[int, int, bool] | None:
     """The first group of pictures from `begin` on that gives something else when it is decoded alone.
 
     Returns:
@@ -189,21 +189,21 @@ def _first_failure(index: PacketIndex, blob: Blob, shown: dict[int, int], begin:
         if start < begin:
             continue
         numbers = [number for number in groups[start] if not ((bad >= start) & (bad <= index.order[number])).any()]
-        found = None
+        failing = None
         if index.flags[start] & OPEN:
             # One by one, a frame that does not come out of it would be decoded from further back, and those behind too.
-            found = _failing(reader, index, [numbers], shown, held)
-            if found is None:
+            failing = _failing(reader, index, [numbers], played, held)
+            if failing is None:
                 continue
-        if found is None or found[1]:
-            found = _failing(reader, index, [[number] for number in numbers], shown, held) or found
-        if found is not None:
-            return start, *found
+        if failing is None or failing[1]:
+            failing = _failing(reader, index, [[number] for number in numbers], played, held) or failing
+        if failing is not None:
+            return start, *failing
     return None
 
 
 def _failing(
-    reader: FrameReader, index: PacketIndex, asked: list[list[int]], shown: dict[int, int], held: deque[object]
+    reader: FrameReader, index: PacketIndex, asked: list[list[int]], played: dict[int, int], held: deque[object]
 ) -> tuple[int, bool] | None:
     """Read frames anew: the first packet at fault, and whether it raised; None where there is none."""
     reader.restart()
@@ -212,7 +212,7 @@ def _failing(
             for number, frame in reader.frames(numbers):
                 held.append(frame)
                 packet = int(index.order[number])
-                if fingerprint(frame) != shown[packet]:
+                if fingerprint(frame) != played[packet]:
                     return packet, False
         except CorruptFrameError:
             packet = int(index.order[numbers[-1]])

@@ -9,8 +9,8 @@ import numpy as np
 from seqlake.errors import CorruptFileError
 from seqlake.shards.cells import numpy_type
 from seqlake.shards.parquet.flatness import Leaf, flat_of, leaf_of, level_digest
-from seqlake.shards.parquet.footer import Chunk, Footer, read_footer
-from seqlake.shards.parquet.index import ColumnIndex
+from seqlake.shards.parquet.footer import ColumnChunk, Footer, read_footer
+from seqlake.shards.parquet.index import ColumnIndex, OffsetIndex, encode
 from seqlake.shards.parquet.pages import PLAIN, Page, read_levels, values_start, walk
 
 if TYPE_CHECKING:
@@ -25,6 +25,46 @@ class NotFlatError(Exception):
     """The column cannot be read without decoding; never leaves this module."""
 
 
+def build(blob: Blob, /, *, schema: Schema | None = None) -> bytes | None:
+    """Make the index of a file that another writer made: levels are decoded, values are not.
+
+    Args:
+        blob: A Parquet file.
+        schema: What its columns mean; needed for raw binary cells only, whose dim and dtype no file says.
+
+    Returns:
+        Index bytes for `open(blob, index=...)` and for a table's sidecar; None where no column is flat (compressed,
+        dictionary-encoded, ragged, or null inside a cell).
+
+    Raises:
+        CorruptFileError: The file is damaged.
+
+    Example:
+        >>> from seqlake.shards.parquet import open
+        >>> offsets = build(open_blob("theirs.parquet"))
+        >>> open(open_blob("theirs.parquet"), index=offsets).flat("action") is not None
+        True
+    """
+    flats = flat_columns(blob, schema=schema)
+    columns = {name: entry for name, (entry, _) in flats.items()}
+    levels = {name: tied for name, (_, tied) in flats.items()}
+    return encode(OffsetIndex(columns=columns, levels=levels)) if flats else None
+
+
+def index_bytes(blob: Blob, /, *, schema: Schema | None = None) -> bytes:
+    """The offset index of any Parquet file: its own, or one that is built now; empty where no column is flat.
+
+    Args:
+        blob: A Parquet file.
+        schema: As for `build`.
+
+    Raises:
+        CorruptFileError: The file is damaged.
+    """
+    inside = read_footer(blob).index()
+    return (build(blob, schema=schema) or b"") if inside is None else encode(inside)
+
+
 def flat_columns(blob: Blob, /, *, schema: Schema | None = None) -> dict[str, tuple[ColumnIndex, bytes]]:
     """The index entry of every column of a file that is flat, and the digest of its page headers and levels.
 
@@ -36,15 +76,15 @@ def flat_columns(blob: Blob, /, *, schema: Schema | None = None) -> dict[str, tu
         CorruptFileError: The file is damaged.
     """
     footer = read_footer(blob)
-    found = {}
+    columns = {}
     for name in footer.leaves:
         stored, dim = _raw(schema, name)
         entry = column_steps(footer, name, stored=stored, dim=dim)
         if entry is not None and flat_of(footer, name, entry) is not None:
             leaf = leaf_of(footer, name, stored=entry.stored)
             assert leaf is not None
-            found[name] = (entry, level_digest(footer, name, entry, leaf))
-    return found
+            columns[name] = (entry, level_digest(footer, name, entry, leaf))
+    return columns
 
 
 def _raw(schema: Schema | None, name: str) -> tuple[str, int]:
@@ -126,7 +166,7 @@ class _Growing:
         self.page_row: list[int] = []
         self.rows = 0
 
-    def add(self, chunk: Chunk) -> None:
+    def add(self, chunk: ColumnChunk) -> None:
         """Take over the pages of one row group."""
         if chunk.rows and (chunk.codec != "UNCOMPRESSED" or chunk.dictionary):
             raise NotFlatError
@@ -203,7 +243,7 @@ class _Growing:
         return np.array(sizes, np.int64), at - begin
 
     def entry(self) -> ColumnIndex:
-        """What was learned."""
+        """The index entry of the pages so far."""
         steps = np.concatenate(self.steps) if self.steps else np.zeros(0, np.int64)
         return ColumnIndex(
             stored=self.leaf.stored.str,

@@ -9,13 +9,13 @@ import pyarrow.compute as pc
 
 from seqlake.errors import CorruptFileError, SchemaMismatchError
 from seqlake.files.checksums import crc32
-from seqlake.shards.lengths import count_lengths
 from seqlake.shards.parquet import index
 from seqlake.shards.parquet.building import column_steps
 from seqlake.shards.parquet.flatness import bears_out
-from seqlake.shards.parquet.footer import Chunk, Footer, read_footer
+from seqlake.shards.parquet.footer import ColumnChunk, Footer, read_footer
 from seqlake.shards.parquet.pages import walk
 from seqlake.shards.parquet.reader import ParquetReader
+from seqlake.shards.reading import count_lengths
 from seqlake.spec.findings import Finding
 
 if TYPE_CHECKING:
@@ -44,20 +44,22 @@ def check(blob: Blob, /, *, outside: bytes | memoryview | None = None) -> Iterat
     """
     try:
         footer = read_footer(blob)
-        own = footer.index()
+        offsets = footer.index()
         chunks = footer.chunks
     except CorruptFileError as error:
         yield _finding(blob, "P601", str(error))
         return
-    damage = [finding for group in chunks for chunk in group for finding in check_chunk(footer, own, chunk)]
+    damage = [finding for group in chunks for chunk in group for finding in check_chunk(footer, offsets, chunk)]
     yield from damage
     if not damage:  # damaged pages say nothing of the index
-        yield from _check_indexes(footer, own, outside)
+        yield from _check_indexes(footer, offsets, outside)
 
 
-def _check_indexes(footer: Footer, own: OffsetIndex | None, outside: bytes | memoryview | None) -> Iterator[Finding]:
+def _check_indexes(
+    footer: Footer, offsets: OffsetIndex | None, outside: bytes | memoryview | None
+) -> Iterator[Finding]:
     """The offset index in the file, and one that is kept elsewhere, held against the pages."""
-    entries = {} if own is None else dict(own.columns)
+    entries = {} if offsets is None else dict(offsets.columns)
     for column, entry in entries.items():
         yield from _check_entry(footer, column, entry, "in the file")
     if outside:
@@ -76,13 +78,13 @@ def _finding(blob: Blob, code: str, message: str, *, column: str = "") -> Findin
 
 
 def check_chunk(
-    footer: Footer, own: OffsetIndex | None, chunk: Chunk, /, *, data: memoryview | None = None
+    footer: Footer, offsets: OffsetIndex | None, chunk: ColumnChunk, /, *, data: memoryview | None = None
 ) -> Iterator[Finding]:
     """Page headers and checksums of one column chunk.
 
     Args:
         footer: Of the file.
-        own: The file's own offset index.
+        offsets: The file's own offset index.
         chunk: One of the footer's.
         data: Its bytes, where they are at hand; else they are read.
     """
@@ -95,9 +97,9 @@ def check_chunk(
     except CorruptFileError as error:
         yield _finding(blob, "P602", f"{place}: {error}", column=column)
         return
-    if own is not None and own.headers:
-        found = index.digest(b"".join(bytes(data[page.offset : page.body]) for page in pages))
-        if found != own.headers[chunk.row_group * footer.metadata.num_columns + chunk.leaf]:
+    if offsets is not None and offsets.headers:
+        headers = index.digest(b"".join(bytes(data[page.offset : page.body]) for page in pages))
+        if headers != offsets.headers[chunk.row_group * footer.metadata.num_columns + chunk.leaf]:
             message = f"{place}: expected the page headers that were written, found others; restore the file"
             yield _finding(blob, "P602", message, column=column)
             return
@@ -111,7 +113,7 @@ def check_chunk(
             yield _finding(blob, "P603", message, column=column)
 
 
-def _column(footer: Footer, chunk: Chunk) -> str:
+def _column(footer: Footer, chunk: ColumnChunk) -> str:
     return next(name for name, leaves in footer.leaves.items() if chunk.leaf in leaves)
 
 

@@ -2,29 +2,32 @@
 
 A dictionary entry of megabytes that a million rows name, pages that unpack a thousandfold, runs that stand for many
 values: all of it is valid Parquet. Columns are streamed whatever their size; what has to be in memory at once is a
-page, a dictionary, a row and a few more, and only these are limited.
+page, a dictionary, a row and a few more, and only these are limited. pyarrow's own scanner decodes whole row groups, so
+it is given only files that stay small that way.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from struct import Struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from seqlake.errors import CorruptFileError
+from seqlake.errors import CorruptFileError, SeqlakeError
 from seqlake.files.limits import DECODED
+from seqlake.shards.parquet.footer import read_footer
 from seqlake.shards.parquet.index import digest
 from seqlake.shards.parquet.pages import DICTIONARY, PLAIN, decode_levels, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
-    from seqlake.shards.parquet.footer import Chunk, Footer
+    from seqlake.protocols import Blob
+    from seqlake.shards.parquet.footer import ColumnChunk, Footer
     from seqlake.shards.parquet.pages import Page
 
 BATCH = 64 << 20
@@ -37,6 +40,13 @@ _DECIMAL = 32  # bytes of the widest of Arrow
 _LENGTHS = (PLAIN, 6)  # encodings of byte arrays that hold each of them: PLAIN, DELTA_LENGTH_BYTE_ARRAY
 _CODES = (2, 8)  # that name entries of a dictionary: PLAIN_DICTIONARY, RLE_DICTIONARY
 _CODECS = {"SNAPPY": "snappy", "GZIP": "gzip", "BROTLI": "brotli", "ZSTD": "zstd", "LZ4_RAW": "lz4_raw"}
+NARROW = frozenset({"scalar", "file"})
+"""The categories whose cells are a few bytes: what is scanned."""
+
+_MOST_ELEMENTS = 1 << 17  # of a list in a footer: columns, row groups; memory is taken for as many as it says
+_MUCH = 256 << 20  # bytes that a row group may take more than its file has
+_MOST = 1 << 16  # files that a process remembers
+_SCANNABLE: dict[tuple[str, str, tuple[str, ...]], bool] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +61,7 @@ class Expansion:
         value: Bytes of its longest value.
     """
 
-    chunk: Chunk
+    chunk: ColumnChunk
     data: memoryview
     pages: Sequence[Page]
     decoded: int
@@ -67,7 +77,7 @@ class Expansion:
         return digest(b"".join(bytes(self.data[page.offset : page.body]) for page in self.pages))
 
 
-def expansion_of(footer: Footer, chunk: Chunk, data: memoryview, /) -> Expansion:
+def expansion_of(footer: Footer, chunk: ColumnChunk, data: memoryview, /) -> Expansion:
     """How far a chunk expands.
 
     Args:
@@ -136,7 +146,7 @@ def _hold(more: int, what: str, footer: Footer) -> None:
     DECODED.hold(more, what, path=footer.blob.location, error=CorruptFileError)
 
 
-def _longest(chunk: Chunk, data: memoryview, pages: Sequence[Page]) -> int:
+def _longest(chunk: ColumnChunk, data: memoryview, pages: Sequence[Page]) -> int:
     """Bytes of the longest entry of the dictionary, or of all of it where it cannot be looked into."""
     longest = 0
     for page in pages:
@@ -154,7 +164,7 @@ def _longest(chunk: Chunk, data: memoryview, pages: Sequence[Page]) -> int:
     return longest
 
 
-def _unpacked(chunk: Chunk, data: memoryview, size: int) -> bytes | memoryview | None:
+def _unpacked(chunk: ColumnChunk, data: memoryview, size: int) -> bytes | memoryview | None:
     """The bytes of a page; None where its codec is not known here."""
     if chunk.codec == "UNCOMPRESSED":
         return data
@@ -169,7 +179,7 @@ def _unpacked(chunk: Chunk, data: memoryview, size: int) -> bytes | memoryview |
 def _each_row(footer: Footer, part: Expansion) -> NDArray[np.int64]:
     """[rows] bytes that each row of a nested column may take."""
     chunk = part.chunk
-    found = np.zeros(chunk.rows + 1, np.int64)  # the first is no row: entries before the first row of a chunk
+    nbytes = np.zeros(chunk.rows + 1, np.int64)  # the first is no row: entries before the first row of a chunk
     at = 0
     for page in part.pages:
         if not page.is_data or not page.values:
@@ -184,10 +194,10 @@ def _each_row(footer: Footer, part: Expansion) -> NDArray[np.int64]:
         entries = np.diff(heads, append=page.values)
         most = page.uncompressed if page.encoding in _LENGTHS else page.values * part.value
         begun = int(heads[0]) if heads.size else page.values
-        found[at] += min(begun * part.value, most)
-        found[at + 1 : at + 1 + heads.size] += np.minimum(entries * part.value, most)
+        nbytes[at] += min(begun * part.value, most)
+        nbytes[at + 1 : at + 1 + heads.size] += np.minimum(entries * part.value, most)
         at += heads.size
-    return found[1:]
+    return nbytes[1:]
 
 
 def _repetition(footer: Footer, part: Expansion, page: Page) -> NDArray[np.uint8] | None:
@@ -201,3 +211,45 @@ def _repetition(footer: Footer, part: Expansion, page: Page) -> NDArray[np.uint8
             return None
         runs = bytes(body[4 : 4 + int.from_bytes(body[:4], "little")])
     return decode_levels(runs, deepest=deepest, count=page.values)
+
+
+def checked_format() -> Any:
+    """`pyarrow.dataset.ParquetFileFormat` that compares each page with its checksum, and bounds what footers claim."""
+    import pyarrow.dataset as ds
+
+    options = ds.ParquetFragmentScanOptions(page_checksum_verification=True, thrift_container_size_limit=_MOST_ELEMENTS)
+    return ds.ParquetFileFormat(default_fragment_scan_options=options)
+
+
+def scannable(blobs: Iterable[Blob], columns: Sequence[str], /) -> bool:
+    """Whether columns of local files may be left to pyarrow, which decodes whole row groups however far they expand.
+
+    Args:
+        blobs: Parquet files; each is looked at once a process.
+        columns: Those that may be asked for.
+    """
+    try:
+        for blob in blobs:
+            key = (blob.location, blob.token, tuple(columns))
+            if key not in _SCANNABLE:
+                while len(_SCANNABLE) >= _MOST:
+                    _SCANNABLE.pop(next(iter(list(_SCANNABLE)), key), None)
+                _SCANNABLE[key] = _bounded(blob, columns)
+            if not _SCANNABLE[key]:
+                return False
+    except (SeqlakeError, OSError):  # what is wrong, our own reader says
+        return False
+    return True
+
+
+def _bounded(blob: Blob, columns: Sequence[str]) -> bool:
+    view = blob.view()
+    if view is None:
+        return False
+    footer = read_footer(blob)
+    leaves = [leaf for name in columns for leaf in footer.leaves.get(name, ())]
+    for group in footer.chunks:
+        parts = [expansion_of(footer, group[leaf], view[group[leaf].start : group[leaf].stop]) for leaf in leaves]
+        if sum(part.more for part in parts) > _MUCH:
+            return False
+    return True

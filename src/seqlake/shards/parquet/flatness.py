@@ -21,7 +21,7 @@ from seqlake.shards.parquet.pages import PLAIN, Page, read_header
 
 if TYPE_CHECKING:
     from seqlake.protocols import Blob, Ints
-    from seqlake.shards.parquet.footer import Chunk, Footer
+    from seqlake.shards.parquet.footer import ColumnChunk, Footer
     from seqlake.shards.parquet.index import ColumnIndex
 
 _MOST_VALUES = 1 << 31  # of one cell: a page holds no more
@@ -174,7 +174,7 @@ def flat_of(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claims:
+class PageClaims:
     """[pages] what the index implies of each page: its header, first value, end and entries."""
 
     header: Ints
@@ -193,12 +193,12 @@ def _agrees(footer: Footer, entry: ColumnIndex, leaf: Leaf, number: int, *, head
     return claims is not None and (not headers or _headers_agree(footer.blob, claims, leaf))
 
 
-def _filled(footer: Footer, number: int) -> list[Chunk]:
+def _filled(footer: Footer, number: int) -> list[ColumnChunk]:
     """The chunks of one Parquet column that hold rows."""
     return [group[number] for group in footer.chunks if group[number].rows]
 
 
-def claims_of(footer: Footer, column: str, entry: ColumnIndex, /) -> Claims | None:
+def claims_of(footer: Footer, column: str, entry: ColumnIndex, /) -> PageClaims | None:
     """Where the index says that pages begin and end, if that fits the chunks; None for a column without pages."""
     leaf, chunks = leaf_of(footer, column, stored=entry.stored), _filled(footer, footer.leaves[column][0])
     return _claims(entry, leaf, chunks) if leaf is not None and chunks and entry.page_start.size else None
@@ -213,7 +213,7 @@ def level_digest(footer: Footer, column: str, entry: ColumnIndex, leaf: Leaf, /)
     return digest(b"".join(bytes(part) for part in footer.blob.ranges(claims.header, claims.values)))
 
 
-def _claims(entry: ColumnIndex, leaf: Leaf, chunks: list[Chunk]) -> Claims | None:
+def _claims(entry: ColumnIndex, leaf: Leaf, chunks: list[ColumnChunk]) -> PageClaims | None:
     """The claims, where they fit the column chunks without a gap; else None."""
     first = np.cumsum([0, *(chunk.rows for chunk in chunks[:-1])])
     heads = np.searchsorted(entry.page_row, first)  # the first page of each chunk
@@ -230,7 +230,9 @@ def _claims(entry: ColumnIndex, leaf: Leaf, chunks: list[Chunk]) -> Claims | Non
     ends = np.array_equal(stop[tails], [chunk.stop for chunk in chunks])
     if not (inside and ends and np.array_equal(counted, [chunk.values for chunk in chunks])):
         return None
-    return Claims(header=header, values=entry.page_start, stop=stop, entries=np.add.reduceat(entries, entry.page_row))
+    return PageClaims(
+        header=header, values=entry.page_start, stop=stop, entries=np.add.reduceat(entries, entry.page_row)
+    )
 
 
 def entries_of(entry: ColumnIndex, levels: int, /) -> Ints:
@@ -240,7 +242,7 @@ def entries_of(entry: ColumnIndex, levels: int, /) -> Ints:
     return np.maximum(entry.steps.astype(np.int64) * (max(entry.dim, 1) if levels == 2 else 1), 1)
 
 
-def _headers_agree(blob: Blob, claims: Claims, leaf: Leaf) -> bool:
+def _headers_agree(blob: Blob, claims: PageClaims, leaf: Leaf) -> bool:
     """Whether each page begins, is encoded, counts and ends as claimed."""
     heads = blob.ranges(claims.header, np.minimum(claims.header + _HEADER, claims.values))
     pages = [read_header(head, 0) for head in heads]

@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 
 from seqlake.errors import CorruptFileError
 from seqlake.files.limits import DECODED
-from seqlake.shards.parquet import index, layout, thrift
+from seqlake.shards.parquet import index, layout
+from seqlake.shards.parquet.pages import read_struct
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,7 +39,7 @@ DAMAGE = (pa.ArrowException, OSError, ValueError, TypeError, LookupError, Overfl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
+class ColumnChunk:
     """The pages of one Parquet column in one row group.
 
     Attributes:
@@ -103,7 +104,7 @@ class Footer:
         return [self.metadata.row_group(i).num_rows for i in range(self.metadata.num_row_groups)]
 
     @cached_property
-    def chunks(self) -> list[list[Chunk]]:
+    def chunks(self) -> list[list[ColumnChunk]]:
         """[row groups][Parquet columns], each chunk inside the file.
 
         Decoded here: asked for a chunk that does not fit its schema, pyarrow ends the process.
@@ -112,7 +113,7 @@ class Footer:
             CorruptFileError: A chunk that lies elsewhere, or does not fit the schema.
         """
         try:
-            fields, _ = thrift.read_struct(self._data)
+            fields, _ = read_struct(self._data)
             types = [element.get(1) for element in fields[2] if not element.get(5)]
             groups = [[column[3] for column in group[1]] for group in fields[4]]
             if any([chunk[1] for chunk in chunks] != types for chunks in groups):
@@ -126,13 +127,13 @@ class Footer:
                 raise
             raise _damaged(self.blob, f"a footer whose column chunks cannot be read ({error!r})") from None
 
-    def _chunk(self, group: int, leaf: int, facts: Mapping[int, int]) -> Chunk:
+    def _chunk(self, group: int, leaf: int, facts: Mapping[int, int]) -> ColumnChunk:
         """One chunk from the fields of its `ColumnMetaData`."""
         if facts[4] < 0:
             raise ValueError("a codec below zero")
         start, first = facts[9], facts.get(11, 0)
         start = min(start, first) if first > 0 else start
-        chunk = Chunk(
+        chunk = ColumnChunk(
             row_group=group,
             leaf=leaf,
             start=start,
@@ -164,11 +165,11 @@ class Footer:
     def _decoded(self) -> index.OffsetIndex | None:
         if self._index is None:
             return None
-        found = index.decode(self._index, nbytes=self.blob.size)
+        offsets = index.decode(self._index, nbytes=self.blob.size)
         groups = self.metadata.num_row_groups * self.metadata.num_columns
-        if len(found.headers) not in {0, groups} or any(e.steps.size != self.rows for e in found.columns.values()):
+        if len(offsets.headers) not in {0, groups} or any(e.steps.size != self.rows for e in offsets.columns.values()):
             raise _damaged(self.blob, "an offset index of another number of rows or columns")
-        return found
+        return offsets
 
     def index(self) -> index.OffsetIndex | None:
         """The file's offset index; None where it has none of its own.
@@ -184,9 +185,9 @@ class Footer:
             raise _damaged(self.blob, error.message) from None
 
 
-def _damaged(blob: Blob, found: str) -> CorruptFileError:
+def _damaged(blob: Blob, actual: str) -> CorruptFileError:
     return CorruptFileError(
-        f"Expected a Parquet file at {blob.location}, found {found}. "
+        f"Expected a Parquet file at {blob.location}, found {actual}. "
         "The file is damaged or was edited in place: restore it, or rewrite it with `seqlake repack`.",
         path=blob.location,
     )
@@ -198,11 +199,11 @@ def seal(data: bytes, /) -> tuple[bytes, bytes] | None:
     Args:
         data: The footer: the bytes before its length and the final magic.
     """
-    found = list(_SEAL.finditer(data))
-    if len(found) != 1:
+    matches = list(_SEAL.finditer(data))
+    if len(matches) != 1:
         return None
-    start, stop = found[0].span(1)
-    return found[0][1], index.digest(data[:start] + BLANK.encode() + data[stop:])
+    start, stop = matches[0].span(1)
+    return matches[0][1], index.digest(data[:start] + BLANK.encode() + data[stop:])
 
 
 def seal_position(data: bytes, /) -> int:
@@ -256,13 +257,13 @@ def _own_index(blob: Blob, data: bytes, tail: bytes) -> bytes | None:
     match = index.POINTER.search(data)
     if match is None:
         return None
-    found = index.fetch(blob, match, tail=tail)
-    if found is None:
+    offsets = index.fetch(blob, match, tail=tail)
+    if offsets is None:
         return None
     digits = seal(data)
     if digits is None or digits[0] != digits[1]:
         raise _damaged(blob, "a footer that changed after it was written")
-    return found
+    return offsets
 
 
 def _read(blob: Blob, start: int) -> list[bytes]:

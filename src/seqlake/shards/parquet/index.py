@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from seqlake.protocols import Blob, Ints
-    from seqlake.spec.schema import Schema
 
 KEY = "seqlake.offsets"
 # Schema metadata of the stream.
@@ -125,8 +124,11 @@ def encode(index: OffsetIndex, /) -> bytes:
         ],
         schema=_COLUMNS,
     )
-    told = {_HEADERS: b"".join(index.headers), _LEVELS: b"".join(index.levels.get(name, b"") for name in index.columns)}
-    table = table.replace_schema_metadata({key: value for key, value in told.items() if value})
+    digests = {
+        _HEADERS: b"".join(index.headers),
+        _LEVELS: b"".join(index.levels.get(name, b"") for name in index.columns),
+    }
+    table = table.replace_schema_metadata({key: value for key, value in digests.items() if value})
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
         stream.write_table(table)
@@ -163,7 +165,7 @@ def decode(data: bytes | memoryview, /, *, nbytes: int | None = None) -> OffsetI
             raise CorruptFileError(
                 f"Expected an offset index with columns {_COLUMNS.names}, found {table.schema.names}."
             )
-        told = table.schema.metadata or {}
+        metadata = table.schema.metadata or {}
         table = table.select(_COLUMNS.names)
         if table.schema.types != _COLUMNS.types:  # a cast would take memory of its own
             raise CorruptFileError(
@@ -179,10 +181,10 @@ def decode(data: bytes | memoryview, /, *, nbytes: int | None = None) -> OffsetI
         if isinstance(error, CorruptFileError):
             raise
         raise CorruptFileError(f"Expected an offset index, found bytes that do not decode: {error}.") from None
-    levels = _digests(told.get(_LEVELS, b""))
+    levels = _digests(metadata.get(_LEVELS, b""))
     return OffsetIndex(
         columns=columns,
-        headers=_digests(told.get(_HEADERS, b"")),
+        headers=_digests(metadata.get(_HEADERS, b"")),
         levels=dict(zip(columns, levels, strict=True)) if len(levels) == len(columns) else {},
     )
 
@@ -194,10 +196,10 @@ def most_decoded(nbytes: int, /) -> int:
 
 def _check_size(data: bytes | memoryview, nbytes: int | None) -> None:
     """Compare what buffers say of themselves with what the file may have, before they are decompressed."""
-    if nbytes is not None and (found := decoded_bytes(data)) > most_decoded(nbytes):
+    if nbytes is not None and (size := decoded_bytes(data)) > most_decoded(nbytes):
         raise CorruptFileError(
             f"Expected an offset index of at most {most_decoded(nbytes)} bytes for a file of {nbytes}, found one that "
-            f"says {found}."
+            f"says {size}."
         )
 
 
@@ -221,10 +223,10 @@ def lengths(data: bytes | memoryview, column: str, /, *, nbytes: int | None = No
         if [names.type, steps.type] != [_COLUMNS.field(name).type for name in _LENGTHS]:
             return None
         values = steps[names.to_pylist().index(column)].values
-        found = None if values is None or values.null_count else np.asarray(values, np.int64)
+        counts = None if values is None or values.null_count else np.asarray(values, np.int64)
     except (pa.ArrowException, OSError, ValueError, TypeError, LookupError, CorruptFileError):
         return None
-    return found if found is not None and found.min(initial=0) >= -1 else None
+    return counts if counts is not None and counts.min(initial=0) >= -1 else None
 
 
 def _digests(joined: bytes) -> list[bytes]:
@@ -260,20 +262,6 @@ def pointer(data: bytes, /, *, offset: int) -> str:
     return f"1 {offset} {len(data)} {digest(data).decode()}"
 
 
-def read(blob: Blob, /) -> OffsetIndex | None:
-    """The index of a file; None where it has none, or one that belongs to other bytes.
-
-    Args:
-        blob: A Parquet file.
-
-    Raises:
-        CorruptFileError: The file is damaged.
-    """
-    from seqlake.shards.parquet.footer import read_footer
-
-    return read_footer(blob).index()
-
-
 def fetch(blob: Blob, pointed: re.Match[bytes], /, *, tail: bytes = b"") -> bytes | None:
     """The index bytes that a pointer points to; None where their hash is another.
 
@@ -291,34 +279,3 @@ def fetch(blob: Blob, pointed: re.Match[bytes], /, *, tail: bytes = b"") -> byte
     else:
         data = b"".join(bytes(part) for part in blob.ranges(np.array([start]), np.array([start + length])))
     return data if digest(data) == pointed[3] else None  # else a key copied into a rewritten file
-
-
-def build(blob: Blob, /, *, schema: Schema | None = None) -> bytes | None:
-    """Make the index of a file that another writer made: levels are decoded, values are not.
-
-    Args:
-        blob: A Parquet file.
-        schema: What its columns mean; needed for raw binary cells only, whose dim and dtype no file says.
-
-    Returns:
-        Index bytes for `open(blob, index=...)` and for a table's sidecar; None where no column is flat (compressed,
-        dictionary-encoded, ragged, or null inside a cell).
-
-    Raises:
-        CorruptFileError: The file is damaged.
-
-    Example:
-        >>> from seqlake.shards.parquet import open
-        >>> found = build(open_blob("theirs.parquet"))
-        >>> open(open_blob("theirs.parquet"), index=found).flat("action") is not None
-        True
-    """
-    from seqlake.shards.parquet.building import flat_columns
-
-    found = flat_columns(blob, schema=schema)
-    columns = {name: entry for name, (entry, _) in found.items()}
-    return (
-        encode(OffsetIndex(columns=columns, levels={name: tied for name, (_, tied) in found.items()}))
-        if found
-        else None
-    )

@@ -68,8 +68,8 @@ def _numbered(field: pa.Field, path: str, ids: Mapping[str, int]) -> pa.Field:
     elif is_list(kind):
         inner = _numbered(kind.value_field, f"{path}.element", ids)
         kind = pa.list_(inner, kind.list_size) if pa.types.is_fixed_size_list(kind) else pa.list_(inner)
-    told = {"PARQUET:field_id": str(ids[path])} if path in ids else None
-    return pa.field(field.name, kind, nullable=field.nullable, metadata=told)
+    metadata = {"PARQUET:field_id": str(ids[path])} if path in ids else None
+    return pa.field(field.name, kind, nullable=field.nullable, metadata=metadata)
 
 
 def settings(

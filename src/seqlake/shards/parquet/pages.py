@@ -1,7 +1,8 @@
 """Walks the pages of a column chunk: headers, levels, and where the values begin.
 
 Only what is needed to *prove* where values lie is read here: page headers, and repetition and definition levels.
-Values are never decoded. Layouts: `docs/reference/parquet.md`.
+Values are never decoded. Layouts: `docs/reference/parquet.md`. Headers are structs in Thrift's compact protocol, of
+which there is as much here as Parquet's own metadata needs; every read is bounded.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake.errors import CorruptFileError
-from seqlake.shards.parquet import thrift
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,6 +28,7 @@ _HEADER_GUESS = 256  # a header without statistics takes about 30 bytes
 _LONGEST_HEADER = 1 << 24  # with statistics of long strings; beyond it is damage
 _MOST_LEVELS = 1 << 28  # of one page; a legitimate page has a few million
 _BAD = "Expected a Parquet page header at byte {at}, found {found}. The file is damaged: restore or rewrite it."
+_DEEPEST = 12  # structs and lists in each other: Parquet has six
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +77,7 @@ def read_header(data: memoryview, at: int, /) -> Page:
     while True:
         part = bytes(data[at : at + size])
         try:
-            fields, length = thrift.read_struct(part)
+            fields, length = read_struct(part)
             return _page(fields, at, at + length)
         except IndexError:
             if len(part) < size or size > _LONGEST_HEADER:
@@ -126,8 +127,8 @@ def walk(data: memoryview, /, *, start: int = 0, values: int) -> Iterator[Page]:
     while left > 0:
         page = read_header(data, at)
         if page.stop > len(data) or (page.is_data and page.values > left):
-            found = f"a page of {page.stop - page.body} bytes and {page.values} values, more than the chunk holds"
-            raise CorruptFileError(_BAD.format(at=at, found=found))
+            overrun = f"a page of {page.stop - page.body} bytes and {page.values} values, more than the chunk holds"
+            raise CorruptFileError(_BAD.format(at=at, found=overrun))
         yield page
         at = page.stop
         left -= page.values if page.is_data else 0
@@ -205,8 +206,8 @@ def decode_levels(data: bytes, /, *, deepest: int, count: int) -> NDArray[np.uin
     ends = np.cumsum(counts)
     used = int(np.searchsorted(ends, count)) + 1 if count else 0
     if used > starts.size or (bodies[:used] >= len(data)).any():
-        found = int(ends[-1]) if ends.size else 0
-        raise CorruptFileError(f"Expected {count} levels in a page, found {min(found, count)}. The file is damaged.")
+        held = int(ends[-1]) if ends.size else 0
+        raise CorruptFileError(f"Expected {count} levels in a page, found {min(held, count)}. The file is damaged.")
     packed, counts, bodies, heads = packed[:used], counts[:used], bodies[:used], heads[:used]
     if used:
         counts[-1] -= int(ends[used - 1]) - count
@@ -242,7 +243,7 @@ def _runs(data: bytes, width: int) -> tuple[Ints, Ints, Ints]:
             at += hop
             continue
         try:
-            head, body = thrift.read_varint(data, at)
+            head, body = read_varint(data, at)
         except (IndexError, ValueError):
             starts.pop()
             break
@@ -263,3 +264,81 @@ def _unpacked(packed: NDArray[np.uint8], width: int) -> NDArray[np.uint8]:
     for place in range(1, width):
         levels |= rows[:, place] << place
     return levels
+
+
+def read_struct(data: bytes, /) -> tuple[dict[int, Any], int]:
+    """Decode the struct at the start of `data`.
+
+    Returns:
+        Field number -> value (strings and doubles as None: nobody here needs them), and the struct's bytes.
+    """
+    return _struct(data, 0, 0)
+
+
+def read_varint(data: bytes, at: int, /) -> tuple[int, int]:
+    """The variable-length integer at `at`, and where the next byte is."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+        if shift > 63:
+            raise ValueError("an integer too long")
+
+
+def _struct(data: bytes, at: int, depth: int) -> tuple[dict[int, Any], int]:
+    if depth > _DEEPEST:
+        raise ValueError("structs too deep")
+    fields: dict[int, Any] = {}
+    number = 0
+    while True:
+        head = data[at]
+        at += 1
+        if head == 0:
+            return fields, at
+        if head >> 4:
+            number += head >> 4
+        else:
+            zigzag, at = read_varint(data, at)
+            number = (zigzag >> 1) ^ -(zigzag & 1)
+        kind = head & 0x0F
+        if kind in {1, 2}:  # a boolean lies in the field's head
+            fields[number] = kind == 1
+        else:
+            fields[number], at = _value(data, at, kind, depth)
+
+
+def _value(data: bytes, at: int, kind: int, depth: int) -> tuple[Any, int]:
+    if kind in {4, 5, 6}:  # i16, i32, i64
+        zigzag, at = read_varint(data, at)
+        return (zigzag >> 1) ^ -(zigzag & 1), at
+    if kind == 12:
+        return _struct(data, at, depth + 1)
+    if kind in {1, 2, 3}:  # a byte, or a boolean inside a container
+        return data[at], at + 1
+    if kind in {7, 8}:  # double, binary: the bytes themselves are never needed
+        length, at = (8, at) if kind == 7 else read_varint(data, at)
+        if at + length > len(data):
+            raise IndexError
+        return None, at + length
+    if kind in {9, 10}:
+        return _elements(data, at, depth)
+    raise ValueError(f"a field of type {kind}")
+
+
+def _elements(data: bytes, at: int, depth: int) -> tuple[list[Any], int]:
+    if depth > _DEEPEST:
+        raise ValueError("lists too deep")
+    head = data[at]
+    at += 1
+    size = head >> 4
+    if size == 15:
+        size, at = read_varint(data, at)
+    elements = []
+    for _ in range(size):
+        value, at = _value(data, at, head & 0x0F, depth + 1)
+        elements.append(value)
+    return elements, at

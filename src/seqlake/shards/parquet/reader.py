@@ -1,10 +1,16 @@
-"""Reads a Parquet shard: flat columns without decoding, everything else through pyarrow."""
+"""Reads a Parquet shard: flat columns without decoding, everything else through pyarrow.
+
+Where a column is read in place nobody looks at whole pages: that is what makes windows cheap. With a proof
+(`verify="first"`) the page under a window is read once, from its header to its last byte: its CRC-32, and row by row
+the lengths that its levels say.
+"""
 
 from __future__ import annotations
 
 import io
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,23 +18,131 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from seqlake.errors import CorruptFileError, SchemaMismatchError, SeqlakeError
-from seqlake.shards.asked import count_only, rows_asked
+from seqlake.files.blobs import MemoryBlob
+from seqlake.files.checksums import crc32
 from seqlake.shards.cells import from_flat, takeable
 from seqlake.shards.parquet import index as offsets
+from seqlake.shards.parquet.building import page_steps
 from seqlake.shards.parquet.expansion import BATCH, Expansion, expansion_of, fitting_rows
-from seqlake.shards.parquet.flatness import bears_out, flat_of
+from seqlake.shards.parquet.flatness import bears_out, claims_of, flat_of
 from seqlake.shards.parquet.footer import DAMAGE, Footer, read_footer
-from seqlake.shards.parquet.proof import PageProof
+from seqlake.shards.parquet.pages import read_header
+from seqlake.shards.reading import count_only, rows_asked
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from numpy.typing import NDArray
+
     from seqlake.protocols import Blob, Flat, Ints
+    from seqlake.shards.parquet.flatness import PageClaims
+    from seqlake.shards.parquet.index import ColumnIndex
 
 _BATCH = 16 << 20  # bytes of a batch, about
 _MOST_VALUES = 1 << 26  # values of a batch, whatever the encoding makes of them
 _MOST_ROWS = 1 << 16  # rows of a batch
 _KEPT = 256 << 20  # bytes of decoded row groups kept between calls that ask for rows
+_MOST = 1 << 16  # columns of files that a process remembers
+
+# Which pages were compared, by file and column: readers come and go. Single operations of a dict are atomic, so no lock
+# that a fork could leave taken; a page that two threads compare at a time is compared twice.
+_PROVEN: dict[bytes, NDArray[np.bool_]] = {}
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PageProof:
+    """Of one flat column of one file; see `protocols.Proof`.
+
+    Attributes:
+        footer: Of the file.
+        column: Its name.
+        entry: What the offset index says of it.
+    """
+
+    footer: Footer
+    column: str
+    entry: ColumnIndex
+
+    @cached_property
+    def _claims(self) -> PageClaims:
+        claims = claims_of(self.footer, self.column, self.entry)
+        assert claims is not None  # the column is flat
+        return claims
+
+    @cached_property
+    def _proven(self) -> NDArray[np.bool_]:
+        """[pages] those that were compared in this process."""
+        blob, entry = self.footer.blob, self.entry
+        fresh = np.zeros(len(entry.page_start), np.bool_)
+        if isinstance(blob, MemoryBlob):  # nobody else's
+            return fresh
+        state = blake2b(f"{blob.location}\0{blob.token}\0{self.column}".encode(), digest_size=16)
+        state.update(entry.page_start.tobytes() + entry.page_row.tobytes() + entry.steps.tobytes())
+        while len(_PROVEN) >= _MOST:
+            _PROVEN.pop(next(iter(list(_PROVEN)), b""), None)
+        return _PROVEN.setdefault(state.digest(), fresh)
+
+    @cached_property
+    def _order(self) -> tuple[Ints, Ints]:
+        """The pages by their places in the file, and these places."""
+        order = np.argsort(self.entry.page_start, kind="stable")
+        return order, self.entry.page_start[order]
+
+    @property
+    def done(self) -> bool:
+        """Whether every page was compared."""
+        return bool(self._proven.all())
+
+    def pages(self, places: Ints, /) -> Ints:
+        """[n] the page that holds each byte."""
+        order, starts = self._order  # other writers need not put row groups one after the other
+        numbers: Ints = order[np.maximum(np.searchsorted(starts, places, side="right") - 1, 0)]
+        return numbers
+
+    def rows(self, page: int, /) -> slice:
+        """The rows of a page, counted in the file."""
+        first = self.entry.page_row
+        return slice(int(first[page]), int(first[page + 1]) if page + 1 < len(first) else self.entry.steps.size)
+
+    def touch(self, places: Ints, /) -> None:
+        """Compare the pages that hold these bytes, where that was not done; CorruptFileError."""
+        pages = self.pages(places)
+        view = None
+        for page in np.unique(pages[~self._proven[pages]]).tolist():
+            view = self.footer.blob.view() if view is None else view
+            assert view is not None
+            self._compare(page, view[self._claims.header[page] : self._claims.stop[page]])
+            self._proven[page] = True
+
+    def fetch(self, starts: Ints, stops: Ints, /) -> list[memoryview]:
+        """Read the pages that hold these parts whole, compare them, and cut the parts out; CorruptFileError."""
+        pages = self.pages(starts)
+        whole = np.unique(pages)
+        first = self._claims.header[whole]
+        parts = dict(zip(whole.tolist(), self.footer.blob.ranges(first, self._claims.stop[whole]), strict=True))
+        for page, part in parts.items():
+            self._compare(page, part)
+        before = self._claims.header[pages]
+        cuts = zip(pages.tolist(), (starts - before).tolist(), (stops - before).tolist(), strict=True)
+        return [parts[page][start:stop] for page, start, stop in cuts]
+
+    def _compare(self, number: int, data: memoryview) -> None:
+        page = read_header(data, 0)
+        if page.crc is not None and page.crc != crc32(data[page.body : page.stop]):
+            raise self._damaged(number, f"checksum {page.crc:08x}", "another: its values changed after writing")
+        rows = self.rows(number)
+        steps = page_steps(self.footer, self.column, self.entry, data, page)
+        if steps is None or not np.array_equal(steps, self.entry.steps[rows]):
+            raise self._damaged(number, f"the lengths of rows {rows.start} to {rows.stop - 1} in the index", "others")
+
+    def _damaged(self, page: int, expected: str, actual: str) -> CorruptFileError:
+        blob = self.footer.blob
+        return CorruptFileError(
+            f"Column {self.column!r} of {blob.location}: expected {expected} in the page at byte "
+            f"{self._claims.header[page]}, found {actual}.",
+            path=blob.location,
+            hint="Restore the file from a copy, or delete its rows; `seqlake validate --depth rows` says more.",
+        )
 
 
 class ParquetReader:
@@ -83,14 +197,14 @@ class ParquetReader:
 
         One that was given is derived: where it does not decode, the file itself is asked, and `validate` says so.
         """
-        own = self.footer.index()
-        if own is not None or not self._outside:
-            return own
+        stored = self.footer.index()
+        if stored is not None or not self._outside:
+            return stored
         try:
-            found = offsets.decode(self._outside, nbytes=self.blob.size)
+            outside = offsets.decode(self._outside, nbytes=self.blob.size)
         except CorruptFileError:
             return None
-        return found if all(entry.steps.size == self.rows for entry in found.columns.values()) else None
+        return outside if all(entry.steps.size == self.rows for entry in outside.columns.values()) else None
 
     def lengths(self, column: str, /) -> Ints | None:
         """[rows] T of a column, -1 null, from the index where the footer bears it out; None: they must be counted."""
@@ -224,10 +338,10 @@ class ParquetReader:
             file = self._parquet_file(source)
         key = (group, tuple(leaves))
         if key not in self._fits:
-            found = [expansion_of(self.footer, chunk, part) for chunk, part in zip(chunks, parts, strict=True)]
-            for one in found:
+            expansions = [expansion_of(self.footer, chunk, part) for chunk, part in zip(chunks, parts, strict=True)]
+            for one in expansions:
                 self._prove(one)
-            self._fits[key] = fitting_rows(self.footer, found, _MOST_ROWS)
+            self._fits[key] = fitting_rows(self.footer, expansions, _MOST_ROWS)
         return file, self._fits[key]
 
     @cached_property
@@ -249,9 +363,9 @@ class ParquetReader:
         if headers and part.headers() != headers[part.chunk.row_group * parquet.num_columns + part.chunk.leaf]:
             raise self._damaged(f"page headers of {parquet.schema.column(part.chunk.leaf).path!r} that changed")
 
-    def _damaged(self, found: str) -> CorruptFileError:
+    def _damaged(self, actual: str) -> CorruptFileError:
         return CorruptFileError(
-            f"Expected the bytes that were written to {self.blob.location}, found {found}.",
+            f"Expected the bytes that were written to {self.blob.location}, found {actual}.",
             path=self.blob.location,
             hint="The file is damaged: restore it from a copy, or delete its rows.",
         )
@@ -284,7 +398,7 @@ class ParquetReader:
         """Decoded cells of these rows, in their order; None where they are too large for one batch."""
         if not names:
             return next(count_only(len(rows)))
-        found, order, nbytes = [], [], 0
+        parts, order, nbytes = [], [], 0
         for group in np.unique(groups):
             here = np.flatnonzero(groups == group)
             inside = rows[here] - sum(self.footer.group_rows[: int(group)])
@@ -296,14 +410,14 @@ class ParquetReader:
                     often = int(np.bincount(wanted).max())
                     if rows.size > 1 and often > 1 and often * batch.nbytes > BATCH:
                         return None
-                    found.append(takeable(batch).take(pa.array(wanted)))
+                    parts.append(takeable(batch).take(pa.array(wanted)))
                     order.append(here[hit])
-                    nbytes += found[-1].nbytes
+                    nbytes += parts[-1].nbytes
                     if rows.size > 1 and nbytes > BATCH:
                         return None
                 first += batch.num_rows
         positions = np.concatenate(order)
-        table = pa.Table.from_batches(found)
+        table = pa.Table.from_batches(parts)
         if np.array_equal(positions, np.arange(positions.size)):
             joined = table.combine_chunks()
         else:
@@ -371,7 +485,7 @@ def open(blob: Blob, /, *, index: bytes | None = None, verify: bool = False) -> 
 
     Args:
         blob: The file.
-        index: An offset index kept outside the file (`index.build`), used where the file has none of its own.
+        index: An offset index kept outside the file (`building.build`), used where the file has none of its own.
         verify: Flat columns carry a `Proof`: each of their pages is compared before it is first handed out.
 
     Returns:

@@ -1,17 +1,15 @@
 """The format's rules, each a small numbered function that cites its section and yields findings.
 
 `metadata`: what `mixtrain.json` and the schema say; `rows`: ids, and columns against each other; `signals`: what cells
-hold; `references`: what paths say; `files`: what the files are; `decoded`: what they give, counted and decoded.
-`batch` and `facts`: what the rules are shown. Every rule has a code; `RULES` lists them.
+hold; `references`: what paths say; `files`: what the files are, and what they give, counted and decoded. `facts`: what
+the rules judge. Every rule has a code; `RULES` lists them.
 """
 
 from __future__ import annotations
 
 from seqlake.spec.rules._rule import RULES, Rule
-from seqlake.spec.rules.batch import Batch, Ids
-from seqlake.spec.rules.decoded import check_decoded, check_notes, check_row
-from seqlake.spec.rules.facts import Gathered, Pictures
-from seqlake.spec.rules.files import check_cell
+from seqlake.spec.rules.facts import Batch, Gathered, SeenIds, SeenPictures
+from seqlake.spec.rules.files import check_cell, check_decoded, check_notes, check_row
 from seqlake.spec.rules.metadata import check_arrow, check_metadata, check_places, check_schema, check_types
 from seqlake.spec.rules.references import References, check_references
 from seqlake.spec.rules.rows import check_rows
@@ -21,10 +19,10 @@ __all__ = [
     "RULES",
     "Batch",
     "Gathered",
-    "Ids",
-    "Pictures",
     "References",
     "Rule",
+    "SeenIds",
+    "SeenPictures",
     "check_arrow",
     "check_cell",
     "check_decoded",

@@ -40,7 +40,7 @@ def rule(
 ) -> Callable[[Callable[P, Iterator[dict[str, Any]]]], Callable[P, Iterator[Finding]]]:
     """Make a function that yields the facts of each breach into one that yields findings."""
 
-    def made(function: Callable[P, Iterator[dict[str, Any]]]) -> Callable[P, Iterator[Finding]]:
+    def decorate(function: Callable[P, Iterator[dict[str, Any]]]) -> Callable[P, Iterator[Finding]]:
         if code in RULES:
             raise ValueError(f"two rules have the code {code}")
         why = (function.__doc__ or "").strip()
@@ -54,4 +54,4 @@ def rule(
         check.__name__ = function.__name__
         return check
 
-    return made
+    return decorate

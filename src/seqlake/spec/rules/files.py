@@ -1,4 +1,4 @@
-"""Rules of the files that rows name (F404, F406 to F418): they are there, and are what their columns declare."""
+"""Rules of the files that rows name (F4..): they are there, are what columns declare, and give what they promise."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from seqlake.spec.alignment import own_rate
+from seqlake.spec.alignment import on_clock, own_rate
 from seqlake.spec.rules._rule import rule
 from seqlake.spec.rules.facts import Said
+from seqlake.spec.rules.signals import r317_moves
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from seqlake.spec.alignment import Clock
     from seqlake.spec.findings import Finding
-    from seqlake.spec.rules.facts import CellFacts, FileFacts, Gathered, Pictures, Times
+    from seqlake.spec.rules.facts import CellFacts, FileFacts, Gathered, RowFacts, SeenPictures, Times
     from seqlake.spec.schema import Column
 
 FILES, DECLARED = "File Reference Columns", "Dataset-Level Metadata"
@@ -32,16 +34,18 @@ _CODECS = {
 _TAGGED = re.compile(r"^(avc1|avc3|hvc1|hev1|av01|vp08|vp09|mp4a|mp4v)\.")  # as in avc1.640028
 _FORMATS = {"jpg": "jpeg", "tif": "tiff", "heif": "heic"}
 _COARSE = 8  # ticks a frame, below which a tick is no rounding
+SYNCHRONIZATION = "Synchronization"
+_SLACK = Fraction(1, 10)  # seconds by which sound may begin late, end early, or be padded
 
 
-def same_codec(declared: str, found: str, /) -> bool:
+def same_codec(declared: str, actual: str, /) -> bool:
     """Whether two names mean one codec: `avc1`, `libx264` and `H.264` are h264.
 
     Example:
         >>> same_codec("avc1.640028", "h264"), same_codec("hevc", "h264")
         (True, False)
     """
-    names = [_codec(one) for one in (declared, found)]
+    names = [_codec(one) for one in (declared, actual)]
     return names[0] == names[1]
 
 
@@ -53,7 +57,7 @@ def _codec(name: str) -> str:
 
 
 def check_cell(
-    cell: CellFacts, column: Column, place: dict[str, Any], /, *, seen: Pictures, notes: Gathered
+    cell: CellFacts, column: Column, place: dict[str, Any], /, *, seen: SeenPictures, notes: Gathered
 ) -> Iterator[Finding]:
     """All rules over the files of one cell by themselves.
 
@@ -65,14 +69,14 @@ def check_cell(
         notes: The same; what is said at the end is gathered there.
     """
     for check in FILE_RULES:
-        found = [f for step, file in cell.files for f in check(file, column, _at(place, step))]
-        yield from (replace(f, message=f"{f.message}{_more(cell, found)}") for f in found[: 1 if cell.many else None])
+        faults = [f for step, file in cell.files for f in check(file, column, _at(place, step))]
+        yield from (replace(f, message=f"{f.message}{_more(cell, faults)}") for f in faults[: 1 if cell.many else None])
     for code, judge in GATHERED.items():
-        told = [(step, file, why) for step, file in cell.files for why in judge(file, column)]
-        if told:
-            step, file, first = told[0]
-            why = first if cell.many else "; ".join(why for _, _, why in told)
-            said = Said(place=_at(place, step), message=why, about=file.name, more=_more(cell, told))
+        reasons = [(step, file, why) for step, file in cell.files for why in judge(file, column)]
+        if reasons:
+            step, file, first = reasons[0]
+            why = first if cell.many else "; ".join(why for _, _, why in reasons)
+            said = Said(place=_at(place, step), message=why, about=file.name, more=_more(cell, reasons))
             notes.look(code, place, said)
         elif any(file.trouble is None for _, file in cell.files):
             notes.look(code, place)
@@ -80,9 +84,9 @@ def check_cell(
     yield from f418_part(cell, place)
 
 
-def _more(cell: CellFacts, found: Sequence[object]) -> str:
+def _more(cell: CellFacts, faults: Sequence[object]) -> str:
     # Of pictures, the first: what is wrong with one is mostly wrong with all.
-    return f", and at {len(found) - 1} more steps" if cell.many and len(found) > 1 else ""
+    return f", and at {len(faults) - 1} more steps" if cell.many and len(faults) > 1 else ""
 
 
 def _at(place: dict[str, Any], step: int | None) -> dict[str, Any]:
@@ -98,7 +102,7 @@ def f404_there(file: FileFacts, _: Column, place: dict[str, Any], /) -> Iterator
 
 @rule("F406", "error", "A file is not empty.", section=FILES)
 def f406_not_empty(file: FileFacts, _: Column, place: dict[str, Any], /) -> Iterator[dict[str, Any]]:
-    """Of any type."""
+    """It may be of any type."""
     if file.trouble == "empty":
         yield {**place, "message": f"{file.name}: the file is empty"}
 
@@ -113,7 +117,7 @@ def f407_inside(file: FileFacts, _: Column, place: dict[str, Any], /) -> Iterato
 @rule("F408", "warning", "A file can be looked at.", section=FILES)
 def f408_reached(notes: Gathered, /) -> Iterator[dict[str, Any]]:
     """The store did not answer, or refused: nothing is known of the file."""
-    yield from notes.told("F408")
+    yield from notes.findings_of("F408")
 
 
 @rule("F409", "error", "A file can be opened as what its column says it is.", section=FILES)
@@ -148,22 +152,22 @@ def f412_unchanged(file: FileFacts, _: Column, place: dict[str, Any], /) -> Iter
 @rule("F413", "error", "`fps` is the rate of the file, `sample_rate` the one of its sound.", section=DECLARED)
 def f413_rate(notes: Gathered, /) -> Iterator[dict[str, Any]]:
     """They decide which frame, and which sample, belongs to a step."""
-    yield from notes.told("F413")
+    yield from notes.findings_of("F413")
 
 
 def _rate(file: FileFacts, column: Column) -> Iterator[str]:
     assert column.type is not None
-    declared, found = column.type.get("sample_rate"), file.sample_rate
-    if declared is not None and found is not None and declared != found:
-        yield f"sample_rate {declared} is declared, the file has {found}"
+    declared, actual = column.type.get("sample_rate"), file.sample_rate
+    if declared is not None and actual is not None and declared != actual:
+        yield f"sample_rate {declared} is declared, the file has {actual}"
     rate = own_rate(column)
     if not _timed(file) or rate is None or column.type.type == "audio":
         return
     assert file.times is not None
     low, high = _rates(file.times)
     if not low <= rate <= high:
-        shown = float((low + high) / 2)
-        message = f"fps {column.type.get('fps')} is declared, the file shows {shown:.6g} frames a second"
+        measured = float((low + high) / 2)
+        message = f"fps {column.type.get('fps')} is declared, the file shows {measured:.6g} frames a second"
         yield message
 
 
@@ -215,7 +219,7 @@ def f414_even(file: FileFacts, column: Column, place: dict[str, Any], /) -> Iter
 @rule("F415", "error", "`codec` and `format` are those of the file.", section=DECLARED)
 def f415_encoding(notes: Gathered, /) -> Iterator[dict[str, Any]]:
     """Names for the same codec are the same: `avc1`, `libx264` and `H.264` are h264."""
-    yield from notes.told("F415")
+    yield from notes.findings_of("F415")
 
 
 def _encoding(file: FileFacts, column: Column) -> Iterator[str]:
@@ -232,15 +236,15 @@ def _encoding(file: FileFacts, column: Column) -> Iterator[str]:
 @rule("F416", "error", "`resolution` and `channels` are those of the file.", section=DECLARED)
 def f416_shape(notes: Gathered, /) -> Iterator[dict[str, Any]]:
     """Width and height as shown, rotation applied."""
-    yield from notes.told("F416")
+    yield from notes.findings_of("F416")
 
 
 def _shape(file: FileFacts, column: Column) -> Iterator[str]:
     assert column.type is not None
     declared = _resolution(column.type.get("resolution"))
     if declared is not None and file.size is not None and declared != file.size:
-        wanted, found = (f"{width}x{height}" for width, height in (declared, file.size))
-        yield f"resolution {wanted} is declared, the file has {found}"
+        wanted, actual = (f"{width}x{height}" for width, height in (declared, file.size))
+        yield f"resolution {wanted} is declared, the file has {actual}"
     channels = column.type.get("channels")
     if channels is not None and file.channels is not None and channels != file.channels:
         yield f"{channels} channels are declared, the file has {file.channels}"
@@ -249,15 +253,15 @@ def _shape(file: FileFacts, column: Column) -> Iterator[str]:
 def _resolution(declared: Any) -> tuple[int, int] | None:
     """Width and height from [640, 480] or "640x480"; None where it is something else."""
     if isinstance(declared, str):
-        found = re.fullmatch(r"\s*(\d+)\s*[x×*,]\s*(\d+)\s*", declared, re.IGNORECASE)
-        return (int(found.group(1)), int(found.group(2))) if found else None
+        match = re.fullmatch(r"\s*(\d+)\s*[x×*,]\s*(\d+)\s*", declared, re.IGNORECASE)
+        return (int(match.group(1)), int(match.group(2))) if match else None
     if isinstance(declared, list) and len(declared) == 2 and all(type(one) is int for one in declared):
         return (declared[0], declared[1])
     return None
 
 
-@rule("F417", "warning", "Pictures of a column are alike.", section=FILES)
-def f417_alike(cell: CellFacts, place: dict[str, Any], seen: Pictures, /) -> Iterator[dict[str, Any]]:
+@rule("F417", "warning", "SeenPictures of a column are alike.", section=FILES)
+def f417_alike(cell: CellFacts, place: dict[str, Any], seen: SeenPictures, /) -> Iterator[dict[str, Any]]:
     """One bit depth in the whole column, one size in a sequence: else they do not fit one array."""
     first: FileFacts | None = None
     for step, file in cell.files:
@@ -305,3 +309,126 @@ GATHERED = {"F408": _unreachable, "F413": _rate, "F415": _encoding, "F416": _sha
 """What is judged file by file and told at the end: of a column, metadata that are false of one file are of most."""
 
 DECLARED_RULES = (f408_reached, f413_rate, f415_encoding, f416_shape)
+
+
+def check_row(row: RowFacts, clock: Clock, /) -> Iterator[Finding]:
+    """All rules over what the files of one row say of each other and of its steps."""
+    yield from f421_frames(row, clock)
+    yield from f422_sound(row, clock)
+
+
+def check_decoded(cell: CellFacts, column: Column, place: dict[str, Any], notes: Gathered, /) -> Iterator[Finding]:
+    """All rules over a cell whose files were decoded; what is worth a note is gathered."""
+    yield from f431_decodes(cell, column, place)
+    kind = "" if column.type is None else column.type.type
+    if cell.looked:
+        notes.note("F432", place, "every frame is black", holds=cell.black)
+        notes.note("F433", place, "all frames look the same", holds=cell.frozen and not cell.black)
+        notes.note("F434", place, "every sample is zero", holds=cell.silent)
+    why = f"frames cannot be read: {cell.unread}" if cell.unread else ""
+    why = why or f"not decoded: nothing here decodes this kind of {kind}"
+    notes.note("F435", place, why, holds=cell.undecoded or bool(cell.unread))
+
+
+def check_notes(notes: Gathered, /) -> Iterator[Finding]:
+    """What was gathered, once all rows were looked at."""
+    for check in (r317_moves, *DECLARED_RULES, f432_black, f433_frozen, f434_silent, f435_undecoded):
+        yield from check(notes)
+
+
+@rule("F421", "warning", "A video has a frame for every step.", section=SYNCHRONIZATION)
+def f421_frames(row: RowFacts, clock: Clock, /) -> Iterator[dict[str, Any]]:
+    """At the clock's rate as many as steps; at another rate as many as fit in their time, give or take one; with
+    `timestamps` as many as times. Missing frames are edges of windows.
+    """
+    for name, count in row.observed.frames.items():
+        expected, why = _expected(row, name, clock)
+        if expected is None:
+            continue
+        if abs(count - expected) > (0 if why.startswith("=") else 1):
+            said = why.removeprefix("=")
+            yield {**row.places[name], "message": f"{count} frames, expected {_count(expected)}: {said}"}
+
+
+def _count(expected: Fraction) -> str:
+    return str(expected) if expected.denominator == 1 else f"about {float(expected):.1f}"
+
+
+def _expected(row: RowFacts, name: str, clock: Clock) -> tuple[Fraction | None, str]:
+    """How many frames a video should have, and why; `=` before the reason where it is exact."""
+    column = row.schema[name]
+    stamps = column.type.get("timestamps") if column.type is not None else None
+    if isinstance(stamps, str):
+        times = row.observed.steps.get(stamps, -1)
+        return (Fraction(times), f"={stamps} has so many times") if times >= 0 else (None, "")
+    rate = own_rate(column)
+    steps, of = _steps(row, clock)
+    if steps is not None:
+        if rate is None or clock.rate is None or rate == clock.rate:
+            return Fraction(steps), f"={of} has {steps} steps"
+        return steps * rate / clock.rate, f"{of} has {steps} steps at {float(clock.rate):g} a second"
+    for other, count in row.observed.frames.items():
+        theirs = own_rate(row.schema[other])
+        if other == name:
+            break  # the first that can be compared is what others are compared with
+        if theirs is not None and rate is not None:
+            exact = "=" if theirs == rate else ""
+            return count * rate / theirs, f"{exact}{other} has {count} at {float(theirs):g} a second"
+    return None, ""
+
+
+def _steps(row: RowFacts, clock: Clock) -> tuple[int | None, str]:
+    """The row's steps and the column that says so."""
+    for name, count in row.observed.steps.items():
+        if count >= 0 and on_clock(row.schema, name, clock.rate):
+            return count, name
+    return row.observed.length, "length"
+
+
+@rule("F422", "warning", "Sound lasts as long as the sequence.", section=SYNCHRONIZATION)
+def f422_sound(row: RowFacts, clock: Clock, /) -> Iterator[dict[str, Any]]:
+    """Give or take a step, or a tenth of a second where that is more."""
+    steps, of = _steps(row, clock)
+    if steps is None or clock.rate is None:
+        return
+    lasts = steps / clock.rate
+    for name, cell in row.cells.items():
+        for _, file in cell.files:
+            if file.seconds is not None and abs(Fraction(file.seconds) - lasts) > max(_SLACK, 1 / clock.rate):
+                message = f"{file.name}: {file.seconds:.3f} s of sound, {steps} steps of {of} last {float(lasts):g} s"
+                yield {**row.places[name], "message": message}
+
+
+@rule("F431", "error", "Every frame, picture and sample decodes.", section=FILES)
+def f431_decodes(cell: CellFacts, column: Column, place: dict[str, Any], /) -> Iterator[dict[str, Any]]:
+    """At depth `decode`: damage that FFmpeg reports, packets that are not those of the kept index."""
+    noun = "sample" if column.type is not None and column.type.type == "audio" else "frame"
+    for damage in cell.damage:
+        which = f"{noun} {damage.first}" if damage.first == damage.last else f"{noun}s {damage.first} to {damage.last}"
+        yield {**place, "step": damage.first, "message": f"{cell.name}{which}: {damage.why}"}
+
+
+@rule("F432", "note", "A video shows something.", section=FILES)
+def f432_black(notes: Gathered, /) -> Iterator[dict[str, Any]]:
+    """At depth `decode`: every frame is black."""
+    yield from notes.findings_of("F432")
+
+
+@rule("F433", "note", "A video moves.", section=FILES)
+def f433_frozen(notes: Gathered, /) -> Iterator[dict[str, Any]]:
+    """At depth `decode`: all frames look the same, as when a camera hangs or nothing moves before it."""
+    yield from notes.findings_of("F433")
+
+
+@rule("F434", "note", "Sound can be heard.", section=FILES)
+def f434_silent(notes: Gathered, /) -> Iterator[dict[str, Any]]:
+    """At depth `decode`: every sample is zero."""
+    yield from notes.findings_of("F434")
+
+
+@rule("F435", "note", "There is a decoder for the file, and what it decodes can be read.", section=FILES)
+def f435_undecoded(notes: Gathered, /) -> Iterator[dict[str, Any]]:
+    """At depth `decode`: files of other kinds are not looked into. Pixels of more than 8 bits are decoded, but frames
+    are not given from them.
+    """
+    yield from notes.findings_of("F435")

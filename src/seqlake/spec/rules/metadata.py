@@ -101,7 +101,7 @@ def m101_readable(text: str | bytes, /, *, location: str) -> Iterator[dict[str, 
 
 @rule("M102", "error", "The version of the format is one that this package reads.", section=METADATA)
 def m102_version(text: str | bytes, /, *, location: str) -> Iterator[dict[str, Any]]:
-    """Major version 1."""
+    """This package reads major version 1."""
     try:
         Metadata.parse(text)
     except UnsupportedVersionError as error:
@@ -160,8 +160,8 @@ def s203_names_differ(arrow: pa.Schema, /, *, location: str) -> Iterator[dict[st
 def s201_id_is_there(arrow: pa.Schema, /, *, location: str) -> Iterator[dict[str, Any]]:
     """It names the row: required, unique, the only column every dataset has."""
     if ID not in arrow.names:
-        found = ", ".join(arrow.names) or "no columns"
-        yield {"message": f"expected a string column {ID!r}, found {found}", "location": location}
+        names = ", ".join(arrow.names) or "no columns"
+        yield {"message": f"expected a string column {ID!r}, found {names}", "location": location}
         return
     kind = arrow.types[arrow.names.index(ID)]
     if not is_text(kind):
@@ -199,7 +199,7 @@ def m105_dim(column: Column, _: Schema, /, *, location: str) -> Iterator[dict[st
 
 @rule("M106", "error", "`fps` and `sample_rate` are positive numbers.", section=METADATA)
 def m106_rate(column: Column, _: Schema, /, *, location: str) -> Iterator[dict[str, Any]]:
-    """Finite, above zero."""
+    """It is finite and above zero."""
     for name in ("fps", "sample_rate"):
         rate = column.type.get(name) if column.type else None
         if rate is None:
@@ -238,7 +238,7 @@ def m109_file(column: Column, schema: Schema, /, *, location: str) -> Iterator[d
 
 @rule("M110", "error", "An embedding is a list of numbers.", section=METADATA)
 def m110_embedding(column: Column, _: Schema, /, *, location: str) -> Iterator[dict[str, Any]]:
-    """Without time: [D]."""
+    """It has no time: each cell is [D]."""
     if column.type is not None and column.type.type == "embedding" and column.category != "vector":
         yield _facts(column, location, f"an embedding must be list<number>, found {column.arrow}")
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from seqlake.spec.findings import Finding
-    from seqlake.spec.rules.batch import Batch
+    from seqlake.spec.rules.facts import Batch
 
 SECTION = "File Reference Columns"
 

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from seqlake.spec.findings import Finding
-    from seqlake.spec.rules.batch import Batch, Ids
+    from seqlake.spec.rules.facts import Batch, SeenIds
     from seqlake.spec.stamps import Origin
 
 SCALARS, SYNCHRONIZATION = "Scalar Metadata Columns", "Synchronization"
 
 
-def check_rows(batch: Batch, ids: Ids, /) -> Iterator[Finding]:
+def check_rows(batch: Batch, ids: SeenIds, /) -> Iterator[Finding]:
     """All rules over some rows but those of references.
 
     Args:
@@ -44,8 +44,8 @@ def check_rows(batch: Batch, ids: Ids, /) -> Iterator[Finding]:
 def _ids(batch: Batch) -> list[str | None]:
     if batch.schema.id is None or batch.schema.id not in batch.rows.schema.names:
         return []
-    found: list[str | None] = batch.rows.column(batch.schema.id).to_pylist()
-    return found
+    ids: list[str | None] = batch.rows.column(batch.schema.id).to_pylist()
+    return ids
 
 
 @rule("R301", "error", "`sequence_id` is not null.", section=SCALARS)
@@ -65,7 +65,7 @@ def r302_empty_id(batch: Batch, /) -> Iterator[dict[str, Any]]:
 
 
 @rule("R303", "error", "`sequence_id` is unique.", section=SCALARS)
-def r303_unique_id(batch: Batch, ids: Ids, /) -> Iterator[dict[str, Any]]:
+def r303_unique_id(batch: Batch, ids: SeenIds, /) -> Iterator[dict[str, Any]]:
     """Over the whole dataset."""
     for row, name in enumerate(_ids(batch)):
         if name:
@@ -108,8 +108,8 @@ def _scalars(batch: Batch, name: str) -> list[Any]:
     there = name in batch.schema and name in batch.rows.schema.names
     if not there or not (is_number(batch.held(name).arrow) or pa.types.is_decimal(batch.held(name).arrow)):
         return []
-    found: list[Any] = batch.rows.column(name).to_pylist()
-    return found
+    numbers: list[Any] = batch.rows.column(name).to_pylist()
+    return numbers
 
 
 def _steps_on_clock(batch: Batch) -> Iterator[tuple[int, str, int]]:
@@ -156,15 +156,15 @@ def r318_one_clock(batch: Batch, /) -> Iterator[dict[str, Any]]:
         named = origin if isinstance(origin, tuple) else ()
         spans = {name: _spans(batch, name) for name in {*names, *named} if name in batch.schema}
         for row in range(batch.rows.num_rows):
-            found = {name: spans[name][row] for name in spans if row in spans[name]}
-            begins = [found[name][0] for name in named if name in found]
+            moments = {name: spans[name][row] for name in spans if row in spans[name]}
+            begins = [moments[name][0] for name in named if name in moments]
             if not isinstance(origin, tuple):
                 begins = [origin * 1e9 if isinstance(origin, float) else origin]
-                found["the origin"] = (begins[0], begins[0])
+                moments["the origin"] = (begins[0], begins[0])
             if row in counts and batch.clock.rate is not None and begins:
                 first, count = counts[row]
-                found[first] = (min(begins), min(begins) + float(count / batch.clock.rate) * 1e9)
-            if (gap := apart(found)) is not None:
+                moments[first] = (min(begins), min(begins) + float(count / batch.clock.rate) * 1e9)
+            if (gap := apart(moments)) is not None:
                 early, late, lasting = gap
                 of = late if late in names else early
                 message = (
@@ -175,13 +175,14 @@ def r318_one_clock(batch: Batch, /) -> Iterator[dict[str, Any]]:
 
 def _spans(batch: Batch, name: str) -> dict[int, tuple[float, float]]:
     """The first and the last moment of a column of times, or of one time a row, by rows that have some."""
-    found = times_of(batch, name)
-    if found is None and batch.schema[name].category == "scalar" and name in batch.rows.schema.names:
+    stamps_by_row = times_of(batch, name)
+    if stamps_by_row is None and batch.schema[name].category == "scalar" and name in batch.rows.schema.names:
         cells = batch.rows.column(name)
         timed = is_number(cells.type) or pa.types.is_timestamp(cells.type) or pa.types.is_duration(cells.type)
-        found = [cells.slice(row, 1).drop_null().to_numpy(zero_copy_only=False) for row in range(len(cells) * timed)]
+        rows = range(len(cells) * timed)
+        stamps_by_row = [cells.slice(row, 1).drop_null().to_numpy(zero_copy_only=False) for row in rows]
     return {
         row: (moment(stamps[0]), moment(stamps[-1]))
-        for row, stamps in enumerate(found or ())
+        for row, stamps in enumerate(stamps_by_row or ())
         if stamps is not None and len(stamps) and stamps_fault(stamps) is None
     }

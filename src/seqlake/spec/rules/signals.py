@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seqlake.spec.rules._rule import rule
-from seqlake.spec.rules.batch import step_width
+from seqlake.spec.rules.facts import step_width
 from seqlake.spec.schema import is_list
 from seqlake.spec.stamps import stamps_fault
 
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from seqlake.spec.findings import Finding
-    from seqlake.spec.rules.batch import Batch, Ids
-    from seqlake.spec.rules.facts import Gathered
+    from seqlake.spec.rules.facts import Batch, Gathered, SeenIds
     from seqlake.spec.schema import Column
 
 TEMPORAL = "Temporal Sequence Columns"
@@ -28,7 +27,7 @@ LARGEST_CELL = 1 << 30
 """Bytes that one temporal cell may hold; longer sequences are cut into several."""
 
 
-def check_cells(batch: Batch, ids: Ids, /) -> Iterator[Finding]:
+def check_cells(batch: Batch, ids: SeenIds, /) -> Iterator[Finding]:
     """All rules over single cells."""
     for name in batch.columns("temporal", "vector", "frames"):
         yield from r304_nulls(batch, name)
@@ -79,7 +78,7 @@ def r305_dimension(batch: Batch, name: str, /) -> Iterator[dict[str, Any]]:
 
 
 @rule("R306", "error", "A signal has the same dimension in every sequence.", section=TEMPORAL)
-def r306_same_dimension(batch: Batch, name: str, ids: Ids, /) -> Iterator[dict[str, Any]]:
+def r306_same_dimension(batch: Batch, name: str, ids: SeenIds, /) -> Iterator[dict[str, Any]]:
     """Where `dim` is not declared, the first sequence says it."""
     column, cells = batch.held(name), batch.rows.column(name)
     if column.raw or not column.nested or column.dim is not None:
@@ -96,8 +95,8 @@ def r306_same_dimension(batch: Batch, name: str, ids: Ids, /) -> Iterator[dict[s
 
 def _one_dim(cells: pa.Array) -> int | None:
     """D of all steps of some cells; -1 where they differ, None where there is no step."""
-    found = pc.min_max(pc.list_value_length(cells.flatten())).as_py()
-    return -1 if found["min"] != found["max"] else found["min"]
+    sizes = pc.min_max(pc.list_value_length(cells.flatten())).as_py()
+    return -1 if sizes["min"] != sizes["max"] else sizes["min"]
 
 
 @rule("R309", "warning", "Numbers are finite.", section=TEMPORAL)
@@ -212,12 +211,12 @@ def times_of(batch: Batch, name: str, /) -> list[NDArray[Any] | None] | None:
     cells, column = batch.rows.column(name), batch.held(name)
     if not (is_list(cells.type) or (column.raw and name in batch.columns("temporal"))):
         return None
-    made: list[NDArray[Any] | None] = []
+    stamps: list[NDArray[Any] | None] = []
     for row in range(len(cells)):
         cell = cells.slice(row, 1)
         values = None if cell.null_count else _raw_numbers(cell, column) if column.raw else _numbers(cell)
-        made.append(None if values is None else values.drop_null().to_numpy(zero_copy_only=False))
-    return made
+        stamps.append(None if values is None else values.drop_null().to_numpy(zero_copy_only=False))
+    return stamps
 
 
 @rule("R315", "note", "A sequence has steps.", section=TEMPORAL)
@@ -230,7 +229,7 @@ def r315_empty(batch: Batch, name: str, /) -> Iterator[dict[str, Any]]:
 
 @rule("R316", "error", "A vector has the declared dimension.", section="Dataset-Level Metadata")
 def r316_vector(batch: Batch, name: str, /) -> Iterator[dict[str, Any]]:
-    """Of embeddings."""
+    """This holds for embeddings."""
     dim = batch.held(name).dim
     for row, size in enumerate(pc.list_value_length(batch.rows.column(name)).to_pylist()):
         if dim is not None and size is not None and size != dim:
@@ -240,7 +239,7 @@ def r316_vector(batch: Batch, name: str, /) -> Iterator[dict[str, Any]]:
 @rule("R317", "note", "A signal changes.", section=TEMPORAL)
 def r317_moves(notes: Gathered, /) -> Iterator[dict[str, Any]]:
     """All steps of a sequence are equal, as when a sensor is not plugged in."""
-    yield from notes.told("R317")
+    yield from notes.findings_of("R317")
 
 
 def gather_constant(batch: Batch, notes: Gathered, /) -> None:

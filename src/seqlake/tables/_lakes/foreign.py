@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from seqlake.protocols import Copied
+from seqlake.shards.parquet.building import index_bytes
 from seqlake.spec.schema import ID
 from seqlake.tables._lakes import types
 from seqlake.tables._lakes.shards import LakeBlob, bare_shard
@@ -35,14 +36,11 @@ def _rows(shelf: Shelf, state: LakeState, files: Sequence[LakeFile]) -> list[ind
 
 def indexed(shelf: Shelf, state: LakeState, file: LakeFile, /) -> indexes.IndexRow:
     """What is to know of a shard, read from the shard itself."""
-    from seqlake.shards.parquet import index
-
     schema = types.as_schema(state.schema, state.mixtrain, path=shelf.root)
     offsets = b""
     if not file.columns:
         blob = LakeBlob(shelf.store, file.path, file.nbytes, storage=shelf.storage)
-        found = index.read(blob)
-        offsets = (index.build(blob, schema=schema) or b"") if found is None else index.encode(found)
+        offsets = index_bytes(blob, schema=schema)
     return indexes.IndexRow(
         shard=file.path,
         rows=file.rows,

@@ -12,7 +12,7 @@ from seqlake.files import locations
 from seqlake.files.allowed import OUTSIDE
 from seqlake.files.credentials import Storage
 from seqlake.files.references import open_reference
-from seqlake.files.stores import own
+from seqlake.files.stores import list_without_links
 from seqlake.versions import names
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def removable(store: Store, named: Iterable[str], /) -> list[str]:
     Those that lie below the root, reached without links, in none of the datasets in there, and are of a kind that
     lakes write; sorted.
     """
-    listed = {path for path, _ in own(store)}
+    listed = {path for path, _ in list_without_links(store)}
     others = apart(listed)
     return sorted(
         path

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqlake.shards.lengths import lengths_of
 from seqlake.shards.parquet import index as offsets
+from seqlake.shards.reading import lengths_of
 from seqlake.tables._lakes import checking, paths, sidecar, types
 from seqlake.tables._lakes.shards import kept_rows, logical_shard
 from seqlake.versions import derived

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from seqlake.files.stores import own
+from seqlake.files.stores import list_without_links
 from seqlake.spec.schema import ID
 from seqlake.tables._lakes import paths
 from seqlake.versions import indexes, names, staging
@@ -73,5 +73,5 @@ def sync(store: Store, written: Iterable[str], /) -> None:
 
 def discard(store: Store, transaction: str, /) -> None:
     """Remove all that a transaction owns, its marker last; its data files are known by their names."""
-    placed = [path for path, _ in own(store) if paths.owner(path) == transaction]
+    placed = [path for path, _ in list_without_links(store) if paths.owner(path) == transaction]
     staging.discard(store, transaction, files=paths.FILES, others=placed)

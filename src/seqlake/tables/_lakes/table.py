@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import ReadOnlyError, VersionNotFoundError
-from seqlake.files.stores import own
+from seqlake.files.stores import list_without_links
 from seqlake.protocols import Transaction, Version
 from seqlake.tables._lakes import committing, foreign, paths, resolving, staging, types, vacuuming
 from seqlake.tables._lakes.damage import as_damage
@@ -264,7 +264,7 @@ class LakeTable:
         """Take back a table that was just made, with everything in it."""
         self.engine.drop()
         if not self.shelf.label:  # tables of one root share the folder; what is of this one, `vacuum` removes
-            self.store.delete([path for path, _ in own(self.store, names.OURS)])
+            self.store.delete([path for path, _ in list_without_links(self.store, names.OURS)])
         self._states.clear()
 
     def _holds(self, transaction: Transaction) -> bool:

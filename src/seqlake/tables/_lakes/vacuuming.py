@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from seqlake.errors import DamagedTableError
-from seqlake.files.stores import own
+from seqlake.files.stores import list_without_links
 from seqlake.tables._lakes import foreign, paths, sidecar
 from seqlake.versions import markers, names
 from seqlake.versions.small_files import own_names, read
@@ -55,10 +55,10 @@ def vacuum(table: LakeTable, /, *, limit: datetime, dry_run: bool) -> Sequence[s
 
 def _listed(table: LakeTable) -> set[str]:
     """What may be ours: in `_seqlake/` and the folder of data files, but for datasets that lie in there."""
-    found = {path for path, _ in own(table.store, names.OURS)}
+    found = {path for path, _ in list_without_links(table.store, names.OURS)}
     folder = table.engine.data_path("", {}).rstrip("/")
     if not paths.is_outside(folder):
-        data = [path for path, _ in own(table.store, folder)]
+        data = [path for path, _ in list_without_links(table.store, folder)]
         others = paths.apart(data)
         found.update(path for path in data if not path.startswith(others))
     return {path for path in found if _ours(path)}

@@ -23,7 +23,7 @@ from seqlake.errors import (
 )
 from seqlake.files.credentials import Storage, for_deltalake
 from seqlake.files.locations import absolute, is_local, local_path, scheme
-from seqlake.files.stores import open_store, own
+from seqlake.files.stores import list_without_links, open_store
 from seqlake.spec.schema import ID
 from seqlake.tables._lakes import paths, types
 from seqlake.tables._lakes.engine import Engine, Expired, LakeState, RivalError
@@ -159,7 +159,9 @@ class DeltaEngine(Engine):
                 f"A table is partitioned by scalar columns other than {ID!r}; found {', '.join(bad)}.",
                 hint=f"The columns are {', '.join(schema.names)}.",
             )
-        found = [path for path, _ in own(store) if path.startswith((f"{LOG}/", names.METADATA, names.OURS))]
+        found = [
+            path for path, _ in list_without_links(store) if path.startswith((f"{LOG}/", names.METADATA, names.OURS))
+        ]
         if found:
             raise DatasetExistsError(
                 f"{self._root} holds a table already ({found[0]}).",
@@ -233,8 +235,8 @@ class DeltaEngine(Engine):
     def drop(self) -> None:
         """Remove the log, and every data file that it names or that is ours."""
         store = open_store(self._root, storage=self._storage)
-        store.delete([path for path, _ in own(store, LOG)])
-        store.delete([path for path, _ in own(store, names.DATA) if paths.owner(path) is not None])
+        store.delete([path for path, _ in list_without_links(store, LOG)])
+        store.delete([path for path, _ in list_without_links(store, names.DATA) if paths.owner(path) is not None])
 
     # ---- inside
     def _table(self, version: int | None) -> Any:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from seqlake.errors import SchemaMismatchError, VersionNotFoundError
 from seqlake.files.credentials import Storage
-from seqlake.files.stores import open_store, own
+from seqlake.files.stores import list_without_links, open_store
 from seqlake.shards.memory import ArrowShard
 from seqlake.tables._lakes import types as lake_types
 from seqlake.tables._lakes.engine import Engine, Expired, LakeFile, LakeState, RivalError
@@ -199,7 +199,7 @@ class DuckLakeEngine(Engine):
         """
         places.refuse_unnamed(self.address, self._root, storage=self._storage)
         store = open_store(self._root, storage=self._storage)
-        there = {path for path, _ in own(store, self.data_path("", {}).rstrip("/"))}
+        there = {path for path, _ in list_without_links(store, self.data_path("", {}).rstrip("/"))}
 
         def planned(session: Session, place: Place) -> tuple[expiring.Doomed, list[str], list[LakeFile]]:
             gone = expiring.doomed(session, place, limit)

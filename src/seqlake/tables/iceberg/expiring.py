@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from seqlake.files.locations import is_local, join
 from seqlake.files.sealed import digest_of, seal
-from seqlake.files.stores import own
+from seqlake.files.stores import list_without_links
 from seqlake.tables._lakes import paths
 from seqlake.tables._lakes.engine import Expired, LakeFile, RivalError
 from seqlake.tables.iceberg import offsets
@@ -111,7 +111,7 @@ def _orphans(engine: IcebergEngine, table: Table) -> set[str]:
     youngest = datetime.now(UTC) - _UNDER_WAY
     named = {one.statistics_path for one in table.metadata.statistics}
     found = set()
-    for path, _ in own(engine.store, folder):
+    for path, _ in list_without_links(engine.store, folder):
         transaction = path.rpartition("/")[2].partition("-")[0]
         if path.endswith(offsets.SUFFIX) and _born(transaction) < youngest:
             found.add(_located(table.metadata.location, path))

@@ -128,13 +128,13 @@ class ByIdReader(ColumnsReader):
         self._numbered.settle(self.inner)
         return super()._source(name)
 
-    def _shown_cells(self, cells: pa.Array, field: pa.Field) -> pa.Array:
+    def _cells_as(self, cells: pa.Array, field: pa.Field) -> pa.Array:
         if holds_structs(field.type):
             place = self._numbered.settle(self.inner)[field.name]
             stored: Any = self.inner
             if isinstance(place, Stored):
                 cells = nested(cells, stored.schema.field(place.name), field.type, field.name, self._numbered.paths)
-        return super()._shown_cells(cells, field)
+        return super()._cells_as(cells, field)
 
 
 def holds_structs(kind: pa.DataType, /) -> bool:

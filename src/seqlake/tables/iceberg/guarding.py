@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from seqlake.errors import SeqlakeError, UnsafeReferenceError
 from seqlake.files.allowed import OUTSIDE, refuse_bucket
 from seqlake.files.credentials import Storage
-from seqlake.files.locations import OBJECT_STORES, scheme, shown
+from seqlake.files.locations import OBJECT_STORES, redacted, scheme
 from seqlake.tables.iceberg.fenced import place_of, refuse_elsewhere
 from seqlake.tables.iceberg.undoing import noting
 
@@ -76,8 +76,9 @@ def _of_row(read: Callable[[Any], Any], catalog: Catalog, storage: Mapping[str, 
         if isinstance(error, FileNotFoundError) or scheme(location) == "file":
             raise
         raise SeqlakeError(
-            f"The metadata of {row.table_name} cannot be read at {shown(location)}: {str(error).partition(chr(10))[0]}",
-            path=shown(location),
+            f"The metadata of {row.table_name} cannot be read at {redacted(location)}: "
+            f"{str(error).partition(chr(10))[0]}",
+            path=redacted(location),
             hint="Look at credentials and network; the catalog says that they lie there.",
         ) from error
 
@@ -96,7 +97,7 @@ def _refuse(location: str, home: str, storage: Mapping[str, str]) -> None:
     kind = scheme(location)
     if kind not in {"file", *OBJECT_STORES, scheme(home)}:
         raise UnsafeReferenceError(
-            f"{shown(location)}: an Iceberg table names a file by the scheme {kind!r}.", path=shown(location)
+            f"{redacted(location)}: an Iceberg table names a file by the scheme {kind!r}.", path=redacted(location)
         )
     refuse_bucket(location, storage, named_by=home)
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from seqlake.errors import DatasetExistsError, ReadOnlyError, ValidationError
 from seqlake.shards.ids import pack
+from seqlake.shards.parquet.building import index_bytes
 from seqlake.spec.metadata import Metadata
 from seqlake.tables.standalone import plain
 from seqlake.tables.standalone.changes import Proposal, encode_schema, write_index
@@ -194,13 +195,11 @@ def _ids(log: Log, entry: Entry) -> bytes:
 
 
 def _offsets(log: Log, entry: Entry, schema: Schema) -> bytes:
-    from seqlake.shards.parquet import index
     from seqlake.tables.standalone.shards import placed_blob
 
     blob = placed_blob(log.store, entry, version=-1)
-    found = index.read(blob)
     # A file of another writer has no index; where it is plain and uncompressed, one is kept beside it.
-    return (index.build(blob, schema=schema) or b"") if found is None else index.encode(found)
+    return index_bytes(blob, schema=schema)
 
 
 def strangers(log: Log, state: State, /) -> list[str]:

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.files.locations import is_local, local_path
-from seqlake.shards.parquet.scanned import NARROW, checked_format, scannable
+from seqlake.shards.parquet.expansion import NARROW, checked_format, scannable
 from seqlake.tables.standalone.shards import placed_blob
 
 if TYPE_CHECKING:

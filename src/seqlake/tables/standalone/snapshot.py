@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake.protocols import Version
-from seqlake.shards.lengths import lengths_of
 from seqlake.shards.parquet import index as offsets
+from seqlake.shards.reading import lengths_of
 from seqlake.tables.standalone import checking
 from seqlake.tables.standalone.identity import Identity
 from seqlake.tables.standalone.log import Log

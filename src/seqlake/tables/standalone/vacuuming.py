@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from seqlake.errors import SeqlakeError, VersionNotFoundError
-from seqlake.files.stores import own, refuse_links
+from seqlake.files.stores import list_without_links, refuse_links
 from seqlake.tables.standalone.committing import all_or_nothing, begin, commit_version
 from seqlake.tables.standalone.lookup import ShardIndex
 from seqlake.tables.standalone.publishing import move, recover
@@ -109,7 +109,7 @@ class _Listing:
         refuse_links(store, names.FOLDERS)
         folders = (names.DATA, names.RETIRED, names.STAGED, names.INDEX, names.SIDE, names.MEDIA)
         found: dict[str, Sequence[str]] = {folder: own_names(store, folder) for folder in folders}
-        found[names.FILES] = [path for path, _ in own(store, names.FILES)]
+        found[names.FILES] = [path for path, _ in list_without_links(store, names.FILES)]
         return cls(found=found)
 
     def __getitem__(self, folder: str) -> Sequence[str]:
@@ -210,7 +210,7 @@ def copied_files(log: Log, /) -> Iterator[tuple[str, int, Need]]:
     removes it. A `stranger` has a name that is not ours, and is never touched.
     """
     # Lists first, then markers, then the log: as a sweep does, and for its reasons.
-    listed = list(own(log.store, names.FILES))
+    listed = list(list_without_links(log.store, names.FILES))
     alive = {marker.transaction for marker in markers.read_all(log.store)}
     needed = _named(log, _Retained.of(log))
     for path, size in listed:

@@ -6,11 +6,10 @@ lists the promises; each failure names the one that was broken.
 """
 
 from seqlake.testing.oracle.promises import check, check_collected, check_left, check_repaired, open_for_writing
-from seqlake.testing.oracle.readers import ReadOnly, check_pinned, glob_ids, read_ids
-from seqlake.testing.oracle.reading import Bytes, Expected, OracleError
+from seqlake.testing.oracle.reading import Disk, Expected, OracleError, ReadOnly, check_pinned, glob_ids, read_ids
 
 __all__ = [
-    "Bytes",
+    "Disk",
     "Expected",
     "OracleError",
     "ReadOnly",

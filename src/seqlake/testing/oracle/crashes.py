@@ -53,7 +53,7 @@ class Killing(Unsynced):
         self.steps += 1
 
     def create(self, path: Path, /) -> int:
-        """Die, or create."""
+        """Die before this call, or create."""
         self._step()
         return super().create(path)
 
@@ -65,12 +65,12 @@ class Killing(Unsynced):
         return half + super().write(fd, data[half:])
 
     def fsync(self, fd: int, /) -> None:
-        """Die, or sync."""
+        """Die before this call, or sync."""
         self._step()
         super().fsync(fd)
 
     def fsync_folder(self, path: Path, /) -> None:
-        """Die, or sync."""
+        """Die before this call, or sync."""
         self._step()
         super().fsync_folder(path)
 
@@ -80,17 +80,17 @@ class Killing(Unsynced):
         super().mkdir(path)
 
     def link(self, source: Path, target: Path, /) -> None:
-        """Die, or link."""
+        """Die before this call, or link."""
         self._step()
         super().link(source, target)
 
     def rename(self, source: Path, target: Path, /) -> None:
-        """Die, or rename."""
+        """Die before this call, or rename."""
         self._step()
         super().rename(source, target)
 
     def unlink(self, path: Path, /) -> None:
-        """Die, or unlink."""
+        """Die before this call, or unlink."""
         self._step()
         super().unlink(path)
 
@@ -147,7 +147,7 @@ class Acknowledging:
         self._fd = fd
 
     def commit(self, version: int, transaction: str) -> None:
-        """A commit returned."""
+        """Note that a commit returned."""
         os.write(self._fd, f"commit {version} {transaction}\n".encode())
 
     def steps(self, count: int) -> None:

@@ -50,7 +50,7 @@ class _Open:
 
 
 @dataclass
-class Recording(SystemCalls):
+class RecordedCalls(SystemCalls):
     """Does what it is told, without waiting for disks, and remembers it.
 
     Attributes:
@@ -75,7 +75,7 @@ class Recording(SystemCalls):
         return self._files[path]
 
     def create(self, path: Path, /) -> int:
-        """Create, and remember."""
+        """Create the file, and remember it."""
         fd = super().create(path)
         name = self._name(path)
         self._files.pop(name, None)
@@ -84,7 +84,7 @@ class Recording(SystemCalls):
         return fd
 
     def write(self, fd: int, data: memoryview, /) -> int:
-        """Write, and remember."""
+        """Write bytes, and remember them."""
         count = super().write(fd, data)
         self.calls.append(Call(kind="write", file=self._open[fd].file, data=bytes(data[:count])))
         return count
@@ -100,18 +100,18 @@ class Recording(SystemCalls):
         self.calls.append(Call(kind="sync", file=self._files[name]))
 
     def fsync_folder(self, path: Path, /) -> None:
-        """Remember."""
+        """Remember that the folder was synced."""
         self.calls.append(Call(kind="sync_folder", path=self._name(path)))
 
     def link(self, source: Path, target: Path, /) -> None:
-        """Link, and remember."""
+        """Link the file, and remember it."""
         super().link(source, target)
         name = self._name(target)
         self._files[name] = self._known(source)
         self.calls.append(Call(kind="link", path=name, file=self._files[name]))
 
     def rename(self, source: Path, target: Path, /) -> None:
-        """Rename, and remember."""
+        """Rename the file, and remember it."""
         file = self._known(source)
         super().rename(source, target)
         old, new = self._name(source), self._name(target)
@@ -120,7 +120,7 @@ class Recording(SystemCalls):
         self.calls.append(Call(kind="rename", path=new, source=old, file=file))
 
     def unlink(self, path: Path, /) -> None:
-        """Unlink, and remember."""
+        """Unlink the name, and remember it."""
         super().unlink(path)
         self._files.pop(self._name(path), None)
         self.calls.append(Call(kind="unlink", path=self._name(path)))

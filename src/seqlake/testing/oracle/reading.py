@@ -1,4 +1,4 @@
-"""What lies below a table's root, read without any of the table's code."""
+"""What lies below a table's root, read without any of the table's code, and what each kind of reader sees there."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from seqlake.abilities import WholeFiles, ability
+from seqlake.errors import VersionNotFoundError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from seqlake.protocols import Store
+    from seqlake.tables.standalone import StandaloneSnapshot
 
 _VERSION = re.compile(r"_seqlake/versions/(\d{20})\.json")
 _MARKER = re.compile(r"_seqlake/staged/([0-9a-f]{32})\.json")
@@ -53,7 +55,7 @@ class Expected:
     store: bool = False
 
 
-class Bytes:
+class Disk:
     """All that lies below a root at this moment, read without any of the table's code.
 
     Args:
@@ -69,7 +71,7 @@ class Bytes:
         self.markers = sorted(match[1] for path in self.sizes if (match := _MARKER.fullmatch(path)))
 
     def read(self, path: str) -> bytes:
-        """A file, whole."""
+        """All bytes of a file."""
         size = self.sizes[path]
         whole = ability(self._store, WholeFiles)
         if whole is not None:
@@ -102,15 +104,15 @@ class Bytes:
 
     def live(self, version: int) -> dict[str, dict[str, Any]]:
         """Shard -> its entry and the transaction that added it, by a fold of this page's own."""
-        found: dict[str, dict[str, Any]] = {}
+        entries: dict[str, dict[str, Any]] = {}
         for record in self.records[: version + 1]:
             for name in record.get("remove", ()):
-                demand(name in found, f"1: version {record['version']} removes {name}, which was not live")
-                del found[name]
+                demand(name in entries, f"1: version {record['version']} removes {name}, which was not live")
+                del entries[name]
             for entry in record.get("add", ()):
-                demand(entry["name"] not in found, f"1: version {record['version']} adds {entry['name']} again")
-                found[entry["name"]] = {**entry, "transaction": record["transaction"]}
-        return found
+                demand(entry["name"] not in entries, f"1: version {record['version']} adds {entry['name']} again")
+                entries[entry["name"]] = {**entry, "transaction": record["transaction"]}
+        return entries
 
     def metadata(self, version: int) -> dict[str, Any]:
         """What `mixtrain.json` is at a version."""
@@ -131,13 +133,73 @@ class Bytes:
 
     def version_ids(self, version: int) -> list[str]:
         """The ids of a version."""
-        found = []
+        ids = []
         for name in self.live(version):
             place = self.place(name)
             demand(place is not None, f"3: version {version} needs {name}, which lies nowhere")
-            found += self.ids(place or "")
-        return found
+            ids += self.ids(place or "")
+        return ids
 
     def in_data(self) -> set[str]:
         """The names in `data/`."""
         return {path.removeprefix("data/") for path in self.sizes if path.startswith("data/")}
+
+
+def read_ids(snapshot: StandaloneSnapshot, /) -> list[str]:
+    """All ids of a snapshot, through the table: the manifest reader."""
+    ids: list[str] = []
+    for shard in snapshot.shards():
+        reader = shard.open()
+        try:
+            for batch in reader.batches(["sequence_id"]):
+                ids += batch.column(0).to_pylist()
+        finally:
+            reader.close()
+    return ids
+
+
+def glob_ids(store: Store, /) -> list[str]:
+    """All ids of `data/*.parquet`, as a tool that knows nothing of us reads them: the glob reader.
+
+    A file may retire between listing and opening: then it lists again.
+    """
+    while True:
+        try:
+            disk = Disk(store)
+            return [
+                one for name in sorted(disk.in_data()) if name.endswith(".parquet") for one in disk.ids(f"data/{name}")
+            ]
+        except (FileNotFoundError, OSError):
+            continue
+
+
+def check_pinned(snapshot: StandaloneSnapshot, ids: Iterable[str], /) -> None:
+    """A snapshot that was opened earlier gives its rows, or its version expired: the pinned reader."""
+    try:
+        seen = sorted(read_ids(snapshot))
+    except VersionNotFoundError:
+        oldest = Disk(snapshot.store).oldest
+        demand(
+            int(snapshot.version.id) < oldest, f"3: pinned version {snapshot.version.id} is gone, oldest is {oldest}"
+        )
+        return
+    demand(seen == sorted(ids), f"3: pinned version {snapshot.version.id} gives other rows than it had")
+
+
+class ReadOnly:
+    """A store that refuses to write: shows that reading writes nothing.
+
+    Args:
+        store: What is read.
+    """
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.root = store.root
+        self.blob = store.blob
+        self.list = store.list
+
+    def _refuse(self, *args: object, **_: object) -> Any:
+        raise OracleError(f"6: reading writes: {args}")
+
+    put = local = copy = sync = move = delete = _refuse

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.errors import CorruptFileError, SchemaMismatchError
-from seqlake.shards.gathered import gathered
+from seqlake.shards.reading import gathered
 from seqlake.training.bad_data.damage import Harm, is_damage
 from seqlake.training.decoded import flatten
 

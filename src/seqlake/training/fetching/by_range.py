@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from seqlake.files.ranges import GAP
 from seqlake.shards.files import ParquetShard
-from seqlake.shards.gathered import gathered
 from seqlake.shards.parquet.reader import ParquetReader
+from seqlake.shards.reading import gathered
 from seqlake.training.fetching.transfers import MeteredBlob, read_ranges
 from seqlake.training.shard_cache.layers import beneath, is_remote, over
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from seqlake.errors import SeqlakeError
 from seqlake.files.ranges import GAP, PARALLEL
-from seqlake.shards.verified import is_verified
+from seqlake.shards.files import is_verified
 from seqlake.training.fetching.by_range import look
 from seqlake.training.shard_cache.layers import beneath
 

@@ -19,7 +19,7 @@ from seqlake.training.frames.clips import check_shape
 from seqlake.training.frames.decoding import Workers
 from seqlake.training.telemetry import Work
 from seqlake.windows.frames import find, steps_shown
-from seqlake.windows.sources import told
+from seqlake.windows.sources import located
 from seqlake.windows.spec import Whole
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ class FrameBatch:
                 column.track,
                 self.anchors[own],
                 steps=np.full(len(own), steps, np.int64),
-                shown=shown,
+                frames=shown,
                 cell_of=self._frame_columns.opened.times_of(row),
             )
             wanted[own] = shown.there(numbers) if self._frame_columns.clamp else mask[own]
@@ -322,7 +322,7 @@ class FrameBatch:
     def _told(self, error: Exception, column: FrameColumn, row: int, frames: str) -> Exception:
         key = column.key(row)
         file = "" if key is None else f" ({column.where(key)})"
-        return told(error, f"{self._frame_columns.name(row)}, column {column.track.column!r}{frames}{file}")
+        return located(error, f"{self._frame_columns.name(row)}, column {column.track.column!r}{frames}{file}")
 
 
 class SequenceFrames(FrameBatch):

@@ -16,7 +16,7 @@ from seqlake.protocols import Source
 from seqlake.training.fetching.transfers import MeteredBlob, Transfers
 from seqlake.training.frames.decoding import DecoderPool, cores
 from seqlake.windows.frames import Shown, by_time
-from seqlake.windows.sources import Files, place_of, told
+from seqlake.windows.sources import MediaFiles, located, place_of
 from seqlake.windows.spec import Window
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from seqlake.training.opened import Opened
     from seqlake.training.settings import Settings
     from seqlake.training.survey import Survey
-    from seqlake.windows.sources import Place
+    from seqlake.windows.sources import FileSpan
     from seqlake.windows.tracks import Track
 
 
@@ -149,7 +149,7 @@ class MeteredFiles:
         transfers: What reads them.
     """
 
-    files: Files
+    files: MediaFiles
     transfers: Transfers
 
     def source(self, reference: str, column: ColumnType, /) -> Source:
@@ -269,7 +269,7 @@ class Videos:
         """The reference."""
         return str(key)
 
-    def _place(self, row: int) -> Place | None:
+    def _place(self, row: int) -> FileSpan | None:
         values = self._opened.beside[self.column.name].values
         return None if values is None else place_of(values[row])
 
@@ -413,13 +413,13 @@ def _first_shape(frames: Videos | Pictures, opened: Opened, *, whole: tuple[int,
             except (SeqlakeError, OSError) as error:
                 failed.append(error)
                 if len(failed) >= _TRIES:
-                    raise told(failed[0], f"Column {frames.column.name!r}") from error
+                    raise located(failed[0], f"Column {frames.column.name!r}") from error
                 continue
             found = found or (None if clip is None else clip.shape)
             if found is not None:
                 return found
     if failed:
-        raise told(failed[0], f"Column {frames.column.name!r}")
+        raise located(failed[0], f"Column {frames.column.name!r}")
     return (*(whole or (0, 0)), 3), np.dtype(np.uint8)
 
 
@@ -442,7 +442,7 @@ class FrameColumns:
         self.tolerant = settings.on_error.tolerant
         self.transfers = Transfers()
         self._id = source.schema.id
-        schema, files = source.schema, MeteredFiles(Files.of(source), self.transfers)
+        schema, files = source.schema, MeteredFiles(MediaFiles.of(source), self.transfers)
         pool = DecoderPool(most=_DECODERS * (self.options.threads or cores()))
         self.columns: list[FrameColumn] = []
         for track in self.survey.framed:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from seqlake.abilities import Verbatim, ability
 from seqlake.errors import CacheTooSmallError
-from seqlake.shards.gathered import gathered
+from seqlake.shards.reading import gathered
 from seqlake.training.fetching.transfers import Transfers
 from seqlake.training.gather import Memory, torch
 from seqlake.training.residents import ResidentCopies

@@ -19,8 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.errors import CacheTooSmallError, CorruptFileError, ShardChangedError
-from seqlake.files.blobs import LocalBlob
-from seqlake.files.memory import MemoryBlob
+from seqlake.files.blobs import LocalBlob, MemoryBlob
 from seqlake.files.ranges import GAP, LARGEST
 from seqlake.shards import parquet
 from seqlake.shards.columns import Columns
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 
     from seqlake.abilities import Copyable
     from seqlake.protocols import Blob, Shard
-    from seqlake.shards.parquet.footer import Chunk, Footer
+    from seqlake.shards.parquet.footer import ColumnChunk, Footer
     from seqlake.spec.schema import Schema
     from seqlake.training.fetching.transfers import Transfers
     from seqlake.training.shard_cache.cache import Held, Part
@@ -50,7 +49,7 @@ FRAME = 16 << 10  # bytes of a file of ours, and of each column in it, beside it
 
 def of_chunks(footer: Footer, chunks: Sequence[tuple[int, int]], /) -> list[list[int]]:
     """Ranges, [first byte, end], of some column chunks and of the end of the file; those near each other as one."""
-    found: list[Chunk] = [footer.chunks[group][leaf] for group, leaf in chunks]
+    found: list[ColumnChunk] = [footer.chunks[group][leaf] for group, leaf in chunks]
     ranges = [(chunk.start, chunk.stop) for chunk in found if chunk.stop > chunk.start]
     behind = max((chunk.stop for group in footer.chunks for chunk in group), default=0)  # indexes and footer
     merged: list[list[int]] = []
