@@ -1,4 +1,4 @@
-"""How much memory an Arrow IPC stream will take, by its own headers, before any of it is taken.
+"""How much memory an Arrow IPC stream will take: read from its own headers, before any is taken.
 
 A compressed buffer begins with the size that it will have; a few kilobytes may say gigabytes. Format: "Encapsulated
 message format" and "Compression" of the Arrow columnar specification; the headers are FlatBuffers.

@@ -1,4 +1,4 @@
-"""A blob as Python's own file interface, for libraries that want one."""
+"""A blob as a Python file object, for libraries that want one."""
 
 from __future__ import annotations
 

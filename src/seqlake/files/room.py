@@ -1,4 +1,4 @@
-"""A disk without room: the system, SQLite, DuckDB and Parquet's writer say it their way, here it is one error."""
+"""Full disks: the system, SQLite, DuckDB and Parquet's writer report them in their own ways; here it is one error."""
 
 from __future__ import annotations
 

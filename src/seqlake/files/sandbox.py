@@ -1,4 +1,4 @@
-"""DuckDB for texts of others: no file but its own, no network, no extension, and nothing that switches these on."""
+"""DuckDB for SQL that others wrote: no file but its own, no network, no extension, and nothing that turns these on."""
 
 from __future__ import annotations
 

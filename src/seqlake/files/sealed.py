@@ -1,4 +1,4 @@
-"""JSON objects that say of themselves whether they are whole: their last key is a digest of all bytes before it."""
+"""JSON objects that prove themselves whole: their last key is a digest of all bytes before it."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def open_store(
     if kind == "file":
         return LocalStore(place, mapped=_mapped(storage), allow_outside=Storage(storage).allows(OUTSIDE))
     if kind in _WEB:
-        from seqlake.files.web import WebStore
+        from seqlake.files.web import WebStore  # with urllib and ssl, which a dataset on this disk need not wait for
 
         return WebStore(place, storage=trusting(storage, place if named_by is None else named_by))
     if named_by is not None:
@@ -93,7 +93,7 @@ def open_blob(
     if kind == "file":
         return LocalBlob(place, mapped=_mapped(storage))
     if kind in _WEB:
-        from seqlake.files.web import WebBlob
+        from seqlake.files.web import WebBlob  # for the same reason
 
         return WebBlob(place, storage=trusting(storage, place if named_by is None else named_by))
     if named_by is not None:
@@ -107,7 +107,7 @@ def _remote(root: str, storage: Mapping[str, str] | None) -> Store:
     if kind not in locations.OBJECT_STORES and kind in plugins.names("stores"):
         plug: StoreFormat = plugins.load("stores", kind)
         return plug.open(root, storage=storage)
-    from seqlake.files.remote import ObjectStore
+    from seqlake.files.remote import ObjectStore  # for the same reason
 
     return ObjectStore(root, storage=storage)
 

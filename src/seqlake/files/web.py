@@ -102,11 +102,11 @@ class Judging(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
         self._storage = storage
 
     def http_open(self, req: urllib.request.Request) -> Any:
-        """Of an http address."""
+        """Open an http address."""
         return self._opened(req, HTTPConnection, _Judged)
 
     def https_open(self, req: urllib.request.Request) -> Any:
-        """Of an https address."""
+        """Open an https address."""
         return self._opened(req, HTTPSConnection, _JudgedSecurely)
 
     def _opened(self, req: urllib.request.Request, plain: type[HTTPConnection], judged: type[_Judged]) -> Any:

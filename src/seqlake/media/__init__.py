@@ -17,6 +17,7 @@ from seqlake.media._containers import open_container
 from seqlake.media._encoding import TICKS, Encoding, VideoEncoder, checked_frame, encode_image, image_format
 from seqlake.media._frames import Frames, LazyDecoder
 from seqlake.media._sound import cut as cut_sound
+from seqlake.media.image import ImageDecoder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -118,8 +119,6 @@ def open_steps(count: int, picture: Callable[[int], Source | None], column: Colu
     Raises:
         DecodeError: `fps` is no number.
     """
-    from seqlake.media.image import ImageDecoder
-
     rate = column.get("fps")
     try:
         exact_rate = Fraction(str(rate)) if rate else None

@@ -1,4 +1,4 @@
-"""What became of one cut of a video or a sound."""
+"""The result of one cut of a video or a sound."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutResult:
-    """What became of one cut.
+    """The result of one cut.
 
     Attributes:
         frames: How many frames, or samples, it has.

@@ -145,7 +145,7 @@ class VerifiedSource:
         return self.inner.lengths(column)
 
     def ability(self, kind: type[Kind], /) -> Kind | None:
-        """What the source inside can."""
+        """An ability of the source inside, or None."""
         return ability(self.inner, kind)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -88,7 +88,7 @@ class Blank:
 
     @property
     def present(self) -> None:
-        """All are, of none."""
+        """None: no frame is absent, since there is none."""
 
     def decode(self, indices: Ints, /) -> NDArray[Any]:
         """[0, height, width, channels]."""

@@ -1,4 +1,8 @@
-"""A picture to draw on: lines, boxes, text and other pictures, as an array."""
+"""A picture to draw on: lines, boxes, text and other pictures, as an array.
+
+The letters are here because every picture needs them: Pillow is no dependency of the core, and the one font that it
+brings has ASCII letters only, too.
+"""
 
 from __future__ import annotations
 

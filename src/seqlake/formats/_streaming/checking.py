@@ -1,4 +1,4 @@
-"""What is wrong with a folder that only its index and the heads of its shards can tell, as findings."""
+"""Findings about a folder of samples that only its index and the heads of its shards can give."""
 
 from __future__ import annotations
 

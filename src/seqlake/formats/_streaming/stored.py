@@ -1,4 +1,4 @@
-"""The bytes of a shard: where they lie, whether they are what the index says, decompressed where they must be."""
+"""The bytes of a shard: found in its folder, compared with what the index says, decompressed where they must be."""
 
 from __future__ import annotations
 

@@ -317,7 +317,7 @@ class Member:
 
     @property
     def token(self) -> str:
-        """That of the part."""
+        """The token of the archive's part."""
         return self._part.token
 
     @cached_property

@@ -159,7 +159,7 @@ class AgentWindows:
 
     @property
     def root(self) -> str:
-        """That of the tracks."""
+        """The root of the tracks."""
         return self._tracks.root
 
     @property

@@ -151,7 +151,7 @@ class PacketIndex:
         return replace(self, stream=replace(self.stream, time_base=time_base), pts=pts, flags=flags)
 
     def to_bytes(self) -> bytes:
-        """As kept beside a dataset."""
+        """The bytes that are kept beside a dataset."""
         ends = self.offset + self.length
         columns: dict[str, Any] = {
             "gap": self.offset - np.concatenate(([0], ends))[: len(ends)],

@@ -1,4 +1,4 @@
-"""What decoding column chunks may take in memory, told from their pages before a value is decoded.
+"""How much memory column chunks may take when they are decoded, known from their pages before a value is.
 
 A dictionary entry of megabytes that a million rows name, pages that unpack a thousandfold, runs that stand for many
 values: all of it is valid Parquet. Columns are streamed whatever their size; what has to be in memory at once is a
