@@ -266,3 +266,10 @@ def test_a_bad_cell_is_named(tmp_path: Path, name: str, cell: bytes, what: str) 
     with pytest.raises(CorruptFileError, match="sample 0, column 'x'") as found:
         column(source)
     assert what in str(found.value)
+
+
+def test_the_name_of_the_first_release_works_and_warns():
+    with pytest.warns(DeprecationWarning, match="CellEncoding"):
+        assert mds.Encoding is CellEncoding
+    with pytest.raises(AttributeError, match="Decoding"):
+        _ = mds.Decoding
