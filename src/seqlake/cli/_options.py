@@ -102,43 +102,43 @@ complete_ids = _complete("ids")
 complete_columns = _complete("columns")
 
 
-def opened(location: str, *, asks: bool = True, **options: Any) -> Any:
+def opened(location: str, *, asks: bool = True, version: int | str | None = None) -> Any:
     """The dataset at a location, or a foreign one as it is.
 
     Args:
         location: As given on the command line.
         asks: All of a remote dataset is only read with leave; not for commands that are told to copy it.
-        **options: Of `open` and `scan`.
+        version: Of a dataset: this one instead of the newest.
     """
     from seqlake.dataset.opening import open as open_dataset
     from seqlake.dataset.opening import scan
     from seqlake.errors import DatasetNotFoundError
 
-    options = {**allowed(), **options}
-    version = options.pop("version", None)
+    rules = allowed()
     try:
-        return open_dataset(location, version=version, **options)
+        return open_dataset(location, version=version, **rules)
     except DatasetNotFoundError as missing:
         if version is not None:
             raise
         if asks:
             _remote.permit_format(location)
         try:
-            return scan(location, **options)
+            return scan(location, **rules)
         except DatasetNotFoundError:
             raise missing from None
 
 
-def opened_dataset(location: str, **options: Any) -> Any:
+def opened_dataset(location: str, *, version: int | str | None = None, allow_outside: bool = False) -> Any:
     """The dataset at a location, for commands that take nothing else.
 
     Args:
         location: As given on the command line.
-        **options: Of `open`.
+        version: This one instead of the newest.
+        allow_outside: Whether references may leave its folder.
     """
     from seqlake.dataset.opening import open as open_dataset
 
-    return open_dataset(location, **allowed(), **options)
+    return open_dataset(location, version=version, allow_outside=allow_outside, **allowed())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +35,16 @@ def command(
     out: str,
     *,
     to: str | None,
+    images: str | None,
+    fps: float | None,
+    sequence_id: str | None,
+    steps: str | None,
+    adopt: bool,
     workers: int | None,
     work: Path | None,
     where: str | None,
     dry_run: bool,
     output: Output,
-    **given: str | float | bool | None,
 ) -> None:
     """Convert SRC into DST. `import` and `export` are the same command.
 
@@ -47,15 +52,27 @@ def command(
     """
     from seqlake.conversion.convert import convert
 
-    if given["fps"] is not None and given["images"] != "video":
+    if fps is not None and images != "video":
         raise click.UsageError("--fps is for --images video.")
     selection = _options.opened(source, asks=False)
     if where:
         selection = selection.where(where)
-    options: dict[str, Any] = {name: value for name, value in given.items() if value not in {None, False}}
+    run = partial(
+        convert,
+        selection,
+        out,
+        to=to,
+        images=images,
+        fps=fps,
+        sequence_id=sequence_id,
+        steps=steps,
+        adopt=adopt,
+        workers=workers,
+        work=work,
+    )
     if dry_run:
-        plan = convert(selection, out, to=to, workers=workers, work=work, dry_run=True, **options)
+        plan: Any = run(dry_run=True)
         output.document(plan.to_json(), text=str(plan))
         return
-    convert(selection, out, to=to, workers=workers, work=work, progress=output.progress, **options)
+    run(progress=output.progress)
     output.document({"rows": len(selection), "out": out}, text=f"{len(selection)} sequences at {out}.")

@@ -25,7 +25,18 @@ _COLUMNS = ("state", "size", "column", "rows", "reference")
 @click.option("--elsewhere", is_flag=True, help="Also ask other stores and web servers, one request for each file.")
 @click.option("--allow-outside", is_flag=True, help="Also look for files that leave the dataset's folder.")
 @output_options
-def command(source: str, *, elsewhere: bool, dangling: bool, orphans: bool, output: Output, **choice: Any) -> None:
+def command(
+    source: str,
+    *,
+    version: int | str | None,
+    where: str | None,
+    columns: str | None,
+    dangling: bool,
+    orphans: bool,
+    elsewhere: bool,
+    allow_outside: bool,
+    output: Output,
+) -> None:
     """List the files of DATASET with the columns and sequences that name them.
 
     A file is present, missing (rows name it, nothing is there), outside (it leaves the dataset's folder and was not
@@ -34,7 +45,13 @@ def command(source: str, *, elsewhere: bool, dangling: bool, orphans: bool, outp
     """
     from seqlake.dataset.reading.inventory import files, totals
 
-    entries = files(_chosen(source, **choice), elsewhere=elsewhere)
+    if allow_outside:
+        selection: Any = _options.opened_dataset(source, version=version, allow_outside=True)
+    else:
+        selection = _options.opened(source, version=version)
+    selection = selection.where(where) if where else selection
+    selection = selection.select(*columns.split(",")) if columns else selection
+    entries = files(selection, elsewhere=elsewhere)
     wanted = {state for state, asked in (("missing", dangling), ("orphan", orphans)) if asked}
     listed = [one for one in entries if not wanted or one.state in wanted]
     if output.format == "json":
@@ -45,19 +62,6 @@ def command(source: str, *, elsewhere: bool, dangling: bool, orphans: bool, outp
     if for_people and not output.quiet:
         said = [f"{one['files']} {state} ({size(one['bytes'])})" for state, one in totals(entries).items()]
         say(", ".join(said) or "no files", err=True)
-
-
-def _chosen(
-    source: str, *, version: int | str | None, where: str | None, columns: str | None, allow_outside: bool
-) -> Any:
-
-    if allow_outside:
-        selection: Any = _options.opened_dataset(source, version=version, allow_outside=True)
-    else:
-        selection = _options.opened(source, version=version)
-    if where:
-        selection = selection.where(where)
-    return selection.select(*columns.split(",")) if columns else selection
 
 
 def _record(one: FileEntry, *, for_people: bool) -> dict[str, Any]:

@@ -159,15 +159,17 @@ def command(
     numbers: slice | int | None,
     out: Path,
     kind: str | None,
+    version: int | str | None,
+    overwrite: bool,
+    dry_run: bool,
     output: Output,
-    **rest: Any,
 ) -> None:
     """Write frames of one sequence of DATASET as pictures: exactly those that are asked for.
 
     PNG loses nothing; pictures of 16 bits, such as depth, keep them. Images that are stored as they are wanted are
     copied byte for byte. In a folder files are called by the number of the frame.
     """
-    selection = _options.opened(source, version=rest["version"])
+    selection = _options.opened(source, version=version)
     view = selection.sequence(sequence_id)
     if column not in view.schema:
         raise click.UsageError(f"No column {column!r}; there are {', '.join(view.schema)}.")
@@ -185,11 +187,11 @@ def command(
         number: out if single else out / f"{number:06d}.{'jpg' if kinds[number] == 'jpeg' else 'png'}"
         for number in wanted
     }
-    _files.refuse_existing(paths.values(), overwrite=rest["overwrite"])
+    _files.refuse_existing(paths.values(), overwrite=overwrite)
     rows = [{"frame": number, "seconds": pictures.seconds(number), "path": str(paths[number])} for number in wanted]
-    if not rest["dry_run"]:
+    if not dry_run:
         for number, data in pictures.encoded(kinds):
-            _files.save(paths[number], data, overwrite=rest["overwrite"])
+            _files.save(paths[number], data, overwrite=overwrite)
     output.rows(rows, key="path", columns=["frame", "seconds", "path"])
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from seqlake.cli import _options
@@ -29,7 +27,9 @@ def command(
     overwrite: bool,
     dry_run: bool,
     output: Output,
-    **shape: Any,
+    layout: str,
+    rows_per_shard: int | None,
+    fixed_size_inner: bool,
 ) -> None:
     """Rewrite DATASET (of any kind and layout) into shards of ours at OUT, which must be new or empty."""
     from seqlake.dataset.reshaping.merging import repack
@@ -44,8 +44,10 @@ def command(
         )
         return
     with replacing(out, overwrite=overwrite, sources=[source]) as place:
-        repacked = repack(selection, place, **shape)
+        repacked = repack(
+            selection, place, layout=layout, rows_per_shard=rows_per_shard, fixed_size_inner=fixed_size_inner
+        )
         output.document(
-            {"rows": len(repacked), "out": out, "layout": shape["layout"]},
+            {"rows": len(repacked), "out": out, "layout": layout},
             text=f"{len(repacked)} sequences in {len(repacked.shards())} shards at {out}.",
         )

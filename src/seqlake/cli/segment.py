@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from seqlake.cli import _cutting, _options
@@ -35,12 +33,14 @@ def command(
     source: str,
     out: str,
     *,
+    by: str | None,
+    length: int | None,
     at: list[_cutting.Moment] | None,
+    min_length: int,
     choice: _options.Choice,
     overwrite: bool,
     dry_run: bool,
     output: Output,
-    **how: Any,
 ) -> None:
     """Write every sequence of DATASET as several at OUT: one row for each piece.
 
@@ -49,7 +49,7 @@ def command(
     """
     from seqlake.dataset.reshaping.trimming import segment
 
-    if sum(one is not None for one in (how["by"], how["length"], at)) != 1:
+    if sum(one is not None for one in (by, length, at)) != 1:
         raise click.UsageError("Say how to cut: --by, --length or --at.")
     selection = choice.of(_options.opened(source, asks=False))
     if dry_run:
@@ -62,6 +62,8 @@ def command(
             place,
             at=None if at is None or timed else [int(one) for one in at],
             seconds=[_cutting.seconds_of(one) for one in at or []] if timed else None,
-            **how,
+            by=by,
+            length=length,
+            min_length=min_length,
         )
         _cutting.tell(cuts, out, output)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
 from seqlake.cli import _options
@@ -39,7 +37,18 @@ def _shares(text: str) -> dict[str, float]:
 )
 @_options.dry_run
 @output_options
-def command(source: str, out: str | None, *, by: str, dry_run: bool, output: Output, **how: Any) -> None:
+def command(
+    source: str,
+    out: str | None,
+    *,
+    shares: str,
+    group: str | None,
+    stratify: str | None,
+    seed: int,
+    by: str,
+    dry_run: bool,
+    output: Output,
+) -> None:
     """Without OUT: assign each sequence of DATASET to a split and commit it as the column `split`.
 
     With OUT: write OUT/<value> for each value of the column --by.
@@ -47,7 +56,7 @@ def command(source: str, out: str | None, *, by: str, dry_run: bool, output: Out
     from seqlake.dataset.reshaping.merging import split
     from seqlake.dataset.reshaping.splits import assign_splits, plan_splits
 
-    shares = _shares(how.pop("shares"))
+    wanted = _shares(shares)
     dataset = _options.opened_dataset(source)
     if out is not None:
         if dry_run:
@@ -55,8 +64,8 @@ def command(source: str, out: str | None, *, by: str, dry_run: bool, output: Out
         else:
             counts = {name: len(part) for name, part in split(dataset, out, by=by).items()}
     else:
-        counts = plan_splits(dataset, shares, **how)
+        counts = plan_splits(dataset, wanted, group=group, stratify=stratify, seed=seed)
         if not dry_run:
-            assign_splits(dataset, shares, **how)
+            assign_splits(dataset, wanted, group=group, stratify=stratify, seed=seed)
     text = "\n".join(f"{name}: {count} sequences" for name, count in counts.items())
     output.document({"splits": counts, "dry_run": dry_run}, text=text)

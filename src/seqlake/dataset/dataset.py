@@ -121,13 +121,29 @@ class Dataset(Selection):
         )
         return Writer(self, shape=shape, commit_every=commit_every, encoding=encoding)
 
-    def append(self, data: Any, /, **options: Any) -> Version:
+    def append(
+        self,
+        data: Any,
+        /,
+        *,
+        commit_every: int | None = None,
+        rows_per_shard: int | None = None,
+        bytes_per_shard: int = SHARD_BYTES,
+        layout: str = "training",
+        fixed_size_inner: bool = False,
+        encoding: Encoding | None = None,
+    ) -> Version:
         """Add rows in one commit.
 
         Args:
             data: A list of dicts, or Arrow data of any maker: a table, a Polars or pandas frame, a reader, another
                 selection. Columns are matched by name; missing ones are null.
-            **options: What `writer` takes.
+            commit_every: As for `writer`, and the same for the others.
+            rows_per_shard: Close a shard at so many rows.
+            bytes_per_shard: Close it once it has so many bytes.
+            layout: `training` or `archive`.
+            fixed_size_inner: Store fixed-size inner lists.
+            encoding: How frames given as arrays become videos.
 
         Returns:
             The new version.
@@ -141,7 +157,14 @@ class Dataset(Selection):
             ds.append(pl.read_parquet("more.parquet"))
             ```
         """
-        with self.writer(**options) as writer:
+        with self.writer(
+            commit_every=commit_every,
+            rows_per_shard=rows_per_shard,
+            bytes_per_shard=bytes_per_shard,
+            layout=layout,
+            fixed_size_inner=fixed_size_inner,
+            encoding=encoding,
+        ) as writer:
             writer.add_batch(data)
             return writer.commit()
 
@@ -310,10 +333,10 @@ class Dataset(Selection):
             self.refresh()
         return removed
 
-    def collect(self, **options: Any) -> Sequence[str]:
+    def collect(self, *, older_than: timedelta = timedelta(days=7), dry_run: bool = False) -> Sequence[str]:
         """The old name of `vacuum`, for one release more: in Polars and Spark `collect` gives rows."""
         warnings.warn("Dataset.collect is called vacuum now.", DeprecationWarning, stacklevel=2)
-        return self.vacuum(**options)
+        return self.vacuum(older_than=older_than, dry_run=dry_run)
 
     def validate(self, *, depth: Depth = "files") -> Report:
         """Check this version against the format and report every finding as data.

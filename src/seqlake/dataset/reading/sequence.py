@@ -74,15 +74,17 @@ class SequenceView(Mapping[str, Any]):
         if reference is None:
             return None
         selection = self._selection
-        options: dict[str, Any] = {
-            "root": selection.root,
-            "column": column.type,
-            "storage": selection.storage,
-            "allow_outside": selection.allow_outside,
-        }
+        root, storage, allow_outside = selection.root, selection.storage, selection.allow_outside
         if column.type is None or not media.opens(column.type.type):
-            return FileView(reference, **options)
-        file = MediaView(reference, kept=selection.access.kept_packets, **options)
+            return FileView(reference, root=root, column=column.type, storage=storage, allow_outside=allow_outside)
+        file = MediaView(
+            reference,
+            root=root,
+            column=column.type,
+            storage=storage,
+            allow_outside=allow_outside,
+            kept=selection.access.kept_packets,
+        )
         if not isinstance(cell, str):
             file.first, file.count = int(cell.get("first_frame") or 0), cell.get("num_frames")
         return file

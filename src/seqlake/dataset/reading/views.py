@@ -136,7 +136,10 @@ class MediaView(media.Frames, FileView):
     Args:
         reference: What the cell says.
         kept: The packet indexes that a table keeps of this file, by video stream; or what finds them.
-        **options: As for `FileView`.
+        root: What a relative reference resolves against.
+        column: The column's type.
+        storage: Options of the store that it lies in.
+        allow_outside: Whether it may leave the root.
 
     Attributes:
         first: The first frame of this row, where several rows share the file.
@@ -158,10 +161,13 @@ class MediaView(media.Frames, FileView):
         reference: str,
         /,
         *,
+        root: str,
+        column: ColumnType | None = None,
+        storage: Mapping[str, str] | None = None,
+        allow_outside: bool = False,
         kept: Callable[[str], Mapping[int, bytes]] | Mapping[int, bytes] | None = None,
-        **options: Any,
     ) -> None:
-        super().__init__(reference, **options)
+        super().__init__(reference, root=root, column=column, storage=storage, allow_outside=allow_outside)
         self._held = media.LazyDecoder()
         self._kept = kept
         self.first: int = 0
