@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from seqlake.abilities import Checked, HasStorage, ability
 from seqlake.errors import SchemaMismatchError, ValidationError
-from seqlake.shards.reading import count_lengths, count_only, refuse_unknown, rows_asked
+from seqlake.shards.reading import count_lengths, read_in_parts, refuse_unknown, rows_asked, runs_of
 from seqlake.spec.column_types import Image, Trajectory
 from seqlake.spec.metadata import Metadata
 from seqlake.spec.schema import ID, Column, Schema, is_binary, is_list, is_number, is_text
@@ -485,21 +485,13 @@ class GroupedReader:
     def batches(self, columns: Sequence[str], /, *, rows: Ints | None = None) -> Iterator[pa.RecordBatch]:
         """See `ShardReader.batches`: the columns asked for."""
         shard = self._shard
-        refuse_unknown(columns, shard.types.names)
-        wanted = rows_asked(rows, shard.rows)
-        if not columns:
-            yield from count_only(len(wanted))
-            return
-        schema = pa.schema([shard.types.field(name) for name in columns])
-        held = np.cumsum(np.diff(shard.starts)[wanted] * shard.per_row)
-        first = 0
-        while first < len(wanted):
-            before = float(held[first - 1]) if first else 0.0
-            stop = max(first + 1, int(np.searchsorted(held, before + _BATCH_BYTES, side="right")))
-            yield self._batch(schema, wanted[first:stop])
-            first = stop
+        return read_in_parts(columns, rows, types=shard.types, count=shard.rows, parts=self._parts, arrays=self._arrays)
 
-    def _batch(self, schema: pa.Schema, rows: Ints) -> pa.RecordBatch:
+    def _parts(self, rows: Ints) -> Iterator[Ints]:
+        steps = np.diff(self._shard.starts)[rows]
+        return runs_of(rows, steps * self._shard.per_row, most_bytes=_BATCH_BYTES)
+
+    def _arrays(self, schema: pa.Schema, rows: Ints) -> list[pa.Array]:
         shard = self._shard
         lengths = np.diff(shard.starts)[rows]
         offsets = np.zeros(len(rows) + 1, np.int64)
@@ -512,7 +504,7 @@ class GroupedReader:
                 arrays.append(pa.array([shard.ids[row] for row in rows.tolist()], pa.string()))
                 continue
             arrays.append(_sequences(shard.recipes[field.name], table.column(field.name), offsets, field.type))
-        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+        return arrays
 
     def _samples(self, columns: list[str], samples: Ints) -> pa.Table:
         """The samples' own columns, in the order of the steps."""

@@ -14,7 +14,7 @@ from seqlake.files.limits import DECODED, free_memory
 from seqlake.spec.schema import is_list
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -43,6 +43,63 @@ def rows_asked(rows: Ints | None, count: int, /) -> Ints:
     if wanted.size and not (wanted.min() >= 0 and wanted.max() < count):
         raise IndexError(f"Expected rows of 0 to {count - 1}, found {wanted.min()} to {wanted.max()}.")
     return wanted
+
+
+def read_in_parts(
+    columns: Sequence[str],
+    rows: Ints | None,
+    /,
+    *,
+    types: pa.Schema,
+    count: int,
+    parts: Callable[[Ints], Iterable[Ints]],
+    arrays: Callable[[pa.Schema, Ints], list[pa.Array]],
+    path: str = "",
+) -> Iterator[pa.RecordBatch]:
+    """Record batches of a reader that puts some rows together at a time: what its `batches` does.
+
+    Args:
+        columns: As `batches` was given them.
+        rows: The same.
+        types: The logical Arrow schema of all columns.
+        count: Rows of the shard.
+        parts: Cuts the rows asked for into runs that make one batch each, as `runs_of` does.
+        arrays: The cells of the columns asked for, of one run.
+        path: The shard's, for messages.
+
+    Raises:
+        SchemaMismatchError: A column that is not there.
+        IndexError: A row that is not there.
+    """
+    refuse_unknown(columns, types.names, path=path)
+    wanted = rows_asked(rows, count)
+    if not columns:
+        yield from count_only(len(wanted))
+        return
+    schema = pa.schema([types.field(name) for name in columns])
+    for part in parts(wanted):
+        yield pa.RecordBatch.from_arrays(arrays(schema, part), schema=schema)
+
+
+def runs_of(
+    rows: Ints, nbytes: NDArray[np.number], /, *, most_bytes: int, most_rows: int | None = None
+) -> Iterator[Ints]:
+    """Runs of rows that make one batch each, at least one row long.
+
+    Args:
+        rows: [n] the rows asked for.
+        nbytes: [n] bytes of each.
+        most_bytes: Of a run of more than one row.
+        most_rows: Of a run.
+    """
+    held = np.cumsum(nbytes)
+    first = 0
+    while first < len(rows):
+        before = held[first - 1] if first else 0
+        stop = max(first + 1, int(np.searchsorted(held, before + most_bytes, side="right")))
+        stop = stop if most_rows is None else min(stop, first + most_rows)
+        yield rows[first:stop]
+        first = stop
 
 
 def count_only(rows: int, /) -> Iterator[pa.RecordBatch]:

@@ -13,7 +13,7 @@ from seqlake.errors import CorruptFileError, DecodeError
 from seqlake.formats._streaming.cells import CellError
 from seqlake.formats._streaming.records import Records, SampleError, ranged
 from seqlake.formats._streaming.restoring import restored
-from seqlake.shards.reading import count_only, refuse_unknown, rows_asked
+from seqlake.shards.reading import read_in_parts, refuse_unknown, runs_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -157,18 +157,15 @@ class SampleReader:
             IndexError: A row that is not there.
             CorruptFileError: The shard, or a sample of it, is not what the index says; names sample and column.
         """
-        refuse_unknown(columns, self._shard.types.names, path=self._shard.place.root)
-        wanted = rows_asked(rows, self._shard.rows)
-        if not columns:
-            yield from count_only(len(wanted))
-            return
-        if not len(wanted):
-            return
-        schema = pa.schema([self._shard.types.field(name) for name in columns])
-        bounds = self.records.bounds
-        for part in _parts(wanted, bounds):
-            buffer, starts, stops = self._fetched(part, bounds)
-            yield pa.RecordBatch.from_arrays(self._arrays(schema, part, buffer, starts, stops), schema=schema)
+        return read_in_parts(
+            columns,
+            rows,
+            types=self._shard.types,
+            count=self._shard.rows,
+            parts=self._parts,
+            arrays=self._arrays,
+            path=self._shard.place.root,
+        )
 
     def sample(self, row: int, /) -> dict[str, Any]:
         """One sample as Python values: numbers, texts, bytes, numpy arrays over the shard's memory.
@@ -254,9 +251,14 @@ class SampleReader:
         buffer = np.concatenate([np.frombuffer(part, np.uint8) for part in parts])
         return buffer, ends - (stops - starts), ends
 
-    def _arrays(
-        self, schema: pa.Schema, rows: Ints, buffer: NDArray[np.uint8], starts: Ints, stops: Ints
-    ) -> list[pa.Array]:
+    def _parts(self, rows: Ints) -> Iterator[Ints]:
+        if not len(rows):
+            return iter(())  # of which nothing need be there
+        bounds = self.records.bounds
+        return runs_of(rows, bounds[rows + 1] - bounds[rows], most_bytes=_BATCH_BYTES, most_rows=_BATCH_ROWS)
+
+    def _arrays(self, schema: pa.Schema, rows: Ints) -> list[pa.Array]:
+        buffer, starts, stops = self._fetched(rows, self.records.bounds)
         there = [name for name in schema.names if name in self._shard.entry.config.names]
         try:
             arrays = dict(zip(there, self.records.arrays(there, buffer, starts, stops), strict=True))
@@ -280,15 +282,3 @@ class SampleReader:
                     problem = SampleError(str(alone), row=row, column=column.name)
                     break
             raise self._shard.damaged(problem, rows) from error
-
-
-def _parts(rows: Ints, bounds: Ints) -> Iterator[Ints]:
-    """Runs of rows that make one batch each."""
-    held = np.cumsum(bounds[rows + 1] - bounds[rows])
-    first = 0
-    while first < len(rows):
-        before = int(held[first - 1]) if first else 0
-        stop = int(np.searchsorted(held, before + _BATCH_BYTES, side="right"))
-        stop = min(max(stop, first + 1), first + _BATCH_ROWS)
-        yield rows[first:stop]
-        first = stop

@@ -15,7 +15,7 @@ from seqlake.formats.l5kit.layout import CHILDREN, NO_RUNS, SceneRows
 from seqlake.formats.l5kit.mapping import COUNTS, RUNS, SCENE, TIMES, FieldColumn, Mapping, kind_of
 from seqlake.formats.l5kit.store import FACES, FRAMES, SCENES, Store
 from seqlake.protocols import Flat
-from seqlake.shards.reading import count_only, refuse_unknown, rows_asked
+from seqlake.shards.reading import read_in_parts, refuse_unknown, runs_of
 from seqlake.spec.schema import ID
 
 if TYPE_CHECKING:
@@ -183,18 +183,15 @@ class SceneReader:
             IndexError: A row that is not there.
             CorruptFileError: A chunk that cannot be decoded.
         """
-        refuse_unknown(columns, self._shard.types.names, path=self._shard.store.location)
-        wanted = rows_asked(rows, self._shard.rows)
-        names = list(columns)
-        if not names:
-            yield from count_only(len(wanted))
-            return
-        types = pa.schema([self._shard.types.field(name) for name in names])
-        for part in self._parts(wanted):
-            scenes = [self._shard.scenes[row] for row in part]
-            ids = [self._shard.names[row] for row in part]
-            cells = SceneCells(self._shard.store, self._shard.mapping, scenes, ids, self._shard.types)
-            yield pa.RecordBatch.from_arrays([cells.column(name) for name in names], schema=types)
+        return read_in_parts(
+            columns,
+            rows,
+            types=self._shard.types,
+            count=self._shard.rows,
+            parts=self._parts,
+            arrays=self._arrays,
+            path=self._shard.store.location,
+        )
 
     def flat(self, column: str, /) -> Flat | None:
         """Where the numbers of a column lie in the store: where one plain, mapped file holds all of the shard's."""
@@ -236,19 +233,15 @@ class SceneReader:
     def close(self) -> None:
         """Nothing is held open."""
 
-    def _parts(self, rows: Ints) -> Iterator[list[int]]:
-        """Runs of rows that make one batch each."""
-        part: list[int] = []
-        held = 0
-        for row in rows.tolist():
-            size = scene_bytes(self._shard.scenes[row], self._shard.mapping)
-            if part and held + size > _BATCH_BYTES:
-                yield part
-                part, held = [], 0
-            part.append(row)
-            held += size
-        if part:
-            yield part
+    def _parts(self, rows: Ints) -> Iterator[Ints]:
+        nbytes = [scene_bytes(self._shard.scenes[row], self._shard.mapping) for row in rows.tolist()]
+        return runs_of(rows, np.array(nbytes, np.int64), most_bytes=_BATCH_BYTES)
+
+    def _arrays(self, schema: pa.Schema, rows: Ints) -> list[pa.Array]:
+        scenes = [self._shard.scenes[row] for row in rows.tolist()]
+        ids = [self._shard.names[row] for row in rows.tolist()]
+        cells = SceneCells(self._shard.store, self._shard.mapping, scenes, ids, self._shard.types)
+        return [cells.column(name) for name in schema.names]
 
 
 def lengths_of(scenes: Sequence[SceneRows], mapping: Mapping, column: str, /) -> Ints | None:

@@ -22,7 +22,7 @@ from seqlake.formats.l5kit.layout import layout_of
 from seqlake.formats.l5kit.mapping import SCENE, TIMES, Mapping
 from seqlake.formats.l5kit.shard import SceneCells, scene_bytes
 from seqlake.formats.l5kit.store import AGENTS, FRAMES, SCENES, Store, grouped, state_of, stem_of
-from seqlake.shards.reading import count_only, refuse_unknown, rows_asked
+from seqlake.shards.reading import read_in_parts, refuse_unknown
 from seqlake.spec.metadata import Metadata
 from seqlake.spec.schema import ID, Column, Schema
 
@@ -278,15 +278,15 @@ class TrackReader:
             SchemaMismatchError: A column that is not there.
             IndexError: A row that is not there.
         """
-        refuse_unknown(columns, self._shard.types.names, path=self._shard.store.location)
-        wanted = rows_asked(rows, self._shard.rows)
-        if not columns:
-            yield from count_only(len(wanted))
-            return
-        types = pa.schema([self._shard.types.field(name) for name in columns])
-        for at in range(0, len(wanted), _ROWS):
-            part = wanted[at : at + _ROWS]
-            yield pa.RecordBatch.from_arrays([self._column(name, part) for name in columns], schema=types)
+        return read_in_parts(
+            columns,
+            rows,
+            types=self._shard.types,
+            count=self._shard.rows,
+            parts=lambda wanted: (wanted[at : at + _ROWS] for at in range(0, len(wanted), _ROWS)),
+            arrays=lambda schema, part: [self._column(name, part) for name in schema.names],
+            path=self._shard.store.location,
+        )
 
     def flat(self, column: str, /) -> Flat | None:
         """None: the steps of a track lie apart in a store."""

@@ -21,7 +21,7 @@ from seqlake.formats.l5kit.mapping import SCENE
 from seqlake.formats.l5kit.selecting import MIN_FRAME_FUTURE, MIN_FRAME_HISTORY, selected
 from seqlake.formats.l5kit.tracks import AVAILABLE, FIRST, HOST, SELECTION, TRACK
 from seqlake.protocols import Flat
-from seqlake.shards.reading import count_only, refuse_unknown, rows_asked
+from seqlake.shards.reading import read_in_parts, refuse_unknown, runs_of
 from seqlake.spec.schema import ID, Column, Schema
 
 if TYPE_CHECKING:
@@ -252,17 +252,18 @@ class WindowReader:
             SchemaMismatchError: A column that is not there.
             IndexError: A row that is not there.
         """
-        refuse_unknown(columns, self._shard.types.names)
-        wanted = rows_asked(rows, self._shard.rows)
-        if not columns:
-            yield from count_only(len(wanted))
-            return
-        types = pa.schema([self._shard.types.field(name) for name in columns])
-        widths = sum(self._step_bytes(name) for name in columns) * self._shard.span.width
-        size = max(1, _BATCH_BYTES // max(1, widths))
-        for at in range(0, len(wanted), size):
-            part = wanted[at : at + size]
-            yield pa.RecordBatch.from_arrays([self._column(name, part) for name in columns], schema=types)
+        return read_in_parts(
+            columns,
+            rows,
+            types=self._shard.types,
+            count=self._shard.rows,
+            parts=lambda wanted: self._parts(wanted, columns),
+            arrays=lambda schema, part: [self._column(name, part) for name in schema.names],
+        )
+
+    def _parts(self, rows: Ints, columns: Sequence[str]) -> Iterator[Ints]:
+        width = sum(self._step_bytes(name) for name in columns) * self._shard.span.width
+        return runs_of(rows, np.full(len(rows), max(1, width)), most_bytes=_BATCH_BYTES)
 
     def flat(self, column: str, /) -> Flat | None:
         """Every window as a place in the steps that lie end to end; None for columns without steps."""

@@ -20,7 +20,7 @@ from seqlake.formats.rlds.example import NOTHING, FeatureValues, numbers, parse,
 from seqlake.formats.rlds.survey import RecordSurvey, Surveyed, damaged
 from seqlake.formats.rlds.tfrecord import TfRecord
 from seqlake.protocols import Flat, Ints
-from seqlake.shards.reading import count_only, refuse_unknown, rows_asked
+from seqlake.shards.reading import read_in_parts, refuse_unknown, runs_of
 from seqlake.spec.column_types import ColumnType, Embedding, Image, Trajectory
 from seqlake.spec.metadata import Metadata
 from seqlake.spec.schema import ID, Schema
@@ -183,17 +183,15 @@ class RldsReader:
             IndexError: A row that is not there.
             CorruptFileError: A record that fails its checksum or is not what `features.json` says.
         """
-        refuse_unknown(columns, self._shard.types.names, path=self._blob.location)
-        wanted = rows_asked(rows, self._shard.rows)
-        names = list(columns)
-        if not names:
-            yield from count_only(len(wanted))
-            return
-        types = pa.schema([self._shard.types.field(name) for name in names])
-        for part in self._parts(wanted):
-            examples = self._examples(part) if any(name in self._columns for name in names) else []
-            arrays = [self._array(name, part, examples) for name in names]
-            yield pa.RecordBatch.from_arrays(arrays, schema=types)
+        return read_in_parts(
+            columns,
+            rows,
+            types=self._shard.types,
+            count=self._shard.rows,
+            parts=self._parts,
+            arrays=self._arrays,
+            path=self._blob.location,
+        )
 
     def flat(self, column: str, /) -> Flat | None:
         """Where the floats of a step column lie in the file.
@@ -233,15 +231,11 @@ class RldsReader:
         """Nothing is held open."""
 
     def _parts(self, rows: Ints) -> Iterator[Ints]:
-        """Runs of rows that make one batch each."""
-        first, held = 0, 0
-        for at, size in enumerate(self._shard.file.sizes[rows].tolist()):
-            if at > first and (held + size > _BATCH_BYTES or at - first >= _BATCH_ROWS):
-                yield rows[first:at]
-                first, held = at, 0
-            held += size
-        if first < len(rows):
-            yield rows[first:]
+        return runs_of(rows, self._shard.file.sizes[rows], most_bytes=_BATCH_BYTES, most_rows=_BATCH_ROWS)
+
+    def _arrays(self, schema: pa.Schema, rows: Ints) -> list[pa.Array]:
+        examples = self._examples(rows) if any(name in self._columns for name in schema.names) else []
+        return [self._array(name, rows, examples) for name in schema.names]
 
     def _records(self, rows: Ints, *, check: bool) -> Iterator[tuple[int, TfRecord]]:
         blob, file = self._blob, self._shard.file
