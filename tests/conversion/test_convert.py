@@ -328,7 +328,7 @@ import seqlake as sl
 from seqlake.executors import receipts
 
 source, out, work, mode, workers = sys.argv[1:]
-keep, clear = receipts.Work.keep, receipts.Work.clear
+keep, clear = receipts.WorkFolder.keep, receipts.WorkFolder.clear
 
 def slow(self, part, receipt):
     keep(self, part, receipt)
@@ -343,7 +343,7 @@ def stop(self):
     clear(self)
 
 if __name__ == "__main__":
-    receipts.Work.keep, receipts.Work.clear = slow, stop
+    receipts.WorkFolder.keep, receipts.WorkFolder.clear = slow, stop
     dataset = sl.convert(sl.scan(pq.read_table(source)), out, work=work, workers=int(workers), bytes_per_part=100)
     print("rows", len(dataset), flush=True)
 """

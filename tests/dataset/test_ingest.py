@@ -242,11 +242,11 @@ def test_bad_cells_say_what_was_expected_and_found(case: str) -> None:
 )  # fmt: skip
 def test_bad_ids(value: object, kind: type[Exception]) -> None:
     with pytest.raises(kind, match="sequence_id"):
-        ingest.Ids().check(value)
+        ingest.KnownIds().check(value)
 
 
 def test_ids_may_look_like_paths_and_differ_by_case_alone() -> None:
-    ids = ingest.Ids()
+    ids = ingest.KnownIds()
     for value in ("a/b", "..", "../x", "A", "a", "ä", "a\u0308", " ", "x" * 10_000):
         ids.add(ids.check(value))
     with pytest.raises(DuplicateSequenceError, match="'a/b' was added already"):

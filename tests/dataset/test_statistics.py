@@ -15,7 +15,7 @@ from hypothesis.extra import numpy as hnp
 import seqlake as sl
 from seqlake.dataset.statistics import Statistics, chunks, outliers, ranks, scan, statistics
 from seqlake.dataset.statistics.moments import merged, moments
-from seqlake.dataset.statistics.ranks import Ranks
+from seqlake.dataset.statistics.ranks import QuantileSearch
 from seqlake.errors import SchemaMismatchError, ValidationError
 from seqlake.testing import samples
 
@@ -251,7 +251,7 @@ def test_any_numbers_in_any_parts(kept, values, cuts, quantile) -> None:
     points = (quantile, 0.5)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(ranks, "_KEPT", kept)
-        selector = Ranks(values.dtype, found.count, points)
+        selector = QuantileSearch(values.dtype, found.count, points)
         passes = 0
         while selector.wanted:
             for part in parts:
@@ -308,7 +308,7 @@ def test_histograms_are_few_at_a_time(monkeypatch) -> None:
     monkeypatch.setattr(ranks, "HISTOGRAMS", 6)
     values = np.random.default_rng(0).normal(size=(500, 11)).astype("f4")
     values[:, 2:5] = np.nan
-    selector = Ranks(values.dtype, np.isfinite(values).sum(axis=0), [0.1, 0.5, 0.9])
+    selector = QuantileSearch(values.dtype, np.isfinite(values).sum(axis=0), [0.1, 0.5, 0.9])
     while selector.wanted:
         assert len(selector._counted) <= 6
         selector.add(values)
@@ -323,7 +323,9 @@ def test_columns_take_turns_where_memory_is_short(tmp_path, monkeypatch) -> None
     monkeypatch.setattr(ranks, "_KEPT", 0)
     monkeypatch.setattr("seqlake.dataset.statistics.scan.HISTOGRAMS", 1)
     alive = []
-    monkeypatch.setattr("seqlake.dataset.statistics.scan.Ranks", lambda *given: alive.append(given) or Ranks(*given))
+    monkeypatch.setattr(
+        "seqlake.dataset.statistics.scan.QuantileSearch", lambda *given: alive.append(given) or QuantileSearch(*given)
+    )
     turns = []
     over = scan._Scan._over
     monkeypatch.setattr(scan._Scan, "_over", lambda self, names, *rest: turns.append(names) or over(self, names, *rest))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from seqlake.errors import SeqlakeError
-from seqlake.executors.receipts import Work, decode, encode
+from seqlake.executors.receipts import WorkFolder, decode, encode
 from seqlake.protocols import Copied, Transaction, Version, Written
 
 plain = st.one_of(
@@ -75,13 +75,13 @@ def test_other_objects_are_refused():
 
 def test_a_folder_is_for_one_conversion(tmp_path):
     folder = tmp_path / "work"
-    work = Work(folder)
+    work = WorkFolder(folder)
     assert not work.begun
     work.begin({"source": "a", "out": "x"})
     work.keep_state(None)
     work.keep(11, {"part": 11})
     work.keep(2, b"two")
-    again = Work(folder)
+    again = WorkFolder(folder)
     again.begin({"source": "a", "out": "x"})
     assert again.begun
     assert again.receipts() == {2: b"two", 11: {"part": 11}}
@@ -95,7 +95,7 @@ def test_a_file_of_others_stays_in_the_folder(tmp_path):
     mine = ["notes.txt", "part-1.json", "part-a.json", "part-00001.jsonl", "part-00001.json.gz", "part-00001.json.bak"]
     for name in mine:
         (tmp_path / name).write_text("mine")
-    work = Work(tmp_path)
+    work = WorkFolder(tmp_path)
     work.begin({})
     work.keep(3, "three")
     (tmp_path / "part-00004.json.tmp").write_text("{")
@@ -106,7 +106,7 @@ def test_a_file_of_others_stays_in_the_folder(tmp_path):
 
 @pytest.mark.parametrize("text", ["{", '{"$": "Nothing", "value": 1}', '{"no": 1}'])
 def test_a_damaged_receipt_is_an_error(tmp_path, text):
-    work = Work(tmp_path)
+    work = WorkFolder(tmp_path)
     work.begin({})
     (tmp_path / "part-00000.json").write_text(text)
     with pytest.raises(SeqlakeError, match=r"part-00000\.json"):
@@ -114,7 +114,7 @@ def test_a_damaged_receipt_is_an_error(tmp_path, text):
 
 
 def test_a_receipt_half_written_does_not_count(tmp_path):
-    work = Work(tmp_path)
+    work = WorkFolder(tmp_path)
     work.begin({})
     (tmp_path / "part-00000.json.tmp").write_text("{")
     assert work.receipts() == {}

@@ -275,9 +275,9 @@ def statistics(folder: Path) -> Any:
 def begun(folder: Path) -> None:
     """A conversion that stopped half-way: its work folder is there."""
     made(folder / "ds")
-    from seqlake.executors.receipts import Work
+    from seqlake.executors.receipts import WorkFolder
 
-    work = Work(folder / "work")
+    work = WorkFolder(folder / "work")
     work.begin({"source": "ds", "target": "out", "parts": 3})
     work.keep_state({"transaction": "t", "pairs": (1, 2), "when": timedelta(seconds=4), "bytes": b"abc"})
     for part in range(3):
@@ -285,9 +285,9 @@ def begun(folder: Path) -> None:
 
 
 def received(folder: Path) -> Any:
-    from seqlake.executors.receipts import Work
+    from seqlake.executors.receipts import WorkFolder
 
-    work = Work(folder / "work")
+    work = WorkFolder(folder / "work")
     work.begin({"source": "ds", "target": "out", "parts": 3})
     return [work.state(), work.receipts()]
 

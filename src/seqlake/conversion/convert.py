@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from seqlake.abilities import Discards, Renews, ability, storage_of
 from seqlake.conversion import task as one_part
-from seqlake.conversion.plan import BYTES_PER_PART, Plan, Task, plan
+from seqlake.conversion.plan import BYTES_PER_PART, PartTask, Plan, plan
 from seqlake.conversion.targets import FormatTarget, TableTarget, Target, dropped_by
 from seqlake.dataset.writing.pictures import Pictures
 from seqlake.dataset.writing.staging import SHARD_BYTES, ShardShape, Staging
 from seqlake.errors import CommitUnknownError, SeqlakeError
 from seqlake.executors.processes import Processes
-from seqlake.executors.receipts import Work
+from seqlake.executors.receipts import WorkFolder
 from seqlake.files.locations import absolute
 from seqlake.files.room import room_in
 from seqlake.grouping import as_sequences
@@ -230,10 +230,10 @@ def convert(
             return _adopted(readable, target)
         run = partial(_run, planned, target, identity=identity, executor=executor, progress=progress)
         if work is not None:
-            run(Work(Path(work)), keep=True)
+            run(WorkFolder(Path(work)), keep=True)
         else:
             with tempfile.TemporaryDirectory(prefix="seqlake-convert-", ignore_cleanup_errors=True) as folder:
-                run(Work(Path(folder)), keep=False)
+                run(WorkFolder(Path(folder)), keep=False)
         return target.result()
 
 
@@ -312,7 +312,7 @@ def _ordered(value: object) -> object:
 def _run(
     planned: Plan,
     target: Target,
-    work: Work,
+    work: WorkFolder,
     *,
     identity: Mapping[str, Any],
     executor: Executor,
@@ -350,16 +350,16 @@ def _run(
     work.clear()
 
 
-def _write_parts(planned: Plan, sink: Sink, work: Work, *, executor: Executor, progress: bool | None) -> None:
+def _write_parts(planned: Plan, sink: Sink, work: WorkFolder, *, executor: Executor, progress: bool | None) -> None:
     from tqdm import tqdm
 
     finished = work.receipts()
-    tasks: Sequence[Task] = [task for task in planned.tasks if task.part not in finished]
+    tasks: Sequence[PartTask] = [task for task in planned.tasks if task.part not in finished]
     before = planned.rows - sum(task.rows for task in tasks)
     hidden = None if progress is None else not progress
     with tqdm(total=planned.rows, initial=before, unit=" sequences", disable=hidden) as bar:
 
-        def done(task: Task, receipt: Any) -> None:
+        def done(task: PartTask, receipt: Any) -> None:
             work.keep(task.part, receipt)
             bar.update(task.rows)
 

@@ -21,7 +21,7 @@ _SHOWN = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Piece:
+class RowRange:
     """Some rows of one shard, from `start` to before `stop`."""
 
     shard: Shard
@@ -30,7 +30,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
+class PartTask:
     """One part: what one worker turns into one receipt; picklable.
 
     Attributes:
@@ -40,7 +40,7 @@ class Task:
     """
 
     part: int
-    pieces: Sequence[Piece]
+    pieces: Sequence[RowRange]
     root: str
 
     @property
@@ -65,7 +65,7 @@ class Plan:
     """
 
     schema: Schema
-    tasks: Sequence[Task]
+    tasks: Sequence[PartTask]
     shards: int
     nbytes: int
     findings: Sequence[Finding]
@@ -141,8 +141,8 @@ def plan(
     )
 
 
-def _tasks(shards: Sequence[Shard], root: str, bytes_per_part: int) -> Iterator[Task]:
-    part, pieces, held = 0, list[Piece](), 0.0
+def _tasks(shards: Sequence[Shard], root: str, bytes_per_part: int) -> Iterator[PartTask]:
+    part, pieces, held = 0, list[RowRange](), 0.0
     for shard in shards:
         if shard.rows == 0:
             continue
@@ -150,11 +150,11 @@ def _tasks(shards: Sequence[Shard], root: str, bytes_per_part: int) -> Iterator[
         start = 0
         while start < shard.rows:
             if pieces and held + per_row > bytes_per_part:
-                yield Task(part=part, pieces=tuple(pieces), root=root)
+                yield PartTask(part=part, pieces=tuple(pieces), root=root)
                 part, pieces, held = part + 1, [], 0.0
             stop = min(shard.rows, start + max(1, int((bytes_per_part - held) / per_row)))
-            pieces.append(Piece(shard=shard, start=start, stop=stop))
+            pieces.append(RowRange(shard=shard, start=start, stop=stop))
             held += (stop - start) * per_row
             start = stop
     if pieces:
-        yield Task(part=part, pieces=tuple(pieces), root=root)
+        yield PartTask(part=part, pieces=tuple(pieces), root=root)

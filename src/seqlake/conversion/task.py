@@ -13,12 +13,12 @@ from seqlake.errors import DecodeError, SchemaMismatchError, SeqlakeError, Valid
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from seqlake.conversion.plan import Piece, Task
+    from seqlake.conversion.plan import PartTask, RowRange
     from seqlake.protocols import ShardReader, Sink
     from seqlake.spec.schema import Column, Schema
 
 
-def run(task: Task, /, *, sink: Sink, schema: Schema) -> object:
+def run(task: PartTask, /, *, sink: Sink, schema: Schema) -> object:
     """Convert one part; what an executor runs.
 
     Args:
@@ -47,14 +47,14 @@ class _Place:
     """Where the work is, for messages: a sink asks for batches while it writes."""
 
     def __init__(self) -> None:
-        self.piece: Piece | None = None
+        self.piece: RowRange | None = None
 
-    def text(self, task: Task) -> str:
+    def text(self, task: PartTask) -> str:
         piece = self.piece or task.pieces[0]
         return f"Part {task.part}, rows {piece.start} to {piece.stop - 1} of the source shard {piece.shard.key!r}"
 
 
-def _batches(task: Task, schema: Schema, place: _Place) -> Iterator[pa.RecordBatch]:
+def _batches(task: PartTask, schema: Schema, place: _Place) -> Iterator[pa.RecordBatch]:
     for piece in task.pieces:
         place.piece = piece
         whole = piece.start == 0 and piece.stop == piece.shard.rows
@@ -70,7 +70,7 @@ def _batches(task: Task, schema: Schema, place: _Place) -> Iterator[pa.RecordBat
             reader.close()
 
 
-def _name_sequence(error: SeqlakeError, reader: ShardReader, piece: Piece, schema: Schema) -> None:
+def _name_sequence(error: SeqlakeError, reader: ShardReader, piece: RowRange, schema: Schema) -> None:
     """Put the first sequence that cannot be read before the message: asked one by one, since it happens once."""
     if schema.id is None:
         return

@@ -323,8 +323,8 @@ class Selection:
             return streaming.picked(self._source, names, self._rows)
         return streaming.read(self, names)
 
-    def _stream(self) -> streaming.Stream:
-        return streaming.Stream(self.schema.arrow, self.batches)
+    def _stream(self) -> streaming.ArrowStream:
+        return streaming.ArrowStream(self.schema.arrow, self.batches)
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         return self._stream().__arrow_c_stream__(requested_schema)
@@ -348,7 +348,7 @@ class Selection:
             raise MissingDependencyError(
                 "This needs Polars, which is not installed. Run: pip install polars"
             ) from error
-        return pl.DataFrame(streaming.Stream(self.schema.arrow, self.to_arrow().to_batches))
+        return pl.DataFrame(streaming.ArrowStream(self.schema.arrow, self.to_arrow().to_batches))
 
     def to_pandas(self, *, signals: Literal["numpy"] | None = None) -> pd.DataFrame:
         """All of it as a pandas frame.

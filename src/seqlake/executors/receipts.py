@@ -40,7 +40,7 @@ _RECEIPT = re.compile(r"part-(\d{5,})\.json")
 _OURS = re.compile(r"(part-\d{5,}|sink|plan)\.json(\.tmp)?")
 
 
-class Work:
+class WorkFolder:
     """A folder that outlives the process.
 
     Args:

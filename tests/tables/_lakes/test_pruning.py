@@ -11,7 +11,7 @@ import pytest
 
 import seqlake as sl
 from seqlake.cli import main
-from seqlake.dataset.reading.pruning import Part, left
+from seqlake.dataset.reading.pruning import Comparison, left
 
 pytest.importorskip("deltalake")
 
@@ -108,7 +108,7 @@ def test_a_bound_that_is_nan_rules_nothing_out(ds):
         def bounds(self, column):
             return [(float("nan"), float("nan")), (50.0, 60.0)]
 
-    assert left(Told(), [Part(column="reward", sign="<", values=(3.0,))]).tolist() == [True, False]
+    assert left(Told(), [Comparison(column="reward", sign="<", values=(3.0,))]).tolist() == [True, False]
 
 
 def test_the_command_explains(ds, capsys):

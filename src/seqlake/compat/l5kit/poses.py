@@ -70,15 +70,15 @@ class RelativePoses:
         return {**rest, **relative(track, history=self.history, step_time=self.step_time)}
 
     @staticmethod
-    def _agent(batch: Mapping[str, NDArray[Any]]) -> Track:
+    def _agent(batch: Mapping[str, NDArray[Any]]) -> PoseTrack:
         seen = batch["available"] != 0
         if "available_mask" in batch:
             seen &= batch["available_mask"]
         yaw = batch["yaw"]
-        return Track(position=batch["centroid"], yaw=yaw, extent=batch["extent"], seen=seen)
+        return PoseTrack(position=batch["centroid"], yaw=yaw, extent=batch["extent"], seen=seen)
 
     @staticmethod
-    def _ego(batch: Mapping[str, NDArray[Any]]) -> Track:
+    def _ego(batch: Mapping[str, NDArray[Any]]) -> PoseTrack:
         translation, rotation = batch["ego_translation"], batch["ego_rotation"]
         seen = batch.get("ego_translation_mask")
         if seen is None:
@@ -87,7 +87,7 @@ class RelativePoses:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Track:
+class PoseTrack:
     """Windows of one kind, oldest step first.
 
     Attributes:
@@ -119,10 +119,10 @@ def relative_poses(*, history: int, future: int, step_time: float = 0.1, keep: b
     return RelativePoses(history=history, future=future, step_time=step_time, keep=keep)
 
 
-def ego_track(translation: NDArray[Any], rotation: NDArray[Any], seen: NDArray[np.bool_], /) -> Track:
+def ego_track(translation: NDArray[Any], rotation: NDArray[Any], seen: NDArray[np.bool_], /) -> PoseTrack:
     """The car's own windows: [B, W, 3] and [B, W, 3, 3]."""
     extent = np.broadcast_to(np.array(EGO_EXTENT), translation.shape)
-    return Track(position=translation[..., :2], yaw=rotation33_as_yaw(rotation), extent=extent, seen=seen)
+    return PoseTrack(position=translation[..., :2], yaw=rotation33_as_yaw(rotation), extent=extent, seen=seen)
 
 
 def rotation33_as_yaw(rotation: NDArray[Any], /) -> NDArray[np.float64]:
@@ -157,7 +157,7 @@ def compute_agent_pose(centroid: NDArray[Any], yaw: Any, /) -> NDArray[np.float6
     return pose
 
 
-def relative(track: Track, /, *, history: int, step_time: float) -> Batch:
+def relative(track: PoseTrack, /, *, history: int, step_time: float) -> Batch:
     """What l5kit's samples hold, for a whole batch.
 
     Args:

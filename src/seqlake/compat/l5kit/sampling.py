@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqlake.compat.l5kit.poses import Track, ego_track, relative
+from seqlake.compat.l5kit.poses import PoseTrack, ego_track, relative
 from seqlake.formats._arguments import FLAG, INDEX, NUMBER, SECONDS, STEPS, Kind, a, check_fields, takes, with_fields
 from seqlake.formats.l5kit.intervals import expect_fields, in_range
 from seqlake.formats.l5kit.intervals import span as between
@@ -157,7 +157,7 @@ def generate_agent_sample(
     return {"frame_index": state_index, **{name: values[0] for name, values in sample.items()}}
 
 
-def _agent_track(frames: NDArray[Any], there: NDArray[np.int64], agents: Any, track_id: int, width: int) -> Track:
+def _agent_track(frames: NDArray[Any], there: NDArray[np.int64], agents: Any, track_id: int, width: int) -> PoseTrack:
     span = between(in_range(frames[AGENT_INTERVAL], len(agents), what="of a sample, frame", array=AGENTS), array=AGENTS)
     rows = agents[span]
     moved = frames.copy()
@@ -169,7 +169,7 @@ def _agent_track(frames: NDArray[Any], there: NDArray[np.int64], agents: Any, tr
         if len(sighting):
             seen[0, at] = True
             position[0, at], yaw[0, at], extent[0, at] = (sighting[0][name] for name in ("centroid", "yaw", "extent"))
-    return Track(position=position, yaw=yaw, extent=extent, seen=seen)
+    return PoseTrack(position=position, yaw=yaw, extent=extent, seen=seen)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ _ULP = 2.0**-22  # of float32, twice: bounds of single precision against constan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Comparison:
     """One part of a condition, all of which must be true: a column compared with constants.
 
     Attributes:
@@ -50,7 +50,7 @@ class Part:
         return f"{self.column} {self.sign} {values}" if len(self.values) == 1 else f"{self.column} in ({values})"
 
 
-def narrowed(source: Readable, rows: Ints | None, parts: Callable[[], Sequence[Part]], /) -> Ints | None:
+def narrowed(source: Readable, rows: Ints | None, parts: Callable[[], Sequence[Comparison]], /) -> Ints | None:
     """Of these rows those whose shards a condition does not rule out.
 
     Args:
@@ -64,7 +64,7 @@ def narrowed(source: Readable, rows: Ints | None, parts: Callable[[], Sequence[P
     return rows if left is None else left
 
 
-def rows_left(source: Readable, rows: Ints | None, parts: Sequence[Part], /) -> Ints | None:
+def rows_left(source: Readable, rows: Ints | None, parts: Sequence[Comparison], /) -> Ints | None:
     """The rows of shards that the parts do not rule out; None where none is, so that all rows are asked.
 
     Args:
@@ -83,7 +83,7 @@ def rows_left(source: Readable, rows: Ints | None, parts: Sequence[Part], /) -> 
     return np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
 
 
-def left(source: Readable, parts: Sequence[Part], /) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
+def left(source: Readable, parts: Sequence[Comparison], /) -> np.ndarray[Any, np.dtype[np.bool_]] | None:
     """[shards] whether rows of it may be in the answer; None where the source knows no bounds."""
     known = ability(source, HasBounds)
     if known is None or not parts:
@@ -96,7 +96,7 @@ def left(source: Readable, parts: Sequence[Part], /) -> np.ndarray[Any, np.dtype
     return keep
 
 
-def parts_of(tree: object, /, *, table: str) -> list[Part]:
+def parts_of(tree: object, /, *, table: str) -> list[Comparison]:
     """The parts of what a parsed statement asks of every row of a table.
 
     Args:
@@ -118,7 +118,7 @@ def parts_of(tree: object, /, *, table: str) -> list[Part]:
     return list(_conjuncts(node.get("where_clause")))
 
 
-def _conjuncts(node: Any) -> Iterator[Part]:
+def _conjuncts(node: Any) -> Iterator[Comparison]:
     if not isinstance(node, dict):
         return
     kind = node.get("type")
@@ -135,14 +135,14 @@ def _conjuncts(node: Any) -> Iterator[Part]:
         values = [_constant(one) for one in others]
         name = _column(column)
         if name is not None and values and None not in values:
-            yield Part(column=name, sign="=", values=tuple(values))
+            yield Comparison(column=name, sign="=", values=tuple(values))
 
 
-def _comparison(left: Any, sign: str, right: Any) -> Iterator[Part]:
+def _comparison(left: Any, sign: str, right: Any) -> Iterator[Comparison]:
     for one, side, other in ((left, sign, right), (right, _TURNED[sign], left)):
         name, value = _column(one), _constant(other)
         if name is not None and value is not None:
-            yield Part(column=name, sign=side, values=(value,))
+            yield Comparison(column=name, sign=side, values=(value,))
 
 
 def _column(node: Any) -> str | None:
@@ -186,7 +186,7 @@ def _parsed(kind: str, text: Any) -> Any:
         return None
 
 
-def _may_hold(bounds: Bounds, part: Part) -> bool:
+def _may_hold(bounds: Bounds, part: Comparison) -> bool:
     low, high = bounds
     if low is None or high is None:
         return False  # null in every row, and null is not true

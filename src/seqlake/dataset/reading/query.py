@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from seqlake.dataset.reading.pruning import Part, parts_of
-from seqlake.dataset.reading.streaming import Stream
+from seqlake.dataset.reading.pruning import Comparison, parts_of
+from seqlake.dataset.reading.streaming import ArrowStream
 from seqlake.errors import QueryError, SeqlakeError
 from seqlake.files import sandbox
 from seqlake.shards.columns import Columns, Constant, Stored
@@ -179,7 +179,7 @@ def matching_rows(
     return np.flatnonzero(mask).astype(np.int64)
 
 
-def asked(schema: Schema, query: str, /) -> tuple[list[str], list[Part]]:
+def asked(schema: Schema, query: str, /) -> tuple[list[str], list[Comparison]]:
     """The columns that a query reads, and the parts of its condition that may rule shards out.
 
     Raises:
@@ -191,7 +191,7 @@ def asked(schema: Schema, query: str, /) -> tuple[list[str], list[Part]]:
         return [schema.arrow.field(i).name for i in numbers], connection.parts(query) if explained else []
 
 
-def parts_of_condition(schema: Schema, expression: str, /) -> list[Part]:
+def parts_of_condition(schema: Schema, expression: str, /) -> list[Comparison]:
     """The parts of a row expression that may rule shards out; none where it does not parse."""
     with _Connection(schema) as connection:
         return connection.parts(f"SELECT * FROM {NAME} WHERE (\n{expression}\n)")
@@ -276,7 +276,7 @@ class _Connection:
                 self._damage = copy(error)  # DuckDB hands on its text alone; a copy has no frames that hold this
                 raise
 
-        self._db.register(_SOURCE, Stream(schema, read))
+        self._db.register(_SOURCE, ArrowStream(schema, read))
         self._view(needed)
 
     def _renamed(self, numbers: Sequence[int]) -> pa.Schema:
@@ -299,7 +299,7 @@ class _Connection:
         named = {int(number) for number in _COLUMN.findall(plan)}
         return [i for i in self.every if i in named] or self.every[:1]
 
-    def parts(self, query: str) -> list[Part]:
+    def parts(self, query: str) -> list[Comparison]:
         """The parts of a query's condition that may rule shards out."""
         answer = self._db.execute("SELECT json_serialize_sql(?)", [query]).fetchall()[0][0]
         return parts_of(json.loads(answer), table=NAME)

@@ -30,7 +30,7 @@ _LEAVES = 2**31 - 1  # list offsets are 32 bits wide
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stream:
+class ArrowStream:
     """Batches that can be asked for again and again, as Arrow's stream interface wants them."""
 
     schema: pa.Schema

@@ -35,7 +35,7 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Chunk:
+class CellBatch:
     """Some numbers of one column.
 
     Attributes:
@@ -60,7 +60,7 @@ def kept_dtype(column: Column, /) -> np.dtype[Any]:
 
 def pieces(
     source: Readable, columns: Sequence[str], /, *, passed: Callable[[], object] = lambda: None
-) -> Iterator[Callable[[], Iterator[Chunk]]]:
+) -> Iterator[Callable[[], Iterator[CellBatch]]]:
     """What threads may read independently; nothing is read before a piece is called.
 
     Args:
@@ -121,7 +121,7 @@ def blocks(flat: Flat, /) -> list[Flat]:
     return [replace(flat, start=some, steps=many) for some, many in pairs]
 
 
-def _flat_chunk(column: str, block: Flat, nulls: int) -> Iterator[Chunk]:
+def _flat_chunk(column: str, block: Flat, nulls: int) -> Iterator[CellBatch]:
     count = int(block.steps.sum())
     if block.blob.view() is None and count:
         ranges = fetched(block, block.start, block.start + (block.steps - 1) * block.stride + _width(block))
@@ -135,7 +135,7 @@ def _flat_chunk(column: str, block: Flat, nulls: int) -> Iterator[Chunk]:
     parts = list(runs) or [np.empty((0, *block.shape), block.dtype)]
     if len(parts) * _SMALL > count * _width(block):
         parts = [np.concatenate(parts)]  # one call for each would take longer than the copy
-    yield Chunk(column=column, parts=parts, nulls=nulls)
+    yield CellBatch(column=column, parts=parts, nulls=nulls)
 
 
 def _width(flat: Flat) -> int:
@@ -143,12 +143,12 @@ def _width(flat: Flat) -> int:
     return int(np.prod(flat.shape, dtype=np.int64)) * flat.stored.itemsize
 
 
-def _decoded(shard: Shard, schema: Schema, names: Sequence[str]) -> Iterator[Chunk]:
+def _decoded(shard: Shard, schema: Schema, names: Sequence[str]) -> Iterator[CellBatch]:
     for batch in one_shard(shard, names):
         for name in names:
             cells = batch.column(name)
             values = numbers(cells, schema[name])
-            yield Chunk(column=name, parts=[] if values is None else [values], nulls=cells.null_count)
+            yield CellBatch(column=name, parts=[] if values is None else [values], nulls=cells.null_count)
 
 
 def numbers(cells: pa.Array, column: Column, /) -> NDArray[Any] | None:

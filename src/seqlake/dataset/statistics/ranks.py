@@ -30,14 +30,14 @@ def rank_of(quantile: float, count: int, /) -> int:
 
 
 def histograms(counts: NDArray[np.int64], quantiles: int, /) -> int:
-    """The memory that `Ranks` takes, in histograms of 512 KiB, for [D] counts and so many quantiles."""
+    """The memory that `QuantileSearch` takes, in histograms of 512 KiB, for [D] counts and so many quantiles."""
     numbers = int(counts.sum())
     if numbers <= _KEPT:
         return -(-numbers >> _DIGIT)
     return min(HISTOGRAMS, len(counts) * quantiles)
 
 
-class Ranks:
+class QuantileSearch:
     """Finds the numbers of given ranks in D dimensions; numbers that are not finite have no rank.
 
     Args:

@@ -14,7 +14,7 @@ from seqlake.abilities import KeepsDerived, ability
 from seqlake.dataset.statistics.chunks import each, kept_dtype, pieces
 from seqlake.dataset.statistics.moments import merged, moments, none_yet
 from seqlake.dataset.statistics.pixels import is_visual, statistics_of
-from seqlake.dataset.statistics.ranks import HISTOGRAMS, Ranks, histograms
+from seqlake.dataset.statistics.ranks import HISTOGRAMS, QuantileSearch, histograms
 from seqlake.dataset.statistics.summary import Statistics, finished
 from seqlake.errors import SchemaMismatchError, ValidationError
 from seqlake.files.sealed import digest_of, seal
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from seqlake.dataset.statistics.chunks import Chunk
+    from seqlake.dataset.statistics.chunks import CellBatch
     from seqlake.dataset.statistics.moments import Moments
     from seqlake.dataset.statistics.summary import ColumnStatistics
     from seqlake.protocols import Readable
@@ -163,9 +163,9 @@ class _Scan:
 
     def _quantiles(self, names: Sequence[str], moments: Mapping[str, Moments]) -> dict[str, NDArray[Any]]:
         """Of each column [quantiles, D]."""
-        ranks = {name: Ranks(moments[name].min.dtype, moments[name].count, self.points) for name in names}
+        ranks = {name: QuantileSearch(moments[name].min.dtype, moments[name].count, self.points) for name in names}
 
-        def add(chunk: Chunk) -> None:
+        def add(chunk: CellBatch) -> None:
             if chunk.parts:
                 ranks[chunk.column].add(*_flat(chunk, moments[chunk.column].min.dtype))
 
@@ -183,7 +183,7 @@ class _Scan:
         shapes: dict[str, tuple[int, ...]] = {}
         parts: dict[str, list[Moments]] = {name: [] for name in self.names}
 
-        def look(chunk: Chunk) -> tuple[str, int, tuple[int, ...] | None, Moments | None]:
+        def look(chunk: CellBatch) -> tuple[str, int, tuple[int, ...] | None, Moments | None]:
             if not chunk.parts:
                 return chunk.column, chunk.nulls, None, None
             some = moments(*_flat(chunk, kept_dtype(schema[chunk.column])))
@@ -206,11 +206,11 @@ class _Scan:
             parts[name].append(none_yet(int(np.prod(shape, dtype=np.int64)), kept_dtype(schema[name])))
         return {name: merged(some) for name, some in parts.items()}, nulls, shapes
 
-    def _over(self, names: Sequence[str], look: Callable[[Chunk], Any], what: str) -> Iterator[Any]:
+    def _over(self, names: Sequence[str], look: Callable[[CellBatch], Any], what: str) -> Iterator[Any]:
         """What `look` makes of every chunk, in their order."""
         from tqdm import tqdm
 
-        def work(piece: Callable[[], Iterator[Chunk]]) -> list[Any]:
+        def work(piece: Callable[[], Iterator[CellBatch]]) -> list[Any]:
             return [look(chunk) for chunk in piece()]
 
         hidden = None if self.progress is None else not self.progress
@@ -224,7 +224,7 @@ def _declared(schema: Schema, name: str) -> tuple[int, ...]:
     return () if column.category == "scalar" else column.shape or ()
 
 
-def _flat(chunk: Chunk, dtype: np.dtype[Any]) -> list[NDArray[Any]]:
+def _flat(chunk: CellBatch, dtype: np.dtype[Any]) -> list[NDArray[Any]]:
     """The parts of a chunk as [n, D]."""
     size = int(np.prod(chunk.parts[0].shape[1:], dtype=np.int64))
     return [part.astype(dtype, copy=False).reshape(len(part), size) for part in chunk.parts]

@@ -17,7 +17,7 @@ from seqlake.abilities import HasVersion, KeepsFiles, NamesShards, ability
 from seqlake.dataset import progress
 from seqlake.dataset.reading.streaming import one_shard
 from seqlake.dataset.validation.files import FileWalk
-from seqlake.dataset.validation.looking import Place
+from seqlake.dataset.validation.looking import FileContext
 from seqlake.errors import SchemaMismatchError, SeqlakeError
 from seqlake.protocols import Depth
 from seqlake.shards.columns import Columns
@@ -70,7 +70,7 @@ class RowWalk:
     clock: Clock
     reported: set[str]
     notes: Gathered
-    place: Place
+    place: FileContext
     copied: Callable[[str], Mapping[str, Copied]]
     files: FileWalk | None
     ids: SeenIds = field(default_factory=SeenIds)
@@ -95,7 +95,7 @@ class RowWalk:
         except (SeqlakeError, OSError, pa.ArrowException) as error:
             yield unreadable(error, location)
 
-    def _rows(self, rows: pa.RecordBatch, location: str, start: int, place: Place) -> Iterator[Finding]:
+    def _rows(self, rows: pa.RecordBatch, location: str, start: int, place: FileContext) -> Iterator[Finding]:
         batch = Batch(rows=rows, schema=self.schema, location=location, start=start, clock=self.clock)
         yield from check_rows(batch, self.ids)
         yield from check_references(batch, self.references)
@@ -158,7 +158,7 @@ def _findings(selection: Selection, depth: Depth) -> Iterator[Finding]:
 
 def _rows(selection: Selection, depth: Depth, reported: set[str]) -> Iterator[Finding]:
     schema, notes, source = selection.schema, Gathered(), selection.access.source
-    place = Place(
+    place = FileContext(
         root=selection.root,
         storage=selection.storage,
         allow_outside=selection.allow_outside,

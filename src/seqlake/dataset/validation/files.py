@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from seqlake.dataset.validation.looking import Place
+    from seqlake.dataset.validation.looking import FileContext
     from seqlake.protocols import Blob, Source
     from seqlake.spec.findings import Finding
     from seqlake.spec.rules import Batch
@@ -44,7 +44,7 @@ class CellReader:
         self._stop = stop
         self._unreachable: dict[str, str] = {}  # stores that gave no answer, and why
 
-    def facts(self, cell: pa.Scalar, kind: ColumnType, place: Place, /) -> CellFacts:
+    def facts(self, cell: pa.Scalar, kind: ColumnType, place: FileContext, /) -> CellFacts:
         """What is behind one cell that is not null; whatever is wrong with it is a fact and no error."""
         value = cell.as_py()
         if self._stop.is_set():
@@ -70,7 +70,7 @@ class CellReader:
         except Exception as error:  # noqa: BLE001 - whatever damage makes a library raise says that it is damaged
             return _of(_trouble(value, "unreadable", f"damaged: {error}"))
 
-    def _blob(self, reference: str, place: Place) -> Blob | FileFacts | None:
+    def _blob(self, reference: str, place: FileContext) -> Blob | FileFacts | None:
         """As `looking.blob_at`, but a store that gave no answer is not asked again."""
         host = "/".join(reference.split("/")[:3]) if scheme(reference) != "file" else ""
         if host in self._unreachable:
@@ -80,7 +80,7 @@ class CellReader:
             self._unreachable[host] = blob.why
         return blob
 
-    def _file(self, reference: str, source: Source, place: Place, part: tuple[int, int] | None) -> CellFacts:
+    def _file(self, reference: str, source: Source, place: FileContext, part: tuple[int, int] | None) -> CellFacts:
         kind, blob = source.column, source.blob
         assert not isinstance(blob, bytes)
         if kind.type == "video":
@@ -97,7 +97,7 @@ class CellReader:
             return replace(_of(counted), **heard)
         return replace(_of(file), **decoding.decode_other(source, self._stop))
 
-    def _pictures(self, cells: Sequence[bytes | str | None], kind: ColumnType, place: Place) -> CellFacts:
+    def _pictures(self, cells: Sequence[bytes | str | None], kind: ColumnType, place: FileContext) -> CellFacts:
         """A picture for each step, in the row or in a file of its own."""
         files: list[tuple[int | None, FileFacts]] = []
         held: list[tuple[int, bytes | memoryview]] = []
@@ -113,7 +113,7 @@ class CellReader:
         return replace(cell, **decoding.decode_pictures(held, self._stop)) if self._deep else cell
 
     def _picture(
-        self, one: bytes | str, kind: ColumnType, place: Place
+        self, one: bytes | str, kind: ColumnType, place: FileContext
     ) -> tuple[FileFacts | None, bytes | memoryview | None]:
         """What one picture says of itself, and its bytes where they are to be decoded."""
         if isinstance(one, bytes):
@@ -194,7 +194,7 @@ class FileWalk:
         rated = any(own_rate(one) is not None for one in columns if one.category in {"temporal", "frames"})
         return not rated and any(own_rate(one) is not None for one in columns if one.category == "file")
 
-    def look(self, batch: Batch, place: Place) -> Iterator[Finding]:
+    def look(self, batch: Batch, place: FileContext) -> Iterator[Finding]:
         """Look at the files of some rows; the findings are of these rows or of rows before."""
         names = batch.columns("file", "frames")
         steps = {name: batch.steps(name) for name in self._listed(batch)}
@@ -230,7 +230,7 @@ class FileWalk:
         rows = batch.rows.schema
         return names + [n for n in rows.names if n in times and n not in names and is_list(rows.field(n).type)]
 
-    def _submit(self, cell: pa.Scalar, name: str, place: Place) -> Future[CellFacts]:
+    def _submit(self, cell: pa.Scalar, name: str, place: FileContext) -> Future[CellFacts]:
         if self._pool is None:
             self._threads = (os.cpu_count() or 1) if is_local(place.root) else _REMOTE_THREADS
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="seqlake-validate")

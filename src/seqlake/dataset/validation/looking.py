@@ -112,7 +112,7 @@ _PIECE = 16 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class FileContext:
     """What references resolve against, and who may be asked about them.
 
     Attributes:
@@ -134,7 +134,7 @@ class Place:
     hashed: dict[str, bool] = field(default_factory=dict)
 
 
-def blob_at(reference: str, place: Place, /) -> Blob | FileFacts | None:
+def blob_at(reference: str, place: FileContext, /) -> Blob | FileFacts | None:
     """The bytes behind a reference, or why there are none; None where other rules have said so."""
     if not reference.strip() or reference in place.reported:
         return None
@@ -164,12 +164,12 @@ def said(error: SeqlakeError, location: str, /) -> str:
     return error.message.removeprefix(location).lstrip(": ")
 
 
-def source_of(reference: str, blob: Blob, column: ColumnType, place: Place, /) -> Source:
+def source_of(reference: str, blob: Blob, column: ColumnType, place: FileContext, /) -> Source:
     """What a decoder opens."""
     return Source(blob=blob, column=column, index=place.packets(reference) or None)
 
 
-def look(reference: str, blob: Blob, column: ColumnType, place: Place, /) -> FileFacts:
+def look(reference: str, blob: Blob, column: ColumnType, place: FileContext, /) -> FileFacts:
     """What the head of a file says of it, by the type of its column; not for videos.
 
     Raises:
@@ -185,7 +185,7 @@ def look(reference: str, blob: Blob, column: ColumnType, place: Place, /) -> Fil
     return facts if kind in PICTURES else replace(facts, format=kind)
 
 
-def is_changed(reference: str, blob: Blob, place: Place, /) -> bool:
+def is_changed(reference: str, blob: Blob, place: FileContext, /) -> bool:
     """Whether a copied-in file on this machine has other bytes than when it was copied.
 
     Not asked of files elsewhere, which would have to be fetched whole; their size is compared by the table.
@@ -211,7 +211,7 @@ def picture(head: bytes, name: str, /) -> FileFacts:
     return FileFacts(name=name, format=kind, size=size, bits=bits)
 
 
-def look_at_video(reference: str, source: Source, place: Place, /, *, part: tuple[int, int] | None) -> CellFacts:
+def look_at_video(reference: str, source: Source, place: FileContext, /, *, part: tuple[int, int] | None) -> CellFacts:
     """What a video says of itself, from its packets: rate, codec, size, and the frames that it has.
 
     Args:

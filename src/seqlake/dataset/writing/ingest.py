@@ -72,7 +72,7 @@ class Encoded(File):
     suffix: str = ""
 
 
-class Ids:
+class KnownIds:
     """The ids that one writer has seen, so that a repeated one is told at once."""
 
     def __init__(self) -> None:
@@ -264,7 +264,7 @@ def given_cells(data: Any, schema: Schema, /, *, copy: CopyIn | None = None, enc
         SchemaMismatchError: Unknown columns or wrong types.
         ValidationError: Values that do not fit; `DuplicateSequenceError` for an id that is there twice.
     """
-    ids = Ids()
+    ids = KnownIds()
     if is_rows(data):
         return _from_rows(list(rows(data, schema)), schema, ids, copy, encode)
     batches = list(conforming.batches(data, schema, partial=True))
@@ -276,7 +276,7 @@ def given_cells(data: Any, schema: Schema, /, *, copy: CopyIn | None = None, enc
 
 
 def _from_rows(
-    given: list[tuple[object, dict[str, object]]], schema: Schema, ids: Ids, copy: CopyIn | None, encode: Encode
+    given: list[tuple[object, dict[str, object]]], schema: Schema, ids: KnownIds, copy: CopyIn | None, encode: Encode
 ) -> Given:
     named = set(chain.from_iterable(values for _, values in given))
     missing = conforming.unknown(sorted(named), schema)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from seqlake.dataset.writing.encoding import FramesCell
-    from seqlake.dataset.writing.ingest import Ids
+    from seqlake.dataset.writing.ingest import KnownIds
     from seqlake.dataset.writing.staging import OpenDataset
     from seqlake.media import Encoding
     from seqlake.protocols import Version
@@ -40,7 +40,7 @@ _WAITING = 16  # frames of one camera: half a second at 30 fps, 15 MB at 640x480
 _JOINED = 1024
 
 
-class Track:
+class RecordedColumn:
     """One column of a take."""
 
     def check(self, value: object, where: str, /, *, time: object = None) -> Any:
@@ -71,7 +71,7 @@ class Track:
         """Raise what went wrong in the background."""
 
 
-class Signal(Track):
+class Signal(RecordedColumn):
     """Steps of numbers, each checked as it comes."""
 
     def __init__(self, column: Column, logical: pa.DataType) -> None:
@@ -120,7 +120,7 @@ def _of(shape: tuple[object, ...]) -> str:
     return f"[{', '.join(map(str, shape))}]"
 
 
-class Camera(Track):
+class Camera(RecordedColumn):
     """Frames of one column, encoded by a thread of its own; `add` waits while too many are waiting."""
 
     def __init__(self, name: str, frames: FramesCell, *, table: Any) -> None:
@@ -225,7 +225,7 @@ class Recording:
     def __init__(
         self,
         dataset: OpenDataset,
-        ids: Ids,
+        ids: KnownIds,
         sequence_id: object,
         columns: Mapping[str, object],
         *,
@@ -241,7 +241,7 @@ class Recording:
         self._encoding = encoding
         self._staging = Staging(dataset.table, self._schema, shape=shape)
         self._paces = _Paces(self._schema)
-        self._tracks: dict[str, Track] = {}
+        self._tracks: dict[str, RecordedColumn] = {}
         self._state = "new"
         self.version: Version | None = None
 
@@ -378,7 +378,7 @@ class Recording:
                 track.raise_error()
             raise SeqlakeError(f"The take {self._key!r} is {self._state}.", hint="Record a new one.")
 
-    def _track(self, name: str) -> Track:
+    def _track(self, name: str) -> RecordedColumn:
         if name in self._tracks:
             return self._tracks[name]
         column, staging = self._schema[name], self._staging

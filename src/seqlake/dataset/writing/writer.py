@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from seqlake.dataset.writing import conforming
 from seqlake.dataset.writing.encoding import encoded, holds_frames
-from seqlake.dataset.writing.ingest import File, Ids, RowBuffer, is_rows, prepare, rows, with_lengths
+from seqlake.dataset.writing.ingest import File, KnownIds, RowBuffer, is_rows, prepare, rows, with_lengths
 from seqlake.dataset.writing.recording import Recording
 from seqlake.dataset.writing.staging import ShardShape, Staging
 from seqlake.errors import SeqlakeError
@@ -50,7 +50,7 @@ class Writer:
         self._encoding = encoding or Encoding()
         self._schema = dataset.schema
         self._parent = dataset.version  # whose schema the rows are checked against
-        self._ids = Ids()
+        self._ids = KnownIds()
         self._buffer = RowBuffer(self._schema)
         self._staging: Staging | None = None
         self._uncommitted = 0
