@@ -158,7 +158,7 @@ def prepare(
 
     Args:
         schema: The dataset's schema.
-        sequence_id: A valid id (`Ids.check`).
+        sequence_id: A valid id (`KnownIds.check`).
         values: Cells by column; what is missing is null, `length` is counted.
         copy: Copies a `File` in and gives its reference; called after every other cell was found right.
 
