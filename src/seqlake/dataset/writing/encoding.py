@@ -157,6 +157,11 @@ def stamps_of(column: Column, /) -> str | None:
     return named if isinstance(named, str) and named else None
 
 
+def takes_frames(column: Column, /) -> bool:
+    """Whether a column may be given pictures to encode: a video, images of the steps, one image."""
+    return is_video(column) or column.category == "frames" or _is_image_file(column)
+
+
 def holds_frames(column: Column, value: object, /) -> bool:
     """Whether this value is pictures to encode, not a reference, a file or encoded bytes."""
     if value is None or isinstance(value, str | bytes | bytearray | memoryview | os.PathLike | Mapping | File):
@@ -169,8 +174,12 @@ def holds_frames(column: Column, value: object, /) -> bool:
         if _is_array(value):
             return len(getattr(value, "shape", ())) >= 3
         return isinstance(value, Iterator) or (isinstance(value, Iterable) and any(map(_is_array, value)))
-    image = column.category == "file" and column.type is not None and column.type.type == "image" and _is_path(column)
-    return image and _is_array(value) and len(getattr(value, "shape", ())) >= 2
+    return _is_image_file(column) and _is_array(value) and len(getattr(value, "shape", ())) >= 2
+
+
+def _is_image_file(column: Column) -> bool:
+    is_image = column.category == "file" and column.type is not None and column.type.type == "image"
+    return is_image and _is_path(column)
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,22 +166,23 @@ def prepare(
         SchemaMismatchError: Unknown columns, wrong shapes or kinds of values.
         ValidationError: A value does not fit its column.
     """
-    unknown = conforming.unknown((name for name in values if name != schema.id), schema)
+    key, names, arrow = schema.id, schema.names, schema.arrow
+    unknown = conforming.unknown([name for name in values if name != key], schema)
     if unknown:
         raise SchemaMismatchError(f"Sequence {sequence_id!r} does not fit the schema:\n" + "\n".join(unknown))
     row: dict[str, pa.Array] = {}
     files: dict[str, list[File]] = {}
-    for name in schema.names:
+    for name in names:
         where = f"Sequence {sequence_id!r}, column {name!r}"
-        value = sequence_id if name == schema.id else values.get(name)
-        if name != schema.id and (given := _files(value)):
-            files[name] = [existing(file, schema[name], where) for file in given]
+        column, logical = schema[name], arrow.field(name).type
+        value = sequence_id if name == key else values.get(name)
+        if name != key and (given := _files(value)):
+            files[name] = [existing(file, column, where) for file in given]
             value = _without_files(value)
-        logical = schema.arrow.field(name).type
         if value is None and name == "length" and pa.types.is_integer(logical):
             continue  # filled below, when the steps are known
-        row[name] = cell(value, schema[name], logical, where=where)
-    if "length" in schema.names and "length" not in row:
+        row[name] = cell(value, column, logical, where=where)
+    if "length" in names and "length" not in row:
         kept = pa.RecordBatch.from_arrays(list(row.values()), names=list(row))
         row["length"] = steps_of(kept, schema)
     conforming.refuse_coarse(row, schema)
@@ -193,9 +194,9 @@ def prepare(
             )
         references = iter([copy(name, sequence_id, file) for file in given])
         value = _replaced(values[name], references)
-        logical = schema.arrow.field(name).type
-        row[name] = cell(value, schema[name], logical, where=f"Sequence {sequence_id!r}, column {name!r}")
-    return {name: row[name] for name in schema.names}
+        where = f"Sequence {sequence_id!r}, column {name!r}"
+        row[name] = cell(value, schema[name], arrow.field(name).type, where=where)
+    return {name: row[name] for name in names}
 
 
 def is_rows(data: object, /) -> bool:

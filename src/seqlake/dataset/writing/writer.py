@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Self
 
 from seqlake.dataset.writing import conforming
-from seqlake.dataset.writing.encoding import encoded, holds_frames
+from seqlake.dataset.writing.encoding import encoded, holds_frames, takes_frames
 from seqlake.dataset.writing.ingest import File, KnownIds, RowBuffer, is_rows, prepare, rows, with_lengths
 from seqlake.dataset.writing.recording import Recording
 from seqlake.dataset.writing.staging import ShardShape, Staging
@@ -50,6 +50,7 @@ class Writer:
         self._encoding = encoding or Encoding()
         self._schema = dataset.schema
         self._parent = dataset.version  # whose schema the rows are checked against
+        self._pictures = {name: column for name in self._schema if takes_frames(column := self._schema[name])}
         self._ids = KnownIds()
         self._buffer = RowBuffer(self._schema)
         self._staging: Staging | None = None
@@ -92,7 +93,8 @@ class Writer:
         """`add` for columns whose names are no Python names."""
         self._check_usable()
         key = self._ids.check(sequence_id)
-        if any(name in self._schema and holds_frames(self._schema[name], v) for name, v in columns.items()):
+        pictures = self._pictures
+        if pictures and any(name in pictures and holds_frames(pictures[name], v) for name, v in columns.items()):
             self._begin()
             with encoded(self._schema, key, columns, encoding=self._encoding, scratch=self._staged.scratch) as cells:
                 row = prepare(self._schema, key, cells, copy=self._copy_in)
