@@ -5,11 +5,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from typing import Any
 
 INT32, BYTE_ARRAY, REQUIRED, OPTIONAL, REPEATED = 1, 6, 0, 1, 2
-PLAIN, RLE, DELTA_BYTE_ARRAY, CODES = 0, 3, 7, 8
+PLAIN, RLE, DELTA_LENGTH, DELTA_BYTE_ARRAY, CODES = 0, 3, 6, 7, 8
 ZSTD = 6
 
 
@@ -64,6 +64,22 @@ def levels(value: int, count: int) -> bytes:
     return struct.pack("<I", len(made)) + made
 
 
+def deltas(values: list[int]) -> bytes:
+    """Whole numbers as DELTA_BINARY_PACKED: blocks of 128 in four parts, each with a width of its own."""
+    made = varint(128) + varint(4) + varint(len(values)) + varint(values[0] << 1)
+    steps = [after - before for before, after in pairwise(values)]
+    for first in range(0, len(steps), 128):
+        block = steps[first : first + 128]
+        least = min(block)
+        parts = [[one - least for one in block[at : at + 32]] for at in range(0, 128, 32)]
+        widths = [max((one.bit_length() for one in part), default=0) for part in parts]
+        made += varint(least << 1 if least >= 0 else (-least << 1) - 1) + bytes(widths)
+        for part, width in zip(parts, widths, strict=True):
+            packed = sum(one << (number * width) for number, one in enumerate(part))
+            made += packed.to_bytes(4 * width, "little") if part else b""
+    return made
+
+
 @dataclass(frozen=True, kw_only=True)
 class Page:
     """One page: its bytes as stored, and what its header says."""
@@ -90,9 +106,10 @@ class Column:
     text: bool = True
     listed: bool = False
     codec: int = ZSTD
+    need: int = REQUIRED
 
     def schema(self, field: int | None) -> list[dict[int, Any]]:
-        leaf = {1: self.kind, 3: REQUIRED, 4: b"element" if self.listed else self.name.encode()}
+        leaf = {1: self.kind, 3: self.need, 4: b"element" if self.listed else self.name.encode()}
         leaf |= {6: 0} if self.text else {}  # UTF8
         if not self.listed:
             return [leaf if field is None else {**leaf, 9: field}]
@@ -164,6 +181,40 @@ def named(value: int, rows: int, *, times: int = 0) -> Column:
     )
 
 
+def shared(value: int, rows: int) -> Column:
+    """A value of so many bytes in the first row, which every other one repeats as its prefix."""
+    lengths = deltas([0] + [value] * (rows - 1)) + deltas([value] + [0] * (rows - 1))
+    frame = zeros(value, before=lengths)
+    page = Page(data=frame, size=value + len(lengths), values=rows, encoding=DELTA_BYTE_ARRAY)
+    return Column(name="task", pages=(page,))
+
+
+def lengthy(value: int, rows: int) -> Column:
+    """Values of so many bytes, with their lengths in front of all of them."""
+    lengths = deltas([value] * rows)
+    frame = zeros(value * rows, before=lengths)
+    page = Page(data=frame, size=value * rows + len(lengths), values=rows, encoding=DELTA_LENGTH)
+    return Column(name="task", pages=(page,))
+
+
+def nothing(rows: int) -> Column:
+    """Nulls, in one run."""
+    data = pack(levels(0, rows))
+    return Column(name="task", pages=(Page(data=data, size=len(levels(0, rows)), values=rows),), need=OPTIONAL)
+
+
+def alike(name: str, value: bytes, rows: int) -> Column:
+    """The same few bytes in every row."""
+    entry, codes = struct.pack("<I", len(value)) + value, bytes([1]) + run(0, rows)
+    return Column(
+        name=name,
+        pages=(
+            Page(data=pack(entry), size=len(entry), values=1, dictionary=True),
+            Page(data=pack(codes), size=len(codes), values=rows, encoding=CODES),
+        ),
+    )
+
+
 def pack(data: bytes) -> bytes:
     import pyarrow as pa
 
@@ -180,6 +231,10 @@ BOMBS = {
     "a dictionary value in many rows": lambda: (named(50 << 20, 100_000), 100_000),
     "a dictionary value in a thousand rows": lambda: (named(50 << 20, 1000), 1000),
     "a dictionary value a thousand times in a row": lambda: (named(20 << 20, 4, times=1000), 4),
+    "a prefix of many rows": lambda: (shared(1 << 20, 100_000), 100_000),
+    "lengths before a page": lambda: (lengthy(1 << 20, 2000), 2000),
+    "nulls in many rows": lambda: (nothing(167_000_000), 167_000_000),
+    "a word in many rows": lambda: (alike("task", b"pick", 167_000_000), 167_000_000),
     "a page of two gigabytes": lambda: (unpacking((1 << 31) - 8), 1),
     "a header of two gigabytes": lambda: (unpacking((1 << 31) - 8, honest=False), 1),
 }
@@ -188,4 +243,6 @@ BOMBS = {
 def bomb(name: str, *, size: int = 0, fields: Sequence[int] = ()) -> bytes:
     """A file of ids, tasks and actions, whose tasks are more than they seem."""
     column, rows = BOMBS[name]()
+    if rows > 1_000_000:
+        return parquet(rows, alike("sequence_id", b"ep_0", rows), column, size=size, fields=fields)
     return parquet(rows, ids(rows), column, actions(rows), size=size, fields=fields)

@@ -91,6 +91,26 @@ def test_many_changed_bytes(place):
     assert not counted.bad(), told
 
 
+def test_damage_is_told_as_it_is_met(data):
+    """The first finding comes before the rest of a large file was read."""
+    chunks = read_footer(MemoryBlob(data)).chunks
+    broken = bytearray(data)
+    for group in chunks:
+        for chunk in group:
+            broken[chunk.stop - 1] ^= 1
+    asked = []
+
+    class Watched(MemoryBlob):
+        def ranges(self, starts, stops):
+            asked.extend(starts)
+            return super().ranges(starts, stops)
+
+    findings = check(Watched(bytes(broken)))
+    assert next(findings).code in {"P602", "P603"}
+    assert asked[-1] == chunks[0][0].start  # after the footer
+    assert 1 + sum(1 for _ in findings) >= sum(map(len, chunks))
+
+
 def test_sorted_and_rewritten_by_pyarrow_with_our_footer_key(data):
     metadata = pq.read_metadata(pa.BufferReader(data)).metadata
     table = table_of(data).sort_by([("sequence_id", "descending")])

@@ -335,8 +335,10 @@ class Staging:
             shard, self._shard = self._shard, None
             # Durable at once, and on a store out of this machine: many shards must not wait on the local disk.
             seen = tuple((path, size, "") for path, size in sorted(self._seen.items()))
-            about = {"partition": dict(self._partition or {}), "files": tuple(self._files), "references": seen}
-            written = self._table.stage(self.transaction, replace(shard.close(), **about))
+            written = replace(
+                shard.close(), partition=dict(self._partition or {}), files=tuple(self._files), references=seen
+            )
+            written = self._table.stage(self.transaction, written)
         self.written.append(written)
         self._files, self._seen, self._rows = [], {}, 0
         self.renew_if_due()

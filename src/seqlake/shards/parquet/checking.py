@@ -49,9 +49,13 @@ def check(blob: Blob, /, *, outside: bytes | memoryview | None = None) -> Iterat
     except CorruptFileError as error:
         yield _finding(blob, "P601", str(error))
         return
-    damage = [finding for group in chunks for chunk in group for finding in check_chunk(footer, offsets, chunk)]
-    yield from damage
-    if not damage:  # damaged pages say nothing of the index
+    damaged = False
+    for group in chunks:
+        for chunk in group:
+            for finding in check_chunk(footer, offsets, chunk):
+                damaged = True
+                yield finding
+    if not damaged:  # damaged pages say nothing of the index
         yield from _check_indexes(footer, offsets, outside)
 
 

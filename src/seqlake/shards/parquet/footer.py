@@ -32,6 +32,7 @@ BLANK = "0" * 16
 _SEAL = re.compile(rb"seqlake\.footer\x18\x10([0-9a-f]{16})")  # the key, then a Thrift string of 16 bytes
 _TAIL = 64 << 10  # one read brings almost every footer
 _MAGIC = b"PAR1"
+_ROW = 64  # bytes that a row takes where rows are found by their ids: its number, and its id as Python has it
 _CODECS = ("UNCOMPRESSED", "SNAPPY", "GZIP", "LZO", "BROTLI", "LZ4", "ZSTD", "LZ4_RAW")
 
 # What pyarrow and numpy raise on damaged bytes.
@@ -234,7 +235,7 @@ def read_footer(blob: Blob, /) -> Footer:
         groups = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
         if metadata.num_rows != sum(groups) or any(rows < 0 for rows in groups):
             raise _damaged(blob, f"row groups of {groups[:9]} rows, together not {metadata.num_rows}")
-        DECODED.hold(8 * (metadata.num_rows - size), f"The rows of {blob.location}", error=CorruptFileError)
+        DECODED.hold(_ROW * (metadata.num_rows - size), f"The rows of {blob.location}", error=CorruptFileError)
         return Footer(blob, data, metadata, own_index=own_index)
     except CorruptFileError:
         raise

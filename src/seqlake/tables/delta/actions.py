@@ -9,7 +9,8 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
-from seqlake.tables.delta import listing, schemas
+from seqlake.errors import DamagedTableError
+from seqlake.tables.delta import checkpoints, listing, schemas
 from seqlake.tables.delta.log import OPERATION, TRANSACTION
 from seqlake.versions.format import writer_name
 
@@ -106,19 +107,14 @@ def _vector_of(file: LakeFile, version: int, log: DeltaLog) -> Any:
 
 
 def _from_checkpoint(file: LakeFile, log: DeltaLog) -> Any:
-    import io
-
-    import pyarrow.parquet as pq
-
-    from seqlake.tables.delta.log import LOG
-    from seqlake.versions.small_files import names_in, read
-
-    for name in reversed([n for n in names_in(log.store, LOG) if n.endswith(".parquet") and ".checkpoint" in n]):
-        table = pq.read_table(io.BytesIO(read(log.store, f"{LOG}/{name}") or b""), columns=["add"])
-        for add in table.column("add").to_pylist():
-            if add and unquote(add["path"]) == file.path and add.get("deletionVector"):
-                return {key: value for key, value in add["deletionVector"].items() if value is not None}
-    raise LookupError(f"The log does not have the deletion vector of {file.path} any more.")
+    for add in checkpoints.adds(log.store):
+        if unquote(add["path"]) == file.path and add.get("deletionVector"):
+            return {key: value for key, value in add["deletionVector"].items() if value is not None}
+    raise DamagedTableError(
+        f"{log.root}: the log does not have the deletion vector of {file.path} any more.",
+        path=log.root,
+        hint="Restore its newest checkpoint from a copy.",
+    )
 
 
 def _statistics(one: Added, proposal: Proposal) -> dict[str, Any]:

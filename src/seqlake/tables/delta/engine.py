@@ -19,6 +19,7 @@ from seqlake.errors import (
     DatasetExistsError,
     DatasetNotFoundError,
     SchemaMismatchError,
+    SeqlakeError,
     VersionNotFoundError,
 )
 from seqlake.files.credentials import Storage, for_deltalake
@@ -27,7 +28,7 @@ from seqlake.files.stores import list_without_links, open_store
 from seqlake.spec.schema import ID
 from seqlake.tables._lakes import paths, types
 from seqlake.tables._lakes.engine import Engine, Expired, LakeState, RivalError
-from seqlake.tables.delta import actions, listing, protocol, retention, schemas, unity
+from seqlake.tables.delta import actions, checkpoints, listing, protocol, retention, schemas, unity
 from seqlake.tables.delta.log import LOG, DeltaLog, described, is_there
 from seqlake.versions import names
 from seqlake.versions.small_files import on_disk
@@ -59,6 +60,7 @@ class DeltaEngine(Engine):
         self._storage = None if storage is None else Storage(storage)
         self._options = None if options is None else Storage(options)
         self._newest: Any = None
+        self._bounded = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_newest": None}
@@ -108,6 +110,8 @@ class DeltaEngine(Engine):
             table = self._table(number)
         except _deltalake().exceptions.TableNotFoundError as error:
             raise self._absent() from error
+        except SeqlakeError:
+            raise
         except Exception as error:
             if number is None:
                 raise
@@ -241,6 +245,9 @@ class DeltaEngine(Engine):
     # ---- inside
     def _table(self, version: int | None) -> Any:
         deltalake = _deltalake()
+        if not self._bounded:
+            checkpoints.hold(self.log.store)
+            self._bounded = True
         if version is None:
             if self._newest is None:
                 self._newest = deltalake.DeltaTable(self._uri(), storage_options=self._deltalake_options())
