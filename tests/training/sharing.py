@@ -17,7 +17,7 @@ from seqlake.shards.memory import ArrowShard
 from seqlake.spec.column_types import Trajectory
 from seqlake.spec.schema import Schema
 from seqlake.training.fetching.transfers import Transfers
-from seqlake.training.shard_cache import CacheSource, ShardCache
+from seqlake.training.shard_cache import Original, ShardCache
 
 SCHEMA = Schema({"action": Trajectory(dim=4)})
 STEPS = 2000
@@ -60,7 +60,7 @@ def on_disk(cache: ShardCache) -> int:
     return total
 
 
-class Slow(CacheSource):
+class Slow(Original):
     """Takes its time, with half of the shard written."""
 
     def fill(self, part):
@@ -82,7 +82,7 @@ def main() -> None:
     chance = random.Random(int(me))
     for turn in range(int(rounds)):
         number = chance.randrange(8)
-        source = CacheSource(shard(number), SCHEMA, transfers)
+        source = Original(shard(number), SCHEMA, transfers)
         held = cache.make(source.key, source.fill, name=source.name)
         with source.local(held) as local:
             if not right(local, number):

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from seqlake.training.mixtures.samples import MixPlanner, Mixture, Part
+from seqlake.training.mixtures.samples import MixPlanner, Mixture, MixturePart
 from seqlake.training.mixtures.schedule import Proportions
 from seqlake.training.order import Axis, Shuffle
-from seqlake.training.steps import Planner, Steps
-from seqlake.training.survey import Survey
+from seqlake.training.steps import OrderPlanner, Steps
+from seqlake.training.survey import WindowSurvey
 from seqlake.windows.spec import Window
 
 WORLDS = range(1, 17)
@@ -28,7 +28,7 @@ def survey_of(windows, cuts):
     edges = np.array([0, *sorted(min(cut, len(windows)) for cut in cuts), len(windows)])
     axis = Axis.of(np.array(windows, np.int64), shard_rows=np.diff(edges))
     nothing = {"tracks": (), "framed": (), "cells": (), "singles": (), "steps": None, "clock": None, "shards": ()}
-    return Survey(first_rows=edges, window=Window({"a": [0]}, stride=3), first=0, axis=axis, **nothing)
+    return WindowSurvey(first_rows=edges, window=Window({"a": [0]}, stride=3), first=0, axis=axis, **nothing)
 
 
 @st.composite
@@ -40,12 +40,14 @@ def datasets(draw):
     seed, cuts = draw(st.integers(0, 2**40)), st.lists(st.integers(0, 30), max_size=5)
     if draw(st.booleans()):
         survey = survey_of(draw(rows), draw(cuts))
-        own = Part.of(survey, name="", shuffle=shuffle, seed=seed).shuffle
+        own = MixturePart.of(survey, name="", shuffle=shuffle, seed=seed).shuffle
         lanes = 1 if own is None else min(own.lanes, len(survey.axis))
         shuffled = shuffle is True and len(survey.axis) > 9
-        return lambda steps: Planner(survey, steps, shuffle=own, seed=seed), len(survey.axis), lanes, shuffled
+        return lambda steps: OrderPlanner(survey, steps, shuffle=own, seed=seed), len(survey.axis), lanes, shuffled
     parts = [
-        Part.of(survey_of(draw(rows), draw(cuts)), name=str(k), shuffle=shuffle, seed=seed, member=k, first_row=100 * k)
+        MixturePart.of(
+            survey_of(draw(rows), draw(cuts)), name=str(k), shuffle=shuffle, seed=seed, member=k, first_row=100 * k
+        )
         for k in range(draw(st.integers(1, 4)))
     ]
     weights = {part.name: draw(st.integers(1, 9)) for part in parts}
@@ -146,7 +148,7 @@ def test_a_mixture_mixes_as_many_sequences_as_uniform_permutations_of_its_source
     parts, first = [], 0
     for number, (name, (rows, shards)) in enumerate(sizes.items()):
         survey = survey_of(random.integers(100, 250, rows).tolist(), np.linspace(0, rows, shards + 1)[1:-1].astype(int))
-        parts.append(Part.of(survey, name=name, shuffle=True, seed=0, member=number, first_row=first))
+        parts.append(MixturePart.of(survey, name=name, shuffle=True, seed=0, member=number, first_row=first))
         first += rows
     mixture = Mixture(parts, Proportions.of({"large": 3, "small": 1}))
     assert parts[0].shuffle.lanes == 16
@@ -173,7 +175,7 @@ print(schedule.proportions.digest, hashlib.sha256(found.astype("<i8").tobytes())
 
 def test_the_order_of_each_source_of_a_mixture_never_changes_silently():
     parts = [
-        Part.of(survey_of(rows, [2]), name=name, shuffle=shuffle, seed=5, member=k, first_row=10 * k)
+        MixturePart.of(survey_of(rows, [2]), name=name, shuffle=shuffle, seed=5, member=k, first_row=10 * k)
         for k, (name, rows, shuffle) in enumerate([("a", [3, 0, 9], True), ("b", [4, 4], Shuffle(lanes=2, block=3))])
     ]
     found = np.concatenate(Mixture(parts, Proportions.of({"a": 2, "b": 1})).locate(np.arange(100)))

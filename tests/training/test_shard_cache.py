@@ -20,8 +20,7 @@ from seqlake.shards.memory import ArrowShard
 from seqlake.shards.rows import Rows
 from seqlake.spec.schema import Schema
 from seqlake.training.fetching.transfers import Transfers
-from seqlake.training.shard_cache import CacheSource, NoRoomError, ShardCache, folder, proof
-from seqlake.training.shard_cache.cache import Part
+from seqlake.training.shard_cache import Draft, NoRoomError, Original, ShardCache, folder, proof
 
 from . import sharing
 from .sharing import on_disk
@@ -53,7 +52,7 @@ def table(shard, columns) -> pa.Table:
 
 def known(cache: ShardCache, transfers: Transfers, number: int, **options):
     """Shard `number` of those whose values are known."""
-    source = CacheSource(sharing.shard(number), sharing.SCHEMA, transfers)
+    source = Original(sharing.shard(number), sharing.SCHEMA, transfers)
     held = cache.make(source.key, source.fill, name=source.name, **options)
     return None if held is None else source.local(held)
 
@@ -74,7 +73,7 @@ def test_a_local_shard_has_the_same_rows_in_the_same_order(kind, arm, readable, 
     if kind == "rows":
         shard = Rows(shard, np.array([6, 0, 2, 3]))
     wanted = schema.select(["sequence_id", "action", "reward"])
-    source = CacheSource(shard, wanted, transfers)
+    source = Original(shard, wanted, transfers)
     with source.local(cache.make(source.key, source.fill, name=source.name)) as local:
         assert local.rows == shard.rows
         assert table(local, list(wanted)).to_pylist() == table(shard, list(wanted)).to_pylist()
@@ -94,7 +93,7 @@ def test_it_is_made_once_and_its_bytes_are_proved_once(cache, transfers, monkeyp
     def unused(*_):
         raise AssertionError("read once more")
 
-    monkeypatch.setattr(CacheSource, "fill", unused)
+    monkeypatch.setattr(Original, "fill", unused)
     monkeypatch.setattr(proof, "_is_whole", unused)
     again = ShardCache(cache.path, limit=LIMIT)
     with known(again, transfers, 1) as local:
@@ -111,7 +110,7 @@ def test_a_copied_cache_is_proved_anew_and_believed(cache, transfers, tmp_path, 
     hashed = []
     own = proof._is_whole
     monkeypatch.setattr(proof, "_is_whole", lambda *a: hashed.append(a) or own(*a))
-    monkeypatch.setattr(CacheSource, "fill", None)
+    monkeypatch.setattr(Original, "fill", None)
     copy = ShardCache(tmp_path / "copy", limit=LIMIT)
     for _ in range(2):
         known(copy, transfers, 1).release()
@@ -142,7 +141,7 @@ def test_a_damaged_entry_is_made_again(damage, cache, transfers) -> None:
 def test_what_is_needed_farthest_ahead_goes_first(tmp_path, transfers) -> None:
     size = size_of_one(tmp_path, transfers)
     cache = ShardCache(tmp_path / "cache", limit=4 * size, patience=5)
-    keys = [CacheSource(sharing.shard(n), sharing.SCHEMA, transfers).key for n in range(6)]
+    keys = [Original(sharing.shard(n), sharing.SCHEMA, transfers).key for n in range(6)]
     for number in range(3):
         known(cache, transfers, number).release()
     cache.expect([keys[2], keys[3], keys[0], keys[1]])
@@ -161,7 +160,7 @@ def test_what_another_process_will_need_counts_as_well(tmp_path, transfers) -> N
     size = size_of_one(tmp_path, transfers)
     mine = ShardCache(tmp_path / "cache", limit=4 * size, patience=5)
     theirs = ShardCache(tmp_path / "cache", limit=4 * size, patience=5)
-    keys = [CacheSource(sharing.shard(n), sharing.SCHEMA, transfers).key for n in range(4)]
+    keys = [Original(sharing.shard(n), sharing.SCHEMA, transfers).key for n in range(4)]
     for number in range(3):
         known(mine, transfers, number).release()
     mine.expect([keys[1], keys[2], keys[3]])
@@ -194,7 +193,7 @@ def test_the_least_size_that_is_named_works(tmp_path, transfers, arm, readable) 
     schema, rows = arm([200] * 400, action=30)
     (shard,) = readable(schema, rows, shards=1, kind="archive").shards()
     cache = ShardCache(tmp_path / "cache", limit=1 << 20, patience=5)
-    source = CacheSource(shard, schema, transfers)
+    source = Original(shard, schema, transfers)
     with pytest.raises(CacheTooSmallError) as error:
         cache.make(source.key, source.fill, name=source.name)
     cache.limit = int(str(error.value).partition("limit=")[2].partition(")")[0])
@@ -223,7 +222,7 @@ def test_a_full_disk_removes_what_can_go_then_says_so(tmp_path, transfers, monke
     for number in range(3):
         known(cache, transfers, number).release()
     room = on_disk(cache)
-    rewrite = CacheSource._rewrite
+    rewrite = Original._rewrite
 
     def full(self, part, shard, *, beside):
         record = rewrite(self, part, shard, beside=beside)
@@ -231,7 +230,7 @@ def test_a_full_disk_removes_what_can_go_then_says_so(tmp_path, transfers, monke
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return record
 
-    monkeypatch.setattr(CacheSource, "_rewrite", full)
+    monkeypatch.setattr(Original, "_rewrite", full)
     local = known(cache, transfers, 3)
     assert sharing.right(local.shard, 3)
     keep = [local, *(known(cache, transfers, number) for number in (4, 5))]
@@ -246,14 +245,14 @@ def test_a_full_disk_removes_what_can_go_then_says_so(tmp_path, transfers, monke
 
 def test_threads_that_want_one_shard_make_it_once(cache, transfers, monkeypatch) -> None:
     filled = []
-    fill = CacheSource.fill
+    fill = Original.fill
 
     def counted(self, part):
         filled.append(1)
         time.sleep(0.1)
         return fill(self, part)
 
-    monkeypatch.setattr(CacheSource, "fill", counted)
+    monkeypatch.setattr(Original, "fill", counted)
     found = []
     threads = [threading.Thread(target=lambda: found.append(known(cache, transfers, 1))) for _ in range(4)]
     for thread in threads:
@@ -274,7 +273,7 @@ def test_a_failure_leaves_nothing(cache, transfers, monkeypatch) -> None:
         raise ValueError("broken")
 
     with monkeypatch.context() as patch:
-        patch.setattr(CacheSource, "fill", broken)
+        patch.setattr(Original, "fill", broken)
         with pytest.raises(ValueError, match="broken"):
             known(cache, transfers, 1)
     assert not list((cache.path / "shards").iterdir())
@@ -403,7 +402,7 @@ def test_a_forked_child_is_a_user_of_its_own(cache, transfers) -> None:
             os._exit(code)
     assert os.waitpid(child, 0)[1] == 0
     with cache._locked() as user:  # what the parent holds is still held
-        assert user.inventory().held == {CacheSource(sharing.shard(1), sharing.SCHEMA, transfers).key}
+        assert user.inventory().held == {Original(sharing.shard(1), sharing.SCHEMA, transfers).key}
     local.release()
 
 
@@ -413,10 +412,10 @@ def test_a_child_does_not_keep_the_locks_of_a_killed_parent(tmp_path, transfers)
         "import os, sys, time\n"
         f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
         "import sharing\n"
-        "from seqlake.training.shard_cache import ShardCache, CacheSource\n"
+        "from seqlake.training.shard_cache import ShardCache, Original\n"
         "from seqlake.training.fetching.transfers import Transfers\n"
         f"cache = ShardCache({str(tmp_path / 'cache')!r}, limit={LIMIT})\n"
-        "source = CacheSource(sharing.shard(1), sharing.SCHEMA, Transfers())\n"
+        "source = Original(sharing.shard(1), sharing.SCHEMA, Transfers())\n"
         "held = cache.make(source.key, source.fill, name='s')\n"
         "child = os.fork()\n"
         "if not child:\n"
@@ -466,7 +465,7 @@ def test_what_is_set_aside_is_never_less_than_what_is_written(kind, tmp_path, tr
     }
     table = pa.table({"sequence_id": [str(n) for n in range(300)], kind: columns[kind]})
     cache = ShardCache(tmp_path / "cache", limit=LIMIT, patience=5)
-    source = CacheSource(ArrowShard(table), Schema.from_arrow(table.schema, metadata=None), transfers)
+    source = Original(ArrowShard(table), Schema.from_arrow(table.schema, metadata=None), transfers)
     room = []
 
     def fill(part):
@@ -545,7 +544,7 @@ def test_a_shard_more_is_not_a_look_at_every_other(tmp_path, monkeypatch) -> Non
     monkeypatch.setattr(folder, "allocated", lambda status: (looks.append(status), real(status))[1])
     cache = ShardCache(tmp_path / "cache", limit=10**9)
 
-    def fill(part: Part) -> dict[str, str]:
+    def fill(part: Draft) -> dict[str, str]:
         part.reserve(10_000)
         part.path.write_bytes(bytes(5000))
         return {"form": "copy"}

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
     from seqlake.protocols import Ints
     from seqlake.training.bad_data.damage import Harm
-    from seqlake.training.cells import Cells
+    from seqlake.training.cells import StepColumn
     from seqlake.training.gather import Ranges
     from seqlake.training.opened import Opened
     from seqlake.training.samples import Batch, Samples
-    from seqlake.training.survey import Survey
+    from seqlake.training.survey import WindowSurvey
     from seqlake.windows.tracks import Track
 
-StepsOf: TypeAlias = "Callable[[Cells, Ints, Ints], NDArray[Any]]"
+StepsOf: TypeAlias = "Callable[[StepColumn, Ints, Ints], NDArray[Any]]"
 """(cells of a column, [n] rows, [n, W] step numbers) -> [n, W, ...] those steps, gathered one by one."""
 
 Buffers: TypeAlias = "dict[str, NDArray[np.uint8]]"
@@ -49,7 +49,7 @@ class Located:
     """
 
     track: Track
-    cells: Cells
+    cells: StepColumn
     mask: NDArray[np.bool_]
     missing: list[Ints]
     runs: Ranges | None
@@ -152,7 +152,7 @@ class WindowAssembler:
     `prepare` does for many samples at once whatever is not copying windows, its chunks do the copying.
     """
 
-    def __init__(self, survey: Survey, opened: Opened) -> None:
+    def __init__(self, survey: WindowSurvey, opened: Opened) -> None:
         self.opened = opened
         self._survey = survey
         self._buffers: Buffers | None = None
@@ -199,7 +199,7 @@ class WindowAssembler:
     def close(self) -> None:
         """Nothing is done ahead of batches."""
 
-    def steps_of(self, cells: Cells, rows: Ints, numbers: Ints) -> NDArray[Any]:
+    def steps_of(self, cells: StepColumn, rows: Ints, numbers: Ints) -> NDArray[Any]:
         """[n, W, ...] steps gathered one by one; zeros where a row has none."""
         shape = cells.shape if cells.shape is not None else ()
         stored = cells.layouts[0].stored if len(cells.layouts) == 1 else cells.dtype
@@ -262,7 +262,7 @@ class WindowAssembler:
             numbers=numbers,
         )
 
-    def _limits(self, cells: Cells, rows: Ints) -> Ints:
+    def _limits(self, cells: StepColumn, rows: Ints) -> Ints:
         """[n] steps that exist of a column and by the clock."""
         if self._survey.steps is None:
             return cells.steps[rows]
@@ -352,7 +352,7 @@ class WindowAssembler:
         return batch
 
 
-def window_bytes(columns: Iterable[tuple[Track, Cells]], size: int, /) -> int:
+def window_bytes(columns: Iterable[tuple[Track, StepColumn]], size: int, /) -> int:
     """Bytes of the windows of so many samples."""
     return size * sum(track.width * layout.width for track, cells in columns for layout in cells.layouts[:1])
 
@@ -366,7 +366,7 @@ def by_batch(missing: Ints, total: int, size: int, *, edges: str) -> list[Ints]:
     return [part - first for part, first in zip(np.split(missing, cuts[1:]), firsts, strict=True)]
 
 
-def _buffer(buffers: Buffers, track: Track, cells: Cells, size: int) -> NDArray[np.uint8]:
+def _buffer(buffers: Buffers, track: Track, cells: StepColumn, size: int) -> NDArray[np.uint8]:
     shape = size, track.width * cells.layouts[0].stride
     if track.column not in buffers or buffers[track.column].shape != shape:
         buffers[track.column] = np.empty(shape, dtype=np.uint8)

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from seqlake.spec.schema import Schema
     from seqlake.training.bad_data.damage import Harm
     from seqlake.training.gather import Memory
-    from seqlake.training.survey import Survey
+    from seqlake.training.survey import WindowSurvey
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class StepLayout:
     """How the steps of a cell follow each other; shards may differ."""
 
     stored: np.dtype[Any]
@@ -42,7 +42,7 @@ class Layout:
         return prod(self.shape) * self.stored.itemsize
 
 
-class Cells:
+class StepColumn:
     """A temporal column: for each row, the address of its first step and its number of steps.
 
     Attributes:
@@ -67,7 +67,7 @@ class Cells:
         self.high = np.zeros(shards, dtype=np.int64)
         self.held = np.zeros(shards, dtype=np.int64)
         self.layout = np.full(shards, -1, dtype=np.int64)
-        self.layouts: list[Layout] = []
+        self.layouts: list[StepLayout] = []
         self.proofs: dict[int, Proof] = {}
 
     def place(self, shard: int, rows: slice, flat: Flat, memory: Memory) -> None:
@@ -78,7 +78,7 @@ class Cells:
         """
         view = flat.blob.view()
         assert view is not None
-        layout = Layout(flat.stored, flat.shape, flat.stride)
+        layout = StepLayout(flat.stored, flat.shape, flat.stride)
         steps = np.maximum(flat.steps, 0)
         ends = flat.start + np.where(steps > 0, (steps - 1) * flat.stride + layout.width, 0)
         if len(steps) and bool(((steps > 0) & ((flat.start < 0) | (ends > view.nbytes))).any()):
@@ -115,14 +115,14 @@ class Cells:
 
     def count(self, shard: int, rows: slice, flat: Flat) -> None:
         """Take in how many steps there are in a shard whose windows are read by range: none of them is in memory."""
-        layout = Layout(flat.stored, flat.shape, flat.stride)
+        layout = StepLayout(flat.stored, flat.shape, flat.stride)
         self._agree(layout, flat.blob.location)
         self._set(shard, rows, layout, np.zeros_like(flat.start), np.maximum(flat.steps, 0))
 
     def keep(self, shard: int, rows: slice, values: NDArray[Any], steps: Ints, memory: Memory) -> None:
         """Take in a shard that was decoded: its steps one after the other, C-contiguous."""
         shape = values.shape[1:]
-        layout = Layout(values.dtype, shape, prod(shape) * values.itemsize)
+        layout = StepLayout(values.dtype, shape, prod(shape) * values.itemsize)
         self._agree(layout, "a decoded shard")
         steps = np.maximum(steps, 0)
         low, high = memory.hold(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
@@ -131,14 +131,14 @@ class Cells:
         self.low[shard], self.high[shard] = low, high
         self.held[shard] = values.nbytes
 
-    def _set(self, shard: int, rows: slice, layout: Layout, address: Ints, steps: Ints) -> None:
+    def _set(self, shard: int, rows: slice, layout: StepLayout, address: Ints, steps: Ints) -> None:
         if layout not in self.layouts:
             self.layouts.append(layout)
         self.layout[shard] = self.layouts.index(layout)
         self.address[rows] = address
         self.steps[rows] = steps
 
-    def _agree(self, layout: Layout, where: str) -> None:
+    def _agree(self, layout: StepLayout, where: str) -> None:
         """All shards give steps of one shape; the first decides where the schema does not."""
         if self.shape is None:
             self.shape = layout.shape
@@ -149,7 +149,7 @@ class Cells:
             )
 
 
-class Values:
+class SingleColumn:
     """A column with one value a row."""
 
     def __init__(self, name: str, *, rows: int) -> None:
@@ -188,7 +188,7 @@ class Values:
         return vectors, present
 
 
-class Columns(ABC):
+class ColumnStore(ABC):
     """What a process has learned of a dataset's columns: where their cells lie in memory, shard by shard.
 
     Attributes:
@@ -201,7 +201,7 @@ class Columns(ABC):
         harms: Row -> what is wrong with it; only rows of shards that were salvaged.
     """
 
-    def __init__(self, schema: Schema, survey: Survey, memory: Memory) -> None:
+    def __init__(self, schema: Schema, survey: WindowSurvey, memory: Memory) -> None:
         rows, shards = survey.rows, len(survey.shards)
         self.survey = survey
         self.memory = memory
@@ -211,15 +211,15 @@ class Columns(ABC):
         names = [track.column for track in survey.tracks] + list(survey.cells)
         names += [name for name in survey.times if is_list(schema[name].arrow) or schema[name].raw]
         self.cells = {
-            name: Cells(name, rows=rows, shards=shards, dtype=step_dtype(schema[name]), shape=schema[name].shape)
+            name: StepColumn(name, rows=rows, shards=shards, dtype=step_dtype(schema[name]), shape=schema[name].shape)
             for name in dict.fromkeys(names)
         }
         self._id = schema.id
         singles = [*survey.singles, *([schema.id] if schema.id is not None else [])]
-        self.values = {name: Values(name, rows=rows) for name in singles}
+        self.values = {name: SingleColumn(name, rows=rows) for name in singles}
         beside = [track.column for track in survey.framed if schema[track.column].category == "file"]
         beside += [name for name in survey.times if name not in self.cells and name not in self.values]
-        self.beside = {name: Values(name, rows=rows) for name in beside}
+        self.beside = {name: SingleColumn(name, rows=rows) for name in beside}
         self._vectors = {name for name in singles if schema[name].category == "vector"}
 
     @abstractmethod

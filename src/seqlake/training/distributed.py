@@ -15,14 +15,14 @@ LAUNCHERS: tuple[Launcher, ...] = get_args(Launcher)
 _OTHERS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
 
 
-class Ranks(TypedDict):
-    """What `Loader` takes."""
+class RankAndSize(TypedDict):
+    """What `Loader` takes of them."""
 
     rank: int
     world_size: int
 
 
-def ranks(launcher: Launcher | None = None, /) -> Ranks:
+def ranks(launcher: Launcher | None = None, /) -> RankAndSize:
     """This process's rank and the number of processes, as `Loader` takes them.
 
     Read are: the process group of `torch.distributed` and Accelerate's state, where the program has set them up;
@@ -48,8 +48,8 @@ def ranks(launcher: Launcher | None = None, /) -> Ranks:
     if launcher is not None and launcher not in LAUNCHERS:
         raise ValueError(f"ranks: expected one of {', '.join(LAUNCHERS)}, found {launcher!r}.")
     environment = os.environ
-    found = {name: ask(environment) for name, ask in _ASK.items() if launcher in {None, name}}
-    said = {name: one for name, one in found.items() if one is not None}
+    answers = {name: ask(environment) for name, ask in _ASK.items() if launcher in {None, name}}
+    said = {name: one for name, one in answers.items() if one is not None}
     if launcher is not None and not said:
         raise RuntimeError(f"ranks: {launcher} says nothing of this process. Set it up first, or start it with it.")
     if launcher is None and "TORCHELASTIC_RUN_ID" in environment and "torchrun" in said:
@@ -67,11 +67,11 @@ def ranks(launcher: Launcher | None = None, /) -> Ranks:
                 f"ranks: {other}={environment[other]} says that MPI started several processes, and nothing that is "
                 "asked here knows this one's rank. Give rank= and world_size= yourself."
             )
-        return Ranks(rank=0, world_size=1)
+        return RankAndSize(rank=0, world_size=1)
     rank, size = next(iter(said.values()))
     if not 0 <= rank < size:
         raise RuntimeError(f"ranks: {next(iter(said))} says rank {rank} of {size}, and ranks are 0 to {size - 1}.")
-    return Ranks(rank=rank, world_size=size)
+    return RankAndSize(rank=rank, world_size=size)
 
 
 def _torch_distributed(_: Mapping[str, str]) -> tuple[int, int] | None:

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from seqlake.training.bad_data.damage import Harm
     from seqlake.training.mixtures.samples import Mixture
     from seqlake.training.order import Shuffle
-    from seqlake.training.plan import Plan
+    from seqlake.training.plan import EpochPlan
     from seqlake.training.samples import Batch, Samples
-    from seqlake.training.settings import Settings
-    from seqlake.training.survey import Survey
+    from seqlake.training.settings import LoaderSettings
+    from seqlake.training.survey import WindowSurvey
     from seqlake.training.telemetry import Fetched, Telemetry
     from seqlake.training.visits import Visits
 
@@ -111,7 +111,7 @@ class OpenShards(Protocol):
         """The id of a row; None where there are none, or it cannot be read."""
 
 
-class Chunk(Protocol):
+class SampleChunk(Protocol):
     """Some steps' samples, with everything about them but the numbers that fill memory."""
 
     @property
@@ -136,7 +136,7 @@ class Assembler(Protocol):
     def reuse_buffers(self) -> None:
         """From now on write what is copied to where the batch before was, where that can be."""
 
-    def prepare(self, samples: Samples, *, size: int) -> Chunk:
+    def prepare(self, samples: Samples, *, size: int) -> SampleChunk:
         """Open the shards that samples are in, and do for all of them whatever is not copying.
 
         Args:
@@ -162,7 +162,7 @@ class FramesAhead(Protocol):
         """The columns of frames; waits for them."""
 
 
-class Frames(Protocol):
+class FrameDecoding(Protocol):
     """Decodes the frames of one pass."""
 
     def begin(self, rows: Ints, anchors: Ints) -> FramesAhead:
@@ -172,14 +172,14 @@ class Frames(Protocol):
         """End the threads; what was not delivered is forgotten."""
 
 
-class Engine(ABC):
+class TrainingEngine(ABC):
     """A source and settings, and what follows from the two; each part is worked out when it is first asked for.
 
     Attributes:
         settings: What was asked for.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: LoaderSettings) -> None:
         self.settings = settings
         self._sharers = 1
 
@@ -197,7 +197,7 @@ class Engine(ABC):
 
     @property
     @abstractmethod
-    def surveys(self) -> Sequence[Survey]:
+    def surveys(self) -> Sequence[WindowSurvey]:
         """Each dataset through the window."""
 
     @property
@@ -211,7 +211,7 @@ class Engine(ABC):
         """Parts in proportions, where some were asked for."""
 
     @abstractmethod
-    def plan(self) -> Plan:
+    def plan(self) -> EpochPlan:
         """What one epoch will be."""
 
     @abstractmethod
@@ -242,13 +242,13 @@ class Engine(ABC):
         """Makes batches of samples; `sharers` processes of this machine do so at the same time."""
 
     @abstractmethod
-    def frames(self, *, sharers: int = 1) -> Frames | None:
+    def frames(self, *, sharers: int = 1) -> FrameDecoding | None:
         """Decodes frames; None where the window asks for none."""
 
     # ---- settings
 
     @abstractmethod
-    def changed(self, settings: Settings) -> Engine:
+    def changed(self, settings: LoaderSettings) -> TrainingEngine:
         """The same source with other settings; what does not depend on them is shared."""
 
     def share(self, users: int, /) -> None:

@@ -76,12 +76,12 @@ class Memory:
     @classmethod
     def joined(cls, memories: Sequence[Memory], /, *, paces: dict[int, Pace]) -> Memory:
         """The pieces of several, as they are now; `paces` is kept from one to the next."""
-        made = cls(busy=lambda: any(memory.busy() for memory in memories))
-        made.paces = paces
+        joined = cls(busy=lambda: any(memory.busy() for memory in memories))
+        joined.paces = paces
         for memory in memories:
             for piece in memory.pieces:
-                made._keep(piece)
-        return made
+                joined._keep(piece)
+        return joined
 
     def hold(self, view: memoryview) -> tuple[int, int]:
         """Keep a piece of memory alive; its first address and the one after its last."""

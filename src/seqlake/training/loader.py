@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 from seqlake.training import state
 from seqlake.training.bad_data.damage import OnError
-from seqlake.training.map_style import WindowDataset
 from seqlake.training.mixtures.engine import MixtureEngine
 from seqlake.training.mixtures.samples import Groups
 from seqlake.training.mixtures.schedule import Mix
-from seqlake.training.passes import Pass, parts
-from seqlake.training.settings import FrameOptions, Settings
+from seqlake.training.passes import Pass
+from seqlake.training.settings import FrameOptions, LoaderSettings
 from seqlake.training.sources import engine_of, named, pinned
 from seqlake.training.steps import TAILS
-from seqlake.training.torch import LoaderDataset
+from seqlake.training.torch import LoaderDataset, WindowDataset, WindowSampler
 from seqlake.training.transforms import MapBatch, MapSamples, Normalise
 from seqlake.windows.spec import Whole, as_window
 
@@ -26,16 +25,15 @@ if TYPE_CHECKING:
     from seqlake.protocols import Readable
     from seqlake.training.bad_data.damage import Ledger, Policy
     from seqlake.training.cache import Cache
-    from seqlake.training.engine import Engine
+    from seqlake.training.engine import TrainingEngine
     from seqlake.training.order import Shuffle
-    from seqlake.training.plan import Plan
+    from seqlake.training.plan import EpochPlan
     from seqlake.training.samples import Batch
     from seqlake.training.settings import Layout
     from seqlake.training.steps import Steps, Tail
     from seqlake.training.telemetry import Telemetry
     from seqlake.windows.spec import Window
 
-_AT_ONCE = 1 << 14  # windows whose numbers are computed together
 _LEFT_ALONE = {"scalar", "file", "frames"}  # what statistics are also made of, and `normalise` is not for
 
 
@@ -88,7 +86,7 @@ class Loader:
         world_size: int = 1,
         cache: Cache | None = None,
     ) -> None:
-        settings = Settings(
+        settings = LoaderSettings(
             window=as_window(window),
             batch_size=batch_size,
             shuffle=shuffle,
@@ -114,7 +112,7 @@ class Loader:
         """Steps of the pass under way, or of the next one: equal on every rank."""
         return self._steps.count(self._entry()[1])
 
-    def plan(self) -> Plan:
+    def plan(self) -> EpochPlan:
         """What one epoch will be: steps, samples, tail, clock, memory and shuffle quality, before any value is read."""
         return self._engine.plan()
 
@@ -148,12 +146,13 @@ class Loader:
         """
         self._end_live()
         self._began = self._entry()
-        if not len(self) and self._steps.samples and self._steps.tail == "drop":
+        steps = range(self._steps.count(self._began[1]))
+        if not steps and self._steps.samples and self._steps.tail == "drop":
             raise ValueError(
                 f"{self._steps.samples} windows do not fill one step of {self._steps.global_batch}, and the tail is "
                 "dropped: nothing would be delivered. Use .tail('pad') or a smaller batch."
             )
-        self._live = LoaderIterator(self, self.batches(range(len(self))))
+        self._live = LoaderIterator(self, self.batches(steps))
         return self._live
 
     def batches(self, steps: range, /, *, sharers: int = 1) -> Pass:
@@ -418,7 +417,7 @@ class Loader:
         return loader
 
     @property
-    def _settings(self) -> Settings:
+    def _settings(self) -> LoaderSettings:
         return self._engine.settings
 
 
@@ -456,34 +455,7 @@ class LoaderIterator:
         self.close()
 
 
-class WindowSampler:
-    """A loader's order as a batch sampler: for each step of its rank, the numbers of the windows in `WindowDataset`.
-
-    It begins where the loader is. A `DataLoader` asks it ahead of its batches, so the loader moves only when all steps
-    were asked for; save `loader.state_dict(steps=n)` after n batches. Repetitions that fill the last step
-    (`.tail("pad")`) come like others, and random numbers are those of the window in epoch 0.
-
-    Args:
-        loader: Whose order it is.
-    """
-
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
-
-    def __len__(self) -> int:
-        return len(self._loader)
-
-    def __iter__(self) -> Iterator[list[int]]:
-        engine, (epoch, sample) = self._loader._engine, self._loader._entry()  # noqa: SLF001 - the two are one thing
-        planner, size = engine.planner(), engine.steps.local_batch
-        for part in parts(range(len(self)), size, most=_AT_ONCE):
-            samples = planner.samples(epoch, sample, part)
-            numbers = engine.numbers(samples.rows, samples.anchors)
-            yield from numbers.reshape(-1, size).tolist()
-        self._loader.finish()
-
-
-def _engine_of(source: Readable | Mix, settings: Settings) -> Engine:
+def _engine_of(source: Readable | Mix, settings: LoaderSettings) -> TrainingEngine:
     """What makes batches of one dataset, or of several."""
     if isinstance(source, Mix):
         return MixtureEngine.of(source, settings)

@@ -14,11 +14,11 @@ from seqlake.errors import CacheTooSmallError, DamagedTableError
 from seqlake.shards.reading import gathered
 from seqlake.training.bad_data.damage import is_damage
 from seqlake.training.bad_data.salvage import prove, salvage
-from seqlake.training.cells import Columns
-from seqlake.training.fetching.ranged import Ranged
+from seqlake.training.cells import ColumnStore
+from seqlake.training.fetching.by_range import Ranged
 from seqlake.training.fetching.transfers import Transfers
 from seqlake.training.gather import Memory, torch
-from seqlake.training.residents import ResidentCopies
+from seqlake.training.residents import Residents
 from seqlake.training.shard_cache import is_remote
 from seqlake.training.telemetry import ORIGINS
 
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from seqlake.protocols import Blob, Ints, ShardReader
     from seqlake.spec.schema import Schema
     from seqlake.training.cache import Cache
-    from seqlake.training.cells import Cells
-    from seqlake.training.survey import Survey
+    from seqlake.training.cells import StepColumn
+    from seqlake.training.survey import WindowSurvey
     from seqlake.training.telemetry import Fetched
     from seqlake.training.visits import Visits
 
 _FRESH = 0.5  # seconds for which a shard that was looked at counts as still the same file
 
 
-class Opened(Columns):
+class Opened(ColumnStore):
     """`OpenShards` of windows and whole sequences; belongs to one process.
 
     Attributes:
@@ -51,7 +51,7 @@ class Opened(Columns):
         tolerant: Bad cells count as null and stand in `harms`, instead of raising.
     """
 
-    def __init__(self, schema: Schema, survey: Survey, cache: Cache | None, *, tolerant: bool = False) -> None:
+    def __init__(self, schema: Schema, survey: WindowSurvey, cache: Cache | None, *, tolerant: bool = False) -> None:
         images = [track.column for track in survey.framed if schema[track.column].category == "frames"]
         self.transfers = Transfers()
         self.ranged = Ranged(survey, cache, self.transfers, images=bool(images))
@@ -59,12 +59,13 @@ class Opened(Columns):
         self.seconds = 0.0
         self._tolerant = tolerant
         self._has_images = bool(images)
+        self._proves = False  # pages of some shard are compared before windows of them are read
         self._lock = Lock()
         self._ready = np.zeros(len(survey.shards), dtype=np.bool_)
         self._seen = np.full(len(survey.shards), -np.inf)
         self._blobs: dict[int, list[Blob]] = {}
         self._pinned: list[set[int]] = [set(), set()]  # of the chunk before, and of this one
-        self._copied = ResidentCopies(
+        self._residents = Residents.of(
             survey.shards,
             schema.select(dict.fromkeys([*self.cells, *self.values, *self.beside, *images])),
             cache,
@@ -74,12 +75,11 @@ class Opened(Columns):
             samples=len(survey.axis),
             decoded=sum(_decoded_bytes(survey, each, slice(None), unknown=inf) for each in self.cells.values()),
         )
-        self._residents = self._copied.residents
 
     def take_room(self, nbytes: int) -> bool:
         """Count these bytes among those held in memory, if the cache allows that many."""
         with self._lock:
-            return self._copied.take_room(nbytes)
+            return self._residents.take_room(nbytes)
 
     def expect(self, visits: Visits, sample: int, *, then: Visits | None) -> None:
         """Say when which shards will be needed: fetch the next ones ahead; see `Residents`."""
@@ -94,7 +94,7 @@ class Opened(Columns):
             self._ready[shard] = False
             for cells in self.cells.values():
                 self.memory.drop(int(cells.low[shard]))
-                self._copied.room.decoded -= int(cells.held[shard])
+                self._residents.room.decoded -= int(cells.held[shard])
                 cells.forget(shard)
             self._blobs.pop(shard, None)
 
@@ -110,12 +110,12 @@ class Opened(Columns):
     @property
     def decoded(self) -> int:
         """Bytes of memory held for shards that are not read in place from files."""
-        return self._copied.nbytes
+        return self._residents.nbytes
 
     @property
     def portion(self) -> int | None:
         """Samples that may be prepared together; None where that does not matter."""
-        return self._copied.portion if self.ranged.portion is None else self.ranged.portion
+        return self._residents.portion if self.ranged.portion is None else self.ranged.portion
 
     @property
     def is_ranged(self) -> bool:
@@ -125,7 +125,7 @@ class Opened(Columns):
     @property
     def is_fetched(self) -> bool:
         """Whether shards are copied as they are needed, to a folder or into memory."""
-        return self._copied.is_fetched
+        return self._residents.is_fetched
 
     def visit(self, rows: Ints) -> Ints:
         """Open the shards of these rows, and see that those open already are still the same files.
@@ -144,11 +144,12 @@ class Opened(Columns):
         self.ranged.look_ahead(unready, self._names)
         if self.is_fetched:
             self._residents.announce([shard for shard in unready if not self.ranged.wanted[shard]])
-        for shard in self._residents.soonest(unready):
+        for shard in self._residents.soonest(unready) if self.is_fetched else unready:
             with self._lock:  # loaders made from each other share what is open
                 if not self._ready[shard]:
                     self._open(shard)
-        prove(self, rows, lock=self._lock, tolerant=self._tolerant)
+        if self._proves:
+            prove(self, rows, lock=self._lock, tolerant=self._tolerant)
         if self.harms:
             self.learn()
         now = monotonic()
@@ -160,7 +161,7 @@ class Opened(Columns):
         return counts
 
     def _open(self, shard: int) -> None:
-        before = self._copied.room.decoded
+        before = self._residents.room.decoded
         torch()  # a second to import: here it counts as opening
         try:
             if not self._take_ranged(shard):
@@ -174,7 +175,7 @@ class Opened(Columns):
         except Exception as error:
             if not self._tolerant or not is_damage(error):
                 raise
-            self._copied.room.decoded = before
+            self._residents.room.decoded = before
             salvage(self, shard)
         self._ready[shard] = True
 
@@ -202,7 +203,9 @@ class Opened(Columns):
         if not is_remote(original):
             reader = original.open()
             flats = (reader.flat(name) for name in self.cells)
-            if not self._copied.in_folder or all(flat is not None and flat.blob.view() is not None for flat in flats):
+            if not self._residents.in_folder or all(
+                flat is not None and flat.blob.view() is not None for flat in flats
+            ):
                 return reader
             reader.close()
         self._residents.come_to(np.array([shard]))
@@ -223,20 +226,21 @@ class Opened(Columns):
             else:
                 self.survey.check_counts(shard, name, flat.steps)
                 self.cells[name].place(shard, self.rows(shard), flat, self.memory)
+                self._proves = self._proves or flat.proof is not None
                 blobs[id(flat.blob)] = flat.blob
         if decode:
             cells = [self.cells[name] for name in decode if name in self.cells]
-            room = _take_room(self._copied, self.survey, cells, self.rows(shard))
+            room = _take_room(self._residents, self.survey, cells, self.rows(shard))
             try:
                 table = pa.Table.from_batches(gathered(reader.batches(decode), f"Columns {decode} of a shard"))
                 for name in decode:
                     self.keep(shard, name, table.column(name))
             finally:
-                self._copied.room.decoded -= room  # what was kept has been counted
+                self._residents.room.decoded -= room  # what was kept has been counted
             for cell in cells:
                 self.survey.check_counts(shard, cell.name, cell.steps[self.rows(shard)])
         self._blobs.setdefault(shard, []).extend(blobs.values())
-        copies = "cache" if self._copied.in_folder else "memory"
+        copies = "cache" if self._residents.in_folder else "memory"
         origin = copies if shard in self._residents.open else "mapped"
         if any(name in self.cells for name in decode):
             origin = "memory"
@@ -244,7 +248,7 @@ class Opened(Columns):
 
     def count_decoded(self, nbytes: int) -> None:
         """Count bytes of memory as decoded."""
-        self._copied.room.decoded += nbytes
+        self._residents.room.decoded += nbytes
 
     def learn(self) -> None:
         """Open further shards, in source order, until the shape of every column is known.
@@ -272,23 +276,23 @@ class Opened(Columns):
         return all(one.layouts for one in self.cells.values()) and all(one.values is not None for one in singles)
 
 
-def _take_room(copied: ResidentCopies, survey: Survey, cells: Sequence[Cells], rows: slice) -> int:
+def _take_room(residents: Residents, survey: WindowSurvey, cells: Sequence[StepColumn], rows: slice) -> int:
     """Set bytes aside for what is about to be decoded, as far as that is known; how many. Refuses what does not fit."""
     more = int(sum(_decoded_bytes(survey, each, rows) for each in cells))
-    if copied.take_room(more, wait=True):
+    if residents.take_room(more, wait=True):
         return more
     everything = sum(_decoded_bytes(survey, each, slice(None)) for each in cells)
-    least = _size(max(copied.nbytes + more, everything))
+    least = _size(max(residents.nbytes + more, everything))
     names = ", ".join(each.name for each in cells)
     raise CacheTooSmallError(
         f"Some shards cannot be read in place ({names}: compressed, encoded or remote); decoded they need up to "
-        f"{least} of memory where {_size(copied.room.limit)} are allowed.",
+        f"{least} of memory where {_size(residents.room.limit)} are allowed.",
         hint="Write the dataset anew with `seqlake repack`, so that it can be read in place, or allow more: "
         f"Loader(..., cache=Cache(limit={least!r})).",
     )
 
 
-def _decoded_bytes(survey: Survey, cells: Cells, rows: slice, *, unknown: float = 0) -> float:
+def _decoded_bytes(survey: WindowSurvey, cells: StepColumn, rows: slice, *, unknown: float = 0) -> float:
     """Of some rows of a column; `unknown` where nothing says it."""
     counts = survey.counts.get(cells.name)
     if counts is None or cells.shape is None:

@@ -120,15 +120,15 @@ def _rounds(values: NDArray[Any], domain: Domain, key: Key, *, backwards: bool) 
     high = values // domain.low
     digits = [high.astype(np.uint32), (values - high * domain.low).astype(np.uint32)]
     for number in range(ROUNDS - 1, -1, -1) if backwards else range(ROUNDS):
-        own, size = number % 2, sizes[number % 2]
-        offset = _below(digits[1 - own], _round_key(key, number), size, domain.most[own])
+        digit, size = number % 2, sizes[number % 2]
+        offset = _below(digits[1 - digit], _round_key(key, number), size, domain.most[digit])
         # Addition modulo the digit's size: of the two candidates, the one that wrapped around is the larger.
         if backwards:
-            digits[own] -= offset
-            digits[own] = np.minimum(digits[own], digits[own] + size)
+            digits[digit] -= offset
+            digits[digit] = np.minimum(digits[digit], digits[digit] + size)
         else:
-            digits[own] += offset
-            digits[own] = np.minimum(digits[own], digits[own] - size)
+            digits[digit] += offset
+            digits[digit] = np.minimum(digits[digit], digits[digit] - size)
     result: NDArray[Any] = digits[0].astype(values.dtype, copy=False)
     result *= domain.low
     result += digits[1]
@@ -247,14 +247,14 @@ class Finder:
 
     def __call__(self, numbers: Ints) -> Ints:
         """[n] numbers, each below the last end -> [n] intervals."""
-        found: Ints = self._first[numbers >> self._shift]
-        behind = self._ends[found] <= numbers
-        found += behind
+        intervals: Ints = self._first[numbers >> self._shift]
+        behind = self._ends[intervals] <= numbers
+        intervals += behind
         if self._crowded:
-            left = np.flatnonzero(self._ends[found] <= numbers)
+            left = np.flatnonzero(self._ends[intervals] <= numbers)
             if len(left):
-                found[left] = np.searchsorted(self._ends, numbers[left], side="right")
-        return found
+                intervals[left] = np.searchsorted(self._ends, numbers[left], side="right")
+        return intervals
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -438,8 +438,8 @@ class Order:
     def _visits(self) -> Ints:
         """[lanes] whole visits of each lane."""
         assert self.shuffle is not None
-        found: Ints = self._lane_spans[0] // self.shuffle.visits
-        return found
+        visits: Ints = self._lane_spans[0] // self.shuffle.visits
+        return visits
 
     @property
     def block(self) -> int:

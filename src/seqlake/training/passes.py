@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
     from seqlake.protocols import Ints
     from seqlake.training.bad_data.damage import Harm
-    from seqlake.training.engine import Chunk, Engine, FramesAhead
+    from seqlake.training.engine import FramesAhead, SampleChunk, TrainingEngine
     from seqlake.training.samples import Batch, Samples
     from seqlake.training.transforms import Transform
 
-_Coming = tuple["Chunk", int, "FramesAhead | None"]
+_Coming = tuple["SampleChunk", int, "FramesAhead | None"]
 """The chunk of a batch, its number in the chunk, and its frames on their way."""
 
 _AHEAD = 1 << 16  # windows whose places are computed at a time
@@ -52,7 +52,7 @@ class Pipeline:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: TrainingEngine,
         *,
         others: Callable[[Ints, Ints, int], Samples] | None = None,
         transforms: Sequence[Transform] = (),
@@ -76,20 +76,20 @@ class Pipeline:
         if others is not None and engine.settings.on_error.tolerant:
             self._repair = Repair(engine, others, self._as_they_are)
 
-    def prepare(self, samples: Samples, *, size: int) -> Chunk:
+    def prepare(self, samples: Samples, *, size: int) -> SampleChunk:
         """Open the shards that samples are in, replace those whose cells are bad, and do whatever is not copying."""
         if self._repair is not None:
             samples = self._repair.signals(samples)
         return self._assembler.prepare(samples, size=size)
 
-    def begin(self, chunk: Chunk, number: int) -> FramesAhead | None:
+    def begin(self, chunk: SampleChunk, number: int) -> FramesAhead | None:
         """Have the frames of a batch decoded; None where there are none."""
         if self._frames is None:
             return None
         inside = slice(number * chunk.size, (number + 1) * chunk.size)
         return self._frames.begin(chunk.samples.rows[inside], chunk.samples.anchors[inside])
 
-    def deliver(self, chunk: Chunk, number: int, frames: FramesAhead | None) -> Batch:
+    def deliver(self, chunk: SampleChunk, number: int, frames: FramesAhead | None) -> Batch:
         """One batch of a chunk, with the frames that were begun for it."""
         spent, nbytes = self.meter.seconds, self.meter.nbytes
         began, opening = perf_counter(), self.opened.seconds
@@ -121,7 +121,7 @@ class Pipeline:
         if self._frames is not None:
             self._frames.close()
 
-    def _harmed(self, chunk: Chunk, number: int, frames: FramesAhead | None) -> Mapping[int, Sequence[Harm]]:
+    def _harmed(self, chunk: SampleChunk, number: int, frames: FramesAhead | None) -> Mapping[int, Sequence[Harm]]:
         """Place in a batch -> what only reading or decoding it showed to be bad."""
         if frames is not None:
             return frames.harmed
@@ -152,7 +152,7 @@ class Pass:
         sharers: Processes of this machine that do so at the same time, each for itself.
     """
 
-    def __init__(self, engine: Engine, *, position: tuple[int, int], steps: range, sharers: int = 1) -> None:
+    def __init__(self, engine: TrainingEngine, *, position: tuple[int, int], steps: range, sharers: int = 1) -> None:
         settings, planner = engine.settings, engine.planner()
         self._planner = planner
         self._local = planner.local_batch
@@ -176,7 +176,7 @@ class Pass:
         chunks = self._chunks(position, steps)
         self._coming = self._begun_ahead(_one_ahead(chunks) if opened.is_ranged else chunks)
 
-    def _chunks(self, position: tuple[int, int], steps: range) -> Iterator[Chunk]:
+    def _chunks(self, position: tuple[int, int], steps: range) -> Iterator[SampleChunk]:
         """Chunks in order; when one is begun, the one before it may still be in use, but no earlier one."""
         before, opened, spent = position[1], self._pipeline.opened, self._meter.seconds
         most = opened.portion or _AHEAD
@@ -197,7 +197,7 @@ class Pass:
             spent["locate"] += perf_counter() - ordered - opening
             yield chunk
 
-    def _begun_ahead(self, chunks: Iterator[Chunk]) -> Generator[_Coming]:
+    def _begun_ahead(self, chunks: Iterator[SampleChunk]) -> Generator[_Coming]:
         """Batches in order; the frames of the ones after each are begun before it is used."""
         pipeline, waiting = self._pipeline, deque[_Coming]()
         for chunk in chunks:
@@ -243,9 +243,9 @@ def parts(steps: range, local_batch: int, *, most: int) -> Iterator[Ints]:
         at, size = at + count, most
 
 
-def _one_ahead(chunks: Iterator[Chunk]) -> Iterator[Chunk]:
+def _one_ahead(chunks: Iterator[SampleChunk]) -> Iterator[SampleChunk]:
     """The next is begun before one is handed out: what it needs is read meanwhile."""
-    before: Chunk | None = None
+    before: SampleChunk | None = None
     for chunk in chunks:
         if before is not None:
             yield before

@@ -13,17 +13,17 @@ from seqlake.training.order import Order
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from seqlake.training.mixtures.samples import Mixture, Part
+    from seqlake.training.mixtures.samples import Mixture, MixturePart
     from seqlake.training.order import Axis, Shuffle
     from seqlake.training.steps import Steps, Tail
-    from seqlake.training.survey import Survey
+    from seqlake.training.survey import WindowSurvey
 
 _PARTS = 20  # of a mixture, in print
 LOOKS = 8  # steps whose mixture is computed to tell the shuffle's quality
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class EpochPlan:
     """One epoch of a loader; prints itself.
 
     Attributes:
@@ -105,8 +105,8 @@ class Plan:
         return "\n".join(map(in_line, lines))
 
 
-def plan(survey: Survey, steps: Steps, *, shuffle: Shuffle | None, seed: int) -> Plan:
-    """Plan one epoch."""
+def plan(survey: WindowSurvey, steps: Steps, *, shuffle: Shuffle | None, seed: int) -> EpochPlan:
+    """Plan one epoch of a dataset."""
     axis = survey.axis
     windows, samples = axis.shard_windows, len(axis)
     with_windows = int((windows > 0).sum())
@@ -115,7 +115,7 @@ def plan(survey: Survey, steps: Steps, *, shuffle: Shuffle | None, seed: int) ->
     in_use = resident(axis, shuffle)
     total = sum(shard.nbytes for shard in survey.shards)
     distinct, ideal = _mixture(survey, steps, shuffle=shuffle, seed=seed)
-    return Plan(
+    return EpochPlan(
         samples=samples,
         sequences=survey.rows,
         empty=int((per_row == 0).sum()),
@@ -148,7 +148,7 @@ def resident(axis: Axis, shuffle: Shuffle | None) -> int:
     return shards if shuffle.block >= samples else min(shards, shuffle.lanes * span)
 
 
-def _mixture(survey: Survey, steps: Steps, *, shuffle: Shuffle | None, seed: int) -> tuple[float, float]:
+def _mixture(survey: WindowSurvey, steps: Steps, *, shuffle: Shuffle | None, seed: int) -> tuple[float, float]:
     """Distinct sequences of a global batch: as the order gives them, and as a uniform permutation would."""
     axis = survey.axis
     size = min(steps.global_batch, len(axis))
@@ -156,13 +156,13 @@ def _mixture(survey: Survey, steps: Steps, *, shuffle: Shuffle | None, seed: int
         return 0.0, 0.0
     order = Order(shard_windows=axis.shard_windows, shuffle=shuffle, seed=seed, epoch=0)
     starts = np.unique(np.linspace(0, len(axis) - size, LOOKS).astype(np.int64))
-    found = [len(np.unique(axis.locate(order.windows(start + np.arange(size)))[0])) for start in starts]
+    distinct = [len(np.unique(axis.locate(order.windows(start + np.arange(size)))[0])) for start in starts]
     share = np.diff(axis.row_ends, prepend=0) / len(axis)
     ideal = float(-np.expm1(size * np.log1p(-np.minimum(share, 1 - 1e-12))).sum())
-    return float(np.mean(found)), min(ideal, float(size))
+    return float(np.mean(distinct)), min(ideal, float(size))
 
 
-def plan_mixture(mixture: Mixture, surveys: Sequence[Survey], steps: Steps, /) -> Plan:
+def plan_mixture(mixture: Mixture, surveys: Sequence[WindowSurvey], steps: Steps, /) -> EpochPlan:
     """Plan one epoch of a mixture; its numbers are those of all its datasets together.
 
     Args:
@@ -174,14 +174,14 @@ def plan_mixture(mixture: Mixture, surveys: Sequence[Survey], steps: Steps, /) -
     shards = [int((survey.axis.shard_windows > 0).sum()) for survey in surveys]
     in_use, in_use_bytes = 0, 0
     for number, survey in enumerate(surveys):
-        own = sum(resident(part.axis, part.shuffle) for part in mixture.parts if part.member == number)
-        own = min(own, shards[number])
-        in_use += own
-        in_use_bytes += sum(shard.nbytes for shard in survey.shards) * own // max(1, shards[number])
+        shards_in_use = sum(resident(part.axis, part.shuffle) for part in mixture.parts if part.member == number)
+        shards_in_use = min(shards_in_use, shards[number])
+        in_use += shards_in_use
+        in_use_bytes += sum(shard.nbytes for shard in survey.shards) * shards_in_use // max(1, shards[number])
     shuffles = [part.shuffle for part in mixture.parts if part.shuffle is not None]
     distinct, ideal = _mixed(mixture, steps)
     clocks = dict.fromkeys(str(survey.clock) for survey in surveys)
-    return Plan(
+    return EpochPlan(
         samples=len(mixture),
         sequences=sum(survey.rows for survey in surveys),
         empty=sum(int((np.diff(survey.axis.row_ends, prepend=0) == 0).sum()) for survey in surveys),
@@ -206,7 +206,7 @@ def plan_mixture(mixture: Mixture, surveys: Sequence[Survey], steps: Steps, /) -
     )
 
 
-def _line(mixture: Mixture, number: int, part: Part) -> str:
+def _line(mixture: Mixture, number: int, part: MixturePart) -> str:
     """`own: 7 of 10 samples; 1,234 windows, 1.5 times an epoch`, with the shares of later stages."""
     shares = [f"{stage.counts[number]:,} of {stage.period:,}" for stage in mixture.schedule.stages]
     begins = mixture.schedule.proportions.begins[1:]
@@ -221,9 +221,11 @@ def _mixed(mixture: Mixture, steps: Steps) -> tuple[float, float]:
     starts = np.unique(np.linspace(0, len(mixture) - size, LOOKS).astype(np.int64)).tolist()
     shares = [np.diff(part.axis.row_ends, prepend=0) / max(1, len(part.axis)) for part in mixture.parts]
     shares = [np.log1p(-np.minimum(share, 1 - 1e-12)) for share in shares]
-    found, ideal = [], []
+    distinct, ideal = [], []
     for start in starts:
-        found.append(len(np.unique(mixture.locate(start + np.arange(size))[1])))
+        distinct.append(len(np.unique(mixture.locate(start + np.arange(size))[1])))
         drawn = mixture.schedule.taken(start + size) - mixture.schedule.taken(start)
-        ideal.append(sum(float(-np.expm1(n * own).sum()) for n, own in zip(drawn.tolist(), shares, strict=True)))
-    return float(np.mean(found)), min(float(np.mean(ideal)), float(size))
+        ideal.append(
+            sum(float(-np.expm1(n * part_share).sum()) for n, part_share in zip(drawn.tolist(), shares, strict=True))
+        )
+    return float(np.mean(distinct)), min(float(np.mean(ideal)), float(size))

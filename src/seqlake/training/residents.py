@@ -21,35 +21,57 @@ if TYPE_CHECKING:
     from seqlake.protocols import Ints, Shard
     from seqlake.spec.schema import Schema
     from seqlake.training.fetching.transfers import Transfers
-    from seqlake.training.shard_cache import Copies, LocalShard
+    from seqlake.training.shard_cache import Copies, LocalCopy
     from seqlake.training.visits import Visits
 
 _PART = 32  # of the memory allowed that the shards of one portion of samples may take, about: an order needs others too
 
 
-class ResidentCopies:
-    """What a loader holds of shards that cannot be read in place, and where; belongs to one process.
+class Residents:
+    """Open local copies of shards, by number; for one consumer, in one process.
 
     Args:
-        shards: Of the dataset.
-        schema: The columns wanted, with the types that the shards show.
-        cache: Room for copies and for what is decoded.
-        transfers: What reads stores.
-        whole: [shards] False for those that are never copied: their windows are read by range.
-        needs: Whether a shard is read from a copy in memory.
-        samples: How many all shards have.
-        decoded: Bytes that all can take in memory beside their copies, decoded; infinite where nobody knows.
+        fetcher: Where they come from.
+        keep: All shards fit at the same time: those that came stay.
+        slack: Samples for which a shard stays, about, after it was needed.
+        memory: The memory that there is for copies and for what is decoded.
 
     Attributes:
-        residents: The copies in use.
-        in_folder: Whether they lie in a folder, and not in memory.
+        open: Shard number -> the copy.
+        room: How much memory there is, and how much of it what is decoded takes.
+        in_folder: Whether copies lie in a folder, and not in memory.
         is_fetched: Whether there are any, as far as the first and the last shard tell: to look at all takes long.
-        room: The memory that there is for them and for what is decoded.
         portion: Samples that may be prepared together; None where that does not matter.
+
+    Example:
+        ```python
+        residents = Residents(fetcher)
+        residents.begin(visits(order), sample=0)
+        for first in range(0, len(order), step):
+            left = residents.leave(first)                         # forget what lies in these
+            come = residents.come_to(shards_of(first, first + step))  # {3: LocalCopy, ...}: look into these
+        ```
     """
 
     def __init__(
-        self,
+        self, fetcher: Fetcher, /, *, keep: bool = False, slack: int = 0, memory: InMemory | None = None
+    ) -> None:
+        self._memory = InMemory(Room(0)) if memory is None else memory
+        self.open: dict[int, LocalCopy] = {}
+        self.room = self._memory.room
+        self.in_folder = False
+        self.is_fetched = True
+        self.portion: int | None = None
+        self._fetcher = fetcher
+        self._keep = keep
+        self._slack = slack
+        self._visits: Visits | None = None
+        self._coming: list[int] | None = None  # what to schedule as soon as one shard is needed
+        self._came = False
+
+    @classmethod
+    def of(
+        cls,
         shards: Sequence[Shard],
         schema: Schema,
         cache: Cache | None,
@@ -60,70 +82,48 @@ class ResidentCopies:
         needs: Callable[[Shard], bool],
         samples: int,
         decoded: float = 0,
-    ) -> None:
+    ) -> Residents:
+        """What a loader holds of shards that cannot be read in place; none of them is open yet.
+
+        Args:
+            shards: Of the dataset.
+            schema: The columns wanted, with the types that the shards show.
+            cache: Room for copies and for what is decoded.
+            transfers: What reads stores.
+            whole: [shards] False for those that are never copied: their windows are read by range.
+            needs: Whether a shard is read from a copy in memory.
+            samples: How many all shards have.
+            decoded: Bytes that all can take in memory beside their copies, decoded; infinite where nobody knows.
+        """
         folder: str | PathLike[str] | None = None if cache is None else cache.path
-        self.in_folder = folder is not None
-        self.room = Room((cache if cache is not None and folder is None else Cache()).nbytes)
-        self._in_memory = InMemory(self.room)
-        copies: Copies = self._in_memory
+        room = Room((cache if cache is not None and folder is None else Cache()).nbytes)
+        memory = InMemory(room)
+        copies: Copies = memory
         if cache is not None and folder is not None:
             copies = InFolder(ShardCache(folder, limit=cache.nbytes))
-        own = [shard for shard, copied in zip(shards, whole.tolist(), strict=True) if copied]
-        self.is_fetched = self.in_folder or any(_is_copied(shard, needs) for shard in (*own[:1], *own[-1:]))
-        nbytes = sum(shard.nbytes for shard in own) if self.is_fetched else 0
-        largest = max((shard.nbytes for shard in own), default=0) if self.is_fetched else 0
-        # One more than there are, since a compressed one comes beside its bytes as they are read.
-        keep = not self.in_folder and nbytes + largest + decoded <= self.room.limit
-        self.portion = max(1, int(self.room.limit / _PART / nbytes * samples)) if nbytes else None
-        fetcher = Fetcher(shards, schema, copies=copies, transfers=transfers)
-        self.residents = Residents(fetcher, keep=keep, slack=2 * (self.portion or 0))
+        copied = [shard for shard, is_whole in zip(shards, whole.tolist(), strict=True) if is_whole]
+        is_fetched = folder is not None or any(_is_copied(shard, needs) for shard in (*copied[:1], *copied[-1:]))
+        nbytes = sum(shard.nbytes for shard in copied) if is_fetched else 0
+        largest = max((shard.nbytes for shard in copied), default=0) if is_fetched else 0
+        portion = max(1, int(room.limit / _PART / nbytes * samples)) if nbytes else None
+        residents = cls(
+            Fetcher(shards, schema, copies=copies, transfers=transfers),
+            # One more than there are, since a compressed one comes beside its bytes as they are read.
+            keep=folder is None and nbytes + largest + decoded <= room.limit,
+            slack=2 * (portion or 0),
+            memory=memory,
+        )
+        residents.in_folder, residents.is_fetched, residents.portion = folder is not None, is_fetched, portion
+        return residents
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that are in use."""
-        return self.room.decoded + self._in_memory.nbytes
+        """Bytes of memory that are in use, by copies and by what is decoded."""
+        return self.room.decoded + self._memory.nbytes
 
     def take_room(self, nbytes: int, /, *, wait: bool = False) -> bool:
         """Count bytes of memory as decoded, if there is room, if need be instead of copies that nobody uses."""
-        return self._in_memory.take_room(nbytes, wait=wait)
-
-
-def _is_copied(shard: Shard, needs: Callable[[Shard], bool]) -> bool:
-    try:
-        return needs(shard)
-    except (SeqlakeError, OSError):
-        return False  # whoever opens it meets the error
-
-
-class Residents:
-    """Open local shards, by number; for one consumer.
-
-    Args:
-        fetcher: Where they come from.
-        keep: All shards fit at the same time: those that came stay.
-        slack: Samples for which a shard stays, about, after it was needed.
-
-    Attributes:
-        open: Shard number -> the local shard.
-
-    Example:
-        ```python
-        residents = Residents(fetcher)
-        residents.begin(visits(order), sample=0)
-        for first in range(0, len(order), step):
-            left = residents.leave(first)                         # forget what lies in these
-            come = residents.come_to(shards_of(first, first + step))  # {3: LocalShard, ...}: look into these
-        ```
-    """
-
-    def __init__(self, fetcher: Fetcher, /, *, keep: bool = False, slack: int = 0) -> None:
-        self.open: dict[int, LocalShard] = {}
-        self._fetcher = fetcher
-        self._keep = keep
-        self._slack = slack
-        self._visits: Visits | None = None
-        self._coming: list[int] | None = None  # what to schedule as soon as one shard is needed
-        self._came = False
+        return self._memory.take_room(nbytes, wait=wait)
 
     def begin(self, visits: Visits, /, *, sample: int = 0, then: Visits | None = None) -> None:
         """Begin an epoch, at any sample; what is open stays so.
@@ -153,14 +153,14 @@ class Residents:
         if self._visits is None and len(shards) > 1:
             self._fetcher.schedule(shards)
 
-    def come_to(self, shards: Ints, /) -> dict[int, LocalShard]:
+    def come_to(self, shards: Ints, /) -> dict[int, LocalCopy]:
         """Take shards that are needed now; those that were not open yet, by number.
 
         Raises:
             CacheTooSmallError: They do not fit beside those that are open.
             OSError: One cannot be fetched.
         """
-        come: dict[int, LocalShard] = {}
+        come: dict[int, LocalCopy] = {}
         self._came = True
         self._schedule()
         try:
@@ -182,9 +182,9 @@ class Residents:
         """Shards that are come to one by one, in the order in which they come: the next ones come meanwhile."""
         left = dict.fromkeys(shards)
         while left:
-            found = self._fetcher.soonest(left)
-            del left[found]
-            yield found
+            shard = self._fetcher.soonest(left)
+            del left[shard]
+            yield shard
 
     def give_up(self, shards: Iterable[int], /) -> int | None:
         """Release the first of these that is open, where no epoch was begun that needs it again; its number."""
@@ -216,17 +216,24 @@ class Residents:
 
     def fetched(self) -> Fetched:
         """What was copied so far."""
-        own, traffic = self._fetcher.fetched, self._fetcher.transfers.traffic
+        counts, traffic = self._fetcher.fetched, self._fetcher.transfers.traffic
         return Fetched(
             nbytes=traffic.nbytes,
             requests=traffic.requests,
             retries=traffic.retries,
-            hits=own.hits,
-            misses=own.misses,
-            waited=own.waited,
+            hits=counts.hits,
+            misses=counts.misses,
+            waited=counts.waited,
         )
 
     def close(self) -> None:
-        """Release all."""
+        """Release all copies that are open."""
         while self.open:
             self.open.popitem()[1].release()
+
+
+def _is_copied(shard: Shard, needs: Callable[[Shard], bool]) -> bool:
+    try:
+        return needs(shard)
+    except (SeqlakeError, OSError):
+        return False  # whoever opens it meets the error

@@ -55,7 +55,7 @@ class FrameOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class LoaderSettings:
     """Everything that a loader was asked for; a value that travels to workers."""
 
     window: Window | Whole

@@ -13,7 +13,7 @@ import numpy as np
 from seqlake.abilities import Pinnable, ability
 from seqlake.training.batches import WindowAssembler
 from seqlake.training.cache import shared
-from seqlake.training.engine import Engine, OpenShards
+from seqlake.training.engine import OpenShards, TrainingEngine
 from seqlake.training.fetching.range_batches import RangeAssembler
 from seqlake.training.frames.batch import FrameStream
 from seqlake.training.frames.clips import FrameColumns
@@ -22,9 +22,9 @@ from seqlake.training.mixtures.samples import MixPlanner
 from seqlake.training.opened import Opened
 from seqlake.training.order import resolved
 from seqlake.training.plan import plan, plan_mixture, resident
-from seqlake.training.rows.batches import Pictures, RowAssembler
+from seqlake.training.rows.batches import RowAssembler, RowPictures
 from seqlake.training.rows.shards import RowShards
-from seqlake.training.steps import Planner
+from seqlake.training.steps import OrderPlanner
 from seqlake.training.survey import survey
 from seqlake.training.telemetry import Fetched
 from seqlake.windows.spec import Whole
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from seqlake.training.cache import Cache
     from seqlake.training.mixtures.samples import Mixture
     from seqlake.training.order import Shuffle
-    from seqlake.training.plan import Plan
-    from seqlake.training.settings import Settings
-    from seqlake.training.survey import Survey
+    from seqlake.training.plan import EpochPlan
+    from seqlake.training.settings import LoaderSettings
+    from seqlake.training.survey import WindowSurvey
     from seqlake.training.telemetry import Telemetry
 
 Shards = TypeVar("Shards", bound=OpenShards)
@@ -51,26 +51,26 @@ def pinned(source: Readable, /) -> Readable:
     return source if known is None else known.with_id()
 
 
-def named(settings: Settings, schema: Schema, /) -> Settings:
+def named(settings: LoaderSettings, schema: Schema, /) -> LoaderSettings:
     """The settings with all columns named where all are meant."""
     window = settings.window
     return replace(settings, window=window.of(list(schema))) if isinstance(window, Whole) else settings
 
 
-def engine_of(source: Readable, settings: Settings, /) -> WindowEngine | RowEngine:
+def engine_of(source: Readable, settings: LoaderSettings, /) -> WindowEngine | RowEngine:
     """The engine of a dataset, which is pinned, and settings that name its columns."""
     by_row = isinstance(settings.window, Whole) and source.schema.id is None
     return RowEngine(source, settings) if by_row else WindowEngine(source, settings)
 
 
-class SourceEngine(Engine, Generic[Shards]):
-    """`Engine` of one dataset; pickles as source and settings.
+class SourceEngine(TrainingEngine, Generic[Shards]):
+    """`TrainingEngine` of one dataset; pickles as source and settings.
 
     Attributes:
         source: The dataset.
     """
 
-    def __init__(self, source: Readable, settings: Settings) -> None:
+    def __init__(self, source: Readable, settings: LoaderSettings) -> None:
         super().__init__(settings)
         self.source = source
         self._opened: tuple[int, Shards] | None = None  # and the process that did so
@@ -98,12 +98,12 @@ class SourceEngine(Engine, Generic[Shards]):
         return self.source.fingerprint
 
     @property
-    def surveys(self) -> Sequence[Survey]:
+    def surveys(self) -> Sequence[WindowSurvey]:
         """The dataset through the window, alone."""
         return [self.survey]
 
     @cached_property
-    def survey(self) -> Survey:
+    def survey(self) -> WindowSurvey:
         """The dataset through the window."""
         return survey(self.source, self.settings.window)
 
@@ -130,13 +130,13 @@ class SourceEngine(Engine, Generic[Shards]):
         if "mixture" in self.__dict__ and other.settings.groups == self.settings.groups:
             other.__dict__["mixture"] = self.mixture
 
-    def planner(self) -> Planner | MixPlanner:
+    def planner(self) -> OrderPlanner | MixPlanner:
         """Gives the samples of steps."""
         if self.mixture is not None:
             return MixPlanner(self.mixture, self.steps)
-        return Planner(self.survey, self.steps, shuffle=self.shuffle, seed=self.settings.seed)
+        return OrderPlanner(self.survey, self.steps, shuffle=self.shuffle, seed=self.settings.seed)
 
-    def plan(self) -> Plan:
+    def plan(self) -> EpochPlan:
         """What one epoch will be."""
         if self.mixture is not None:
             return plan_mixture(self.mixture, self.surveys, self.steps)
@@ -175,16 +175,16 @@ class SourceEngine(Engine, Generic[Shards]):
 
 
 class WindowEngine(SourceEngine[Opened]):
-    """`Engine` of windows, and of whole sequences."""
+    """`TrainingEngine` of windows, and of whole sequences."""
 
-    def __init__(self, source: Readable, settings: Settings) -> None:
+    def __init__(self, source: Readable, settings: LoaderSettings) -> None:
         super().__init__(source, settings)
         self._frame_columns: tuple[int, FrameColumns] | None = None  # and the process that has them
 
     def _open(self, cache: Cache) -> Opened:
         return Opened(self.source.schema, self.survey, cache, tolerant=self.settings.on_error.tolerant)
 
-    def changed(self, settings: Settings) -> WindowEngine:
+    def changed(self, settings: LoaderSettings) -> WindowEngine:
         """The same dataset with other settings; what does not depend on them is shared."""
         other = WindowEngine(self.source, settings)
         self._lend(other)
@@ -224,13 +224,13 @@ class WindowEngine(SourceEngine[Opened]):
 
 
 class RowEngine(SourceEngine[RowShards]):
-    """`Engine` of a dataset whose rows are samples."""
+    """`TrainingEngine` of a dataset whose rows are samples."""
 
     def _open(self, cache: Cache) -> RowShards:
         in_use = resident(self.survey.axis, resolved(self.settings.shuffle, self.survey.axis.shard_windows))
         return RowShards(self.source.schema, self.survey, cache, in_use=in_use)
 
-    def changed(self, settings: Settings) -> RowEngine:
+    def changed(self, settings: LoaderSettings) -> RowEngine:
         """The same dataset with other settings; what does not depend on them is shared."""
         other = RowEngine(self.source, settings)
         self._lend(other)
@@ -238,7 +238,7 @@ class RowEngine(SourceEngine[RowShards]):
 
     def assembler(self, *, sharers: int = 1) -> RowAssembler:
         """Makes batches of rows."""
-        pictures = Pictures(self.settings.frames, sharers=sharers)
+        pictures = RowPictures(self.settings.frames, sharers=sharers)
         return RowAssembler(self.opened, pictures, tolerant=self.settings.on_error.tolerant)
 
     def frames(self, *, sharers: int = 1) -> None:

@@ -59,8 +59,8 @@ def position(state: Mapping[str, Any], here: Mapping[str, Any], /) -> tuple[int,
         LoaderStateError: It is not a state, or one of another dataset, window or order; says what differs.
     """
     if not isinstance(state, Mapping) or state.get("format") != FORMAT:
-        found = state.get("format") if isinstance(state, Mapping) else type(state).__name__
-        raise LoaderStateError(f"Expected a loader's state_dict ({FORMAT!r}), found {found!r}.")
+        form = state.get("format") if isinstance(state, Mapping) else type(state).__name__
+        raise LoaderStateError(f"Expected a loader's state_dict ({FORMAT!r}), found {form!r}.")
     # JSON, msgpack and torch.save give lists back as lists or tuples.
     changed = [name for name in here if _plain(state.get(name)) != _plain(here[name])]
     if changed:

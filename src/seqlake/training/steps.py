@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from seqlake.protocols import Ints
     from seqlake.training.order import Shuffle
-    from seqlake.training.survey import Survey
+    from seqlake.training.survey import WindowSurvey
     from seqlake.training.visits import Visits
 
 Tail = Literal["drop", "pad", "carry"]
@@ -143,10 +143,10 @@ def _by_lane(first: int, lanes: int, count: int) -> Ints:
     return np.argsort((first + np.arange(count, dtype=np.int64)) % lanes, kind="stable")
 
 
-class Planner:
-    """`Planner` of one dataset: the order, and where each window of it begins."""
+class OrderPlanner:
+    """`OrderPlanner` of one dataset: the order, and where each window of it begins."""
 
-    def __init__(self, survey: Survey, steps: Steps, *, shuffle: Shuffle | None, seed: int) -> None:
+    def __init__(self, survey: WindowSurvey, steps: Steps, *, shuffle: Shuffle | None, seed: int) -> None:
         self._survey = survey
         self._steps = steps
         self._shuffle = shuffle

@@ -52,7 +52,7 @@ def first_moments(source: Readable, tracks: Sequence[Track], /) -> Mapping[str, 
         DamagedTableError: Stamps do not say a time.
     """
     names = times_of(tracks)
-    found: dict[str, list[int]] = {track.column: [] for track in tracks}
+    firsts: dict[str, list[int]] = {track.column: [] for track in tracks}
     for shard in source.shards() if names else ():
         reader = shard.open()
         try:
@@ -60,10 +60,10 @@ def first_moments(source: Readable, tracks: Sequence[Track], /) -> Mapping[str, 
                 for row in range(batch.num_rows):
                     cells = {name: times_in(batch.column(name)[row]) for name in names}
                     for track in tracks:
-                        found[track.column].append(_first(track, cells))
+                        firsts[track.column].append(_first(track, cells))
         finally:
             reader.close()
-    return {name: np.array(rows, np.int64) for name, rows in found.items()}
+    return {name: np.array(rows, np.int64) for name, rows in firsts.items()}
 
 
 def _first(track: Track, cells: Mapping[str, Any]) -> int:
@@ -78,7 +78,7 @@ _WHOLE = ("temporal", "frames", "scalar", "vector", "file")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Survey:
+class WindowSurvey:
     """A dataset seen through one window.
 
     Attributes:
@@ -178,7 +178,7 @@ class Survey:
         return self.window.stride if isinstance(self.window, Window) else 1
 
 
-def survey(source: Readable, window: Window | Whole, /) -> Survey:
+def survey(source: Readable, window: Window | Whole, /) -> WindowSurvey:
     """Look at a dataset through a window; opens a data file only where no index holds the lengths.
 
     Videos are opened where nothing else says how long a sequence is, and with edges="drop".
@@ -201,9 +201,9 @@ def survey(source: Readable, window: Window | Whole, /) -> Survey:
         check_columns(window.columns, schema, categories=None if by_row else _WHOLE)
         cells = [name for name in window.columns if schema[name].category == "temporal" and not by_row]
         clock = Clock(rate=None, rule="whole sequences need no clock")
-        shown = {name for name in schema if has_frames(schema[name]) and not by_row}
-        framed = [Track.of(name, [0]) for name in schema if name in window.columns and name in shown]
-        values = [name for name in window.columns if not (name in cells or name == schema.id or name in shown)]
+        have_frames = {name for name in schema if has_frames(schema[name]) and not by_row}
+        framed = [Track.of(name, [0]) for name in schema if name in window.columns and name in have_frames]
+        values = [name for name in window.columns if not (name in cells or name == schema.id or name in have_frames)]
     else:
         cells, values = [], singles(window, schema)
         clock = dataset_clock(source, given=window.clock, window=window)
@@ -216,10 +216,15 @@ def survey(source: Readable, window: Window | Whole, /) -> Survey:
             _check_alike(lengths.counts)
         declared = _declared(source) if _needs_length(source, wanted, lengths.counts) else None
         steps = sequence_steps(
-            wanted, counts=lengths.counts, declared=declared, framed=framed, steps_of=lengths.shown, rows=rows
+            wanted,
+            counts=lengths.counts,
+            declared=declared,
+            framed=framed,
+            steps_of=lengths.steps_with_frames,
+            rows=rows,
         )
         first, windows = lengths.anchors(window, steps)
-    return Survey(
+    return WindowSurvey(
         shards=shards,
         first_rows=first_rows,
         window=window,
@@ -265,14 +270,14 @@ class Lengths:
         self.counts: dict[str, Ints] = {track.column: source.lengths(track.column) for track in wanted}
         self.ends: dict[str, Ints] = {}
 
-    def shown(self, track: Track, rows: Ints) -> Ints:
+    def steps_with_frames(self, track: Track, rows: Ints) -> Ints:
         """[n] clock steps of some rows that have a frame of this column; -1 where it has none."""
-        found: list[Shown | None]
+        frames: list[Shown | None]
         if track in self._videos:
-            found = count_frames(self._source, MediaFiles.of(self._source), track, rows)
+            frames = count_frames(self._source, MediaFiles.of(self._source), track, rows)
         else:
-            found = [None if count < 0 else Shown(count=count) for count in self.counts[track.column][rows].tolist()]
-        return np.array([-1 if one is None else steps_shown(track, one) for one in found], dtype=np.int64)
+            frames = [None if count < 0 else Shown(count=count) for count in self.counts[track.column][rows].tolist()]
+        return np.array([-1 if one is None else steps_shown(track, one) for one in frames], dtype=np.int64)
 
     def anchors(self, window: Window, steps: Ints) -> tuple[int | Ints, Ints]:
         """The first anchor of every sequence ([rows] where they differ), and [rows] how many each sequence has.
@@ -298,23 +303,23 @@ class Lengths:
     def _count_all(self) -> None:
         """Count the frames of every video."""
         for track in self._videos:
-            found = count_frames(self._source, MediaFiles.of(self._source), track, np.arange(self._rows))
-            self.counts[track.column] = np.array([-1 if one is None else one.count for one in found], dtype=np.int64)
+            frames = count_frames(self._source, MediaFiles.of(self._source), track, np.arange(self._rows))
+            self.counts[track.column] = np.array([-1 if one is None else one.count for one in frames], dtype=np.int64)
             if by_time(track, self._source.schema[track.column]):
-                ends = [0 if one is None else one.moments(track.denominator) for one in found]
+                ends = [0 if one is None else one.moments(track.denominator) for one in frames]
                 self.ends[track.column] = np.array(ends, dtype=np.int64)
 
 
 def _check_alike(counts: Mapping[str, Ints]) -> None:
     """Without a clock, columns share steps only where they have equally many in every row."""
-    (first, own), *others = counts.items()
+    (first, counts_of_first), *others = counts.items()
     for name, other in others:
-        unlike = np.flatnonzero((own != other) & (own >= 0) & (other >= 0))
+        unlike = np.flatnonzero((counts_of_first != other) & (counts_of_first >= 0) & (other >= 0))
         if len(unlike):
             row = int(unlike[0])
             raise SchemaMismatchError(
-                f"Columns {first!r} and {name!r} have {own[row]} and {other[row]} steps in row {row}, and no clock "
-                f"relates them ({len(unlike)} rows differ).",
+                f"Columns {first!r} and {name!r} have {counts_of_first[row]} and {other[row]} steps in row {row}, and "
+                f"no clock relates them ({len(unlike)} rows differ).",
                 hint="Declare fps on the columns, or window them one at a time.",
             )
 
@@ -323,8 +328,8 @@ def _needs_length(source: Readable, wanted: Sequence[Track], counts: Mapping[str
     """Whether some row has no column at the clock's rate to count, and a `length` that says it."""
     if "length" not in source.schema or source.schema["length"].category != "scalar":
         return False
-    own = [counts[track.column] for track in wanted if track.ratio == 1 and track.timestamps is None]
-    return not own or bool((np.maximum.reduce(own) < 0).any())
+    at_the_clock = [counts[track.column] for track in wanted if track.ratio == 1 and track.timestamps is None]
+    return not at_the_clock or bool((np.maximum.reduce(at_the_clock) < 0).any())
 
 
 def _declared(source: Readable) -> Ints:

@@ -42,12 +42,12 @@ class Fetched:
         return cls(nbytes=traffic.nbytes, requests=traffic.requests, retries=traffic.retries)
 
     def __add__(self, other: Fetched, /) -> Fetched:
-        """Both."""
+        """The sum of both."""
         return Fetched(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})
 
 
 @dataclass(slots=True)
-class Work:
+class DecodeWork:
     """Decoding done.
 
     Attributes:
@@ -64,7 +64,7 @@ class Work:
     batches: int = 0
     ready: int = 0
 
-    def add(self, other: Work, /, *, ready: bool) -> None:
+    def add(self, other: DecodeWork, /, *, ready: bool) -> None:
         """Count a batch's work."""
         self.frames += other.frames
         self.delivered += other.delivered
@@ -93,7 +93,7 @@ class Meter:
     samples: int = 0
     inside: float = 0.0
     elapsed: float = 0.0
-    work: Work = field(default_factory=Work)
+    work: DecodeWork = field(default_factory=DecodeWork)
     ahead: int = 0
 
     def report(self, *, held: int, fetched: Fetched, files: Fetched) -> Telemetry:

@@ -39,8 +39,8 @@ class Visits:
 
     def of(self, shards: NDArray[np.bool_], /) -> Visits:
         """Those of some shards: [shards] True where wanted."""
-        own = shards[self.shards]
-        return Visits(shards=self.shards[own], begins=self.begins[own], ends=self.ends[own])
+        wanted = shards[self.shards]
+        return Visits(shards=self.shards[wanted], begins=self.begins[wanted], ends=self.ends[wanted])
 
     def longer(self, samples: int, /) -> Visits:
         """The same, each so many samples longer."""
@@ -48,8 +48,8 @@ class Visits:
 
     def needed(self, first: int, stop: int, /) -> Ints:
         """Shards that some of the samples may need."""
-        found: Ints = np.unique(self.shards[(self.begins < stop) & (self.ends > first)])
-        return found
+        needed: Ints = np.unique(self.shards[(self.begins < stop) & (self.ends > first)])
+        return needed
 
     def most(self, sizes: Ints | None = None, /) -> int:
         """Shards that are needed at the same time, at most; or their bytes, with those of each visit's shard."""
@@ -82,7 +82,7 @@ def visits(order: Order, /, *, lanes: Iterable[int] | None = None) -> Visits:
     mixed_twice = len(order._passes()) > 1  # noqa: SLF001 - see above
     stops = np.cumsum(sizes[shards])
     starts = stops - sizes[shards]
-    found: list[tuple[Ints, Ints, Ints]] = []
+    spans: list[tuple[Ints, Ints, Ints]] = []
     for lane in range(count) if lanes is None else sorted(set(lanes)):
         low, high = int(places[lane]), int(places[lane] + lengths[lane])
         inside = np.flatnonzero((starts < high) & (stops > low))
@@ -92,11 +92,11 @@ def visits(order: Order, /, *, lanes: Iterable[int] | None = None) -> Visits:
         first, last = _travelled(first // size, last // size, order.block, twice=mixed_twice)
         first, last = first * size, last * size + size - 1
         last = np.minimum(last, high - low - 1)
-        found.append((shards[inside], first * count + lane, np.minimum(last * count + lane + 1, total)))
-    if not found:
+        spans.append((shards[inside], first * count + lane, np.minimum(last * count + lane + 1, total)))
+    if not spans:
         nothing = np.zeros(0, np.int64)
         return Visits(shards=nothing, begins=nothing, ends=nothing)
-    which, begins, ends = (np.concatenate(part) for part in zip(*found, strict=True))
+    which, begins, ends = (np.concatenate(part) for part in zip(*spans, strict=True))
     by_begin = np.lexsort((which, begins))
     return Visits(shards=which[by_begin], begins=begins[by_begin], ends=ends[by_begin])
 

@@ -27,9 +27,9 @@ from seqlake.spec.column_types import Trajectory
 from seqlake.spec.schema import Schema
 from seqlake.training.fetching import transfers as moving
 from seqlake.training.fetching.ahead import Fetcher
-from seqlake.training.fetching.by_range import Steps, asked_bytes, look, read_steps
-from seqlake.training.fetching.transfers import Piece, Transfers
-from seqlake.training.shard_cache import InFolder, InMemory, Room, ShardCache, sources
+from seqlake.training.fetching.by_range import RangeSteps, asked_bytes, look, read_steps
+from seqlake.training.fetching.transfers import RequestPiece, Transfers
+from seqlake.training.shard_cache import InFolder, InMemory, Room, ShardCache, originals
 
 from ..faulty import Proxy, always_well  # noqa: TID252 - tests are no package that could be named
 from ..sharing import on_disk  # noqa: TID252 - the same
@@ -159,7 +159,7 @@ def first_times(fault: str, times: int = 1):
 @pytest.mark.parametrize("layout", ["training", "archive"])
 @pytest.mark.parametrize("fault", ["503", "reset", "truncate", "flip", "slow"])
 def test_faults_that_pass_harm_nobody(fault, layout, remote, fetching, monkeypatch) -> None:
-    for module in (sources, moving):
+    for module in (originals, moving):
         monkeypatch.setattr(module, "LARGEST", 64 << 10)  # several requests a shard
     data = remote(2, layout=layout)
     fetcher = fetching(data)
@@ -215,7 +215,7 @@ def test_a_server_that_hangs_ends_the_waiting_and_is_named(remote, fetching) -> 
 
 
 def test_closing_in_the_middle_leaves_nothing(remote, fetching, monkeypatch) -> None:
-    for module in (sources, moving):
+    for module in (originals, moving):
         monkeypatch.setattr(module, "LARGEST", 16 << 10)
     data = remote(4)
     data.proxy.rule = lambda *_: "slow"
@@ -335,10 +335,10 @@ def test_bytes_under_way_stay_within_the_budget() -> None:
 
     transfers = Transfers(threads=8, budget=100_000)
     got = []
-    pieces = [Piece(Counting(), at, at + 30_000 + at % 7) for at in range(0, 900_000, 30_000)]
+    pieces = [RequestPiece(Counting(), at, at + 30_000 + at % 7) for at in range(0, 900_000, 30_000)]
     transfers.each(pieces, lambda number, data: got.append((number, len(data))))
     assert most <= 100_000
-    transfers.each([Piece(Counting(), 0, 500_000)], lambda number, data: got.append((number, len(data))))
+    transfers.each([RequestPiece(Counting(), 0, 500_000)], lambda number, data: got.append((number, len(data))))
     transfers.close()
     assert sorted(got[:-1]) == [(n, p.stop - p.start) for n, p in enumerate(pieces)]
     assert got[-1] == (0, 500_000)
@@ -361,7 +361,7 @@ def test_whoever_gives_up_leaves_its_room_to_others() -> None:
         raise KeyError("enough")
 
     transfers = Transfers(threads=4, budget=100_000, patience=20)
-    pieces = [Piece(Slow(), at, at + 50_000) for at in range(0, 500_000, 50_000)]
+    pieces = [RequestPiece(Slow(), at, at + 50_000) for at in range(0, 500_000, 50_000)]
     for _ in range(3):
         with pytest.raises(KeyError, match="enough"):
             transfers.each(pieces, give_up)
@@ -373,9 +373,9 @@ def test_whoever_gives_up_leaves_its_room_to_others() -> None:
 
 
 def test_columns_of_a_large_file_come_alone(remote, fetching, monkeypatch) -> None:
-    for module in (ranges, sources, moving):
+    for module in (ranges, originals, moving):
         monkeypatch.setattr(module, "LARGEST", 32 << 10)
-    for module in (ranges, sources):
+    for module in (ranges, originals):
         monkeypatch.setattr(module, "GAP", 1 << 10)
     data = remote(1)
     fetcher = fetching(data, columns=("sequence_id", "action"))
@@ -422,7 +422,7 @@ def test_windows_by_range_are_right(fault, remote) -> None:
     wanted, expected = [], []
     for number, name, width, gap in [(0, "action", 4, 1), (1, "state", 16, 1), (1, "action", 3, 7), (0, "state", 1, 1)]:
         rows, numbers, values = windows(random, data.rows[number], name, 20, width, gap=gap)
-        wanted.append(Steps(flat=places[number][name], rows=rows, numbers=numbers))
+        wanted.append(RangeSteps(flat=places[number][name], rows=rows, numbers=numbers))
         expected.append(values)
     for got, values in zip(read_steps(wanted, transfers), expected, strict=True):
         assert got.dtype == np.float32
@@ -435,11 +435,11 @@ def test_rows_without_steps_give_zeros_and_steps_that_are_not_there_are_refused(
     transfers = Transfers(patience=20)
     flat = flats(data.shards[0], ["action"], transfers)["action"]
     rows = np.array([0, 5, 1])
-    (got,) = read_steps([Steps(flat=flat, rows=rows, numbers=np.array([[0, 0], [0, 0], [3, 699]]))], transfers)
+    (got,) = read_steps([RangeSteps(flat=flat, rows=rows, numbers=np.array([[0, 0], [0, 0], [3, 699]]))], transfers)
     assert not got[:2].any()
     assert np.array_equal(got[2], data.rows[0][1]["action"][[3, 699]])
     with pytest.raises(IndexError, match="nearest"):
-        read_steps([Steps(flat=flat, rows=rows[2:], numbers=np.array([[700]]))], transfers)
+        read_steps([RangeSteps(flat=flat, rows=rows[2:], numbers=np.array([[700]]))], transfers)
     transfers.close()
 
 
@@ -450,12 +450,12 @@ def test_only_the_bytes_of_windows_are_read(remote, monkeypatch) -> None:
     flat = flats(data.shards[0], ["state"], transfers)["state"]
     data.proxy.reset_counts()
     before = transfers.traffic.nbytes
-    wanted = [Steps(flat=flat, rows=np.array([1, 8, 1]), numbers=np.array([[600], [20], [10]]) + np.arange(8))]
+    wanted = [RangeSteps(flat=flat, rows=np.array([1, 8, 1]), numbers=np.array([[600], [20], [10]]) + np.arange(8))]
     read_steps(wanted, transfers)
     assert asked_bytes(wanted) == 3 * 8 * 160
     assert transfers.traffic.nbytes - before == data.proxy.nbytes == asked_bytes(wanted)
     assert sum(data.proxy.seen.values()) == 3
-    near = [Steps(flat=flat, rows=np.array([1, 1, 1]), numbers=np.array([[100], [110], [104]]) + np.arange(8))]
+    near = [RangeSteps(flat=flat, rows=np.array([1, 1, 1]), numbers=np.array([[100], [110], [104]]) + np.arange(8))]
     data.proxy.reset_counts()
     read_steps(near, transfers)
     assert asked_bytes(near) == 18 * 160
@@ -493,7 +493,7 @@ def test_pauses_are_random_bounded_and_end_with_closing() -> None:
 
 
 def test_a_web_server_is_as_good_as_a_bucket(remote, fetching, s3_bucket, monkeypatch) -> None:
-    for module in (sources, moving):
+    for module in (originals, moving):
         monkeypatch.setattr(module, "LARGEST", 64 << 10)
     data = remote(1)
     blob = open_blob(f"{data.proxy.url}/{s3_bucket.uri.removeprefix('s3://')}/training-0.parquet")

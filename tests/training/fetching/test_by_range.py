@@ -15,7 +15,7 @@ import seqlake as sl
 from seqlake.errors import CacheTooSmallError
 from seqlake.files import ranges
 from seqlake.files.stores import open_store
-from seqlake.training.fetching import by_range, ranged
+from seqlake.training.fetching import by_range
 from seqlake.training.fetching import transfers as moving
 
 from ..faulty import Proxy, always_well  # noqa: TID252 - tests are no package that could be named
@@ -43,7 +43,7 @@ def written(tmp_path_factory):
 @pytest.fixture
 def store(written, s3_bucket, monkeypatch):
     """They lie in a bucket behind a proxy, and are opened through it."""
-    for module in (ranges, by_range, ranged):
+    for module in (ranges, by_range):
         monkeypatch.setattr(module, "GAP", GAP)
     monkeypatch.setattr("seqlake.shards.parquet.footer._TAIL", 4 << 10)
     monkeypatch.setattr(moving, "_FIRST_PAUSE", 0.001)
@@ -237,7 +237,7 @@ def test_how_many_windows_are_read_together_follows_from_their_size(readable, ar
 
 def test_chunks_are_of_bounded_size_and_one_is_read_ahead(store, tmp_path, monkeypatch):
     _, ds = store
-    monkeypatch.setattr("seqlake.training.fetching.ranged._AT_A_TIME", 4 * 64)
+    monkeypatch.setattr("seqlake.training.fetching.by_range._AT_A_TIME", 4 * 64)
     window = sl.Window({"action": range(4)}, stride=10)
     expected = list(load(ds, tmp_path, fetch="whole", window=window, batch_size=2))
     asked_for = []

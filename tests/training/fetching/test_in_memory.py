@@ -22,7 +22,7 @@ from seqlake.files.stores import open_store
 from seqlake.training import passes
 from seqlake.training.fetching import transfers as moving
 from seqlake.training.opened import Opened
-from seqlake.training.shard_cache import CacheSource, InMemory, NoRoomError, Room, sources
+from seqlake.training.shard_cache import InMemory, NoRoomError, Original, Room, originals
 
 WINDOW = {"action": range(4)}
 BOTH = {"action": range(4), "state": range(4)}
@@ -80,9 +80,9 @@ def test_batches_are_those_of_a_disk_and_each_shard_comes_once(arms, asked) -> N
 
 def test_large_files_are_fetched_in_part(arms, monkeypatch) -> None:
     there, here = arms
-    for module in (sources, moving):
+    for module in (originals, moving):
         monkeypatch.setattr(module, "LARGEST", 8 << 10)
-    monkeypatch.setattr(sources, "GAP", 1 << 10)
+    monkeypatch.setattr(originals, "GAP", 1 << 10)
     loader = sl.Loader(there, window=WINDOW, batch_size=8, seed=3).tail("pad")
     assert same(list(loader), batches(here))
     assert loader.report().fetched.nbytes < sum(shard.nbytes for shard in there.shards()) / 2
@@ -162,16 +162,16 @@ def test_memory_for_a_part_is_enough_where_few_shards_are_in_use(layout, s3_buck
 
 def test_where_there_is_no_room_a_shard_is_not_looked_at_again(s3_bucket, tmp_path, asked, monkeypatch) -> None:
     there, here = arms_of(1, "training", s3_bucket, tmp_path)
-    for module in (sources, moving):
+    for module in (originals, moving):
         monkeypatch.setattr(module, "LARGEST", 512)  # every file is asked for its footer first
-    monkeypatch.setattr(sources, "GAP", 64)
-    looks, real = Counter(), CacheSource._wanted
+    monkeypatch.setattr(originals, "GAP", 64)
+    looks, real = Counter(), Original._wanted
 
     def wanted(self, footer):
         looks[self.shard.key] += 1
         return real(self, footer)
 
-    monkeypatch.setattr(CacheSource, "_wanted", wanted)
+    monkeypatch.setattr(Original, "_wanted", wanted)
     options = {"window": WINDOW, "shuffle": sl.Shuffle(lanes=1, block=20), "batch_size": 8, "seed": 1}
     loader = sl.Loader(there, **options, cache=sl.Cache(limit=20_000, fetch="whole")).tail("pad")
     for one, other in zip(sl.Loader(here, **options).tail("pad"), loader, strict=True):
@@ -224,9 +224,9 @@ def test_samples_of_a_bucket_come_side_by_side_and_once(s3_bucket, tmp_path, ask
 
 
 def test_samples_need_room_for_the_columns_that_are_wanted(s3_bucket, tmp_path, monkeypatch) -> None:
-    for module in (sources, moving):
+    for module in (originals, moving):
         monkeypatch.setattr(module, "LARGEST", 512)
-    monkeypatch.setattr(sources, "GAP", 64)
+    monkeypatch.setattr(originals, "GAP", 64)
     put = open_store(s3_bucket.uri, storage=s3_bucket.storage)
     for number in range(5):
         path = tmp_path / f"{number}.parquet"
@@ -242,17 +242,17 @@ def test_samples_need_room_for_the_columns_that_are_wanted(s3_bucket, tmp_path, 
 def test_after_a_failure_the_next_loader_reads_all(arms, monkeypatch) -> None:
     there, here = arms
     bad = there.shards()[2]
-    real = CacheSource.fetched
+    real = Original.fetched
 
     def fetch(source, *others):
         if source.shard.key == bad.key:
             raise OSError(5, "the line is broken", "s3://somewhere")
         return real(source, *others)
 
-    monkeypatch.setattr(CacheSource, "fetched", fetch)
+    monkeypatch.setattr(Original, "fetched", fetch)
     with pytest.raises(OSError, match="the line is broken"):
         batches(there)
-    monkeypatch.setattr(CacheSource, "fetched", real)
+    monkeypatch.setattr(Original, "fetched", real)
     assert same(batches(there), batches(here))
     deadline = time.monotonic() + 10
     while [one for one in threading.enumerate() if one.name.startswith("seqlake")] and time.monotonic() < deadline:
@@ -293,7 +293,7 @@ def test_an_error_does_not_wait_for_what_hangs(arms, monkeypatch) -> None:
         ended.append(source)
         raise OSError(5, "too late", "s3://somewhere")
 
-    monkeypatch.setattr(CacheSource, "fetched", fetch)
+    monkeypatch.setattr(Original, "fetched", fetch)
     try:
         with pytest.raises(OSError, match="the line is broken"):
             batches(there, shuffle=False)
@@ -311,7 +311,7 @@ def test_worker_processes_and_datasets_divide_the_memory_that_none_was_given(arm
         loader = pickle.loads(pickle.dumps(sl.Loader(data, window={"action": range(4)}, batch_size=4, cache=cache)))
         next(loader.batches(range(1), sharers=3))
         opened = loader._engine.opened
-        limits.append([member._copied.room.limit for member in getattr(opened, "_members", [opened])])
+        limits.append([member._residents.room.limit for member in getattr(opened, "_members", [opened])])
     assert limits == [[whole // 3], [777], [whole // 6] * 2]
 
 

@@ -189,8 +189,8 @@ class Ledger:
 
     def drain(self) -> tuple[BadSample, ...]:
         """The entries kept since the last call, which are kept here no longer; counts stay."""
-        found, self._entries = tuple(self._entries), []
-        return found
+        entries, self._entries = tuple(self._entries), []
+        return entries
 
     def collect(self, batch: dict[str, Any], /) -> None:
         """Enter what a worker process met in making a batch, and take it out of the batch.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from seqlake.protocols import Ints
     from seqlake.training.bad_data.damage import Harm
-    from seqlake.training.engine import Engine
+    from seqlake.training.engine import TrainingEngine
     from seqlake.training.samples import Batch, Samples
 
 
@@ -34,7 +34,7 @@ class Repair:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: TrainingEngine,
         others: Callable[[Ints, Ints, int], Samples],
         batch_of: Callable[[Samples], tuple[Batch, Mapping[int, Sequence[Harm]]]],
     ) -> None:

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from seqlake.protocols import Ints, ShardReader
-    from seqlake.training.cells import Cells, Columns
+    from seqlake.training.cells import ColumnStore, StepColumn
 
 _PARTS = 64  # of a shard: what lies in the same part as damaged bytes is lost with them
 
 Steps = tuple["NDArray[Any]", int]  # [T, ...] of one row, and T with -1 for null
 
 
-def salvage(columns: Columns, shard: int, /) -> None:
+def salvage(columns: ColumnStore, shard: int, /) -> None:
     """Take in what can be read of a shard; every other cell counts as null and stands in `columns.harms`.
 
     What is lost depends on the shard's bytes alone.
@@ -71,7 +71,7 @@ def salvage(columns: Columns, shard: int, /) -> None:
 class _Column:
     """One column of a damaged shard."""
 
-    def __init__(self, columns: Columns, shard: int, file: str, reader: ShardReader, name: str) -> None:
+    def __init__(self, columns: ColumnStore, shard: int, file: str, reader: ShardReader, name: str) -> None:
         self._columns = columns
         self._shard = shard
         self._file = file
@@ -158,7 +158,7 @@ class _Column:
         self._columns.lose(np.arange(self._first + start, self._first + stop), harm)
 
 
-def prove(columns: Columns, rows: Ints, /, *, lock: Lock, tolerant: bool) -> None:
+def prove(columns: ColumnStore, rows: Ints, /, *, lock: Lock, tolerant: bool) -> None:
     """Compare the pages that these rows are in and that this process did not look at yet.
 
     Args:
@@ -185,7 +185,7 @@ def prove(columns: Columns, rows: Ints, /, *, lock: Lock, tolerant: bool) -> Non
                     cells.prove(shard, inside)
 
 
-def _lose_pages(columns: Columns, cells: Cells, shard: int, rows: Ints) -> None:
+def _lose_pages(columns: ColumnStore, cells: StepColumn, shard: int, rows: Ints) -> None:
     proof, low = cells.proofs[shard], cells.low[shard]
     there = rows[cells.steps[rows] > 0]
     pages = proof.pages(cells.address[there] - low)

@@ -45,5 +45,5 @@ class Substitutes:
         first = place // self._block * self._block
         span = np.minimum(self._block, length - first)
         chosen = first[:, None] + (words % span[:, None].astype(np.uint64)).astype(np.int64)
-        found: Ints = chosen * self._lanes + lane[:, None]
-        return found
+        substitutes: Ints = chosen * self._lanes + lane[:, None]
+        return substitutes

@@ -12,22 +12,22 @@ from time import monotonic
 from typing import TYPE_CHECKING, Self
 
 from seqlake.training.fetching.transfers import Transfers, end_with_program, passes
-from seqlake.training.shard_cache import CacheSource, NoRoomError
-from seqlake.training.shard_cache.user import MOST_NEXT
+from seqlake.training.shard_cache import NoRoomError, Original
+from seqlake.training.shard_cache.folder import MOST_NEXT
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
     from seqlake.protocols import Shard
     from seqlake.spec.schema import Schema
-    from seqlake.training.shard_cache import Copies, LocalShard
+    from seqlake.training.shard_cache import Copies, LocalCopy
 
 _LOOK = 0.5  # seconds between two looks at whether a shard gets on
 _WRITERS = 4  # shards written anew at a time: each has a batch of rows in memory
 
 
 @dataclass(slots=True, kw_only=True)
-class Fetched:
+class FetchCounts:
     """What became of the shards that were asked for.
 
     Attributes:
@@ -77,7 +77,7 @@ class Fetcher:
         transfers: Transfers | None = None,
         ahead: int = 32,
     ) -> None:
-        self.fetched = Fetched()
+        self.fetched = FetchCounts()
         self._shards = shards
         self._schema = schema
         self._copies = copies
@@ -85,7 +85,7 @@ class Fetcher:
         self._ahead = ahead
         self._lock = threading.Lock()
         self._writing = threading.BoundedSemaphore(_WRITERS)
-        self._sources: dict[int, CacheSource] = {}
+        self._originals: dict[int, Original] = {}
         self._upcoming: deque[int] = deque()
         self._making: dict[int, Future[None]] = {}
         self._there: set[int] = set()  # made ahead and not taken yet
@@ -108,7 +108,7 @@ class Fetcher:
         self._tell()
         self._begin()
 
-    def take(self, number: int, /) -> LocalShard:
+    def take(self, number: int, /) -> LocalCopy:
         """A local copy of a shard, which stays until it is released; waits while it is made.
 
         Raises:
@@ -119,23 +119,23 @@ class Fetcher:
             ForkedProcessError: In a forked child.
         """
         self.transfers.check()
-        source, began = self._source(number), monotonic()
+        original, began = self._original(number), monotonic()
         with self._lock:
             if number in self._upcoming:
                 self._upcoming.remove(number)
         try:
-            local = self._copies.find(source)
+            local = self._copies.find(original)
             while local is None and self._await(number):
-                local = self._copies.find(source)
+                local = self._copies.find(original)
             self.fetched.hits += local is not None
             if local is None:
                 self.fetched.misses += 1
-                local = self._copies.make(source)
+                local = self._copies.make(original)
                 assert local is not None
         except Exception as error:
             if passes(error) and not isinstance(error, TimeoutError):
-                raise OSError(errno.EIO, f"{source.name} could not be fetched: {error}") from error
-            error.add_note(f"while {source.name} was fetched")
+                raise OSError(errno.EIO, f"{original.name} could not be fetched: {error}") from error
+            error.add_note(f"while {original.name} was fetched")
             raise
         self.fetched.waited += monotonic() - began
         with self._lock:
@@ -186,26 +186,26 @@ class Fetcher:
 
     # ---- ahead
 
-    def _source(self, number: int) -> CacheSource:
+    def _original(self, number: int) -> Original:
         with self._lock:
-            if number not in self._sources:
-                self._sources[number] = CacheSource(
+            if number not in self._originals:
+                self._originals[number] = Original(
                     self._shards[number], self._schema, self.transfers, writing=self._writing
                 )
-            return self._sources[number]
+            return self._originals[number]
 
     def _tell(self) -> None:
         """Tell the cache what is needed next, the soonest first."""
         with self._lock:
             soon = list(dict.fromkeys(self._upcoming))[:MOST_NEXT]
-        self._copies.expect([self._source(number).key for number in soon])
+        self._copies.expect([self._original(number).key for number in soon])
 
     def _begin(self) -> None:
         """Begin to make the next shards that are not there."""
         with self._lock:
             soon = list(dict.fromkeys(self._upcoming))[: self._ahead]
         for number in soon:
-            source = self._source(number)
+            original = self._original(number)
             with self._lock:
                 if self._full or number in self._making or number in self._there:
                     continue
@@ -213,13 +213,13 @@ class Fetcher:
                     # While some write and check what came, the others' requests are under way.
                     self._makers = ThreadPoolExecutor(self.transfers.threads + 4, thread_name_prefix="seqlake-ahead")
                     end_with_program(self.transfers)
-                self._making[number] = self._makers.submit(self._make, number, source)
+                self._making[number] = self._makers.submit(self._make, number, original)
 
-    def _make(self, number: int, source: CacheSource) -> None:
+    def _make(self, number: int, original: Original) -> None:
         try:
             self.transfers.check()
             if not self._full:
-                self._copies.make(source, ahead=True)
+                self._copies.make(original, ahead=True)
         except NoRoomError:
             self._full = True
         if self._full:
@@ -230,10 +230,10 @@ class Fetcher:
                 self._making.pop(number, None)
                 self._there.add(number)
 
-    def _refuse_to_hang(self, source: CacheSource, seconds: float) -> None:
+    def _refuse_to_hang(self, original: Original, seconds: float) -> None:
         if seconds > self.transfers.patience:
             raise TimeoutError(
-                f"{source.name}: it is being fetched ahead and has not got on for "
+                f"{original.name}: it is being fetched ahead and has not got on for "
                 f"{self.transfers.patience:g} s. The server hangs, or the line is too slow."
             ) from None
 
@@ -251,7 +251,7 @@ class Fetcher:
         future = self._made_now(number)
         if future is None:
             return False
-        source, seen, since = self._source(number), -1, monotonic()
+        original, seen, since = self._original(number), -1, monotonic()
         while True:
             try:
                 future.result(timeout=_LOOK)
@@ -260,9 +260,9 @@ class Fetcher:
                     if future.exception() is error:
                         raise  # the maker's own
                     continue  # it came at the last moment
-                if source.progress != seen:
-                    seen, since = source.progress, monotonic()
-                self._refuse_to_hang(source, monotonic() - since)
+                if original.progress != seen:
+                    seen, since = original.progress, monotonic()
+                self._refuse_to_hang(original, monotonic() - since)
             except CancelledError:
                 return False
             else:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake.training.batches import Located, WindowAssembler
-from seqlake.training.fetching.by_range import Steps, read_steps
+from seqlake.training.fetching.by_range import RangeSteps, read_steps
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from seqlake.training.batches import WindowChunk
     from seqlake.training.opened import Opened
     from seqlake.training.samples import Samples
-    from seqlake.training.survey import Survey
+    from seqlake.training.survey import WindowSurvey
     from seqlake.windows.tracks import Track
 
-_Asked = tuple[str, "Ints", Steps]
+_Asked = tuple[str, "Ints", RangeSteps]
 """A column, places among the samples that are read by range, and what stands there."""
 
 
@@ -62,7 +62,7 @@ class RangeAssembler(WindowAssembler):
     `prepare` begins to read the windows of a chunk, all columns and shards side by side; its batches wait for them.
     """
 
-    def __init__(self, survey: Survey, opened: Opened) -> None:
+    def __init__(self, survey: WindowSurvey, opened: Opened) -> None:
         super().__init__(survey, opened)
         self._pool: ThreadPoolExecutor | None = None
         self._asked: list[_Asked] = []
@@ -99,7 +99,9 @@ class RangeAssembler(WindowAssembler):
             places = self._places[inside]
             rows = samples.rows[places] - self.opened.rows(shard).start
             flat = self.opened.ranged.flats[shard][track.column]
-            self._asked.append((track.column, inside, Steps(flat=flat, rows=rows, numbers=located.numbers[places])))
+            self._asked.append(
+                (track.column, inside, RangeSteps(flat=flat, rows=rows, numbers=located.numbers[places]))
+            )
         return LocatedRemote(
             track=track,
             cells=located.cells,

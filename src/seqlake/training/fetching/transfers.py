@@ -40,7 +40,7 @@ def passes(error: BaseException, /) -> bool:
     )
 
 
-class Piece(NamedTuple):
+class RequestPiece(NamedTuple):
     """One request: the bytes of a blob from `start` to before `stop`."""
 
     blob: Blob
@@ -51,10 +51,10 @@ class Piece(NamedTuple):
         return f"bytes {self.start} to {self.stop} of {self.blob.location}"
 
 
-def pieces_of(blob: Blob, ranges: Sequence[Sequence[int]], /) -> list[Piece]:
+def pieces_of(blob: Blob, ranges: Sequence[Sequence[int]], /) -> list[RequestPiece]:
     """Ranges of a blob, [first byte, end], cut into requests."""
     return [
-        Piece(blob, first, min(first + LARGEST, stop))
+        RequestPiece(blob, first, min(first + LARGEST, stop))
         for start, stop in ranges
         for first in range(start, stop, LARGEST)
     ]
@@ -101,7 +101,7 @@ class Transfers:
         self._closed = threading.Event()
         self._random = random.Random()  # noqa: S311 - it spreads pauses
 
-    def each(self, pieces: Sequence[Piece], sink: Callable[[int, memoryview], None], /) -> None:
+    def each(self, pieces: Sequence[RequestPiece], sink: Callable[[int, memoryview], None], /) -> None:
         """Fetch pieces in this order, and hand each over as it arrives.
 
         Args:
@@ -116,7 +116,7 @@ class Transfers:
         self.check()
         over = threading.Event()  # nobody waits for these pieces any more
         waiting = deque(enumerate(pieces))
-        running: dict[Future[memoryview | None], tuple[int, Piece]] = {}
+        running: dict[Future[memoryview | None], tuple[int, RequestPiece]] = {}
         since = monotonic()
         try:
             while waiting or running:
@@ -190,12 +190,12 @@ class Transfers:
             came: Called whenever some of them have arrived.
         """
         pieces = pieces_of(blob, ranges)
-        found: list[memoryview] = []
+        whole: list[memoryview] = []
         data = np.empty(0, np.uint8)
 
         def put(number: int, part: memoryview) -> None:
             if len(part) == blob.size:
-                found.append(part)  # as it came
+                whole.append(part)  # as it came
             else:
                 data[pieces[number].start : pieces[number].stop] = np.frombuffer(part, np.uint8)
             came()
@@ -203,7 +203,7 @@ class Transfers:
         if not any(piece.stop - piece.start == blob.size for piece in pieces):
             data = np.empty(blob.size, np.uint8)
         self.each(pieces, put)
-        return found[0] if found else data.data
+        return whole[0] if whole else data.data
 
     def pause(self, attempt: int, /) -> None:
         """Wait before another attempt: any time up to a bound that doubles, so that many clients do not come at once.
@@ -214,14 +214,14 @@ class Transfers:
         bound = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** (attempt - 1))
         self._closed.wait(self._random.uniform(0, bound))
 
-    def _submit(self, piece: Piece, over: threading.Event) -> Future[memoryview | None]:
+    def _submit(self, piece: RequestPiece, over: threading.Event) -> Future[memoryview | None]:
         with self._state:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self.threads, thread_name_prefix="seqlake-fetch")
                 end_with_program(self)
         return self._pool.submit(self._run, piece, over)
 
-    def _run(self, piece: Piece, over: threading.Event) -> memoryview | None:
+    def _run(self, piece: RequestPiece, over: threading.Event) -> memoryview | None:
         """A piece, for which there is room until whoever asked for it leaves it; None where nobody waits for it."""
         with self._state:
             self._tasks += 1
@@ -246,7 +246,7 @@ class Transfers:
                 self._tasks -= 1
                 self._state.notify_all()
 
-    def _ask(self, piece: Piece, *, again: bool) -> memoryview:
+    def _ask(self, piece: RequestPiece, *, again: bool) -> memoryview:
         with self._state:
             self.traffic.requests += 1
             self.traffic.retries += again
@@ -255,7 +255,7 @@ class Transfers:
             self.traffic.nbytes += len(data)
         return data
 
-    def _enter(self, piece: Piece) -> None:
+    def _enter(self, piece: RequestPiece) -> None:
         """Wait until the piece fits into the budget."""
         size, since = self._counted(piece), monotonic()
         with self._state:
@@ -269,17 +269,17 @@ class Transfers:
                 )
             self._under_way += size
 
-    def _leave(self, piece: Piece) -> None:
+    def _leave(self, piece: RequestPiece) -> None:
         with self._state:
             self._under_way -= self._counted(piece)
             self._state.notify_all()
 
-    def _forget(self, piece: Piece, future: Future[memoryview | None]) -> None:
+    def _forget(self, piece: RequestPiece, future: Future[memoryview | None]) -> None:
         """Of a piece that came when nobody waited for it any more."""
         if future.exception() is None and future.result() is not None:
             self._leave(piece)
 
-    def _counted(self, piece: Piece) -> int:
+    def _counted(self, piece: RequestPiece) -> int:
         return min(piece.stop - piece.start, self._budget)
 
 
@@ -316,17 +316,17 @@ class MeteredBlob:
 
     @property
     def location(self) -> str:
-        """Of the blob."""
+        """Where the blob lies."""
         return self.inner.location
 
     @property
     def size(self) -> int:
-        """Of the blob."""
+        """Bytes of the blob."""
         return self.inner.size
 
     @property
     def token(self) -> str:
-        """Of the blob."""
+        """What changes when the blob does."""
         return self.inner.token
 
     def view(self) -> memoryview | None:
@@ -350,12 +350,14 @@ def read_ranges(wanted: Sequence[tuple[Blob, Ints, Ints]], transfers: Transfers,
     """
     plans = [plan(starts, stops, blob.size, blob.location) for blob, starts, stops in wanted]
     pieces = [
-        Piece(blob, *piece) for (blob, _, _), requests in zip(wanted, plans, strict=True) for piece in requests.pieces
+        RequestPiece(blob, *piece)
+        for (blob, _, _), requests in zip(wanted, plans, strict=True)
+        for piece in requests.pieces
     ]
     answers = [memoryview(b"")] * len(pieces)
     transfers.each(pieces, answers.__setitem__)
-    found, at = [], 0
+    assembled, at = [], 0
     for requests in plans:
-        found.append(assemble(requests, answers[at : at + len(requests.pieces)]))
+        assembled.append(assemble(requests, answers[at : at + len(requests.pieces)]))
         at += len(requests.pieces)
-    return found
+    return assembled

@@ -17,7 +17,7 @@ from seqlake.errors import SeqlakeError
 from seqlake.training.bad_data.damage import Harm, is_damage
 from seqlake.training.frames.clips import check_shape
 from seqlake.training.frames.decoding import Workers
-from seqlake.training.telemetry import Work
+from seqlake.training.telemetry import DecodeWork
 from seqlake.windows.frames import find, steps_shown
 from seqlake.windows.sources import located
 from seqlake.windows.spec import Whole
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from seqlake.protocols import Ints
-    from seqlake.training.frames.clips import Clip, FrameColumn, FrameColumns, Shape
+    from seqlake.training.frames.clips import FrameClip, FrameColumn, FrameColumns, Shape
     from seqlake.training.samples import Batch
     from seqlake.windows.frames import Shown
 
@@ -37,7 +37,7 @@ _PATIENCE = 600.0  # seconds without a batch's frames after which something is w
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Task:
+class DecodeTask:
     """Frames of one clip that one thread decodes: ascending, each once, and where each is wanted."""
 
     column: int
@@ -67,12 +67,12 @@ class FrameBatch:
         self._left = 0
         self._ready = Event()
         self._errors: list[tuple[int, BaseException]] = []
-        self._clips: list[dict[Hashable, Clip]] = [{} for _ in frame_columns.columns]
+        self._clips: list[dict[Hashable, FrameClip]] = [{} for _ in frame_columns.columns]
         self._frames: list[NDArray[Any]] = []
         self._masks: list[NDArray[np.bool_]] = []
         self._lost: dict[tuple[int, Hashable], Exception] = {}
         self.harmed: dict[int, list[Harm]] = {}
-        self.work = Work()
+        self.work = DecodeWork()
 
     @property
     def ready(self) -> bool:
@@ -80,7 +80,7 @@ class FrameBatch:
         return self._ready.is_set()
 
     def start(self) -> None:
-        """Begin."""
+        """Begin to look at the clips."""
         unique = np.unique(self.rows)
         looks: list[Callable[[], None]] = []
         for number, column in enumerate(self._frame_columns.columns):
@@ -159,17 +159,17 @@ class FrameBatch:
     def _look(self, number: int, rows: list[int]) -> None:
         column = self._frame_columns.columns[number]
         try:
-            found = column.look(rows)
+            clips = column.look(rows)
         except (SeqlakeError, OSError) as error:
             if not self._tolerates(error):
                 raise self._told(error, column, rows[0], "") from error
-            found = {}
+            clips = {}
             if len(rows) == 1:
                 self._lost[number, column.key(rows[0])] = error
             for row in rows if len(rows) > 1 else ():
                 self._look(number, [row])
         with self._lock:
-            self._clips[number].update(found)
+            self._clips[number].update(clips)
 
     def _tolerates(self, error: Exception) -> bool:
         return self._frame_columns.tolerant and is_damage(error)
@@ -182,12 +182,12 @@ class FrameBatch:
 
     def _arrange(self) -> None:
         """Find every frame, make room for all of them, and deal them to the threads."""
-        tasks: list[Task] = []
+        tasks: list[DecodeTask] = []
         for number in range(len(self._frame_columns.columns)):
             tasks += self._arranged(number)
         self._stage([partial(self._decode, task) for task in tasks], self._ready.set)
 
-    def _arranged(self, number: int) -> list[Task]:
+    def _arranged(self, number: int) -> list[DecodeTask]:
         column, survey = self._frame_columns.columns[number], self._frame_columns.survey
         shape, dtype = column.shape()
         width = column.track.width
@@ -196,28 +196,28 @@ class FrameBatch:
         wanted = np.zeros((len(self.rows), width), np.bool_)
         parts: dict[Hashable, list[tuple[Ints, Ints]]] = {}
         places = np.arange(mask.size).reshape(mask.shape)
-        for own, row, key, clip in self._filmed(number, (shape, dtype)):
-            first, shown = column.shown(row, clip)
-            steps = steps_shown(column.track, shown) if survey.steps is None else int(survey.steps[row])
-            numbers, mask[own] = find(
+        for slots, row, key, clip in self._filmed(number, (shape, dtype)):
+            first, frames_of = column.frames_of(row, clip)
+            steps = steps_shown(column.track, frames_of) if survey.steps is None else int(survey.steps[row])
+            numbers, mask[slots] = find(
                 column.track,
-                self.anchors[own],
-                steps=np.full(len(own), steps, np.int64),
-                frames=shown,
+                self.anchors[slots],
+                steps=np.full(len(slots), steps, np.int64),
+                frames=frames_of,
                 cell_of=self._frame_columns.opened.times_of(row),
             )
-            wanted[own] = shown.there(numbers) if self._frame_columns.clamp else mask[own]
-            parts.setdefault(key, []).append((places[own][wanted[own]], numbers[wanted[own]] + first))
+            wanted[slots] = frames_of.there(numbers) if self._frame_columns.clamp else mask[slots]
+            parts.setdefault(key, []).append((places[slots][wanted[slots]], numbers[wanted[slots]] + first))
         frames.reshape(-1, *shape)[~wanted.reshape(-1)] = 0
         self._frames.append(frames)
         self._masks.append(mask)
         return self._dealt(number, parts, int(wanted.sum()))
 
-    def _filmed(self, number: int, shape: Shape) -> Iterator[tuple[Ints, int, Hashable, Clip]]:
+    def _filmed(self, number: int, shape: Shape) -> Iterator[tuple[Ints, int, Hashable, FrameClip]]:
         """Each row that has a clip of a column: its positions in the batch, the row, and the clip with its key."""
         column, order = self._frame_columns.columns[number], np.argsort(self.rows, kind="stable")
-        for own in np.split(order, np.flatnonzero(np.diff(self.rows[order])) + 1):
-            row = int(self.rows[own[0]])
+        for slots in np.split(order, np.flatnonzero(np.diff(self.rows[order])) + 1):
+            row = int(self.rows[slots[0]])
             key = column.key(row)
             if key is None:
                 continue
@@ -225,15 +225,15 @@ class FrameBatch:
             if clip is not None and clip.shape is not None:
                 self._check_shape(number, clip, shape, row)
             if clip is None or (number, key) in self._lost:
-                self._harm(own, self._lost[number, key], column, key)
+                self._harm(slots, self._lost[number, key], column, key)
                 continue
-            yield own, row, key, clip
+            yield slots, row, key, clip
 
     def _slots(self, number: int, places: Ints) -> Ints:
         """[n] places among a column's frames -> positions in the batch."""
         return places // self._frame_columns.columns[number].track.width
 
-    def _clip(self, number: int, key: Hashable, row: int) -> Clip | None:
+    def _clip(self, number: int, key: Hashable, row: int) -> FrameClip | None:
         clips = self._clips[number]
         if key not in clips and (number, key) not in self._lost:
             known = self._frame_columns.columns[number].known(key)
@@ -243,12 +243,12 @@ class FrameBatch:
                 clips[key] = known
         return clips.get(key)
 
-    def _dealt(self, number: int, parts: dict[Hashable, list[tuple[Ints, Ints]]], total: int) -> list[Task]:
+    def _dealt(self, number: int, parts: dict[Hashable, list[tuple[Ints, Ints]]], total: int) -> list[DecodeTask]:
         """Each clip's frames as one piece of work, or as several of whole groups of pictures."""
         most = max(1, -(-total // (2 * self._stream.workers.size)))
-        tasks: list[Task] = []
-        for key, own in parts.items():
-            places, numbers = (np.concatenate(arrays) for arrays in zip(*own, strict=True))
+        tasks: list[DecodeTask] = []
+        for key, wanted in parts.items():
+            places, numbers = (np.concatenate(arrays) for arrays in zip(*wanted, strict=True))
             if not len(places):
                 continue
             clip = self._clips[number][key]
@@ -262,10 +262,12 @@ class FrameBatch:
             for low, high in zip(edges, [*edges[1:], len(unique)], strict=True):
                 inside = (which >= low) & (which < high)
                 order = np.argsort(which[inside], kind="stable")
-                tasks.append(Task(number, key, unique[low:high], which[inside][order] - low, places[inside][order]))
+                tasks.append(
+                    DecodeTask(number, key, unique[low:high], which[inside][order] - low, places[inside][order])
+                )
         return tasks
 
-    def _decode(self, task: Task) -> None:
+    def _decode(self, task: DecodeTask) -> None:
         column = self._frame_columns.columns[task.column]
         out = self._frames[task.column]
         out = out.reshape(-1, *out.shape[2:])
@@ -277,11 +279,11 @@ class FrameBatch:
                 column.read(task.key, clip, task.frames, out[first : first + len(task.frames)])
             else:
                 shape, dtype = out.shape[1:], out.dtype
-                found = column.read(
+                decoded = column.read(
                     task.key, clip, task.frames, self._stream.scratch((len(task.frames), *shape), dtype)
                 )
                 for place, number in zip(task.places.tolist(), task.which.tolist(), strict=True):
-                    out[place] = found[number]
+                    out[place] = decoded[number]
         except (SeqlakeError, OSError) as error:
             if not self._tolerates(error):
                 row = int(self.rows[self._slots(task.column, task.places[:1])[0]])
@@ -291,7 +293,7 @@ class FrameBatch:
             self.work.frames += len(task.frames)
             self.work.seconds += perf_counter() - began
 
-    def _decode_singly(self, task: Task, out: NDArray[Any]) -> None:
+    def _decode_singly(self, task: DecodeTask, out: NDArray[Any]) -> None:
         """What can be decoded of a damaged clip: whether a frame can must not depend on what it is decoded with."""
         column, mask = self._frame_columns.columns[task.column], self._masks[task.column].reshape(-1)
         clip = self._clips[task.column][task.key]
@@ -309,7 +311,7 @@ class FrameBatch:
                 harmed |= slots
                 self._harm(np.array(sorted(slots), np.int64), error, column, task.key)
 
-    def _check_shape(self, number: int, clip: Clip, expected: Any, row: int) -> None:
+    def _check_shape(self, number: int, clip: FrameClip, expected: Any, row: int) -> None:
         column = self._frame_columns.columns[number]
         try:
             assert clip.shape is not None
@@ -339,24 +341,24 @@ class SequenceFrames(FrameBatch):
         window = self._frame_columns.survey.window
         return isinstance(window, Whole) and window.packed
 
-    def _arranged(self, number: int) -> list[Task]:
+    def _arranged(self, number: int) -> list[DecodeTask]:
         column = self._frame_columns.columns[number]
         shape, dtype = column.shape()
-        found: list[tuple[Ints, Hashable, int, Shown]] = []
+        filmed: list[tuple[Ints, Hashable, int, Shown]] = []
         counts = np.zeros(len(self.rows), np.int64)
-        for own, row, key, clip in self._filmed(number, (shape, dtype)):
-            first, shown = column.shown(row, clip)
-            counts[own] = shown.count
-            found.append((own, key, first, shown))
+        for slots, row, key, clip in self._filmed(number, (shape, dtype)):
+            first, frames_of = column.frames_of(row, clip)
+            counts[slots] = frames_of.count
+            filmed.append((slots, key, first, frames_of))
         self._ends.append(np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)]))
         size = (1, int(counts.sum())) if self._packed else (len(counts), int(counts.max(initial=0)))
         begins = self._ends[number] if self._packed else np.arange(len(counts)) * size[1]
         frames = self._stream.allocate(column.track.column, (*size, *shape), dtype)
         wanted = np.zeros(size[0] * size[1], np.bool_)
         parts: dict[Hashable, list[tuple[Ints, Ints]]] = {}
-        for own, key, first, shown in found:
-            there = np.arange(shown.count) if shown.present is None else np.flatnonzero(shown.present)
-            for slot in own.tolist():
+        for slots, key, first, frames_of in filmed:
+            there = np.arange(frames_of.count) if frames_of.present is None else np.flatnonzero(frames_of.present)
+            for slot in slots.tolist():
                 places = begins[slot] + there
                 wanted[places] = True
                 parts.setdefault(key, []).append((places, first + there))
@@ -391,7 +393,7 @@ class FrameStream:
         workers: The threads.
     """
 
-    def __init__(self, columns: Callable[[], FrameColumns], work: Work, *, threads: int) -> None:
+    def __init__(self, columns: Callable[[], FrameColumns], work: DecodeWork, *, threads: int) -> None:
         self._columns = columns
         self._work = work
         self._size = threads
@@ -420,7 +422,7 @@ class FrameStream:
         batch.start()
         return batch
 
-    def count(self, work: Work, *, ready: bool) -> None:
+    def count(self, work: DecodeWork, *, ready: bool) -> None:
         """Count what a batch took."""
         self._work.add(work, ready=ready)
 

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from seqlake.spec.column_types import ColumnType
     from seqlake.spec.schema import Column
     from seqlake.training.opened import Opened
-    from seqlake.training.settings import Settings
-    from seqlake.training.survey import Survey
+    from seqlake.training.settings import LoaderSettings
+    from seqlake.training.survey import WindowSurvey
     from seqlake.windows.sources import FileSpan
     from seqlake.windows.tracks import Track
 
@@ -45,7 +45,7 @@ class EncodedCells:
         opened: Knows the room: what is kept here counts with the decoded shards.
     """
 
-    def __init__(self, name: str, survey: Survey, opened: Opened) -> None:
+    def __init__(self, name: str, survey: WindowSurvey, opened: Opened) -> None:
         self._name = name
         self._survey = survey
         self._opened = opened
@@ -71,14 +71,14 @@ class EncodedCells:
 
     def _cells(self, shard: int, rows: Ints | None) -> list[Any]:
         reader = self._opened.reader(shard)
-        found: list[Any] = []
+        cells_read: list[Any] = []
         try:
             for batch in reader.batches([self._name], rows=None if rows is None else rows.astype(np.int64)):
                 cells = batch.column(0)
-                found += [cells[number].values for number in range(len(cells))]
+                cells_read += [cells[number].values for number in range(len(cells))]
         finally:
             reader.close()
-        return found
+        return cells_read
 
 
 _KNOWN = 4096  # files whose counts and times are kept at hand
@@ -89,7 +89,7 @@ Shape = tuple[tuple[int, ...], np.dtype[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Clip:
+class FrameClip:
     """What is decoded as one: a video file, or the images of one row.
 
     Attributes:
@@ -124,16 +124,16 @@ class FrameColumn(Protocol):
     def chores(self, rows: Ints) -> list[list[int]]:
         """Rows with clips that must be looked at first, those together that are best done together."""
 
-    def look(self, rows: Sequence[int]) -> dict[Hashable, Clip]:
-        """Open clips."""
+    def look(self, rows: Sequence[int]) -> dict[Hashable, FrameClip]:
+        """Open the clips of some rows."""
 
-    def known(self, key: Hashable) -> Clip | None:
+    def known(self, key: Hashable) -> FrameClip | None:
         """A clip that was looked at not long ago."""
 
-    def shown(self, row: int, clip: Clip) -> tuple[int, Shown]:
+    def frames_of(self, row: int, clip: FrameClip) -> tuple[int, Shown]:
         """Where a row's frames begin on the clip, and which they are."""
 
-    def read(self, key: Hashable, clip: Clip, frames: Ints, out: NDArray[Any] | None) -> NDArray[Any]:
+    def read(self, key: Hashable, clip: FrameClip, frames: Ints, out: NDArray[Any] | None) -> NDArray[Any]:
         """[n, ...] decode frames, ascending and each once, into `out` if it is given."""
 
     def where(self, key: Hashable) -> str:
@@ -154,13 +154,13 @@ class MeteredFiles:
 
     def source(self, reference: str, column: ColumnType, /) -> Source:
         """What a decoder opens; see `Files.source`."""
-        found = self.files.source(reference, column)
-        if isinstance(found.blob, bytes) or found.blob.view() is not None:
-            return found
-        return replace(found, blob=MeteredBlob(found.blob, self.transfers))
+        source = self.files.source(reference, column)
+        if isinstance(source.blob, bytes) or source.blob.view() is not None:
+            return source
+        return replace(source, blob=MeteredBlob(source.blob, self.transfers))
 
 
-class Videos:
+class VideoColumn:
     """A column of video files, or of parts of them.
 
     Args:
@@ -193,21 +193,21 @@ class Videos:
         self._device = device
         self._timed = by_time(track, column)
         self._lock = Lock()
-        self._known: OrderedDict[Hashable, Clip] = OrderedDict()
+        self._known: OrderedDict[Hashable, FrameClip] = OrderedDict()
         self._shape: Shape | None = None if size is None else ((*size, 3), np.dtype(np.uint8))
 
     def shape(self) -> Shape:
         """[height, width, 3] of the first video that can be opened."""
         with self._lock:
-            found = self._shape
-        if found is None:
-            found = _first_shape(self, self._opened)
+            shape = self._shape
+        if shape is None:
+            shape = _first_shape(self, self._opened)
             with self._lock:
-                self._shape = found
-        return found
+                self._shape = shape
+        return shape
 
     def key(self, row: int) -> Hashable | None:
-        """The reference."""
+        """The reference to its file."""
         place = self._place(row)
         return None if place is None else place.reference
 
@@ -218,17 +218,17 @@ class Videos:
             named.setdefault(self.key(row), row)
         return [[row] for key, row in named.items() if key is not None and self.known(key) is None]
 
-    def known(self, key: Hashable) -> Clip | None:
+    def known(self, key: Hashable) -> FrameClip | None:
         """Counts and times, kept for the files used last."""
         with self._lock:
-            found = self._known.get(key)
-            if found is not None:
+            clip = self._known.get(key)
+            if clip is not None:
                 self._known.move_to_end(key)
-            return found
+            return clip
 
-    def look(self, rows: Sequence[int]) -> dict[Hashable, Clip]:
-        """Open files."""
-        found: dict[Hashable, Clip] = {}
+    def look(self, rows: Sequence[int]) -> dict[Hashable, FrameClip]:
+        """Open the files of some rows."""
+        clips: dict[Hashable, FrameClip] = {}
         for row in rows:
             place = self._place(row)
             assert place is not None
@@ -236,7 +236,7 @@ class Videos:
             source = self._files.source(place.reference, self.column.type)
             with self._decoder(place.reference, source) as decoder:
                 nothing, film = decoder.read(np.zeros(0, np.int64), size=self._size), ability(decoder, HasStarts)
-                found[place.reference] = Clip(
+                clips[place.reference] = FrameClip(
                     count=len(decoder),
                     shape=(nothing.shape[1:], nothing.dtype),
                     pts=(decoder.pts, decoder.time_base) if self._timed else None,
@@ -244,12 +244,12 @@ class Videos:
                     source=source,
                 )
         with self._lock:
-            self._known.update(found)
+            self._known.update(clips)
             while len(self._known) > _KNOWN:
                 self._known.popitem(last=False)
-        return found
+        return clips
 
-    def shown(self, row: int, clip: Clip) -> tuple[int, Shown]:
+    def frames_of(self, row: int, clip: FrameClip) -> tuple[int, Shown]:
         """A part of a shared file begins at its first frame, and its times with it."""
         place = self._place(row)
         assert place is not None
@@ -259,14 +259,14 @@ class Videos:
         left = max(0, clip.count - place.first)
         return place.first, Shown(count=left if place.count is None else min(left, place.count))
 
-    def read(self, key: Hashable, clip: Clip, frames: Ints, out: NDArray[Any] | None) -> NDArray[Any]:
+    def read(self, key: Hashable, clip: FrameClip, frames: Ints, out: NDArray[Any] | None) -> NDArray[Any]:
         """Decode, by a decoder that nobody else uses meanwhile."""
         assert clip.source is not None
         with self._decoder(key, clip.source) as decoder:
             return decoder.read(frames, size=self._size, out=out)
 
     def where(self, key: Hashable) -> str:
-        """The reference."""
+        """The reference to the file."""
         return str(key)
 
     def _place(self, row: int) -> FileSpan | None:
@@ -277,7 +277,7 @@ class Videos:
         return self._pool.use((self.column.name, key), lambda: media.open(source, device=self._device))
 
 
-class Pictures:
+class ImageColumn:
     """A column of encoded images, in the rows or in files of their own.
 
     Args:
@@ -311,15 +311,15 @@ class Pictures:
     def shape(self) -> Shape:
         """[height, width, 3] of the first image that can be decoded."""
         with self._lock:
-            found = self._shape
-        if found is None:
-            found = _first_shape(self, self._opened, whole=self._size)
+            shape = self._shape
+        if shape is None:
+            shape = _first_shape(self, self._opened, whole=self._size)
             with self._lock:
-                self._shape = found
-        return found
+                self._shape = shape
+        return shape
 
     def key(self, row: int) -> Hashable | None:
-        """The row."""
+        """The row itself: its images are decoded as one."""
         return row
 
     def chores(self, rows: Ints) -> list[list[int]]:
@@ -328,23 +328,23 @@ class Pictures:
         shards = self._opened.shard_of(rows)
         return [rows[shards == shard].tolist() for shard in np.unique(shards)]
 
-    def known(self, key: Hashable) -> Clip | None:  # noqa: ARG002 - videos need it
+    def known(self, key: Hashable) -> FrameClip | None:  # noqa: ARG002 - videos need it
         """Nothing: the images themselves are what is kept."""
         return None
 
-    def look(self, rows: Sequence[int]) -> dict[Hashable, Clip]:
+    def look(self, rows: Sequence[int]) -> dict[Hashable, FrameClip]:
         """Read the encoded images of some rows of one shard."""
         read = self._cells.read(np.asarray(rows, np.int64))
-        return {row: Clip(count=0 if cell is None else len(cell), cells=cell) for row, cell in read.items()}
+        return {row: FrameClip(count=0 if cell is None else len(cell), cells=cell) for row, cell in read.items()}
 
-    def shown(self, row: int, clip: Clip) -> tuple[int, Shown]:  # noqa: ARG002 - videos need it
+    def frames_of(self, row: int, clip: FrameClip) -> tuple[int, Shown]:  # noqa: ARG002 - videos need it
         """A step without an image is not there."""
         if clip.cells is None:
             return 0, Shown(count=0)
         present: NDArray[np.bool_] = clip.cells.is_valid().to_numpy(zero_copy_only=False)
         return 0, Shown(count=clip.count, present=None if present.all() else present)
 
-    def read(self, key: Hashable, clip: Clip, frames: Ints, out: NDArray[Any] | None) -> NDArray[Any]:  # noqa: ARG002 - videos need it
+    def read(self, key: Hashable, clip: FrameClip, frames: Ints, out: NDArray[Any] | None) -> NDArray[Any]:  # noqa: ARG002 - videos need it
         """Decode images one by one.
 
         Raises:
@@ -355,23 +355,23 @@ class Pictures:
             out = np.empty((len(frames), *shape), dtype)
         decoder = self._decoder(clip)
         for place, frame in enumerate(frames.tolist()):
-            made = decoder.read(np.array([frame]), size=self._size)[0]
-            check_shape((made.shape, made.dtype), (shape, dtype))
-            out[place] = made
+            picture = decoder.read(np.array([frame]), size=self._size)[0]
+            check_shape((picture.shape, picture.dtype), (shape, dtype))
+            out[place] = picture
         return out
 
     def where(self, key: Hashable) -> str:  # noqa: ARG002 - videos need it
         """Nothing: the sequence says it."""
         return "its images"
 
-    def first_of(self, clip: Clip) -> Shape | None:
+    def first_of(self, clip: FrameClip) -> Shape | None:
         """Shape of a row's first image, None where it has none."""
         if clip.cells is None or clip.cells.null_count == len(clip.cells):
             return None
-        made = self._decoder(clip).read(np.zeros(0, np.int64), size=self._size)
-        return made.shape[1:], made.dtype
+        first = self._decoder(clip).read(np.zeros(0, np.int64), size=self._size)
+        return first.shape[1:], first.dtype
 
-    def _decoder(self, clip: Clip) -> Decoder:
+    def _decoder(self, clip: FrameClip) -> Decoder:
         kind = self.column.type
         assert kind is not None
 
@@ -379,17 +379,17 @@ class Pictures:
             cell = clip.cells[step]
             if not cell.is_valid:
                 return None
-            found = cell.as_py()
-            return self._files.source(found, kind) if isinstance(found, str) else Source(blob=found, column=kind)
+            encoded = cell.as_py()
+            return self._files.source(encoded, kind) if isinstance(encoded, str) else Source(blob=encoded, column=kind)
 
         return media.open_steps(clip.count, picture, kind)
 
 
-def check_shape(found: Shape, expected: Shape, /) -> None:
+def check_shape(actual: Shape, expected: Shape, /) -> None:
     """Raise `SchemaMismatchError` unless frames of these shapes can stand in one array."""
-    if found != expected:
+    if actual != expected:
         raise SchemaMismatchError(
-            f"frames are {_shape(found)}, those of the first sequence are {_shape(expected)}; a batch holds frames of "
+            f"frames are {_shape(actual)}, those of the first sequence are {_shape(expected)}; a batch holds frames of "
             "one size.",
             hint="Have them scaled to one: loader.frames(size=(height, width)).",
         )
@@ -400,7 +400,7 @@ def _shape(shape: Shape) -> str:
     return f"{height} high and {width} wide ({dtype})"
 
 
-def _first_shape(frames: Videos | Pictures, opened: Opened, *, whole: tuple[int, int] | None = None) -> Shape:
+def _first_shape(frames: VideoColumn | ImageColumn, opened: Opened, *, whole: tuple[int, int] | None = None) -> Shape:
     """The shape of the first frames of the dataset that can be had; whatever the order, it is the same one."""
     failed: list[Exception] = []
     for rows in opened.rows_by_shard():
@@ -409,15 +409,15 @@ def _first_shape(frames: Videos | Pictures, opened: Opened, *, whole: tuple[int,
             try:
                 key = frames.key(row)
                 clip = None if key is None else frames.look([row])[key]
-                found = frames.first_of(clip) if isinstance(frames, Pictures) and clip is not None else None
+                shape = frames.first_of(clip) if isinstance(frames, ImageColumn) and clip is not None else None
             except (SeqlakeError, OSError) as error:
                 failed.append(error)
                 if len(failed) >= _TRIES:
                     raise located(failed[0], f"Column {frames.column.name!r}") from error
                 continue
-            found = found or (None if clip is None else clip.shape)
-            if found is not None:
-                return found
+            shape = shape or (None if clip is None else clip.shape)
+            if shape is not None:
+                return shape
     if failed:
         raise located(failed[0], f"Column {frames.column.name!r}")
     return (*(whole or (0, 0)), 3), np.dtype(np.uint8)
@@ -436,7 +436,7 @@ class FrameColumns:
         transfers: What reads videos and images that lie in stores.
     """
 
-    def __init__(self, source: Readable, settings: Settings, survey: Survey, opened: Opened) -> None:
+    def __init__(self, source: Readable, settings: LoaderSettings, survey: WindowSurvey, opened: Opened) -> None:
         self.survey, self.opened = survey, opened
         self.options = settings.frames
         self.tolerant = settings.on_error.tolerant
@@ -449,10 +449,12 @@ class FrameColumns:
             column, size = schema[track.column], self.options.size
             if column.category == "frames":
                 cells = EncodedCells(column.name, self.survey, self.opened)
-                self.columns.append(Pictures(track, column, self.opened, cells=cells, files=files, size=size))
+                self.columns.append(ImageColumn(track, column, self.opened, cells=cells, files=files, size=size))
                 continue
             device = self.options.device
-            self.columns.append(Videos(track, column, self.opened, files=files, pool=pool, size=size, device=device))
+            self.columns.append(
+                VideoColumn(track, column, self.opened, files=files, pool=pool, size=size, device=device)
+            )
 
     @property
     def clamp(self) -> bool:

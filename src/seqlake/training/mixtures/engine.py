@@ -11,10 +11,10 @@ import numpy as np
 
 from seqlake.errors import SchemaMismatchError
 from seqlake.training.batches import Located, WindowAssembler, WindowChunk, by_batch, window_bytes
-from seqlake.training.engine import Engine
+from seqlake.training.engine import TrainingEngine
 from seqlake.training.gather import Memory, batches_together
 from seqlake.training.mixtures.parts import scattered, together
-from seqlake.training.mixtures.samples import MixPlanner, Mixture, Part, split
+from seqlake.training.mixtures.samples import MixPlanner, Mixture, MixturePart, split
 from seqlake.training.plan import plan_mixture
 from seqlake.training.samples import SOURCE, SOURCE_NUMBER, MixtureBatch
 from seqlake.training.sources import engine_of, named, pinned
@@ -30,34 +30,34 @@ if TYPE_CHECKING:
     from seqlake.protocols import Ints
     from seqlake.spec.schema import Column, Schema
     from seqlake.training.bad_data.damage import Harm
-    from seqlake.training.cells import Cells
-    from seqlake.training.engine import Assembler, Chunk, FramesAhead, OpenShards
+    from seqlake.training.cells import StepColumn
+    from seqlake.training.engine import Assembler, FramesAhead, OpenShards, SampleChunk
     from seqlake.training.frames.batch import FrameStream
     from seqlake.training.gather import Pace
     from seqlake.training.mixtures.schedule import Mix
-    from seqlake.training.plan import Plan
+    from seqlake.training.plan import EpochPlan
     from seqlake.training.samples import Batch, Samples
-    from seqlake.training.settings import Settings
+    from seqlake.training.settings import LoaderSettings
     from seqlake.training.sources import RowEngine, WindowEngine
-    from seqlake.training.survey import Survey
+    from seqlake.training.survey import WindowSurvey
     from seqlake.training.telemetry import Telemetry
 
 
-class MixtureEngine(Engine):
-    """`Engine` of several datasets; rows, shards and windows are numbered on through them.
+class MixtureEngine(TrainingEngine):
+    """`TrainingEngine` of several datasets; rows, shards and windows are numbered on through them.
 
     Attributes:
         mix: Names and proportions.
         members: The engine of each dataset, with the same settings.
     """
 
-    def __init__(self, mix: Mix, members: Sequence[WindowEngine | RowEngine], settings: Settings) -> None:
+    def __init__(self, mix: Mix, members: Sequence[WindowEngine | RowEngine], settings: LoaderSettings) -> None:
         super().__init__(settings)
         self.mix = mix
         self.members = members
 
     @classmethod
-    def of(cls, mix: Mix, settings: Settings) -> MixtureEngine:
+    def of(cls, mix: Mix, settings: LoaderSettings) -> MixtureEngine:
         """From the sources as they are given.
 
         Raises:
@@ -78,7 +78,7 @@ class MixtureEngine(Engine):
         for member in self.members:
             member.share(users * len(self.members))
 
-    def changed(self, settings: Settings) -> MixtureEngine:
+    def changed(self, settings: LoaderSettings) -> MixtureEngine:
         """The same sources with other settings; what does not depend on them is shared."""
         if settings.groups is not None:
             raise ValueError("weights: groups are those of one dataset. Give the sources of a Mix their weights there.")
@@ -102,7 +102,7 @@ class MixtureEngine(Engine):
         return "mix " + hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     @property
-    def surveys(self) -> Sequence[Survey]:
+    def surveys(self) -> Sequence[WindowSurvey]:
         """The datasets through the window."""
         return [member.survey for member in self.members]
 
@@ -115,7 +115,7 @@ class MixtureEngine(Engine):
     def mixture(self) -> Mixture:
         """Which window of which dataset each sample is."""
         parts = [
-            Part.of(
+            MixturePart.of(
                 member.survey,
                 name=name,
                 shuffle=self.settings.shuffle,
@@ -128,7 +128,7 @@ class MixtureEngine(Engine):
         ]
         return Mixture(parts, self.mix.proportions_of([len(part.axis) for part in parts]))
 
-    def plan(self) -> Plan:
+    def plan(self) -> EpochPlan:
         """What one epoch will be."""
         return plan_mixture(self.mixture, self.surveys, self.steps)
 
@@ -292,12 +292,12 @@ class MixtureShards:
         return Visits(shards=visits.shards[inside] - first, begins=visits.begins[inside], ends=visits.ends[inside])
 
 
-_Parts = dict[int, tuple["Ints", "Chunk"]]
+_Parts = dict[int, tuple["Ints", "SampleChunk"]]
 """Dataset -> the positions of its samples in a batch, and its chunk of them."""
 
 
 class MixtureChunk:
-    """`Chunk` of which each batch is put together from those of the datasets.
+    """`SampleChunk` of which each batch is put together from those of the datasets.
 
     Attributes:
         samples: The samples.
@@ -326,7 +326,7 @@ class MixtureChunk:
 
 
 class JoinedChunk(WindowChunk):
-    """`Chunk` of windows that lie alike in all datasets, copied by one index."""
+    """`SampleChunk` of windows that lie alike in all datasets, copied by one index."""
 
     def batch(self, number: int, /) -> Batch:
         """One batch of it, with the source of each sample."""
@@ -356,7 +356,7 @@ class MixtureAssembler:
     def reuse_buffers(self) -> None:
         """Nothing: batches are put together in fresh memory."""
 
-    def prepare(self, samples: Samples, *, size: int) -> Chunk:
+    def prepare(self, samples: Samples, *, size: int) -> SampleChunk:
         """Locate the windows of some batches; see `Assembler.prepare`."""
         count = len(samples.rows)
         parts: list[_Parts] = []
@@ -474,7 +474,7 @@ class MixtureAssembler:
             numbers=np.concatenate([each.numbers for _, each in column])[order],
         )
 
-    def _steps_of(self, cells: Cells, rows: Ints, numbers: Ints) -> NDArray[Any]:
+    def _steps_of(self, cells: StepColumn, rows: Ints, numbers: Ints) -> NDArray[Any]:
         """[n, W, ...] steps gathered one by one, dataset by dataset; rows are counted through all of them."""
         if not len(rows):
             return np.zeros((*numbers.shape, *(cells.shape or ())), cells.layouts[0].stored)
@@ -492,7 +492,7 @@ def _add(origins: dict[str, float], more: Mapping[str, float], *, share: float =
         origins[origin] = origins.get(origin, 0.0) + nbytes * share
 
 
-def _alike(cells: Sequence[Cells]) -> bool:
+def _alike(cells: Sequence[StepColumn]) -> bool:
     """Whether the steps of a column have one layout in all datasets."""
     return len({layout for each in cells for layout in each.layouts}) == 1 and len({each.shape for each in cells}) == 1
 

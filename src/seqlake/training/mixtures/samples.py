@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
     from seqlake.protocols import Ints, Readable
     from seqlake.training.steps import Steps
-    from seqlake.training.survey import Survey
+    from seqlake.training.survey import WindowSurvey
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Part:
+class MixturePart:
     """One source of a mixture, or one group of a dataset's rows.
 
     Attributes:
@@ -41,7 +41,7 @@ class Part:
 
     name: str
     member: int
-    survey: Survey = field(repr=False)
+    survey: WindowSurvey = field(repr=False)
     axis: Axis = field(repr=False)
     rows: Ints = field(repr=False)
     shuffle: Shuffle | None
@@ -52,7 +52,7 @@ class Part:
     @classmethod
     def of(
         cls,
-        survey: Survey,
+        survey: WindowSurvey,
         *,
         name: str,
         shuffle: bool | Shuffle,
@@ -61,7 +61,7 @@ class Part:
         first_row: int = 0,
         first_shard: int = 0,
         only: Ints | None = None,
-    ) -> Part:
+    ) -> MixturePart:
         """A part of a dataset: all of its rows, or only some.
 
         Args:
@@ -105,7 +105,7 @@ class Mixture:
         proportions: In whole numbers.
     """
 
-    def __init__(self, parts: Sequence[Part], proportions: Proportions) -> None:
+    def __init__(self, parts: Sequence[MixturePart], proportions: Proportions) -> None:
         self.parts = parts
         self.schedule = Schedule(proportions)
         self._samples = self.schedule.epoch([len(part.axis) for part in parts])
@@ -242,7 +242,7 @@ class Groups:
     weights: tuple[tuple[object, float], ...] | None
     samples: int | None
 
-    def mixture(self, source: Readable, survey: Survey, *, shuffle: bool | Shuffle, seed: int) -> Mixture:
+    def mixture(self, source: Readable, survey: WindowSurvey, *, shuffle: bool | Shuffle, seed: int) -> Mixture:
         """Groups of a dataset as parts; groups without windows are left out.
 
         Raises:
@@ -266,7 +266,9 @@ class Groups:
         present = sorted(rows, key=repr)
         proportions = Proportions.of({repr(value): weights[value] for value in present}, samples=self.samples)
         parts = [
-            Part.of(survey, name=repr(value), shuffle=shuffle, seed=seed, only=np.array(rows[value], dtype=np.int64))
+            MixturePart.of(
+                survey, name=repr(value), shuffle=shuffle, seed=seed, only=np.array(rows[value], dtype=np.int64)
+            )
             for value in present
         ]
         return Mixture(parts, proportions)

@@ -101,17 +101,17 @@ class Mix:
         Example:
             >>> mix = Mix.of_streams({"all": dataset, "first": dataset[:2]}, repeat={"all": 2}, choose={"first": 3})
         """
-        made = cls({name: (source, 1) for name, source in sources.items()})
-        made.shares = Shares(
-            names=tuple(made.sources),
+        mix = cls({name: (source, 1) for name, source in sources.items()})
+        mix.shares = Shares(
+            names=tuple(mix.sources),
             proportion=dict(proportion or {}),
             repeat=dict(repeat or {}),
             choose=dict(choose or {}),
             epoch_size=epoch_size,
             seed=seed,
         )
-        made.shares.check()
-        return made
+        mix.shares.check()
+        return mix
 
     def proportions_of(self, samples: Sequence[int]) -> Proportions:
         """In whole numbers, of sources that have so many samples each.
@@ -132,8 +132,10 @@ class Mix:
         first_lines = {name: repr(source).partition("\n")[0] for name, source in self.sources.items()}
         if self.shares is not None:
             given = [(kind, getattr(self.shares, kind)) for kind in ("proportion", "repeat", "choose", "epoch_size")]
-            told = "".join(f", {kind}={share!r}" for kind, share in given if share)
-            return f"Mix.of_streams({{{', '.join(f'{name!r}: {line}' for name, line in first_lines.items())}}}{told})"
+            arguments = "".join(f", {kind}={share!r}" for kind, share in given if share)
+            return (
+                f"Mix.of_streams({{{', '.join(f'{name!r}: {line}' for name, line in first_lines.items())}}}{arguments})"
+            )
         inner = ", ".join(f"{name!r}: ({line}, {self.weights[name]})" for name, line in first_lines.items())
         more = f", curriculum={list(self.curriculum)!r}" if self.curriculum else ""
         more += f", samples={self.samples}" if self.samples is not None else ""
@@ -188,8 +190,8 @@ class Proportions:
     @property
     def digest(self) -> str:
         """Other proportions, other digest: part of a loader's state."""
-        told = repr((self.names, self.begins, self.counts, self.samples))
-        return hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
+        text = repr((self.names, self.begins, self.counts, self.samples))
+        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def quantise(weights: Mapping[str, float], /) -> tuple[int, ...]:
@@ -285,7 +287,7 @@ class Stage:
 
     @property
     def period(self) -> int:
-        """P."""
+        """P, the samples of a period."""
         return len(self.slots)
 
     def locate(self, samples: Ints) -> tuple[Ints, Ints]:
@@ -305,10 +307,10 @@ class Stage:
 
     def places(self, part: int, numbers: Ints) -> Ints:
         """[n] numbers among a part's samples, none before this stage -> the samples, were this the last stage."""
-        own = self.counts[part]
+        count = self.counts[part]
         left = numbers - self.before[part]
-        periods = left // own
-        places: Ints = self.begin + periods * self.period + np.flatnonzero(self.slots == part)[left - periods * own]
+        periods = left // count
+        places: Ints = self.begin + periods * self.period + np.flatnonzero(self.slots == part)[left - periods * count]
         return places
 
 
@@ -342,8 +344,8 @@ class Schedule:
         parts, numbers = np.empty_like(samples), np.empty_like(samples)
         stage_of = np.searchsorted(self._begins, samples, side="right") - 1
         for stage in np.unique(stage_of).tolist():
-            own = stage_of == stage
-            parts[own], numbers[own] = self.stages[stage].locate(samples[own])
+            inside = stage_of == stage
+            parts[inside], numbers[inside] = self.stages[stage].locate(samples[inside])
         return parts, numbers
 
     def taken(self, sample: int) -> Ints:
@@ -375,8 +377,8 @@ class Schedule:
         stage_of = np.searchsorted(begins, numbers, side="right") - 1
         places = np.empty_like(numbers)
         for number in np.unique(stage_of).tolist():
-            own = stage_of == number
-            places[own] = self.stages[number].places(part, numbers[own])
+            inside = stage_of == number
+            places[inside] = self.stages[number].places(part, numbers[inside])
         return places
 
 
@@ -433,7 +435,7 @@ class Rounds:
         """
         each = np.asarray(counts, dtype=np.int64)
         number = -(-int(each.sum()) // most)
-        own, left = lay_out(each // number), lay_out(each % number)
+        of_all, left = lay_out(each // number), lay_out(each % number)
         rounds = np.arange(number + 1)
         rests = rounds * left.period // number
         dealt = np.zeros((left.period + 1, len(each)), np.int64)
@@ -442,36 +444,36 @@ class Rounds:
             begin=begin,
             counts=each,
             before=before,
-            round=own,
+            round=of_all,
             rest=left,
-            begins=(rounds * own.period + rests)[:-1],
+            begins=(rounds * of_all.period + rests)[:-1],
             rests=rests,
-            had=rounds[:, None] * own.counts + dealt.cumsum(axis=0)[rests],
+            had=rounds[:, None] * of_all.counts + dealt.cumsum(axis=0)[rests],
         )
 
     @property
     def period(self) -> int:
-        """N."""
+        """N, the samples of a period."""
         return int(self.counts.sum())
 
     def locate(self, samples: Ints) -> tuple[Ints, Ints]:
-        """See `Stage.locate`."""
+        """The part of each sample; see `Stage.locate`."""
         periods = (samples - self.begin) // self.period
         place = samples - self.begin - periods * self.period
         rounds = np.searchsorted(self.begins, place, side="right") - 1
         slot = place - self.begins[rounds]
         parts, numbers = np.empty_like(slot), np.empty_like(slot)
-        own = slot < self.round.period
-        parts[own] = self.round.slots[slot[own]]
-        numbers[own] = self.had[rounds[own], parts[own]] + self.round.rank[slot[own]]
-        left = self.rests[rounds[~own]] + slot[~own] - self.round.period
-        parts[~own] = self.rest.slots[left]
-        numbers[~own] = (rounds[~own] + 1) * self.round.counts[parts[~own]] + self.rest.rank[left]
+        in_round = slot < self.round.period
+        parts[in_round] = self.round.slots[slot[in_round]]
+        numbers[in_round] = self.had[rounds[in_round], parts[in_round]] + self.round.rank[slot[in_round]]
+        left = self.rests[rounds[~in_round]] + slot[~in_round] - self.round.period
+        parts[~in_round] = self.rest.slots[left]
+        numbers[~in_round] = (rounds[~in_round] + 1) * self.round.counts[parts[~in_round]] + self.rest.rank[left]
         numbers += self.before[parts] + periods * self.counts[parts]
         return parts, numbers
 
     def taken(self, sample: int) -> Ints:
-        """See `Stage.taken`."""
+        """Samples of each part; see `Stage.taken`."""
         periods, place = divmod(sample - self.begin, self.period)
         number = int(np.searchsorted(self.begins, place, side="right")) - 1
         slot, first = place - int(self.begins[number]), int(self.rests[number])
@@ -481,16 +483,16 @@ class Rounds:
         return taken
 
     def places(self, part: int, numbers: Ints) -> Ints:
-        """See `Stage.places`."""
+        """The samples of a part; see `Stage.places`."""
         periods = (numbers - self.before[part]) // self.counts[part]
         left = numbers - self.before[part] - periods * self.counts[part]
         had = self.had[:, part]
         rounds = np.searchsorted(had, left, side="right") - 1
         within = left - had[rounds]
         places: Ints = self.begin + periods * self.period + self.begins[rounds]
-        own = within < self.round.counts[part]
-        places[own] += np.flatnonzero(self.round.slots == part)[within[own]]
-        before = left[~own] - (rounds[~own] + 1) * self.round.counts[part]
+        in_round = within < self.round.counts[part]
+        places[in_round] += np.flatnonzero(self.round.slots == part)[within[in_round]]
+        before = left[~in_round] - (rounds[~in_round] + 1) * self.round.counts[part]
         slots = np.flatnonzero(self.rest.slots == part)[before]
-        places[~own] += self.round.period + slots - self.rests[rounds[~own]]
+        places[~in_round] += self.round.period + slots - self.rests[rounds[~in_round]]
         return places

@@ -146,8 +146,8 @@ class Shares:
             )
             for name, size in zip(self.names, sizes, strict=True)
         ]
-        found: list[int] = chosen(streams, epoch_size=self.epoch_size, seed=self.seed).tolist()
-        return found
+        counts: list[int] = chosen(streams, epoch_size=self.epoch_size, seed=self.seed).tolist()
+        return counts
 
 
 def _check(share: Any, what: str, *, whole: bool) -> None:

@@ -74,7 +74,7 @@ class RowChunk:
 class RowAssembler:
     """`Assembler` of samples that are rows."""
 
-    def __init__(self, opened: RowShards, pictures: Pictures, *, tolerant: bool) -> None:
+    def __init__(self, opened: RowShards, pictures: RowPictures, *, tolerant: bool) -> None:
         self.opened = opened
         self._pictures = pictures
         self._tolerant = tolerant
@@ -272,7 +272,7 @@ _Begun = list["Future[Any] | None"]
 """A batch's pictures on their way; None for a null cell."""
 
 
-class Pictures:
+class RowPictures:
     """Decodes the images of samples; belongs to one pass.
 
     Args:

@@ -15,7 +15,7 @@ from seqlake.errors import CacheTooSmallError
 from seqlake.shards.reading import gathered
 from seqlake.training.fetching.transfers import Transfers
 from seqlake.training.gather import Memory, torch
-from seqlake.training.residents import ResidentCopies
+from seqlake.training.residents import Residents
 from seqlake.training.rows.values import Form
 from seqlake.training.shard_cache.layers import copyable, fits_in_memory, needs_copy
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from seqlake.spec.schema import Schema
     from seqlake.training.bad_data.damage import Harm
     from seqlake.training.cache import Cache
-    from seqlake.training.survey import Survey
+    from seqlake.training.survey import WindowSurvey
     from seqlake.training.telemetry import Fetched
     from seqlake.training.visits import Visits
 
@@ -66,7 +66,7 @@ class RowShards:
         in_use: Shards that an order needs at any time, about.
     """
 
-    def __init__(self, schema: Schema, survey: Survey, cache: Cache | None, *, in_use: int) -> None:
+    def __init__(self, schema: Schema, survey: WindowSurvey, cache: Cache | None, *, in_use: int) -> None:
         self.forms = [Form.of(schema[name]) for name in survey.singles]
         rows, shards = survey.rows, len(survey.shards)
         self.placed = {form.name: Placed(rows=rows, shards=shards) for form in self.forms if form.shape}
@@ -82,7 +82,7 @@ class RowShards:
         self._seen = np.full(shards, -np.inf)
         self._pinned: list[set[int]] = [set(), set()]  # of the chunk before, and of this one
         self._needs = needs_copy if cache is not None and cache.path is not None else fits_in_memory
-        self._copied = ResidentCopies(
+        self._residents = Residents.of(
             survey.shards,
             schema.select(survey.singles),
             cache,
@@ -91,7 +91,6 @@ class RowShards:
             needs=self._needs,
             samples=rows,
         )
-        self._residents = self._copied.residents
         self._checked = False
 
     # ---- which shard, which row
@@ -103,8 +102,8 @@ class RowShards:
 
     def within(self, rows: Ints, shard: int) -> Ints:
         """[n] rows of a shard -> their numbers in it."""
-        own: Ints = rows - self._survey.first_rows[shard]
-        return own
+        numbers: Ints = rows - self._survey.first_rows[shard]
+        return numbers
 
     def beyond(self, rows: Ints, shard: int) -> Ints:
         """[n] row numbers of a shard -> those of the dataset."""
@@ -145,14 +144,14 @@ class RowShards:
     def reader(self, shard: int) -> ShardReader:
         """A reader of a shard."""
         with self._lock:
-            found = self._readers.get(shard)
-            if found is not None:
-                return found
+            reader = self._readers.get(shard)
+            if reader is not None:
+                return reader
             self._check_room()
             torch()  # a second to import: here it counts as opening
-            found = self._readers[shard] = self._read(shard)
-            self._place(shard, found)
-            return found
+            reader = self._readers[shard] = self._read(shard)
+            self._place(shard, reader)
+            return reader
 
     def _come_to(self, shard: int) -> None:
         """Have a copy of a shard, if need be instead of the one that was opened longest ago."""
@@ -183,9 +182,9 @@ class RowShards:
         return None if given is None else given.verbatim(name, rows)
 
     def _read(self, shard: int) -> ShardReader:
-        own = self._survey.shards[shard]
-        if not self._needs(own):
-            return own.open()
+        original = self._survey.shards[shard]
+        if not self._needs(original):
+            return original.open()
         self._come_to(shard)
         return self._residents.open[shard].shard.open()
 
@@ -222,9 +221,9 @@ class RowShards:
             return
         self._checked = True
         # Of other remote files only some columns are fetched, so what they take is known when they are come to.
-        files = [] if self._copied.in_folder else [copyable(shard) for shard in self._survey.shards]
+        files = [] if self._residents.in_folder else [copyable(shard) for shard in self._survey.shards]
         held = [0 if file is None else file.nbytes for file in files]
-        need, limit = sum(sorted(held, reverse=True)[: self._in_use]), self._copied.room.limit
+        need, limit = sum(sorted(held, reverse=True)[: self._in_use]), self._residents.room.limit
         if need > limit:
             raise CacheTooSmallError(
                 f"Shards are compressed or remote, and this order needs about {self._in_use} of {len(held)} at a time: "
@@ -238,7 +237,7 @@ class RowShards:
     @property
     def portion(self) -> int | None:
         """Samples that may be prepared together; None where that does not matter."""
-        return self._copied.portion
+        return self._residents.portion
 
     @property
     def is_ranged(self) -> bool:
@@ -248,19 +247,19 @@ class RowShards:
     @property
     def is_fetched(self) -> bool:
         """Whether shards are copied as they are needed, to a folder or into memory."""
-        return self._copied.is_fetched
+        return self._residents.is_fetched
 
     @property
     def origin(self) -> str:
         """Where samples are copied from; see `telemetry.ORIGINS`."""
         if not self.is_fetched:
             return "mapped"
-        return "cache" if self._copied.in_folder else "memory"
+        return "cache" if self._residents.in_folder else "memory"
 
     @property
     def decoded(self) -> int:
         """Bytes of memory that open shards hold."""
-        return self._copied.nbytes
+        return self._residents.nbytes
 
     @property
     def fetched(self) -> Fetched:

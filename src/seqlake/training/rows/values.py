@@ -169,7 +169,7 @@ def _array(cell: Sequence[Any], dtype: Any) -> Any:
 def _cut(numbers: NDArray[Any], cells: pa.Array) -> list[Any]:
     lengths = pa.compute.list_value_length(cells).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     ends = np.cumsum(lengths)
-    found: list[Any] = [numbers[low:high] for low, high in zip((ends - lengths).tolist(), ends.tolist(), strict=True)]
+    arrays: list[Any] = [numbers[low:high] for low, high in zip((ends - lengths).tolist(), ends.tolist(), strict=True)]
     for row in np.flatnonzero(~cells.is_valid().to_numpy(zero_copy_only=False)).tolist() if cells.null_count else ():
-        found[row] = None
-    return found
+        arrays[row] = None
+    return arrays

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from seqlake.training.shard_cache.cache import Part, ShardCache
+from seqlake.training.shard_cache.cache import Copies, InFolder, ShardCache
+from seqlake.training.shard_cache.copies import Draft, LocalCopy, NoRoomError
 from seqlake.training.shard_cache.layers import is_remote
-from seqlake.training.shard_cache.local import Copies, InFolder, LocalShard, NoRoomError
 from seqlake.training.shard_cache.memory import InMemory, Room
-from seqlake.training.shard_cache.sources import CacheSource
+from seqlake.training.shard_cache.originals import Original
 
 __all__ = [
-    "CacheSource",
     "Copies",
+    "Draft",
     "InFolder",
     "InMemory",
-    "LocalShard",
+    "LocalCopy",
     "NoRoomError",
-    "Part",
+    "Original",
     "Room",
     "ShardCache",
     "is_remote",

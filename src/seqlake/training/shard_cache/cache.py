@@ -10,73 +10,22 @@ import time
 import weakref
 from collections import Counter
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from seqlake.errors import CacheTooSmallError
-from seqlake.training.shard_cache.folder import Folder, allocated
-from seqlake.training.shard_cache.local import NoRoomError
+from seqlake.training.shard_cache.copies import Draft, HeldCopy, NoRoomError
+from seqlake.training.shard_cache.folder import FULL, MOST_NEXT, Folder, User, allocated
 from seqlake.training.shard_cache.proof import proved, seal
-from seqlake.training.shard_cache.user import FULL, MOST_NEXT, User
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from seqlake.training.shard_cache.copies import LocalCopy
+    from seqlake.training.shard_cache.originals import Original
+
 _RECORD = 8192  # bytes on disk of what is said about a shard
-
-
-class Held:
-    """A shard in the cache that stays there until it is released.
-
-    Attributes:
-        key: Its key.
-        path: The file.
-        record: What was said when it was made.
-    """
-
-    def __init__(self, cache: ShardCache, key: str, path: Path, record: Mapping[str, Any]) -> None:
-        self.key = key
-        self.path = path
-        self.record = record
-        self._cache: ShardCache | None = cache
-
-    def release(self) -> bool:
-        """It may be removed from now on; again does nothing. Whether this process holds it no more."""
-        cache, self._cache = self._cache, None
-        return cache is not None and cache.release(self.key)
-
-
-class Part:
-    """A shard being made.
-
-    Attributes:
-        path: Where to write it.
-        beside: Where to put what is needed only while it is made.
-    """
-
-    def __init__(self, cache: ShardCache, key: str, path: Path, *, ahead: bool) -> None:
-        self.path = path
-        self.beside = path.with_suffix(".mirror")
-        self._cache = cache
-        self._key = key
-        self._ahead = ahead
-        self.room = 0
-
-    def reserve(self, nbytes: int, /) -> None:
-        """Set bytes aside, in all, before they are written; others are removed for them.
-
-        Raises:
-            CacheTooSmallError: There is no such room.
-            NoRoomError: There is none for a shard that is fetched ahead.
-        """
-        if nbytes > self.room:
-            self._cache.reserve(self._key, nbytes, ahead=self._ahead)
-            self.room = nbytes
-
-    def remove(self) -> None:
-        """Remove what was written."""
-        self.path.unlink(missing_ok=True)
-        self.beside.unlink(missing_ok=True)
 
 
 class ShardCache:
@@ -101,7 +50,7 @@ class ShardCache:
 
     # ---- reading
 
-    def find(self, key: str, /) -> Held | None:
+    def find(self, key: str, /) -> HeldCopy | None:
         """A shard that is there, held; None where it is not, or is damaged (then it is removed).
 
         Args:
@@ -127,7 +76,7 @@ class ShardCache:
         if fresh is None:
             self.release(key)
             return None
-        return Held(self, key, path, fresh)
+        return HeldCopy(key, path, fresh, release=self.release)
 
     def has(self, key: str, /) -> bool:
         """Whether it is there; nothing is checked or held."""
@@ -135,13 +84,13 @@ class ShardCache:
             return user.folder.read_record(key) is not None
 
     def make(
-        self, key: str, fill: Callable[[Part], Mapping[str, Any]], /, *, name: object, ahead: bool = False
-    ) -> Held | None:
+        self, key: str, fill: Callable[[Draft], Mapping[str, Any]], /, *, name: object, ahead: bool = False
+    ) -> HeldCopy | None:
         """A shard, made if it is not there; of several processes that want it, one makes it.
 
         Args:
             key: 32 hex digits.
-            fill: Writes the shard to `part.path`, after `part.reserve`; gives what shall be known about it.
+            fill: Writes the shard to `draft.path`, after `draft.reserve`; gives what shall be known about it.
             name: What messages call it, as text: asked for only then.
             ahead: It is not needed yet: nothing that is needed sooner makes room for it, nobody is waited for, and it
                 is not held.
@@ -215,36 +164,36 @@ class ShardCache:
             pause = min(pause * 2, 0.1)
 
     def _begin_and_fill(
-        self, key: str, fill: Callable[[Part], Mapping[str, Any]], *, name: object, ahead: bool
-    ) -> Held | None:
+        self, key: str, fill: Callable[[Draft], Mapping[str, Any]], *, name: object, ahead: bool
+    ) -> HeldCopy | None:
         with self._locked() as user:
             if ahead and (user.folder.read_record(key) is not None or user.maker(key) is not None):
                 return None
             user.make(key)  # `_await_other` has, unless it is ahead
-            part = Part(self, key, user.folder.part(key, user.name), ahead=ahead)
+            draft = Draft(user.folder.part(key, user.name), reserve=partial(self.reserve, key, ahead=ahead))
         try:
-            return self._filled(key, part, fill, name=name, ahead=ahead)
+            return self._filled(key, draft, fill, name=name, ahead=ahead)
         except BaseException:
-            part.remove()
+            draft.remove()
             with self._locked() as user:
-                user.made(key)
+                user.finish(key)
             raise
 
     def _filled(
-        self, key: str, part: Part, fill: Callable[[Part], Mapping[str, Any]], *, name: object, ahead: bool
-    ) -> Held | None:
-        """Fill a part and show it to all; on a full disk, again after others were removed."""
+        self, key: str, draft: Draft, fill: Callable[[Draft], Mapping[str, Any]], *, name: object, ahead: bool
+    ) -> HeldCopy | None:
+        """Fill a draft and show it to all; on a full disk, again after others were removed."""
         while True:
             try:
-                return self._publish(key, part, seal(part.path, fill(part)), ahead=ahead)
+                return self._publish(key, draft, seal(draft.path, fill(draft)), ahead=ahead)
             except OSError as error:
                 if error.errno not in FULL:
                     raise
-                part.remove()
+                draft.remove()
                 if ahead:
                     raise NoRoomError from error
                 with self._locked() as user:
-                    freed = user.free(max(part.room, 1), than=None) or user.free(1, than=None)
+                    freed = user.free(max(draft.room, 1), than=None) or user.free(1, than=None)
                 if not freed:
                     free = shutil.disk_usage(self.path).free
                     raise OSError(
@@ -254,36 +203,36 @@ class ShardCache:
                         str(self.path),
                     ) from error
 
-    def _publish(self, key: str, part: Part, record: dict[str, Any], *, ahead: bool) -> Held | None:
-        part.reserve(allocated(part.path.stat()) + len(str(record)))
+    def _publish(self, key: str, draft: Draft, record: dict[str, Any], *, ahead: bool) -> HeldCopy | None:
+        draft.reserve(allocated(draft.path.stat()) + len(str(record)))
         with self._locked() as user:
             other = user.folder.read_record(key)
             if other is None:
                 user.folder.write_record(key, record)
-                part.path.replace(user.folder.shard(key))
+                draft.path.replace(user.folder.shard(key))
             else:  # somebody may read it already
-                part.remove()
+                draft.remove()
                 record = other
-            user.made(key, hold=not ahead)
-        return None if ahead else Held(self, key, user.folder.shard(key), record)
+            user.finish(key, hold=not ahead)
+        return None if ahead else HeldCopy(key, user.folder.shard(key), record, release=self.release)
 
     def reserve(self, key: str, nbytes: int, /, *, ahead: bool) -> None:
-        """Set bytes aside for a shard that is being made; see `Part.reserve`."""
+        """Set bytes aside for a shard that is being made; see `Draft.reserve`."""
         room = nbytes + _RECORD
         end, pause = time.monotonic() + self.patience, 0.01
         while True:
             with self._locked() as user:
-                found = user.inventory()
-                missing = found.nbytes + room - user.claims.making.get(key, 0) - self.limit
-                if missing <= 0 or user.free(missing, than=key if ahead else None, found=found):
+                inventory = user.inventory()
+                missing = inventory.nbytes + room - user.claims.making.get(key, 0) - self.limit
+                if missing <= 0 or user.free(missing, than=key if ahead else None, inventory=inventory):
                     user.claims.making[key] = room
                     user.tell()
                     return
                 if ahead:
                     raise NoRoomError
                 kept = {name for name, count in user.holding.items() if count}
-                mine = sum(nbytes for one, nbytes in found.entries.items() if one in kept)
-                held = sum(nbytes for one, nbytes in found.entries.items() if one in found.held)
+                mine = sum(nbytes for one, nbytes in inventory.entries.items() if one in kept)
+                held = sum(nbytes for one, nbytes in inventory.entries.items() if one in inventory.held)
             if mine + room > self.limit or time.monotonic() > end:
                 least = max(mine + room, held + room if time.monotonic() > end else 0)
                 raise self._too_small(room, least)
@@ -331,3 +280,56 @@ class ShardCache:
 
     def __repr__(self) -> str:
         return f"ShardCache({str(self.path)!r}, limit={self.limit})"
+
+
+class Copies(Protocol):
+    """Where local shards lie: bounded; what is needed farthest ahead goes first."""
+
+    def find(self, original: Original, /) -> LocalCopy | None:
+        """One that is there, held; None where it is not."""
+
+    def make(self, original: Original, /, *, ahead: bool = False) -> LocalCopy | None:
+        """One, made if it is not there, and held; None for `ahead`, which holds nothing.
+
+        Raises:
+            CacheTooSmallError: It does not fit beside what is in use; says the least limit that works.
+            NoRoomError: The same, for `ahead`: nothing that is needed sooner makes room.
+            OSError: It cannot be fetched.
+            CorruptFileError: Its bytes do not match their checksums.
+        """
+
+    def expect(self, keys: Sequence[str], /) -> None:
+        """Say which are needed next, the soonest first."""
+
+
+class InFolder:
+    """Copies in a folder that processes share; see `Copies`.
+
+    Args:
+        cache: The folder.
+    """
+
+    def __init__(self, cache: ShardCache, /) -> None:
+        self.cache = cache
+
+    def find(self, original: Original, /) -> LocalCopy | None:
+        """One that is there, held; None where it is not, or is damaged."""
+        return _local(original, self.cache.find(original.key))
+
+    def make(self, original: Original, /, *, ahead: bool = False) -> LocalCopy | None:
+        """One, made if it is not there; see `ShardCache.make`."""
+        return _local(original, self.cache.make(original.key, original.fill, name=original, ahead=ahead))
+
+    def expect(self, keys: Sequence[str], /) -> None:
+        """Say which are needed next, the soonest first."""
+        self.cache.expect(keys)
+
+
+def _local(original: Original, held: HeldCopy | None) -> LocalCopy | None:
+    if held is None:
+        return None
+    try:
+        return original.local(held)
+    except BaseException:
+        held.release()
+        raise

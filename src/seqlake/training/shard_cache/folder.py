@@ -13,10 +13,12 @@ Only files of exactly these names are ever removed: a folder may hold other peop
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import re
+import secrets
 import threading
 import time
 from collections import Counter
@@ -25,6 +27,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from seqlake.files import fence
+from seqlake.training.shard_cache.copies import enough
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -154,7 +157,7 @@ _USER = re.compile(r"(\d+-[0-9a-f]{16})\.user")
 
 
 @dataclass(slots=True, kw_only=True)
-class Claims:
+class UserClaims:
     """What one user says of itself, for the others to read.
 
     Attributes:
@@ -169,7 +172,7 @@ class Claims:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inventory:
+class FolderInventory:
     """Everything that counts, at one moment under the lock.
 
     Attributes:
@@ -179,7 +182,7 @@ class Inventory:
     """
 
     entries: Mapping[str, int]
-    users: Mapping[str, Claims]
+    users: Mapping[str, UserClaims]
     parts: Mapping[tuple[str, str], int]
 
     @property
@@ -198,11 +201,11 @@ class Inventory:
 
     def distance(self) -> dict[str, int]:
         """How many shards come before a key, for the user that needs it soonest; absent: nobody said so."""
-        found: dict[str, int] = {}
+        distances: dict[str, int] = {}
         for claims in self.users.values():
             for at, key in enumerate(claims.next):
-                found[key] = min(at, found.get(key, at))
-        return found
+                distances[key] = min(at, distances.get(key, at))
+        return distances
 
 
 class Folder:
@@ -269,14 +272,14 @@ class Folder:
         (self.users / f"{user}.user").unlink(missing_ok=True)
         file.close()
 
-    def inventory(self, own: str, /) -> Inventory:
+    def inventory(self, asking: str, /) -> FolderInventory:
         """Look at everything, and put right what dead users left.
 
         Args:
-            own: The user who asks; it is alive.
+            asking: The user who asks; it is alive.
         """
-        users = self.claims(own)
-        found: dict[str, dict[str, int]] = {"parquet": {}, "json": {}}
+        users = self.claims(asking)
+        sizes_of: dict[str, dict[str, int]] = {"parquet": {}, "json": {}}
         parts: Counter[tuple[str, str]] = Counter()
         sizes: dict[str, tuple[int, int]] = {}
         with os.scandir(self.shards) as files:
@@ -289,24 +292,24 @@ class Folder:
                         if known is None or known[0] != file.inode():
                             known = file.inode(), allocated(file.stat())
                         sizes[file.name] = known
-                        found[file.name.rpartition(".")[2]][named[1]] = known[1]
+                        sizes_of[file.name.rpartition(".")[2]][named[1]] = known[1]
                     elif part and part[2] in users:
                         parts[part[1], part[2]] += allocated(file.stat())
                     elif part:
                         os.unlink(file.path)  # noqa: PTH108 - an entry of scandir
         self._sizes = sizes
         entries = {}
-        for key in found["parquet"].keys() | found["json"].keys():
-            shard, record = found["parquet"].get(key), found["json"].get(key)
+        for key in sizes_of["parquet"].keys() | sizes_of["json"].keys():
+            shard, record = sizes_of["parquet"].get(key), sizes_of["json"].get(key)
             if shard is None and self._is_ours(key):
                 self.record(key).unlink(missing_ok=True)  # a process was killed between the two
             elif shard is not None and record is not None:
                 entries[key] = shard + record
-        return Inventory(entries=entries, users=users, parts=parts)
+        return FolderInventory(entries=entries, users=users, parts=parts)
 
-    def claims(self, own: str, /) -> dict[str, Claims]:
+    def claims(self, asking: str, /) -> dict[str, UserClaims]:
         """What the users say who are alive, by name."""
-        return {name: claims for name in self._names() if (claims := self._claims(name, own)) is not None}
+        return {name: claims for name in self._names() if (claims := self._claims(name, asking)) is not None}
 
     def used(self, key: str, /) -> int:
         """When a shard was opened last, in nanoseconds."""
@@ -317,20 +320,20 @@ class Folder:
 
     def _is_ours(self, key: str) -> bool:
         try:
-            told = json.loads(self.record(key).read_bytes())
+            record = json.loads(self.record(key).read_bytes())
         except (OSError, ValueError):
             return False
-        return isinstance(told, dict) and "form" in told
+        return isinstance(record, dict) and "form" in record
 
     def _names(self) -> Iterator[str]:
         for name in sorted(os.listdir(self.users)):  # noqa: PTH208 - names are what is wanted
-            if found := _USER.fullmatch(name):
-                yield found[1]
+            if match := _USER.fullmatch(name):
+                yield match[1]
 
-    def _claims(self, name: str, own: str) -> Claims | None:
+    def _claims(self, name: str, asking: str) -> UserClaims | None:
         """What a user says; None where its process has ended, and then its files are gone."""
         path = self.users / f"{name}.user"
-        if name != own:
+        if name != asking:
             try:
                 file = LockFile(path)
             except OSError:
@@ -348,18 +351,18 @@ class Folder:
                 (self.shards / name).unlink(missing_ok=True)
 
 
-def read_claims(path: Path, /) -> Claims:
+def read_claims(path: Path, /) -> UserClaims:
     """What a user's file says; nothing, while its user has just begun."""
     try:
-        return Claims(**json.loads(path.read_bytes()))
+        return UserClaims(**json.loads(path.read_bytes()))
     except (OSError, ValueError, TypeError):
-        return Claims()
+        return UserClaims()
 
 
-def write_claims(file: LockFile, claims: Claims, /) -> None:
-    """Say something else."""
-    told = {"making": claims.making, "held": claims.held, "next": claims.next}  # `asdict` would copy every key
-    file.write(json.dumps(told).encode())
+def write_claims(file: LockFile, claims: UserClaims, /) -> None:
+    """Write other claims where others read them."""
+    text = {"making": claims.making, "held": claims.held, "next": claims.next}  # `asdict` would copy every key
+    file.write(json.dumps(text).encode())
 
 
 def _digest(record: Mapping[str, Any]) -> str:
@@ -371,3 +374,100 @@ def allocated(status: os.stat_result, /) -> int:
     """Bytes that a file takes on disk; holes take none."""
     blocks: int | None = getattr(status, "st_blocks", None)
     return status.st_size if blocks is None else blocks * 512
+
+
+MOST_NEXT = 4096  # shards of a schedule that are told to the others
+FULL = {errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
+
+
+class User:
+    """This process as a user of the folder; used under its lock, which also keeps threads apart."""
+
+    def __init__(self, folder: Folder, holding: Counter[str]) -> None:
+        self.folder = folder
+        self.pid = os.getpid()
+        self.name = f"{self.pid}-{secrets.token_hex(8)}"
+        self.file = folder.join(self.name)
+        self.holding = holding
+        self.claims = UserClaims(held=sorted(+holding))
+        self.tell()
+        self.inventory()  # what dead users left goes
+
+    def is_there(self) -> bool:
+        """Whether the user's file is still in the folder: people remove caches."""
+        try:
+            return os.path.samestat(os.fstat(self.file.fd), (self.folder.users / f"{self.name}.user").stat())
+        except OSError:
+            return False
+
+    def tell(self) -> None:
+        """Write the claims where others read them."""
+        try:
+            write_claims(self.file, self.claims)
+        except OSError as error:
+            if error.errno not in FULL or not self.claims.next:
+                raise
+            self.claims.next = []  # a shorter text fits where the longer one lay
+            write_claims(self.file, self.claims)
+
+    def inventory(self) -> FolderInventory:
+        """Everything in the folder that counts."""
+        return self.folder.inventory(self.name)
+
+    def maker(self, key: str) -> str | None:
+        """The user that makes this shard, alive; another thread of this process counts as well."""
+        return next((name for name, claims in self.folder.claims(self.name).items() if key in claims.making), None)
+
+    def make(self, key: str) -> None:
+        """Begin to make a shard."""
+        self.claims.making.setdefault(key, 0)
+        self.tell()
+
+    def finish(self, key: str, *, hold: bool = False) -> None:
+        """End a shard, made or given up."""
+        self.claims.making.pop(key, None)
+        if hold:
+            self.hold(key)
+        else:
+            self.tell()
+
+    def hold(self, key: str) -> None:
+        """Hold a shard once more."""
+        self.holding[key] += 1
+        self.claims.held = sorted(+self.holding)
+        self.tell()
+
+    def let_go(self, key: str) -> None:
+        """Hold it once less."""
+        self.holding[key] -= 1
+        self.holding = +self.holding
+        self.claims.held = sorted(self.holding)
+        self.tell()
+
+    def free(self, nbytes: int, *, than: str | None, inventory: FolderInventory | None = None) -> bool:
+        """Remove shards that nobody holds until so many bytes are free, those needed farthest ahead first.
+
+        Args:
+            nbytes: How many.
+            than: Only what is needed later than this one.
+            inventory: Of the folder, where it was just taken.
+
+        Returns:
+            Whether there were as many; if not, none was removed.
+        """
+        inventory = inventory or self.inventory()
+        distance, held = inventory.distance(), inventory.held
+        far = len(distance) + MOST_NEXT
+        bound = -1 if than is None else distance.get(than, far)
+        order = sorted(
+            (
+                (distance.get(key, far), 0 if key in distance else -self.folder.used(key), key)
+                for key in inventory.entries
+                if key not in held
+            ),
+            reverse=True,
+        )
+        gone = enough(((at, key, inventory.entries[key]) for at, _, key in order), nbytes, beyond=bound)
+        for key in gone or ():
+            self.folder.remove(key)
+        return gone is not None

@@ -28,7 +28,7 @@ class Known(ParquetShard):
     footer: Footer
 
     def open(self) -> ParquetReader:
-        """See `ParquetShard.open`."""
+        """Open it without reading its footer; see `ParquetShard.open`."""
         return ParquetReader(self.blob, index=self.index, footer=self.footer, verify=self.verify)
 
 
@@ -51,8 +51,8 @@ def needs_copy(shard: Shard, /) -> bool:
 
 def beneath(shard: Shard, /) -> ParquetShard | None:
     """The Parquet file under rows and columns; None where it is no Parquet."""
-    found = innermost(shard)
-    return found if isinstance(found, ParquetShard) else None
+    file = innermost(shard)
+    return file if isinstance(file, ParquetShard) else None
 
 
 def is_remote(shard: Shard, /) -> bool:
@@ -75,8 +75,8 @@ def over(shard: Shard, blob: Blob, /, *, kind: Callable[..., ParquetShard] = Par
         file = ability(shard, Copyable)
         assert file is not None  # nobody else asks
         return file.over(blob)
-    told = {"rows": shard.rows, "nbytes": shard.nbytes, "key": shard.key, "index": shard.index, "verify": shard.verify}
-    return kind(blob=blob, **told)
+    facts = {"rows": shard.rows, "nbytes": shard.nbytes, "key": shard.key, "index": shard.index, "verify": shard.verify}
+    return kind(blob=blob, **facts)
 
 
 def _by_range(blob: Blob) -> bool:

@@ -9,13 +9,13 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from seqlake.errors import CacheTooSmallError
-from seqlake.training.shard_cache.local import LocalShard, NoRoomError, enough
+from seqlake.training.shard_cache.copies import LocalCopy, NoRoomError, enough
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from seqlake.protocols import Shard
-    from seqlake.training.shard_cache.sources import CacheSource
+    from seqlake.training.shard_cache.originals import Original
 
 _LOOK = 0.5  # seconds between two looks at whether waiting still makes sense
 
@@ -46,7 +46,7 @@ class InMemory:
     """
 
     def __init__(self, room: Room, /) -> None:
-        self._room = room
+        self.room = room
         self._changed = threading.Condition()
         self._entries: dict[str, _Entry] = {}  # the one that was taken longest ago first
         self._making: dict[str, int] = {}  # key -> bytes set aside
@@ -59,14 +59,14 @@ class InMemory:
         with self._changed:
             return self._taken()
 
-    def find(self, source: CacheSource, /) -> LocalShard | None:
+    def find(self, original: Original, /) -> LocalCopy | None:
         """One that is there, held; None where it is not."""
         with self._changed:
-            return self._hold(source.key) if source.key in self._entries else None
+            return self._hold(original.key) if original.key in self._entries else None
 
-    def make(self, source: CacheSource, /, *, ahead: bool = False) -> LocalShard | None:
+    def make(self, original: Original, /, *, ahead: bool = False) -> LocalCopy | None:
         """One, fetched if it is not there; see `Copies.make`."""
-        key = source.key
+        key = original.key
         with self._changed:
             while not ahead and key in self._making:  # by another thread, which gives up by itself
                 self._changed.wait(_LOOK)
@@ -74,7 +74,7 @@ class InMemory:
                 return None if ahead else self._hold(key)
             self._making[key] = 0
         try:
-            made = _Entry(*source.fetched(partial(self._reserve, source, ahead=ahead)))
+            entry = _Entry(*original.fetched(partial(self._reserve, original, ahead=ahead)))
         except BaseException:
             with self._changed:
                 del self._making[key]
@@ -82,7 +82,7 @@ class InMemory:
             raise
         with self._changed:
             del self._making[key]
-            self._entries[key] = made
+            self._entries[key] = entry
             self._changed.notify_all()
             return None if ahead else self._hold(key)
 
@@ -103,13 +103,13 @@ class InMemory:
                 if not wait or not any(self._making.values()):
                     return False
                 self._changed.wait(_LOOK)
-            self._room.decoded += nbytes
+            self.room.decoded += nbytes
             return True
 
-    def _hold(self, key: str) -> LocalShard:
+    def _hold(self, key: str) -> LocalCopy:
         entry = self._entries[key] = self._entries.pop(key)
         self._holders[key] += 1
-        return LocalShard(entry.shard, nbytes=entry.nbytes, release=partial(self._let_go, key))
+        return LocalCopy(entry.shard, nbytes=entry.nbytes, release=partial(self._let_go, key))
 
     def _let_go(self, key: str) -> None:
         with self._changed:
@@ -120,24 +120,26 @@ class InMemory:
         return sum(entry.nbytes for entry in self._entries.values()) + sum(self._making.values())
 
     def _left(self) -> int:
-        return self._room.limit - self._room.decoded - self._taken()
+        return self.room.limit - self.room.decoded - self._taken()
 
-    def _reserve(self, source: CacheSource, nbytes: int, *, ahead: bool) -> None:
-        key = source.key
+    def _reserve(self, original: Original, nbytes: int, *, ahead: bool) -> None:
+        key = original.key
         with self._changed:
             while not self._free(nbytes - self._left() - self._making[key], than=key if ahead else None):
                 if ahead:
                     raise NoRoomError
-                held = self._room.decoded + sum(
-                    entry.nbytes for own, entry in self._entries.items() if self._holders[own]
+                held = self.room.decoded + sum(
+                    entry.nbytes for other, entry in self._entries.items() if self._holders[other]
                 )
-                if held + nbytes > self._room.limit or not any(self._making.values()):
-                    raise self._too_small(source, nbytes, held)
+                if held + nbytes > self.room.limit or not any(self._making.values()):
+                    raise self._too_small(original, nbytes, held)
                 self._changed.wait(_LOOK)  # what is on its way can go as soon as it is there
             self._making[key] = nbytes
 
     def _free(self, nbytes: int, *, than: str | None = None) -> bool:
         """Let go of so many bytes, or of nothing; only of what is needed later than a key, if one is given."""
+        if nbytes <= 0:
+            return True
         far = len(self._next)
         bound = -1 if than is None else self._next.get(than, far)
         candidates = [
@@ -150,10 +152,10 @@ class InMemory:
             del self._entries[key]
         return gone is not None
 
-    def _too_small(self, source: CacheSource, nbytes: int, held: int) -> CacheTooSmallError:
+    def _too_small(self, original: Original, nbytes: int, held: int) -> CacheTooSmallError:
         least = held + nbytes
         return CacheTooSmallError(
-            f"{source}: copies of shards may take {self._room.limit} bytes of memory; {held} are in use and this one "
+            f"{original}: copies of shards may take {self.room.limit} bytes of memory; {held} are in use and this one "
             f"needs {nbytes} more, so {least} is the least that works.",
             hint=f'Allow more, Loader(..., cache=Cache(limit={least})), or give a folder, Cache("/nvme/cache"), '
             "or let fewer shards be in use: shuffle=Shuffle(lanes=, block=).",

@@ -66,11 +66,11 @@ def check_pages(footer: Footer, chunks: Sequence[Sequence[int]], /) -> None:
     Raises:
         CorruptFileError: One differs.
     """
-    own, view = footer.index(), footer.blob.view()
+    index, view = footer.index(), footer.blob.view()
     for group, leaf in chunks:
         chunk = footer.chunks[group][leaf]
         data = None if view is None else view[chunk.start : chunk.stop]
-        for finding in check_chunk(footer, own, chunk, data=data):
+        for finding in check_chunk(footer, index, chunk, data=data):
             raise CorruptFileError(finding.message, path=footer.blob.location, hint="`seqlake validate` says more.")
 
 
@@ -98,7 +98,7 @@ def _boot() -> str:
 
 
 def _sum(path: Path, ranges: Sequence[Sequence[int]]) -> int:
-    found = 0
+    checksum = 0
     with path.open("rb", buffering=0) as file:
         for start, stop in ranges:
             file.seek(start)
@@ -107,6 +107,6 @@ def _sum(path: Path, ranges: Sequence[Sequence[int]]) -> int:
                 piece = file.read(min(left, _PIECE))
                 if not piece:
                     raise OSError(5, "the file ends early", str(path))
-                found = crc32(piece, found)
+                checksum = crc32(piece, checksum)
                 left -= len(piece)
-    return found
+    return checksum

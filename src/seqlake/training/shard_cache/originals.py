@@ -27,9 +27,9 @@ from seqlake.shards.files import ParquetShard, innermost, parquet_shard
 from seqlake.shards.parquet.footer import read_footer
 from seqlake.spec.schema import is_list
 from seqlake.training.fetching.transfers import MeteredBlob, passes, pieces_of
+from seqlake.training.shard_cache.copies import LocalCopy
 from seqlake.training.shard_cache.folder import allocated
 from seqlake.training.shard_cache.layers import Known, beneath, beneath_names, copyable, is_remote, over
-from seqlake.training.shard_cache.local import LocalShard
 from seqlake.training.shard_cache.proof import check_pages
 
 if TYPE_CHECKING:
@@ -42,15 +42,15 @@ if TYPE_CHECKING:
     from seqlake.shards.parquet.footer import ColumnChunk, Footer
     from seqlake.spec.schema import Schema
     from seqlake.training.fetching.transfers import Transfers
-    from seqlake.training.shard_cache.cache import Held, Part
+    from seqlake.training.shard_cache.copies import Draft, HeldCopy
 
 FRAME = 16 << 10  # bytes of a file of ours, and of each column in it, beside its values
 
 
 def of_chunks(footer: Footer, chunks: Sequence[tuple[int, int]], /) -> list[list[int]]:
     """Ranges, [first byte, end], of some column chunks and of the end of the file; those near each other as one."""
-    found: list[ColumnChunk] = [footer.chunks[group][leaf] for group, leaf in chunks]
-    ranges = [(chunk.start, chunk.stop) for chunk in found if chunk.stop > chunk.start]
+    wanted: list[ColumnChunk] = [footer.chunks[group][leaf] for group, leaf in chunks]
+    ranges = [(chunk.start, chunk.stop) for chunk in wanted if chunk.stop > chunk.start]
     behind = max((chunk.stop for group in footer.chunks for chunk in group), default=0)  # indexes and footer
     merged: list[list[int]] = []
     for start, stop in sorted([*ranges, (behind, footer.blob.size)]):
@@ -89,7 +89,7 @@ _BLOCK = 4096  # bytes that a file system gives at least
 _MOST = 0.75  # of a file: where as much is wanted, all of it is fetched
 
 
-class CacheSource:
+class Original:
     """A shard that cannot be read in place, and the columns that are wanted of it.
 
     Args:
@@ -136,7 +136,7 @@ class CacheSource:
         columns = json.dumps([column.to_json() for column in self.schema.values()], sort_keys=True)
         return blake2b(f"{FORMAT}\0{self.shard.key}\0{columns}".encode(), digest_size=16).hexdigest()
 
-    def local(self, held: Held, /) -> LocalShard:
+    def local(self, held: HeldCopy, /) -> LocalCopy:
         """The local shard that an entry of the cache is."""
         blob = LocalBlob(held.path)
         if held.record["form"] in {"mirror", "copy"}:
@@ -149,7 +149,7 @@ class CacheSource:
             if held.release():
                 blob.let_go()
 
-        return LocalShard(shard, nbytes=allocated(held.path.stat()), release=let_go)
+        return LocalCopy(shard, nbytes=allocated(held.path.stat()), release=let_go)
 
     def fetched(self, reserve: Callable[[int], object], /) -> tuple[Shard, int]:
         """The shard with its bytes in memory, and how many they are; the shard as it is where it is no remote file.
@@ -194,7 +194,7 @@ class CacheSource:
     def _get_on(self) -> None:
         self.progress += 1
 
-    def fill(self, part: Part, /) -> dict[str, Any]:
+    def fill(self, draft: Draft, /) -> dict[str, Any]:
         """Make the local copy in a file.
 
         Returns:
@@ -208,24 +208,24 @@ class CacheSource:
         """
         files, base = copyable(self.shard), beneath(self.shard)
         if files is not None:
-            return self._patiently(files.packed(), lambda: self._copy(files, part), forget=part.remove)
+            return self._patiently(files.packed(), lambda: self._copy(files, draft), forget=draft.remove)
         if base is None or not is_remote(self.shard):
-            return self._rewrite_patiently(part)
-        record = self._patiently(base.blob, lambda: self._mirror(base, part), forget=part.remove)
-        mirror = LocalBlob(part.path)
+            return self._rewrite_patiently(draft)
+        record = self._patiently(base.blob, lambda: self._mirror(base, draft), forget=draft.remove)
+        mirror = LocalBlob(draft.path)
         try:
             if self._readable_in_place(self._over(mirror)):
                 return record
         finally:
             mirror.let_go()
-        part.path.replace(part.beside)
-        mirror = LocalBlob(part.beside)
+        draft.path.replace(draft.beside)
+        mirror = LocalBlob(draft.beside)
         try:
             with self._writing:
-                return self._rewrite(part, self._over(mirror), beside=part.room)
+                return self._rewrite(draft, self._over(mirror), beside=draft.room)
         finally:
             mirror.let_go()
-            part.beside.unlink(missing_ok=True)
+            draft.beside.unlink(missing_ok=True)
 
     def _over(self, blob: LocalBlob) -> Shard:
         """The shard on a copy of its file, whose footer was read when this process made it."""
@@ -248,30 +248,30 @@ class CacheSource:
                 self._transfers.pause(attempt)
         raise AssertionError("unreachable")  # pragma: no cover
 
-    def _copy(self, files: Copyable, part: Part) -> dict[str, Any]:
+    def _copy(self, files: Copyable, draft: Draft) -> dict[str, Any]:
         """Fetch a file of another format whole, and keep it as it is read."""
         blob = files.packed()
-        part.reserve(blob.size + files.nbytes + 2 * _BLOCK)
-        self._fetch(blob, [[0, blob.size]], part.beside)
-        fetched = LocalBlob(part.beside)
+        draft.reserve(blob.size + files.nbytes + 2 * _BLOCK)
+        self._fetch(blob, [[0, blob.size]], draft.beside)
+        fetched = LocalBlob(draft.beside)
         try:
             data = fetched.view()
             unpacked = files.unpacked(data)
             if unpacked is not data:
-                part.path.write_bytes(unpacked)
+                draft.path.write_bytes(unpacked)
         finally:
             fetched.let_go()
         if unpacked is data:
-            part.beside.replace(part.path)
-        part.beside.unlink(missing_ok=True)
+            draft.beside.replace(draft.path)
+        draft.beside.unlink(missing_ok=True)
         return {"form": "copy"}
 
-    def _mirror(self, base: ParquetShard, part: Part) -> dict[str, Any]:
+    def _mirror(self, base: ParquetShard, draft: Draft) -> dict[str, Any]:
         """Fetch what is wanted of a file to the places it has there."""
         ranges, chunks = self._plan(base)
-        part.reserve(sum(stop - start + 2 * _BLOCK for start, stop in ranges))
-        self._fetch(base.blob, ranges, part.path)
-        local = LocalBlob(part.path)
+        draft.reserve(sum(stop - start + 2 * _BLOCK for start, stop in ranges))
+        self._fetch(base.blob, ranges, draft.path)
+        local = LocalBlob(draft.path)
         try:
             self._footer, chunks = self._checked(local, chunks)
         finally:
@@ -341,26 +341,26 @@ class CacheSource:
 
     # ---- written anew
 
-    def _rewrite_patiently(self, part: Part) -> dict[str, Any]:
+    def _rewrite_patiently(self, draft: Draft) -> dict[str, Any]:
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 with self._writing:
-                    return self._rewrite(part, self.shard, beside=0)
+                    return self._rewrite(draft, self.shard, beside=0)
             except OSError as error:
                 if not passes(error) or attempt == _ATTEMPTS:
                     raise
                 self._transfers.pause(attempt)
         raise AssertionError("unreachable")  # pragma: no cover
 
-    def _rewrite(self, part: Part, shard: Shard, *, beside: int) -> dict[str, Any]:
+    def _rewrite(self, draft: Draft, shard: Shard, *, beside: int) -> dict[str, Any]:
         """Write its rows in the training layout.
 
         Args:
-            part: Where to.
+            draft: Where to write it.
             shard: The rows.
             beside: Bytes that lie on disk until it is done.
         """
-        writer = parquet.create(part.path, self.schema, layout="training")
+        writer = parquet.create(draft.path, self.schema, layout="training")
         names = list(self.schema)
         reader = shard.open()
         room, rows = beside + FRAME * (1 + len(names)), 0
@@ -370,27 +370,27 @@ class CacheSource:
                 self._transfers.check()
                 rows += batch.num_rows
                 room += at_most(batch)
-                part.reserve(room)
+                draft.reserve(room)
                 writer.write(batch)
                 self.progress += 1
             _check_rows(self, rows)
             writer.close()
         except CacheTooSmallError:
             writer.abort()
-            part.reserve(room + sum(at_most(batch) for batch in batches))  # fails again, with all that is needed
+            draft.reserve(room + sum(at_most(batch) for batch in batches))  # fails again, with all that is needed
             raise
         except BaseException:
             writer.abort()
             raise
         finally:
             reader.close()
-        return _rewritten(part.path)
+        return _rewritten(draft.path)
 
 
-def _check_rows(source: CacheSource, rows: int) -> None:
-    if rows != source.shard.rows:
+def _check_rows(original: Original, rows: int) -> None:
+    if rows != original.shard.rows:
         raise ShardChangedError(
-            f"{source.name}: expected {source.shard.rows} rows, found {rows}; open the dataset again."
+            f"{original.name}: expected {original.shard.rows} rows, found {rows}; open the dataset again."
         )
 
 
