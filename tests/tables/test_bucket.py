@@ -95,7 +95,7 @@ class Bucket:
 def made():
     """Three versions and a retired shard."""
     bucket = Bucket()
-    table = StandaloneTable.made(bucket, tables.SCHEMA)
+    table = StandaloneTable.created(bucket, tables.SCHEMA)
     tables.append(table, ["a", "b"])
     tables.append(table, ["x"])
     tables.append(table, ["c"], operation="rewrite", remove=tables.keys(table.snapshot())[1:])

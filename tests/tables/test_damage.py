@@ -19,7 +19,7 @@ from seqlake.errors import DamagedTableError, DuplicateSequenceError
 from seqlake.files.sealed import seal
 from seqlake.files.stores import LocalStore
 from seqlake.tables.standalone import checkpoints
-from seqlake.tables.standalone.records import Entry
+from seqlake.tables.standalone.records import ShardEntry
 from seqlake.tables.standalone.state import State
 from seqlake.testing import oracle
 from seqlake.versions.indexes import IndexFile
@@ -271,7 +271,9 @@ def test_little_bytes_that_take_much_memory_are_refused_before_they_do(tmp_path)
     for name, why in (("x", "compressed"), ("y", "1073741824 rows")):
         with pytest.raises(DamagedTableError, match=why):
             IndexFile.decode((tmp_path / name).read_bytes(), path=name)
-    entry = Entry(name="a.parquet", transaction="0" * 32, rows=1, nbytes=1, statistics=f'{{"{"x" * (65 << 20)}": 1}}')
+    entry = ShardEntry(
+        name="a.parquet", transaction="0" * 32, rows=1, nbytes=1, statistics=f'{{"{"x" * (65 << 20)}": 1}}'
+    )
     data = checkpoints.encode(replace(State(), version=0, shards={"a.parquet": entry}), index="")
     assert len(data) < 100_000
     with pytest.raises(DamagedTableError, match="more memory"):

@@ -99,7 +99,7 @@ def collect(table):
 
 
 def create(table):
-    made = StandaloneTable.made(table.store, tables.SCHEMA)
+    made = StandaloneTable.created(table.store, tables.SCHEMA)
     return 0, _transaction(made, 0)
 
 
@@ -110,7 +110,7 @@ def _transaction(table, version):
 # ---- the tables they are made on
 def worn(root):
     """Four versions, a retired shard, a copied-in file, and a transaction that died long ago."""
-    table = StandaloneTable.made(LocalStore(root, calls=crashes.Unsynced()), tables.SCHEMA)
+    table = StandaloneTable.created(LocalStore(root, calls=crashes.Unsynced()), tables.SCHEMA)
     tables.append(table, ["a", "b"])
     tables.append(table, ["x"])
     key = tables.keys(table.snapshot())[1]
@@ -292,7 +292,7 @@ def test_killed_at_random_moments(kills, tmp_path):
     if kills > 50 and not SOAK:
         pytest.skip("10 000 kills take long: set SEQLAKE_SOAK=1")
     root = tmp_path / "t"
-    table = StandaloneTable.made(LocalStore(root, calls=crashes.Unsynced()), tables.SCHEMA)
+    table = StandaloneTable.created(LocalStore(root, calls=crashes.Unsynced()), tables.SCHEMA)
     tables.append(table, ["first"])
     began = time.monotonic()
     _any_commits(root, random.Random(0), rounds=6)(crashes.Acknowledging(os.open(os.devnull, os.O_WRONLY)))

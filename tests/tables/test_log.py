@@ -17,11 +17,12 @@ from seqlake.errors import DamagedTableError, UnsupportedVersionError
 from seqlake.files.sealed import seal
 from seqlake.tables import standalone
 from seqlake.tables.standalone import checkpoints
-from seqlake.tables.standalone.records import Entry, Record, SideEntry, parse
-from seqlake.tables.standalone.state import EMPTY, fold, physical
+from seqlake.tables.standalone.records import ShardEntry, VersionRecord, parse
+from seqlake.tables.standalone.state import EMPTY, fold, logged_file
 from seqlake.testing import oracle, tables
 from seqlake.versions import indexes, markers, names
 from seqlake.versions.ids import IdRuns
+from seqlake.versions.state import SideEntry
 
 T = "0192f0c4a1b27c3d8e4f5a6b7c8d9e0f"
 WHEN = datetime(2026, 11, 21, 12, 24, 43, 123456, tzinfo=UTC)
@@ -39,11 +40,11 @@ def record(version=0, **fields):
     }
     if version == 0:
         given |= {"schema": bytes(schema), "mixtrain": {"mixtrain": "1.0"}}
-    return Record(**{**given, **fields})
+    return VersionRecord(**{**given, **fields})
 
 
 def entry(name, transaction=T, **fields):
-    return Entry(**{"name": f"{name}.parquet", "transaction": transaction, "rows": 1, "nbytes": 2, **fields})
+    return ShardEntry(**{"name": f"{name}.parquet", "transaction": transaction, "rows": 1, "nbytes": 2, **fields})
 
 
 # ---- names
@@ -269,7 +270,7 @@ def test_columns_are_found_through_any_history(data):
     for name, columns in shards.items():
         identities = {identity: column for column, identity in columns.items()}
         for logical, identity in live.items():
-            stored = physical(state.shards[f"{name}.parquet"], logical)
+            stored = next(iter(logged_file(state.shards[f"{name}.parquet"]).stored_names(logical)), None)
             wanted = identities.get(identity)
             # A column the file lacks may be looked for under a name that the file does not have.
             assert stored == wanted or (wanted is None and stored not in columns)

@@ -14,10 +14,10 @@ import pytest
 from seqlake.errors import PublishPendingWarning, SeqlakeError
 from seqlake.files.stores import LocalStore
 from seqlake.protocols import Change
-from seqlake.tables.standalone import StandaloneTable, changes, committing, identity, log, publishing, table, vacuuming
+from seqlake.tables.standalone import StandaloneTable, changes, committing, log, publishing, table, vacuuming
 from seqlake.testing import oracle, tables
 from seqlake.testing.oracle import crashes
-from seqlake.versions import markers, names
+from seqlake.versions import ids, markers, names
 
 
 class Replacing(crashes.Unsynced):
@@ -34,7 +34,7 @@ class Stop(Exception):
 
 @pytest.fixture
 def root(tmp_path):
-    made = StandaloneTable.made(LocalStore(tmp_path / "t", calls=crashes.Unsynced()), tables.SCHEMA)
+    made = StandaloneTable.created(LocalStore(tmp_path / "t", calls=crashes.Unsynced()), tables.SCHEMA)
     tables.append(made, ["a", "b"])
     tables.append(made, ["c"])
     return tmp_path / "t"
@@ -194,7 +194,7 @@ def rename_instead_of_link(monkeypatch):
 
 
 def no_id_check(monkeypatch):
-    monkeypatch.setattr(identity.Identity, "check", lambda *_, **__: None)
+    monkeypatch.setattr(ids.Identity, "check", lambda *_, **__: None)
 
 
 def no_remove_check(monkeypatch):

@@ -40,7 +40,7 @@ def film(table: StandaloneTable, one: str, packets: dict[int, bytes], *, shards:
 
 
 def test_found_by_reference(store) -> None:
-    table = StandaloneTable.made(store, tables.SCHEMA)
+    table = StandaloneTable.created(store, tables.SCHEMA)
     first = film(table, "a", {0: b"one", 3: b"two"}, shards=2)
     second = film(table, "b", {})
     third = film(table, "c", {1: b""})
@@ -53,7 +53,7 @@ def test_found_by_reference(store) -> None:
 
 
 def test_each_file_is_read_once(store, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = StandaloneTable.made(store, tables.SCHEMA)
+    table = StandaloneTable.created(store, tables.SCHEMA)
     paths = [film(table, one, {0: one.encode()}) for one in "abc"]
     reads: list[str] = []
     real = indexes.MediaFile.decode.__func__
@@ -74,10 +74,10 @@ def test_each_file_is_read_once(store, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_bytes_are_bounded_where_files_cannot_be_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
-    table = StandaloneTable.made(Bucket(), tables.SCHEMA)
+    table = StandaloneTable.created(Bucket(), tables.SCHEMA)
     paths = [film(table, one, {0: bytes(10_000)}) for one in "abcd"]
     monkeypatch.setattr(indexes, "_MEDIA_BYTES", 25_000)
-    kept = table.snapshot()._identity.packets
+    kept = table.snapshot().context.packets
     for path in paths:
         assert kept.find(path) == {0: bytes(10_000)}
         assert len(kept._held) <= 2
@@ -92,7 +92,7 @@ def test_a_plain_folder_keeps_none(tmp_path: Path) -> None:
 
 
 def test_threads_read_a_file_once_and_forked_children_anew(store, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = StandaloneTable.made(store, tables.SCHEMA)
+    table = StandaloneTable.created(store, tables.SCHEMA)
     path = film(table, "a", {0: b"a"})
     reads: list[str] = []
     real = indexes.KeptPackets._read
@@ -101,7 +101,7 @@ def test_threads_read_a_file_once_and_forked_children_anew(store, monkeypatch: p
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(snapshot.kept_packets, [path] * 200)) == [{0: b"a"}] * 200
     assert len(reads) == 1
-    kept = snapshot._identity.packets
+    kept = snapshot.context.packets
     with kept._lock:  # as a thread of the parent may hold it at the moment of a fork
         monkeypatch.setattr(indexes.os, "getpid", lambda: -1)
         assert snapshot.kept_packets(path) == {0: b"a"}

@@ -19,8 +19,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 def read_derived(store: Store, name: str, /) -> bytes | None:
     """What was kept under this name; None where nothing was."""
-    found = read(store, f"{names.DERIVED}/{_checked(name)}")
-    return found if found is not None else read(_cache(store.root), name)
+    data = read(store, f"{names.DERIVED}/{_checked(name)}")
+    return data if data is not None else read(_cache(store.root), name)
 
 
 def write_derived(store: Store, name: str, data: bytes, /, *, inside: bool = True) -> None:

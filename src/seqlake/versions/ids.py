@@ -1,23 +1,30 @@
-"""Ids that would stand twice: found among new rows by hash and exactly, and refused in the same words everywhere."""
+"""No id twice: new ids are searched among the sorted hashes of all shards, and equal hashes compared exactly."""
 
 from __future__ import annotations
 
+from threading import RLock
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from seqlake.errors import CommitConflictError, DuplicateSequenceError
-from seqlake.shards.ids import unpack
+from seqlake.shards.ids import pack, unpack
+from seqlake.spec.schema import ID
+from seqlake.versions.indexes import unpack_texts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from seqlake.protocols import Ints
+    from seqlake.protocols import Ints, Shard
+    from seqlake.versions.indexes import IndexFiles
+    from seqlake.versions.state import FileList, TableFile
 
 _NAMED = 5
 _MANY_RUNS = 64
+_REMEMBERED = 64
 
 
 def refuse_repeated(hashes: NDArray[np.uint64], text: Callable[[int], str], /, *, root: str) -> None:
@@ -94,9 +101,9 @@ class IdRuns:
         for name, data in packed:
             if name in self._known:
                 continue
-            found, where = unpack(data)
-            hashes.append(np.asarray(found, np.uint64))
-            owners.append(np.full(len(found), len(self._shards), np.int64))
+            hashed, where = unpack(data)
+            hashes.append(np.asarray(hashed, np.uint64))
+            owners.append(np.full(len(hashed), len(self._shards), np.int64))
             rows.append(np.asarray(where, np.int64))
             self._shards.append(name)
             self._known.add(name)
@@ -122,3 +129,138 @@ def _sorted(
     joined = np.concatenate(hashes)
     order = np.argsort(joined, kind="stable")
     return joined[order], np.concatenate(owners)[order], np.concatenate(rows)[order]
+
+
+class Identity:
+    """The ids of one table, taken in once and kept while it is open.
+
+    Args:
+        index: What knows hashes of ids without opening shards.
+        bare: Opens a shard with its own columns and all its rows.
+        root: The table's location, for messages.
+    """
+
+    def __init__(self, index: IndexFiles, bare: Callable[[TableFile], Shard], /, *, root: str) -> None:
+        self._index = index
+        self._bare = bare
+        self._root = root
+        self._runs = IdRuns()
+        self._lock = RLock()  # threads may share a table
+        self._texts: dict[str, Sequence[str | None]] = {}
+
+    def check(
+        self,
+        newest: FileList,
+        parent: FileList,
+        /,
+        *,
+        added: Sequence[tuple[TableFile, bytes]],
+        removed: Iterable[str],
+    ) -> None:
+        """Refuse ids that the newest version, without the shards that leave, has already.
+
+        Args:
+            newest: What the commit goes on top of.
+            parent: The version that the change was made on.
+            added: The new shards and their packed id hashes.
+            removed: Names of the shards that leave.
+
+        Raises:
+            DuplicateSequenceError: An id stands twice among the new ones, or was there at the parent.
+            CommitConflictError: An id that a rival added since.
+        """
+        with self._lock:
+            owners, rows, hashes = _joined(added)
+            self._refuse_repeated(owners, rows, hashes)
+            self.load(parent)
+            self.load(newest)
+            leaving = set(removed)
+            there: set[str] = set()
+            at_parent: set[str] = set()
+            for position, name, row in self._runs.search(hashes):
+                now = None if name in leaving else newest.get(name)
+                before = parent.get(name)
+                known = now or before or newest.get(name)
+                if known is None:
+                    continue
+                text = self._text(owners[position], rows[position])
+                if text == self._text(known, row):
+                    there |= {text} if now is not None and now.is_live(row) else set()
+                    at_parent |= {text} if before is not None and before.is_live(row) else set()
+        refuse_known(there, at_parent, root=self._root)
+
+    def check_new(self, added: Sequence[tuple[TableFile, bytes]], /) -> None:
+        """Refuse ids that stand twice among new shards.
+
+        Raises:
+            DuplicateSequenceError: Names them.
+        """
+        self._refuse_repeated(*_joined(added))
+
+    def load(self, files: FileList, /) -> None:
+        """Take in the ids of all shards of a version."""
+        with self._lock:
+            absent = [files.named(name) for name in files.names if name not in self._runs]
+            known = self._index.find(absent) if absent else {}
+            self._runs.add(
+                (file.name, known[file.name].ids(file.name) if file.name in known else self.packed(file))
+                for file in absent
+            )
+
+    def find(self, files: FileList, ids: Sequence[str], /) -> Ints:
+        """[ids] (number of the shard * 2**32 + its row) of each id in a version, -1 where it has none."""
+        self.load(files)
+        places = np.full(len(ids), -1, np.int64)
+        hashes, where = unpack(pack(pa.array(ids, pa.string())))
+        with self._lock:
+            hits = list(self._runs.search(np.asarray(hashes, np.uint64)))
+        for at, name, row in hits:
+            position, file = int(where[at]), files.get(name)
+            if file is not None and file.is_live(row) and self._text(file, row) == ids[position]:
+                places[position] = files.numbers[name] << 32 | row
+        return places
+
+    def packed(self, file: TableFile, /) -> bytes:
+        """The packed id hashes of a shard, read from the shard itself."""
+        return pack(self._column(file))
+
+    def _refuse_repeated(self, owners: list[TableFile], rows: list[int], hashes: NDArray[np.uint64]) -> None:
+        refuse_repeated(hashes, lambda at: self._text(owners[at], rows[at]), root=self._root)
+
+    def _text(self, file: TableFile, row: int) -> str:
+        """One id, exactly; the ids of a shard are read once."""
+        if file.name not in self._texts:
+            if len(self._texts) >= _REMEMBERED:
+                self._texts.clear()
+            self._texts[file.name] = self._kept(file) or self._column(file).to_pylist()
+        return str(self._texts[file.name][row])
+
+    def _kept(self, file: TableFile) -> list[str] | None:
+        """The ids of a shard as its index file keeps them."""
+        known = self._index.find([file]).get(file.name)
+        texts = None if known is None else unpack_texts(known.texts(file.name))
+        return texts if texts is not None and len(texts) == file.rows else None
+
+    def _column(self, file: TableFile) -> pa.Array:
+        if ID in file.constants:
+            return pa.array([file.constants[ID]] * file.rows, pa.string())
+        reader = self._bare(file).open()
+        try:
+            batches = [batch.column(0).cast(pa.string()) for batch in reader.batches([file.columns.get(ID, ID)])]
+        finally:
+            reader.close()
+        if not batches:
+            return pa.array([], pa.string())
+        return pa.chunked_array(batches, pa.string()).combine_chunks().fill_null("")
+
+
+def _joined(added: Sequence[tuple[TableFile, bytes]]) -> tuple[list[TableFile], list[int], NDArray[np.uint64]]:
+    owners: list[TableFile] = []
+    rows: list[int] = []
+    hashes = [np.zeros(0, np.uint64)]
+    for file, packed in added:
+        of_file, where = unpack(packed)
+        owners += [file] * len(of_file)
+        rows += np.asarray(where, np.int64).tolist()
+        hashes.append(np.asarray(of_file, np.uint64))
+    return owners, rows, np.concatenate(hashes)

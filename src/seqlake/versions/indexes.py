@@ -13,7 +13,7 @@ from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from seqlake.protocols import Blob, Store
+    from seqlake.versions.state import TableFile
 
 Standing: TypeAlias = Literal["sound", "unsealed", "damaged"]
 """Of a row: as it was written; without a checksum, as older releases wrote it; changed since."""
@@ -93,10 +94,10 @@ def pack_texts(ids: Iterable[str], /) -> bytes:
 def unpack_texts(packed: bytes | memoryview, /) -> list[str] | None:
     """The ids back; None where the bytes are none."""
     try:
-        found = json.loads(zlib.decompress(packed)) if len(packed) else None
+        ids = json.loads(zlib.decompress(packed)) if len(packed) else None
     except (zlib.error, ValueError):
         return None
-    return found if isinstance(found, list) else None
+    return ids if isinstance(ids, list) else None
 
 
 def encode(rows: Iterable[IndexRow], /) -> bytes:
@@ -176,12 +177,12 @@ class _Rows:
 
     def _compared(self, at: int) -> Standing:
         try:
-            found = _checksum(self._columns, at)
+            checksum = _checksum(self._columns, at)
         except _DAMAGE:
             return "damaged"
         if self._checksums is None:
             return "unsealed"
-        return "sound" if found == self._checksums[at].as_py() else "damaged"
+        return "sound" if checksum == self._checksums[at].as_py() else "damaged"
 
 
 def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
@@ -190,8 +191,8 @@ def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
 
 def _with_checksums(batch: pa.RecordBatch) -> pa.RecordBatch:
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    found = [_checksum(columns, at) for at in range(batch.num_rows)]
-    return batch.append_column(_CHECKSUM, pa.array(found, pa.uint32()))
+    checksums = [_checksum(columns, at) for at in range(batch.num_rows)]
+    return batch.append_column(_CHECKSUM, pa.array(checksums, pa.uint32()))
 
 
 def _checksum(columns: Mapping[str, pa.Array], at: int) -> int:
@@ -200,7 +201,7 @@ def _checksum(columns: Mapping[str, pa.Array], at: int) -> int:
     Raises:
         ValueError: It says null.
     """
-    found = 0
+    checksum = 0
     for array in columns.values():
         cell = array[at]
         if not cell.is_valid:
@@ -213,8 +214,8 @@ def _checksum(columns: Mapping[str, pa.Array], at: int) -> int:
             data = cell.as_buffer()
             parts = [data.size.to_bytes(8, "little"), data]
         for part in parts:
-            found = crc32(part, found)
-    return found
+            checksum = crc32(part, checksum)
+    return checksum
 
 
 def _list_bytes(values: pa.StructArray) -> list[bytes | pa.Buffer]:
@@ -255,13 +256,13 @@ class MediaFile:
         """
         try:
             rows = _Rows.read(data, _MEDIA)
-            found: dict[str, dict[int, int]] = {}
+            places: dict[str, dict[int, int]] = {}
             named = zip(rows["path"].to_pylist(), rows["stream"].to_pylist(), strict=True)
             for row, (name, stream) in enumerate(named):
-                found.setdefault(name, {})[stream] = row
+                places.setdefault(name, {})[stream] = row
         except _DAMAGE as error:
             raise damaged(path, f"it does not hold packet indexes ({error})") from error
-        return cls(rows, found)
+        return cls(rows, places)
 
     @classmethod
     def empty(cls) -> MediaFile:
@@ -347,13 +348,13 @@ class IndexFile:
 
     def files(self, name: str, /) -> tuple[Copied, ...]:
         """The copied-in files that a shard's rows name; paths that leave the root are left out."""
-        found = self._rows["files"][self._by_name[name]].as_py()
-        return tuple(Copied(**item) for item in found if names.is_reference(item["path"]))
+        files = self._rows["files"][self._by_name[name]].as_py()
+        return tuple(Copied(**item) for item in files if names.is_reference(item["path"]))
 
     def references(self, name: str, /) -> tuple[tuple[str, int, str], ...]:
         """The other files that a shard's rows name, as seen when it was written."""
-        found = self._rows["references"][self._by_name[name]].as_py()
-        return tuple((item["path"], item["size"], item["etag"]) for item in found)
+        references = self._rows["references"][self._by_name[name]].as_py()
+        return tuple((item["path"], item["size"], item["etag"]) for item in references)
 
     def texts(self, name: str, /) -> memoryview:
         """The ids of a shard as `pack_texts` made them; empty where they were not kept."""
@@ -383,6 +384,19 @@ class IndexFile:
 
 
 _MEDIA_FILES, _MEDIA_BYTES = 1024, 256 << 20  # kept at hand; bytes count where files cannot be mapped
+
+
+class IndexFiles(Protocol):
+    """The index files of one table, each read once."""
+
+    def find(self, files: Iterable[TableFile], /, *, unsealed: bool = False) -> dict[str, IndexFile]:
+        """The index file that knows each shard, by its name; shards that none knows as they are now are left out.
+
+        Args:
+            files: The shards.
+            unsealed: Whether rows without a checksum will do, as older releases wrote them: for whoever only
+                compares, or asks which files to keep.
+        """
 
 
 class KeptPackets:

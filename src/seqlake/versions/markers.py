@@ -76,9 +76,9 @@ def parse(data: bytes, /, *, transaction: str) -> Marker:
 def read_all(store: Store, /) -> list[Marker]:
     """The markers of all transactions, oldest id first."""
     transactions = [t for name in names_in(store, names.STAGED) if (t := names.marker_owner(name)) is not None]
-    found = read_many(store, [names.marker(t) for t in transactions])
+    contents = read_many(store, [names.marker(t) for t in transactions])
     # One that vanished since the listing has been finished by its owner.
-    return [parse(data, transaction=t) for t, data in zip(transactions, found, strict=True) if data is not None]
+    return [parse(data, transaction=t) for t, data in zip(transactions, contents, strict=True) if data is not None]
 
 
 def findings(store: Store, /) -> Iterator[Finding]:

@@ -1,6 +1,6 @@
 """What a name below the root means: who owns it, which place it is in.
 
-A shard is called `part-<T>-<n>.parquet` in `data/` and loses the suffix below `_seqlake/`, so that no glob for
+A Parquet shard is called `part-<T>-<n>.parquet` in `data/` and loses the suffix below `_seqlake/`, so that no glob for
 `*.parquet` ever sees it there. T is the transaction that made it, so the owner of everything is read off its name.
 """
 
@@ -10,6 +10,8 @@ import os
 import re
 import time
 from typing import TYPE_CHECKING
+
+from seqlake.versions.shard_formats import has_format
 
 if TYPE_CHECKING:
     from collections.abc import Set as AbstractSet
@@ -37,9 +39,11 @@ _T = r"[0-9a-f]{32}"
 _N = r"[0-9a-z]{1,16}"
 _TRANSACTION = re.compile(_T)
 _COUNTER = re.compile(_N)
-_PART = re.compile(rf"part-({_T})-({_N})(?:\.parquet)?")
+_PART = re.compile(rf"part-({_T})-({_N})(?:\.[0-9a-z]+)?")
 _SIDE = re.compile(rf"side-({_T})-({_N})")
-_STAGED = re.compile(rf"(?:part-({_T})-{_N}|file-({_T})-{_N}|({_T})\.json|({_T})(?:-{_N})?\.tmp)")
+_STAGED = re.compile(
+    rf"(?:part-({_T})-{_N}(?:\.(?!parquet\b)[0-9a-z]+)?|file-({_T})-{_N}|({_T})\.json|({_T})(?:-{_N})?\.tmp)"
+)
 _COPIED = re.compile(rf"(?:{OURS}/)?{FILES}/[^/]+/[0-9a-f]{{2}}/[^/]*-({_T})-{_N}(?:\.[^/]*)?")
 _NUMBERED = re.compile(r"(\d{20})(?:-([0-9a-f]{32}))?")
 
@@ -64,11 +68,11 @@ def is_counter(n: str) -> bool:
 
 
 def is_shard_name(name: object) -> bool:
-    """Whether a record may call a shard this: one plain file name that ends in `.parquet`."""
+    """Whether a record may call a shard this: one plain file name with the ending of a shard format."""
     return (
         isinstance(name, str)
-        and name.endswith(SUFFIX)
-        and name != SUFFIX
+        and has_format(name)
+        and not name.startswith(".")
         and len(name.encode("utf-8", "replace")) <= 255
         and not any(c in "/\\" or ord(c) < 32 for c in name)
     )
@@ -92,8 +96,13 @@ def part(transaction: str, n: str) -> str:
 
 
 def bare(name: str) -> str:
-    """A shard's name as it is below `_seqlake/`."""
+    """A shard's name as it is below `_seqlake/`, where no glob for `*.parquet` may meet it."""
     return name.removesuffix(SUFFIX)
+
+
+def of_bare(name: str) -> str:
+    """The name of a shard, from the one that it has below `_seqlake/`."""
+    return name if has_format(name) else f"{name}{SUFFIX}"
 
 
 def data(name: str) -> str:

@@ -141,7 +141,7 @@ def test_shards_of_others_are_indexed_once(tmp_path):
     (theirs,) = ds.table.state().files
     assert ds.adopt().id == 1
     found = again(ds.table)
-    assert found.shelf.sidecar.find(found.state().files)[theirs.path].counts(theirs.path)[0] == 2
+    assert found.context.sidecar.find(found.state().files)[theirs.name].counts(theirs.name)[0] == 2
     assert found.snapshot().lengths("action").tolist() == [1, 2]
     assert found.snapshot().find_ids(["b"]).tolist() == [1]
 
@@ -270,7 +270,7 @@ def test_a_shard_of_others_that_is_gone_stops_no_collection(table, monkeypatch):
 
     theirs = pa.table({"sequence_id": ["x"], "reward": pa.array([1.0], pa.float32())})
     deltalake.write_deltalake(table.root, theirs, mode="append", schema_mode="merge")
-    (path,) = [file.path for file in table.state().files]
+    (path,) = [file.name for file in table.state().files]
     Path(table.root, path).unlink()
     transaction = table.begin()
     tables.write(table, transaction, [tables.episode("a")])

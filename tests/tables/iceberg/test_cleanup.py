@@ -72,7 +72,7 @@ def test_expired_snapshots_take_their_files_along(dataset, address, make_rows):
     assert old <= data_files(address)
     removed = dataset.vacuum(older_than=NOW)
     assert set(listed) <= set(removed)
-    assert data_files(address) == {file.path for file in dataset.source.state.files}
+    assert data_files(address) == {file.name for file in dataset.source.state.files}
     assert len(old & data_files(address)) == 1  # the shard that no delete touched
     with pytest.raises(VersionNotFoundError):
         sl.open(address, version=first)

@@ -239,7 +239,7 @@ def test_a_first_default_is_no_constant_of_files_that_hold_the_column(dataset, t
     snapshot = table.current_snapshot()
     for file in live_files(Manifests(), table.metadata, table.io, snapshot, Schema(*fields)):
         assert (dict(file.constants), dict(file.defaults)) == ({}, {"reward": 7.5})
-        assert "7.5" in file.told
+        assert "7.5" in file.identity
 
 
 def test_names_say_nothing_once_a_schema_was_forgotten(dataset, theirs):

@@ -44,7 +44,7 @@ def live(theirs):
 @pytest.fixture
 def counted(monkeypatch):
     """The data files whose bytes were asked for."""
-    from seqlake.tables._lakes.shards import LakeBlob
+    from seqlake.tables._lakes.context import LakeBlob
 
     seen = []
     real = LakeBlob._look
@@ -175,7 +175,7 @@ def test_an_index_made_anew_carries_other_engines_blobs_over(dataset, theirs):
             )
         )
     fresh = sl.open(dataset.location)
-    foreign.merge(fresh.table.shelf, fresh.table.state(), "0" * 32)
+    foreign.merge(fresh.table.context, fresh.table.state(), "0" * 32)
     after = registered(theirs)
     assert [one.type for one in after.blob_metadata] == [blob.type]
     read = PuffinFile(Path(after.statistics_path.removeprefix("file://")).read_bytes())

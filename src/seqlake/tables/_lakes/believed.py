@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from seqlake.protocols import Blob, Ints
     from seqlake.spec.schema import Column
-    from seqlake.tables._lakes.engine import LakeFile
     from seqlake.tables._lakes.sidecar import Sidecar
+    from seqlake.versions.state import TableFile
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +38,7 @@ class Believed(ParquetShard):
         columns: The version's columns by their names in the file.
     """
 
-    file: LakeFile
+    file: TableFile
     sidecar: Sidecar
     columns: Mapping[str, Column]
 
@@ -50,7 +50,7 @@ class Believed(ParquetShard):
         return _bare, (self.blob, self.rows, self.nbytes, self.key, self.index)
 
 
-def believed(shard: ParquetShard, file: LakeFile, sidecar: Sidecar, columns: Mapping[str, Column], /) -> ParquetShard:
+def believed(shard: ParquetShard, file: TableFile, sidecar: Sidecar, columns: Mapping[str, Column], /) -> ParquetShard:
     """The shard with a sidecar that is believed."""
     return Believed(
         blob=shard.blob,
@@ -83,22 +83,22 @@ class BelievedReader(ParquetReader):
     def flat(self, column: str, /) -> Flat | None:
         """Where the steps of each row lie."""
         if column not in self._flats:
-            found = self._from_sidecar(column)
-            if found is None:
+            flat = self._from_sidecar(column)
+            if flat is None:
                 return super().flat(column)
-            self._flats[column] = found
+            self._flats[column] = flat
         return self._flats[column]
 
     def lengths(self, column: str, /) -> Ints | None:
         """[rows] T of a column, -1 null; None where it is not indexed."""
-        found = self._known_offsets().lengths(column)
-        return super().lengths(column) if found is None else found
+        lengths = self._known_offsets().lengths(column)
+        return super().lengths(column) if lengths is None else lengths
 
     def _known_offsets(self) -> offsets.OffsetIndex:
         if self._told is None:
             file = self._shard.file
-            known = self._shard.sidecar.find([file]).get(file.path)
-            data = b"" if known is None else known.offsets(file.path)
+            known = self._shard.sidecar.find([file]).get(file.name)
+            data = b"" if known is None else known.offsets(file.name)
             try:
                 self._told = offsets.decode(data, nbytes=file.nbytes) if len(data) else offsets.OffsetIndex(columns={})
             except CorruptFileError:

@@ -40,9 +40,9 @@ def as_damage(place: str, /) -> Iterator[None]:
             or not (isinstance(error, Exception) or type(error).__name__ == _PANIC)
         ):
             raise
-        told = (str(error).splitlines() or [""])[0][:300]
+        reason = (str(error).splitlines() or [""])[0][:300]
         raise DamagedTableError(
-            f"{place}: the table's metadata cannot be read ({type(error).__name__}: {told}).",
+            f"{place}: the table's metadata cannot be read ({type(error).__name__}: {reason}).",
             path=place,
             hint="If another client reads it, it has something that is not supported here; else restore its metadata.",
         ) from error

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Protocol
 
-import numpy as np
-
-from seqlake.shards.columns import Columns, Constant, Stored
-from seqlake.shards.memory import ArrowShard
 from seqlake.tables._lakes.sidecar import Sidecar
 
 if TYPE_CHECKING:
@@ -18,89 +13,12 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from seqlake.protocols import Ints, Shard, Store, Transaction, Version
-    from seqlake.shards.columns import From
-    from seqlake.spec.schema import Schema
+    from seqlake.protocols import Store, Transaction, Version
+    from seqlake.versions.state import TableFile, TableState
 
 
 class RivalError(Exception):
     """Internal: another commit came between, nothing was made; the change is tried again on the newest version."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LakeFile:
-    """A data file of a version.
-
-    Attributes:
-        path: Below the table's root, decoded; an absolute path or URI where the lake names a file outside it.
-        rows: All rows of the file, deleted ones too; -1 where the lake does not say.
-        nbytes: Its size; -1 where the lake does not say.
-        constants: Columns that the file does not hold and that have one value in all its rows: partition values.
-        columns: Logical column -> its name in the file, where that differs.
-        absent: Logical columns that the file does not hold, whatever its columns are called.
-        deleted: Numbers of the rows that this version does not have, ascending; None for none.
-        statistics: Scalar column -> (min, max, nulls), where the lake says so.
-        held: The rows themselves, where the lake keeps them in its catalog and there is no file.
-    """
-
-    path: str
-    rows: int
-    nbytes: int
-    constants: Mapping[str, object] = field(default_factory=dict)
-    columns: Mapping[str, str] = field(default_factory=dict)
-    absent: frozenset[str] = frozenset()
-    deleted: Ints | None = None
-    statistics: Mapping[str, tuple[object, object, int]] = field(default_factory=dict, repr=False)
-    held: pa.Table | None = field(default=None, repr=False)
-
-    @property
-    def live(self) -> int:
-        """Rows that the version has."""
-        return self.rows - (0 if self.deleted is None else len(self.deleted))
-
-    def shown(self, shard: Shard, schema: Schema, /) -> Shard:
-        """The file, without its deleted rows, with the version's columns and types."""
-        mapping: dict[str, From] = {}
-        for column in schema.names if self.constants or self.absent or self.columns else ():
-            if column in self.constants:
-                mapping[column] = Constant(self.constants[column])
-            elif column in self.absent:
-                mapping[column] = Constant(None)
-            elif column in self.columns:
-                mapping[column] = Stored(self.columns[column])
-        return Columns(shard, schema, mapping)
-
-    def stored_names(self, column: str, /) -> Sequence[str]:
-        """What the file may call a column; nothing where it does not hold it, or where only its footer can tell."""
-        return [] if column in self.constants or column in self.absent else [self.columns.get(column, column)]
-
-    @property
-    def told(self) -> str:
-        """One line that changes when the rows of the file, or what they are taken for, may have."""
-        gone = b"" if self.deleted is None else np.asarray(self.deleted, "<i8").tobytes()
-        digest = blake2b(gone, digest_size=8).hexdigest() if gone else ""
-        mapped = [sorted(self.columns.items()), sorted(map(repr, self.constants.items())), sorted(self.absent)]
-        held = "" if self.held is None else ArrowShard(self.held).key
-        return f"{self.path}\0{self.rows}\0{self.nbytes}\0{digest}\0{mapped!r}{held}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LakeState:
-    """One version of a lake table.
-
-    Attributes:
-        version: Its id, time, operation and rows.
-        schema: The lake's Arrow schema, as `types.normalised` makes it.
-        mixtrain: The JSON text of the property `mixtrain`; "" where there is none.
-        files: The data files, in a fixed order.
-        partition_by: The columns that new files are partitioned by.
-    """
-
-    version: Version
-    schema: pa.Schema
-    mixtrain: str
-    files: Sequence[LakeFile]
-    partition_by: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +41,7 @@ class Added:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proposal:
+class LakeProposal:
     """One commit: exactly on top of `base`, or not at all.
 
     Attributes:
@@ -139,9 +57,9 @@ class Proposal:
 
     transaction: Transaction
     operation: str
-    base: LakeState
+    base: TableState
     add: Sequence[Added] = ()
-    remove: Sequence[LakeFile] = ()
+    remove: Sequence[TableFile] = ()
     schema: pa.Schema | None = None
     mixtrain: str | None = None
     renamed: Mapping[str, str] = field(default_factory=dict)
@@ -153,14 +71,14 @@ class Expired:
 
     Attributes:
         removed: Paths below the root, or locations, of the data files that no readable version names any more.
-        retained: Every file of every version that can still be read, as in `LakeFile.path`.
+        retained: Every file of every version that can still be read, as in `TableFile.path`.
     """
 
     removed: Sequence[str] = ()
-    retained: Sequence[LakeFile] = ()
+    retained: Sequence[TableFile] = ()
 
 
-class Engine(Protocol):
+class LakeEngine(Protocol):
     """One table of one kind of lake: which files a version has, and one commit; picklable.
 
     A lake's engine inherits it, and so the answers that most lakes give.
@@ -199,7 +117,7 @@ class Engine(Protocol):
     def storage(self) -> Mapping[str, str] | None:
         """Obstore's options for the files; never printed."""
 
-    def state(self, version: int | str | datetime | None = None, /) -> LakeState:
+    def state(self, version: int | str | datetime | None = None, /) -> TableState:
         """A version by id or time; None: the newest, read anew. VersionNotFoundError."""
 
     def versions(self) -> Sequence[Version]:
@@ -211,13 +129,13 @@ class Engine(Protocol):
     def data_path(self, name: str, partition: Mapping[str, object], /) -> str:
         """Where, below the root, a data file of this name is put."""
 
-    def check(self, proposal: Proposal, /) -> None:
+    def check(self, proposal: LakeProposal, /) -> None:
         """Refuse what this lake cannot do (SchemaMismatchError and the like), before anything is staged."""
 
-    def commit(self, proposal: Proposal, /) -> Version:
+    def commit(self, proposal: LakeProposal, /) -> Version:
         """All of it on top of `proposal.base`, else RivalError; CommitUnknownError where there was no answer."""
 
-    def rollback(self, version: int | str, /, *, base: LakeState) -> Version:
+    def rollback(self, version: int | str, /, *, base: TableState) -> Version:
         """A new version on top of `base` with the rows of an old one, else RivalError."""
 
     def expire(self, limit: datetime, /, *, dry_run: bool) -> Expired:

@@ -2,60 +2,50 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from seqlake.protocols import Copied
 from seqlake.shards.parquet.building import index_bytes
 from seqlake.spec.schema import ID
 from seqlake.tables._lakes import types
-from seqlake.tables._lakes.shards import LakeBlob, bare_shard
-from seqlake.versions import indexes, names
-from seqlake.versions.references import own_texts
+from seqlake.tables._lakes.context import LakeBlob
+from seqlake.versions import indexes
+from seqlake.versions.references import named_files
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
-    from seqlake.tables._lakes.engine import LakeFile, LakeState
-    from seqlake.tables._lakes.shelf import Shelf
+    from seqlake.tables._lakes.context import LakeContext
+    from seqlake.versions.state import TableFile, TableState
 
 
-def merge(shelf: Shelf, state: LakeState, transaction: str, /) -> None:
+def merge(context: LakeContext, state: TableState, transaction: str, /) -> None:
     """Put what is known of all shards of a version into one place; shards of other clients are indexed now."""
     files = [file for file in state.files if file.held is None]
-    below = shelf.sidecar.below(files)
-    if below and shelf.sidecar.merge_above(transaction, _rows(shelf, state, [f for f in files if f.path not in below])):
+    grounded = context.sidecar.grounded(files)
+    if grounded and context.sidecar.merge_above(
+        transaction, _rows(context, state, [f for f in files if f.name not in grounded])
+    ):
         return
-    shelf.sidecar.merge(transaction, _rows(shelf, state, files))
+    context.sidecar.merge(transaction, _rows(context, state, files))
 
 
-def _rows(shelf: Shelf, state: LakeState, files: Sequence[LakeFile]) -> list[indexes.IndexRow]:
-    known = shelf.sidecar.find(files)
-    return [known[file.path].row(file.path) if file.path in known else indexed(shelf, state, file) for file in files]
+def _rows(context: LakeContext, state: TableState, files: Sequence[TableFile]) -> list[indexes.IndexRow]:
+    known = context.sidecar.find(files)
+    return [known[file.name].row(file.name) if file.name in known else indexed(context, state, file) for file in files]
 
 
-def indexed(shelf: Shelf, state: LakeState, file: LakeFile, /) -> indexes.IndexRow:
+def indexed(context: LakeContext, state: TableState, file: TableFile, /) -> indexes.IndexRow:
     """What is to know of a shard, read from the shard itself."""
-    schema = types.as_schema(state.schema, state.mixtrain, path=shelf.root)
+    schema = types.as_schema(state.schema, state.mixtrain, path=context.root)
     offsets = b""
     if not file.columns:
-        blob = LakeBlob(shelf.store, file.path, file.nbytes, storage=shelf.storage)
+        blob = LakeBlob(context.store, file.name, file.nbytes, storage=context.storage)
         offsets = index_bytes(blob, schema=schema)
     return indexes.IndexRow(
-        shard=file.path,
+        shard=file.name,
         rows=file.rows,
         nbytes=file.nbytes,
-        ids=shelf.ids.packed(file) if ID in state.schema.names else b"",
+        ids=context.ids.packed(file) if ID in state.schema.names else b"",
         index=offsets,
-        files=tuple(named_files(shelf, file)),
+        files=tuple(named_files(context, file)),
     )
-
-
-def named_files(shelf: Shelf, file: LakeFile, /) -> Iterator[Copied]:
-    """Our copied-in files that the rows of a shard name: other clients rewrite shards, and the paths stay."""
-    # By the columns that it holds, not those of a version: others, or none, may name the files.
-    shard = bare_shard(shelf.store, file, storage=shelf.storage, index=None)
-    for text in sorted(own_texts(shard)):
-        if names.copied_owner(text) is not None:
-            with suppress(OSError):
-                yield Copied(path=text, size=shelf.store.blob(text).size, sha256="")

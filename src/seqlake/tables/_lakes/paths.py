@@ -57,15 +57,15 @@ def blob_at(store: Store, path: str, /, *, storage: Mapping[str, str] | None) ->
 
 def apart(listed: Iterable[str], /) -> tuple[str, ...]:
     """The folders, with a final slash, that are datasets of their own among these paths of a lake's folder."""
-    found = set()
+    folders = set()
     for path in listed:
         folder, inside, _ = path.partition(f"/{names.OURS}/")
         if not inside:
             folder, inside, name = path.rpartition("/")
             inside = inside if name == names.METADATA else ""
         if inside:
-            found.add(f"{folder}/")
-    return tuple(found)
+            folders.add(f"{folder}/")
+    return tuple(folders)
 
 
 def removable(store: Store, named: Iterable[str], /) -> list[str]:
@@ -83,8 +83,8 @@ def removable(store: Store, named: Iterable[str], /) -> list[str]:
     )
 
 
-def below(root: str, location: str, /) -> str:
-    """A location as `LakeFile.path` has it: relative where it lies below the root."""
+def relative_to(root: str, location: str, /) -> str:
+    """A location as `TableFile.path` has it: relative where it lies below the root."""
     place = locations.absolute(location)
     start = locations.absolute(root).rstrip("/") + "/"
     return place.removeprefix(start)

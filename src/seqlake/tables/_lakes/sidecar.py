@@ -20,9 +20,9 @@ from seqlake.versions.small_files import on_disk, read, read_many
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from seqlake.protocols import Copied, Store
-    from seqlake.tables._lakes.engine import LakeFile
+    from seqlake.protocols import Store
     from seqlake.versions.indexes import IndexFile, IndexRow
+    from seqlake.versions.state import TableFile
 
 MANY = 16
 """Index files that are read one by one on disk; with more of them, or with shards of other clients, they are merged."""
@@ -48,23 +48,23 @@ class Sidecar:
         self._above: frozenset[str] = frozenset()
         self._lock = RLock()
 
-    def find(self, files: Iterable[LakeFile], /) -> dict[str, IndexFile]:
+    def find(self, files: Iterable[TableFile], /, *, unsealed: bool = False) -> dict[str, IndexFile]:
         """The index file that knows each shard, by its path; shards that none knows as they are now are left out."""
         wanted = list(files)
         with self._lock:
-            missing = [file for file in wanted if file.path not in self._of]
-            owners = {paths.owner(file.path) for file in missing}
+            missing = [file for file in wanted if file.name not in self._of]
+            owners = {paths.owner(file.name) for file in missing}
             if len(owners) > 1 or None in owners:
                 ground = self._load_above()
-                missing = [file for file in missing if file.path not in self._of]
+                missing = [file for file in missing if file.name not in self._of]
                 if missing and ground:
                     self._load({ground})
-                    missing = [file for file in missing if file.path not in self._of]
-                owners = {paths.owner(file.path) for file in missing} if self._of else owners
+                    missing = [file for file in missing if file.name not in self._of]
+                owners = {paths.owner(file.name) for file in missing} if self._of else owners
             self._load({names.index(owner) for owner in owners if owner is not None})
-            return {file.path: self._of[file.path] for file in wanted if self._knows(file)}
+            return {file.name: self._of[file.name] for file in wanted if self._knows(file, unsealed=unsealed)}
 
-    def rows(self, files: Sequence[LakeFile], /) -> list[IndexRow]:
+    def rows(self, files: Sequence[TableFile], /) -> list[IndexRow]:
         """The rows of these shards, where they are known."""
         return [index.row(path) for path, index in self.find(files).items()]
 
@@ -76,8 +76,8 @@ class Sidecar:
         self._put(names.index(transaction), data, transaction)
         with self._lock:
             self._take(names.index(transaction), data)  # the next commit asks for it
-        own = [file for row in rows for file in row.files if names.copied_owner(file.path) == transaction]
-        media = indexes.encode_media(own)
+        copied = [file for row in rows for file in row.files if names.copied_owner(file.path) == transaction]
+        media = indexes.encode_media(copied)
         if media is not None:
             self._put(names.media(transaction), media, transaction)
 
@@ -102,23 +102,23 @@ class Sidecar:
         self._above = frozenset(row.shard for row in rows)
         return True
 
-    def is_due(self, files: Sequence[LakeFile], /) -> bool:
+    def is_due(self, files: Sequence[TableFile], /) -> bool:
         """Whether merging would save reading many files; on object stores, where each costs a request, any."""
         if not self._is_far(files):
             return False
         self._look_again()  # another writer may have merged them
         return self._is_far(files)
 
-    def below(self, files: Sequence[LakeFile], /) -> frozenset[str]:
+    def grounded(self, files: Sequence[TableFile], /) -> frozenset[str]:
         """The shards that the ground knows, as was last seen; none where it is about others, for the most part."""
         known = self._ground[1]
-        return known if sum(file.path in known for file in files) * 2 > len(known) else frozenset()
+        return known if sum(file.name in known for file in files) * 2 > len(known) else frozenset()
 
-    def _is_far(self, files: Sequence[LakeFile]) -> bool:
-        apart = {paths.owner(f.path) or f.path for f in files if f.path not in self._ground[1] | self._above}
+    def _is_far(self, files: Sequence[TableFile]) -> bool:
+        apart = {paths.owner(f.name) or f.name for f in files if f.name not in self._ground[1] | self._above}
         if on_disk(self._store):
             return len(apart) > max(MANY, len(files) // 8)
-        return bool(apart) and len({paths.owner(file.path) for file in files}) > 1
+        return bool(apart) and len({paths.owner(file.name) for file in files}) > 1
 
     def _look_again(self) -> None:
         """What is merged now."""
@@ -128,16 +128,16 @@ class Sidecar:
             self._ground = (ground, frozenset(_decoded(data, ground) or ()))
         self._above = frozenset(_decoded(above, self._pointer) or ())
 
-    def _knows(self, file: LakeFile) -> bool:
-        index = self._of.get(file.path)
-        return index is not None and index.knows(file.path, rows=file.rows, nbytes=file.nbytes)
+    def _knows(self, file: TableFile, *, unsealed: bool = False) -> bool:
+        index = self._of.get(file.name)
+        return index is not None and index.knows(file.name, rows=file.rows, nbytes=file.nbytes, unsealed=unsealed)
 
     def _load_above(self) -> str:
         """Take in what is merged last, and return the path of the ground."""
         ground, above = split(read(self._store, self._pointer))
-        found = _decoded(above, self._pointer)
-        if found is not None:
-            self._keep(found)
+        merged = _decoded(above, self._pointer)
+        if merged is not None:
+            self._keep(merged)
         return ground
 
     def _load(self, wanted: set[str]) -> None:
@@ -148,13 +148,13 @@ class Sidecar:
 
     def _take(self, path: str, data: bytes) -> None:
         self._read.add(path)
-        found = _decoded(data, path)
-        if found is not None:
-            self._keep(found)
+        index = _decoded(data, path)
+        if index is not None:
+            self._keep(index)
 
-    def _keep(self, found: IndexFile) -> None:
-        for name in found:
-            self._of.setdefault(name, found)
+    def _keep(self, index: IndexFile) -> None:
+        for name in index:
+            self._of.setdefault(name, index)
 
     def _put(self, path: str, data: bytes, transaction: str) -> None:
         self._store.put(path, data, temporary=names.temporary(transaction, "idx"))
@@ -163,8 +163,8 @@ class Sidecar:
 
 def split(data: bytes | None, /) -> tuple[str, bytes]:
     """The path of the ground and the rows above it, from the file of the fixed name; empty where there is none."""
-    told, _, above = (data or b"").partition(b"\n")
-    ground = told.decode("utf-8", "replace").strip()
+    first, _, above = (data or b"").partition(b"\n")
+    ground = first.decode("utf-8", "replace").strip()
     return (ground if names.is_merged_index(ground.rpartition("/")[2]) else "", above)
 
 
@@ -174,8 +174,3 @@ def _decoded(data: bytes | None, path: str) -> IndexFile | None:
         return indexes.IndexFile.decode(data, path=path) if data else None
     except DamagedTableError:
         return None
-
-
-def copied_files(index: IndexFile | None, path: str, /) -> dict[str, Copied]:
-    """The copied-in files that the rows of a shard name, by path."""
-    return {} if index is None else {file.path: file for file in index.files(path)}

@@ -16,28 +16,66 @@ from seqlake.versions.small_files import on_disk
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from seqlake.protocols import Store, Written
-    from seqlake.tables._lakes.engine import Engine
+    from seqlake.protocols import Store, Transaction, Written
+    from seqlake.tables._lakes.context import LakeContext
+    from seqlake.tables._lakes.engine import LakeEngine
 
 
-def stage(engine: Engine, store: Store, transaction: str, written: Written, /) -> Written:
-    """Bring a finished shard durably to its place before the commit; `location` becomes its path below the root.
+class LakeStaging:
+    """What this process has on its way into one lake table.
 
-    On disk that is a hidden folder which no vacuum enters; on object stores, where a move is a copy, its final place.
+    Args:
+        context: The table.
 
-    Raises:
-        ValueError: It does not lie where `place` said.
+    Attributes:
+        in_doubt: Transactions whose commit got no answer: it may be made yet, and nothing of theirs is removed.
     """
-    if is_staged(written.location, transaction):
-        return written
 
-    def target(name: str) -> str:
-        return names.staged(name) if on_disk(store) else engine.data_path(name + names.SUFFIX, written.partition)
+    def __init__(self, context: LakeContext, /) -> None:
+        self.context = context
+        self.in_doubt: set[str] = set()
+        self._texts: dict[str, bytes] = {}  # of shards staged here, for their sidecar
 
-    return replace(written, location=staging.bring(store, written.location, transaction, target=target))
+    def stage(self, transaction: Transaction, written: Written, /) -> Written:
+        """Bring a finished shard durably to its place before the commit; `location` becomes its path below the root.
+
+        On disk that is a hidden folder which no vacuum enters; on object stores, where a move is a copy, its final
+        place.
+
+        Raises:
+            ValueError: It does not lie where `place` said.
+        """
+        if _is_staged(written.location, transaction.id):
+            return written
+        store, engine = self.context.store, self.context.engine
+
+        def target(name: str) -> str:
+            return names.staged(name) if on_disk(store) else engine.data_path(name + names.SUFFIX, written.partition)
+
+        texts = _texts_of(written)
+        path = staging.bring(store, written.location, transaction.id, target=target)
+        if texts:
+            self._texts[path.rpartition("/")[2].removesuffix(names.SUFFIX)] = texts
+        return replace(written, location=path)
+
+    def texts_of(self, location: str, /) -> bytes:
+        """The packed ids of a shard that was staged in this process; empty for others."""
+        return self._texts.pop(location.rpartition("/")[2].removesuffix(names.SUFFIX), b"")
+
+    def discard(self, transaction: Transaction, /) -> None:
+        """Remove all that a transaction staged, unless it was, or may yet be, committed."""
+        # What is in doubt is left to `vacuum`, by when the lake has made up its mind.
+        if transaction.id in self.in_doubt or self._holds(transaction):
+            return
+        store = self.context.store
+        placed = [path for path, _ in list_without_links(store) if paths.owner(path) == transaction.id]
+        staging.discard(store, transaction.id, files=paths.FILES, others=placed)
+
+    def _holds(self, transaction: Transaction) -> bool:
+        return any(file.owner == transaction.id for file in self.context.state().files)
 
 
-def texts_of(written: Written, /) -> bytes:
+def _texts_of(written: Written) -> bytes:
     """The ids of a shard that is still on this machine, packed; empty where it has none."""
     import pyarrow.parquet as pq
 
@@ -47,13 +85,13 @@ def texts_of(written: Written, /) -> bytes:
     return indexes.pack_texts(column.cast(pa.string()).to_pylist())
 
 
-def is_staged(location: str, transaction: str, /) -> bool:
+def _is_staged(location: str, transaction: str) -> bool:
     """Whether this is a path below the root where `stage` puts a shard of the transaction."""
     name = location.rpartition("/")[2]
     return not paths.is_outside(location) and names.owner(name) == transaction
 
 
-def put_in_place(engine: Engine, store: Store, written: Sequence[Written], /) -> list[Written]:
+def put_in_place(engine: LakeEngine, store: Store, written: Sequence[Written], /) -> list[Written]:
     """Move staged shards to where the lake will name them; nobody reads them before the commit."""
     placed = []
     for one in written:
@@ -69,9 +107,3 @@ def put_in_place(engine: Engine, store: Store, written: Sequence[Written], /) ->
 def sync(store: Store, written: Iterable[str], /) -> None:
     """Make the names of files durable, and of the folders that were made for them."""
     staging.sync_folders(store, (path for path in written if not paths.is_outside(path)))
-
-
-def discard(store: Store, transaction: str, /) -> None:
-    """Remove all that a transaction owns, its marker last; its data files are known by their names."""
-    placed = [path for path, _ in list_without_links(store) if paths.owner(path) == transaction]
-    staging.discard(store, transaction, files=paths.FILES, others=placed)

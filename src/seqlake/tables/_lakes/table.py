@@ -1,4 +1,4 @@
-"""A lake table: the protocol of a table over an `Engine`, the same for every lake."""
+"""A lake table: the protocol of a table over an `LakeEngine`, the same for every lake."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from seqlake.errors import ReadOnlyError, VersionNotFoundError
 from seqlake.files.stores import list_without_links
 from seqlake.protocols import Transaction, Version
-from seqlake.tables._lakes import committing, foreign, paths, resolving, staging, types, vacuuming
+from seqlake.tables._lakes import committing, foreign, paths, types, vacuuming
+from seqlake.tables._lakes.context import LakeContext
 from seqlake.tables._lakes.damage import as_damage
-from seqlake.tables._lakes.shelf import Shelf
 from seqlake.tables._lakes.snapshot import LakeSnapshot
+from seqlake.tables._lakes.staging import LakeStaging
 from seqlake.versions import derived, markers, names
 from seqlake.versions.staging import Scratch
 
@@ -23,9 +24,8 @@ if TYPE_CHECKING:
 
     from seqlake.protocols import Change, Store, Written
     from seqlake.spec.schema import Schema
-    from seqlake.tables._lakes.engine import Engine, LakeState
-
-_REMEMBERED = 8
+    from seqlake.tables._lakes.engine import LakeEngine
+    from seqlake.versions.state import TableState
 
 
 class LakeTable:
@@ -47,35 +47,22 @@ class LakeTable:
     plain_lists = True
     """Its files never say that inner lists have a fixed size; some of a lake's clients could not read them."""
 
-    def __init__(self, engine: Engine, /) -> None:
+    def __init__(self, engine: LakeEngine, /) -> None:
         self.engine = engine
         self._forget()
 
     def _forget(self) -> None:
-        self.shelf = Shelf(
-            self.engine.root,
-            storage=self.engine.storage,
-            label=self.engine.label,  # tables of one DuckLake share a root
-            sidecar=self.engine.sidecar,
-            named_by=self.engine.named_by,
-        )
-        self._states: dict[int | str, LakeState] = {}
+        self.context = LakeContext(self.engine)
         self._scratch = Scratch()
-        self._texts: dict[str, bytes] = {}  # of shards staged here, for their sidecar
-        self._keys: Sequence[str] | None = None  # `partition_by` when the newest version was last read
-        self.in_doubt: set[str] = set()  # transactions whose commit got no answer: it may be made yet
-
-    def texts_of(self, location: str, /) -> bytes:
-        """The packed ids of a shard that was staged in this process; empty for others."""
-        return self._texts.pop(location.rpartition("/")[2].removesuffix(names.SUFFIX), b"")
+        self._staging = LakeStaging(self.context)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"engine": self.engine, "in_doubt": self.in_doubt}
+        return {"engine": self.engine, "in_doubt": self._staging.in_doubt}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.engine = state["engine"]
         self._forget()
-        self.in_doubt |= state["in_doubt"]
+        self._staging.in_doubt |= state["in_doubt"]
 
     def __repr__(self) -> str:
         return f"{type(self.engine).__name__}({self.root!r})"
@@ -88,17 +75,18 @@ class LakeTable:
     @property
     def root(self) -> str:
         """Where it lies: an absolute path or a URI."""
-        return self.shelf.root
+        return self.context.root
 
     @property
     def store(self) -> Store:
         """The store of its root."""
-        return self.shelf.store
+        return self.context.store
 
     @property
     def partition_by(self) -> Sequence[str]:
         """The columns that new shards are partitioned by, as was last read; a commit looks whether that holds."""
-        return self.state().partition_by if self._keys is None else self._keys
+        known = self.context.partition_by
+        return self.state().partition_by if known is None else known
 
     @property
     def swept(self) -> frozenset[str]:
@@ -125,21 +113,11 @@ class LakeTable:
         Raises:
             VersionNotFoundError: It expired, or was never there.
         """
-        return LakeSnapshot(self.shelf, self.state(version))
+        return LakeSnapshot(self.context, self.state(version))
 
-    def state(self, version: Version | int | str | datetime | None = None, /) -> LakeState:
+    def state(self, version: Version | int | str | datetime | None = None, /) -> TableState:
         """What a version consists of; every file with its rows and bytes. The newest is always read anew."""
-        wanted = _id(version.id if isinstance(version, Version) else version)
-        if isinstance(wanted, int) and wanted in self._states:
-            return self._states[wanted]
-        with as_damage(self.root):
-            state = resolving.resolved(self.shelf, self.engine.state(wanted))
-        while len(self._states) >= _REMEMBERED:
-            self._states.pop(next(iter(self._states)))
-        self._states[state.version.id] = state
-        if wanted is None:
-            self._keys = state.partition_by
-        return state
+        return self.context.state(version)
 
     def held(self, schema: Schema, /) -> Schema:
         """A schema as it comes back from the lake: some types become wider ones."""
@@ -151,7 +129,7 @@ class LakeTable:
 
     def write_derived(self, name: str, data: bytes, /) -> None:
         """Keep bytes that can be computed again."""
-        derived.write_derived(self.store, name, data)
+        self.context.write_derived(name, data)
 
     # ---- writing
     def begin(self, parent: Version | None = None, /) -> Transaction:
@@ -185,11 +163,7 @@ class LakeTable:
 
     def stage(self, transaction: Transaction, written: Written, /) -> Written:
         """Make a finished shard durable where nobody reads it yet; `commit` does it for those left."""
-        texts = b"" if staging.is_staged(written.location, transaction.id) else staging.texts_of(written)
-        staged = staging.stage(self.engine, self.store, transaction.id, written)
-        if texts:
-            self._texts[staged.location.rpartition("/")[2].removesuffix(names.SUFFIX)] = texts
-        return staged
+        return self._staging.stage(transaction, written)
 
     def files(self, transaction: Transaction, /) -> str:
         """The folder, below the root, that copied-in files go into; no lake's cleanup enters it."""
@@ -214,16 +188,14 @@ class LakeTable:
             ReadOnlyError: The place cannot be written.
             SchemaMismatchError: The lake cannot have this schema, or not without rewriting.
         """
-        version = committing.commit(self, change, transaction)
+        version = committing.commit(self._staging, change, transaction)
         with suppress(OSError):  # the commit stands
             self._scratch.clear(transaction.id)
         return version
 
     def discard(self, transaction: Transaction, /) -> None:
         """Remove all that a transaction staged, unless it was, or may yet be, committed."""
-        # What is in doubt is left to `vacuum`, by when the lake has made up its mind.
-        if transaction.id not in self.in_doubt and not self._holds(transaction):
-            staging.discard(self.store, transaction.id)
+        self._staging.discard(transaction)
         self._scratch.clear(transaction.id)
 
     def rollback(self, version: Version | int | str, /) -> Version:
@@ -233,10 +205,10 @@ class LakeTable:
             VersionNotFoundError: It expired, or was never there.
             CommitConflictError: Another writer committed meanwhile.
         """
-        wanted = _id(version.id if isinstance(version, Version) else version)
+        wanted = version.id if isinstance(version, Version) else version
         if not isinstance(wanted, int | str):
             raise VersionNotFoundError(f"A version's id was expected, found {wanted!r}.", path=self.root)
-        return committing.rollback(self, wanted)
+        return committing.rollback(self.context, wanted)
 
     def adopt(self) -> Version:
         """Index the shards of other clients, so that ids and steps in them are found without reading them again.
@@ -244,7 +216,7 @@ class LakeTable:
         They are in the table already: nothing is committed.
         """
         state = self.state()
-        foreign.merge(self.shelf, state, names.new_transaction())
+        foreign.merge(self.context, state, names.new_transaction())
         return state.version
 
     def vacuum(self, *, older_than: timedelta, dry_run: bool = False) -> Sequence[str]:
@@ -257,25 +229,15 @@ class LakeTable:
         Returns:
             The paths, below the root.
         """
-        self._states.clear()
-        return vacuuming.vacuum(self, limit=markers.now() - older_than, dry_run=dry_run)
+        self.context.forget()
+        return vacuuming.vacuum(self.context, limit=markers.now() - older_than, dry_run=dry_run)
 
     def drop(self) -> None:
         """Take back a table that was just made, with everything in it."""
         self.engine.drop()
-        if not self.shelf.label:  # tables of one root share the folder; what is of this one, `vacuum` removes
+        if not self.engine.label:  # tables of one root share the folder; what is of this one, `vacuum` removes
             self.store.delete([path for path, _ in list_without_links(self.store, names.OURS)])
-        self._states.clear()
-
-    def _holds(self, transaction: Transaction) -> bool:
-        return any(paths.owner(file.path) == transaction.id for file in self.state().files)
-
-
-def _id(version: int | str | datetime | None) -> int | str | datetime | None:
-    """A number that came as text is a number: ids of all lakes are, and names that lakes give are none."""
-    if isinstance(version, str) and version.strip().isascii() and version.strip().isdecimal():
-        return int(version)
-    return version
+        self.context.forget()
 
 
 def refuse_to_write(root: str, why: str, hint: str, /) -> ReadOnlyError:

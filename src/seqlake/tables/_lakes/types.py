@@ -49,10 +49,10 @@ def lake_type(kind: pa.DataType, /, *, column: str, wider: Mapping[pa.DataType, 
         if kind.unit == "ns":
             raise _no_type(kind, column, lake, "Declare it as pa.timestamp('us', tz='UTC'); values are cut off then.")
         return pa.timestamp("us", tz=kind.tz)
-    found = wider.get(kind, kind)
-    if is_.is_null(found) or is_.is_duration(found) or is_.is_time(found) or is_.is_map(found) or found == pa.uint64():
+    held = wider.get(kind, kind)
+    if is_.is_null(held) or is_.is_duration(held) or is_.is_time(held) or is_.is_map(held) or held == pa.uint64():
         raise _no_type(kind, column, lake, "Declare another type, as int64 or string.")
-    return found
+    return held
 
 
 def _no_type(kind: pa.DataType, column: str, lake: str, hint: str) -> SchemaMismatchError:
@@ -69,7 +69,7 @@ def lake_schema(schema: Schema, of: Callable[..., pa.DataType], /) -> pa.Schema:
 
     Args:
         schema: Of the dataset.
-        of: `Engine.lake_type`.
+        of: `LakeEngine.lake_type`.
 
     Raises:
         SchemaMismatchError: A type that the lake lacks.

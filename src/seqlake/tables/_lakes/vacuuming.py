@@ -8,43 +8,44 @@ from typing import TYPE_CHECKING
 
 from seqlake.errors import DamagedTableError
 from seqlake.files.stores import list_without_links
-from seqlake.tables._lakes import foreign, paths, sidecar
+from seqlake.tables._lakes import paths, sidecar
 from seqlake.versions import markers, names
+from seqlake.versions.references import named_files
 from seqlake.versions.small_files import own_names, read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from datetime import datetime
 
-    from seqlake.tables._lakes.engine import LakeFile
-    from seqlake.tables._lakes.table import LakeTable
+    from seqlake.tables._lakes.context import LakeContext
+    from seqlake.versions.state import TableFile
 
 UNHEARD = timedelta(hours=2)
 """A transaction that was heard of within this time is never given up: no lake could refuse its commit afterwards."""
 
 
-def vacuum(table: LakeTable, /, *, limit: datetime, dry_run: bool) -> Sequence[str]:
+def vacuum(context: LakeContext, /, *, limit: datetime, dry_run: bool) -> Sequence[str]:
     """Remove what no version that was the newest since `limit` names.
 
     Args:
-        table: The table.
+        context: The table.
         limit: The moment from which versions stay readable.
         dry_run: Only say what would be removed.
 
     Returns:
         Paths below the root.
     """
-    store = table.store
+    store = context.store
     # Lists first, then markers, then the lake: whatever a list shows has a marker or a version by then.
-    listed = _listed(table)
+    listed = _listed(context)
     staged = [f"{names.STAGED}/{name}" for name in own_names(store, names.STAGED)]
-    alive, dead = _transactions(table, limit)
+    alive, dead = _transactions(context, limit)
     if not dry_run:
         for transaction in dead:  # the fence: a commit looks for its marker
             with suppress(FileNotFoundError):
                 store.delete([names.marker(transaction)])
-    expired = table.engine.expire(limit, dry_run=dry_run)
-    superfluous = sorted({*_unneeded(table, expired.retained, alive, listed), *_left(staged, alive)})
+    expired = context.engine.expire(limit, dry_run=dry_run)
+    superfluous = sorted({*_unneeded(context, expired.retained, alive, listed), *_left(staged, alive)})
     superfluous = [path for path in superfluous if path not in expired.removed]
     if not dry_run:
         for path in superfluous:
@@ -53,26 +54,26 @@ def vacuum(table: LakeTable, /, *, limit: datetime, dry_run: bool) -> Sequence[s
     return sorted({*expired.removed, *superfluous})
 
 
-def _listed(table: LakeTable) -> set[str]:
+def _listed(context: LakeContext) -> set[str]:
     """What may be ours: in `_seqlake/` and the folder of data files, but for datasets that lie in there."""
-    found = {path for path, _ in list_without_links(table.store, names.OURS)}
-    folder = table.engine.data_path("", {}).rstrip("/")
+    listed = {path for path, _ in list_without_links(context.store, names.OURS)}
+    folder = context.engine.data_path("", {}).rstrip("/")
     if not paths.is_outside(folder):
-        data = [path for path, _ in list_without_links(table.store, folder)]
+        data = [path for path, _ in list_without_links(context.store, folder)]
         others = paths.apart(data)
-        found.update(path for path in data if not path.startswith(others))
-    return {path for path in found if _ours(path)}
+        listed.update(path for path in data if not path.startswith(others))
+    return {path for path in listed if _ours(path)}
 
 
 def _ours(path: str) -> bool:
     return paths.owner(path) is not None or path.startswith((paths.FILES, names.MEDIA, names.INDEX))
 
 
-def _transactions(table: LakeTable, limit: datetime) -> tuple[set[str], set[str]]:
+def _transactions(context: LakeContext, limit: datetime) -> tuple[set[str], set[str]]:
     oldest = min(limit, markers.now() - UNHEARD)
-    found = markers.read_all(table.store)
-    dead = {marker.transaction for marker in found if marker.time < oldest}
-    return {marker.transaction for marker in found} - dead, dead
+    marked = markers.read_all(context.store)
+    dead = {marker.transaction for marker in marked if marker.time < oldest}
+    return {marker.transaction for marker in marked} - dead, dead
 
 
 def _left(staged: Sequence[str], alive: set[str]) -> Iterator[str]:
@@ -83,28 +84,28 @@ def _left(staged: Sequence[str], alive: set[str]) -> Iterator[str]:
             yield path
 
 
-def _named(table: LakeTable, file: LakeFile) -> set[str]:
+def _named(context: LakeContext, file: TableFile) -> set[str]:
     """Our copied-in files that a shard of another client names; none where a vacuum was faster: nobody reads it."""
     try:
-        return {copied.path for copied in foreign.named_files(table.shelf, file)}
+        return {copied.path for copied in named_files(context, file)}
     except DamagedTableError as error:
         # What lies outside the table may be away for a while only.
-        if paths.is_outside(file.path) or not isinstance(error.__cause__, FileNotFoundError):
+        if paths.is_outside(file.name) or not isinstance(error.__cause__, FileNotFoundError):
             raise
         return set()
 
 
-def _unneeded(table: LakeTable, retained: Sequence[LakeFile], alive: set[str], listed: set[str]) -> Iterator[str]:
+def _unneeded(context: LakeContext, retained: Sequence[TableFile], alive: set[str], listed: set[str]) -> Iterator[str]:
     """Our data files, copied-in files, packet indexes and index files that nothing needs."""
-    kept = {file.path for file in retained}
+    kept = {file.name for file in retained}
     adders = {owner for path in kept if (owner := paths.owner(path)) is not None}
-    known = table.shelf.sidecar.find(retained)
+    known = context.sidecar.find(retained)
     needed = {file.path for path, index in known.items() for file in index.files(path)}
     for file in retained:
-        if file.path not in known:  # another client wrote it: its rows may name our files all the same
-            needed |= _named(table, file)
+        if file.name not in known:  # another client wrote it: its rows may name our files all the same
+            needed |= _named(context, file)
     owners = {names.copied_owner(path) for path in needed}
-    merged = {sidecar.split(read(table.store, path))[0] for path in listed if path.startswith(paths.MERGED)}
+    merged = {sidecar.split(read(context.store, path))[0] for path in listed if path.startswith(paths.MERGED)}
     for path in listed:
         if path.startswith(f"{paths.FILES}/"):
             gone = names.is_dead_copy(path, needed=needed, alive=alive)

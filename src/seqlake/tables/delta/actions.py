@@ -17,8 +17,9 @@ from seqlake.versions.format import writer_name
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from seqlake.tables._lakes.engine import Added, LakeFile, Proposal
+    from seqlake.tables._lakes.engine import Added, LakeProposal
     from seqlake.tables.delta.log import DeltaLog
+    from seqlake.versions.state import TableFile
 
 __all__ = ["OPERATION", "lines", "partition_text"]
 
@@ -26,7 +27,7 @@ _CALLED = {"append": "WRITE", "rewrite": "OPTIMIZE", "delete": "DELETE", "upsert
 _LONGEST = 256
 
 
-def lines(table: Any, proposal: Proposal, /, *, log: DeltaLog) -> list[dict[str, Any]]:
+def lines(table: Any, proposal: LakeProposal, /, *, log: DeltaLog) -> list[dict[str, Any]]:
     """The actions of a commit, one for each line of its file.
 
     Args:
@@ -38,23 +39,23 @@ def lines(table: Any, proposal: Proposal, /, *, log: DeltaLog) -> list[dict[str,
     # Later than the version before it, so that a time names one version.
     time = max(now, int(proposal.base.version.time.timestamp() * 1000) + 1)
     data_change = proposal.operation != "rewrite"
-    found: list[dict[str, Any]] = [{"commitInfo": _info(proposal, time)}]
+    actions: list[dict[str, Any]] = [{"commitInfo": _info(proposal, time)}]
     metadata = schemas.metadata_action(table, proposal)
     if metadata is not None:
-        found.append({"metaData": metadata})
+        actions.append({"metaData": metadata})
     mapped = schemas.physical(schemas.fields_of(table))
     # A removal repeats the path of its add letter by letter: other writers encode other letters than we do.
-    told = {unquote(path): path for path in listing.raw_paths(table)} if proposal.remove else {}
+    written = {unquote(path): path for path in listing.raw_paths(table)} if proposal.remove else {}
     for file in proposal.remove:
         removed = _remove(file, proposal, time=time, data_change=data_change, log=log)
-        found.append({"remove": {**removed, "path": told.get(file.path, removed["path"])}})
+        actions.append({"remove": {**removed, "path": written.get(file.name, removed["path"])}})
     for at, one in enumerate(proposal.add, 1 - len(proposal.add)):
         # Files are listed by these times, so that the shards of a commit keep their order.
-        found.append({"add": _add(one, proposal, mapped, time=time + at, data_change=data_change)})
-    return found
+        actions.append({"add": _add(one, proposal, mapped, time=time + at, data_change=data_change)})
+    return actions
 
 
-def _info(proposal: Proposal, time: int) -> dict[str, Any]:
+def _info(proposal: LakeProposal, time: int) -> dict[str, Any]:
     return {
         "timestamp": time,
         "operation": _CALLED.get(proposal.operation, "SET TBLPROPERTIES" if proposal.schema is None else "ADD COLUMN"),
@@ -67,7 +68,9 @@ def _info(proposal: Proposal, time: int) -> dict[str, Any]:
     }
 
 
-def _add(one: Added, proposal: Proposal, mapped: Mapping[str, str], *, time: int, data_change: bool) -> dict[str, Any]:
+def _add(
+    one: Added, proposal: LakeProposal, mapped: Mapping[str, str], *, time: int, data_change: bool
+) -> dict[str, Any]:
     values = {mapped.get(c, c): partition_text(one.partition.get(c)) for c in proposal.base.partition_by}
     return {
         "path": _encoded(one.path),
@@ -79,9 +82,9 @@ def _add(one: Added, proposal: Proposal, mapped: Mapping[str, str], *, time: int
     }
 
 
-def _remove(file: LakeFile, proposal: Proposal, *, time: int, data_change: bool, log: DeltaLog) -> dict[str, Any]:
+def _remove(file: TableFile, proposal: LakeProposal, *, time: int, data_change: bool, log: DeltaLog) -> dict[str, Any]:
     action: dict[str, Any] = {
-        "path": _encoded(file.path),
+        "path": _encoded(file.name),
         "deletionTimestamp": time,
         "dataChange": data_change,
         "extendedFileMetadata": True,
@@ -93,31 +96,31 @@ def _remove(file: LakeFile, proposal: Proposal, *, time: int, data_change: bool,
     return action
 
 
-def _vector_of(file: LakeFile, version: int, log: DeltaLog) -> Any:
+def _vector_of(file: TableFile, version: int, log: DeltaLog) -> Any:
     """The descriptor of a file's deletion vector, as the log has it: a removal repeats it."""
     for number in range(version, -1, -1):
-        found = log.actions(number)
-        if found is None:
+        actions = log.actions(number)
+        if actions is None:
             break
-        for action in found:
+        for action in actions:
             add = action.get("add")
-            if add is not None and unquote(add["path"]) == file.path and add.get("deletionVector"):
+            if add is not None and unquote(add["path"]) == file.name and add.get("deletionVector"):
                 return add["deletionVector"]
     return _from_checkpoint(file, log)
 
 
-def _from_checkpoint(file: LakeFile, log: DeltaLog) -> Any:
+def _from_checkpoint(file: TableFile, log: DeltaLog) -> Any:
     for add in checkpoints.adds(log.store):
-        if unquote(add["path"]) == file.path and add.get("deletionVector"):
+        if unquote(add["path"]) == file.name and add.get("deletionVector"):
             return {key: value for key, value in add["deletionVector"].items() if value is not None}
     raise DamagedTableError(
-        f"{log.root}: the log does not have the deletion vector of {file.path} any more.",
+        f"{log.root}: the log does not have the deletion vector of {file.name} any more.",
         path=log.root,
         hint="Restore its newest checkpoint from a copy.",
     )
 
 
-def _statistics(one: Added, proposal: Proposal) -> dict[str, Any]:
+def _statistics(one: Added, proposal: LakeProposal) -> dict[str, Any]:
     """As the protocol has them; columns whose bounds JSON cannot hold faithfully are left out."""
     low: dict[str, Any] = {}
     high: dict[str, Any] = {}

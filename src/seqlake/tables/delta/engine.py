@@ -1,4 +1,4 @@
-"""Delta as an `Engine`: versions read by deltalake, commits written as one JSON file of the log if absent.
+"""Delta as an `LakeEngine`: versions read by deltalake, commits written as one JSON file of the log if absent.
 
 deltalake can add files of ours, but not in one commit with a new schema, a new property and files that leave. The log
 is an open protocol: a commit is one name created if absent, which is what our stores do on every file system and
@@ -27,11 +27,12 @@ from seqlake.files.locations import absolute, is_local, local_path, scheme
 from seqlake.files.stores import list_without_links, open_store
 from seqlake.spec.schema import ID
 from seqlake.tables._lakes import paths, types
-from seqlake.tables._lakes.engine import Engine, Expired, LakeState, RivalError
+from seqlake.tables._lakes.engine import Expired, LakeEngine, RivalError
 from seqlake.tables.delta import actions, checkpoints, listing, protocol, retention, schemas, unity
 from seqlake.tables.delta.log import LOG, DeltaLog, described, is_there
 from seqlake.versions import names
 from seqlake.versions.small_files import on_disk
+from seqlake.versions.state import FileList, TableState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,12 +40,12 @@ if TYPE_CHECKING:
 
     from seqlake.protocols import Version
     from seqlake.spec.schema import Schema
-    from seqlake.tables._lakes.engine import Proposal
+    from seqlake.tables._lakes.engine import LakeProposal
 
 _WIDER = {pa.uint8(): pa.int16(), pa.uint16(): pa.int32(), pa.uint32(): pa.int64(), pa.float16(): pa.float32()}
 
 
-class DeltaEngine(Engine):
+class DeltaEngine(LakeEngine):
     """One Delta table.
 
     Args:
@@ -84,12 +85,12 @@ class DeltaEngine(Engine):
 
     @property
     def root(self) -> str:
-        """The table's folder."""
+        """The table's folder, as a path or URI."""
         return self._root
 
     @property
     def storage(self) -> Mapping[str, str] | None:
-        """Obstore's options."""
+        """Obstore's options; never printed."""
         return self._storage
 
     @property
@@ -98,7 +99,7 @@ class DeltaEngine(Engine):
         return DeltaLog(open_store(self._root, storage=self._storage))
 
     # ---- reading
-    def state(self, version: int | str | datetime | None = None, /) -> LakeState:
+    def state(self, version: int | str | datetime | None = None, /) -> TableState:
         """A version, by number or time; None for the newest.
 
         Raises:
@@ -120,11 +121,11 @@ class DeltaEngine(Engine):
         fields = schemas.fields_of(table)
         protocol.refuse_inner_names(schemas.renamed_inside(fields), root=self._root)
         metadata = table.metadata()
-        return LakeState(
+        return TableState(
             version=log.version(table.version()),
             schema=types.normalised(pa.schema(table.schema().to_arrow())),
             mixtrain=metadata.configuration.get(types.PROPERTY) or "",
-            files=listing.files(table, schemas.physical(fields), partition_by=metadata.partition_columns),
+            files=FileList.of(listing.files(table, schemas.physical(fields), partition_by=metadata.partition_columns)),
             partition_by=list(metadata.partition_columns),
         )
 
@@ -163,12 +164,12 @@ class DeltaEngine(Engine):
                 f"A table is partitioned by scalar columns other than {ID!r}; found {', '.join(bad)}.",
                 hint=f"The columns are {', '.join(schema.names)}.",
             )
-        found = [
+        leftovers = [
             path for path, _ in list_without_links(store) if path.startswith((f"{LOG}/", names.METADATA, names.OURS))
         ]
-        if found:
+        if leftovers:
             raise DatasetExistsError(
-                f"{self._root} holds a table already ({found[0]}).",
+                f"{self._root} holds a table already ({leftovers[0]}).",
                 path=self._root,
                 hint="Open it with sl.open, or choose another folder.",
             )
@@ -182,14 +183,14 @@ class DeltaEngine(Engine):
             commit_properties=_deltalake().CommitProperties(custom_metadata={actions.OPERATION: "create"}),
         )
 
-    def check(self, proposal: Proposal, /) -> None:
+    def check(self, proposal: LakeProposal, /) -> None:
         """Refuse what this table cannot take: features that ask more of a writer, renames without column mapping."""
         table = self._table(None) if self._newest is None else self._newest  # `commit` looks once more
         protocol.refuse_to_write(table, proposal, root=self._root)
         if proposal.schema is not None:
             schemas.evolved(table, proposal)
 
-    def commit(self, proposal: Proposal, /) -> Version:
+    def commit(self, proposal: LakeProposal, /) -> Version:
         """One file of the log, on top of `proposal.base`.
 
         Raises:
@@ -213,7 +214,7 @@ class DeltaEngine(Engine):
                 self._table(number).create_checkpoint()
         return described(number, lines)  # not read again: it stands, whatever the store answers now
 
-    def rollback(self, version: int | str, /, *, base: LakeState) -> Version:
+    def rollback(self, version: int | str, /, *, base: TableState) -> Version:
         """A new version with the rows, schema and property of an old one."""
         deltalake = _deltalake()
         table = deltalake.DeltaTable(
@@ -278,12 +279,12 @@ class DeltaEngine(Engine):
     def _after_failure(self, log: DeltaLog, number: int, transaction: str, error: OSError) -> None:
         """The create raised: did it make the version all the same?"""
         try:
-            found = log.transaction_of(number)
+            committed = log.transaction_of(number)
         except OSError:
             raise self._unknown(transaction) from error
-        if found == transaction:
+        if committed == transaction:
             return
-        if found is not None:
+        if committed is not None:
             raise RivalError from error
         if on_disk(log.store) or isinstance(error, PermissionError):
             raise error

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from seqlake.errors import DamagedTableError
 from seqlake.files.locations import is_local, local_path
-from seqlake.tables._lakes.engine import LakeFile
+from seqlake.versions.state import TableFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from seqlake.protocols import Ints
 
 
-def files(table: Any, physical: Mapping[str, str], /, *, partition_by: Sequence[str]) -> list[LakeFile]:
+def files(table: Any, physical: Mapping[str, str], /, *, partition_by: Sequence[str]) -> list[TableFile]:
     """Every data file of a version, sorted by when it came and by path.
 
     Args:
@@ -30,11 +30,11 @@ def files(table: Any, physical: Mapping[str, str], /, *, partition_by: Sequence[
         physical: Logical column -> its name in the files, where column mapping has given it another.
         partition_by: The table's partition columns, whose values the log has and the files may lack.
     """
-    found = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=False)).read_all()  # pa.table loads pandas
-    if not found.num_rows:
+    adds = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=False)).read_all()  # pa.table loads pandas
+    if not adds.num_rows:
         return []
     deleted = deleted_rows(table)
-    raw = found.column("path").to_pylist()
+    raw = adds.column("path").to_pylist()
     paths = [unquote(path) if "%" in path else path for path in raw]
     root = str(table.table_uri)
     keys = [_below(root, path) if "://" in path else known for path, known in zip(raw, paths, strict=True)]
@@ -45,21 +45,21 @@ def files(table: Any, physical: Mapping[str, str], /, *, partition_by: Sequence[
             path=str(table.table_uri),
             hint="Purge the deleted rows with the engine that wrote them (Spark: REORG TABLE ... APPLY (PURGE)).",
         )
-    rows = found.column("num_records").to_pylist() if "num_records" in found.column_names else [None] * len(paths)
-    sizes = found.column("size_bytes").to_pylist()
-    times = found.column("modification_time").to_pylist()
-    values = _values(found, partition_by, len(paths))
-    told = None if physical else _Told.of(found)
+    rows = adds.column("num_records").to_pylist() if "num_records" in adds.column_names else [None] * len(paths)
+    sizes = adds.column("size_bytes").to_pylist()
+    times = adds.column("modification_time").to_pylist()
+    values = _values(adds, partition_by, len(paths))
+    statistics = None if physical else _Statistics.of(adds)
     none: Mapping[str, tuple[object, object, int]] = {}
     listed = [
-        LakeFile(
-            path=path,
+        TableFile(
+            name=path,
             rows=-1 if count is None else int(count),
             nbytes=int(size),
             constants=constants,
             columns=physical,
             deleted=deleted.get(key),
-            statistics=none if told is None else Bounds(told, at),
+            statistics=none if statistics is None else DeltaBounds(statistics, at),
         )
         for at, (path, key, count, size, constants) in enumerate(zip(paths, keys, rows, sizes, values, strict=True))
     ]
@@ -69,44 +69,44 @@ def files(table: Any, physical: Mapping[str, str], /, *, partition_by: Sequence[
 
 def raw_paths(table: Any, /) -> list[str]:
     """The paths of a version's files as the log writes them, encoded in their writers' ways."""
-    found = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=False)).read_all()
-    paths: list[str] = found.column("path").to_pylist() if found.num_rows else []
+    adds = pa.RecordBatchReader.from_stream(table.get_add_actions(flatten=False)).read_all()
+    paths: list[str] = adds.column("path").to_pylist() if adds.num_rows else []
     return paths
 
 
-def _values(found: pa.Table, partition_by: Sequence[str], count: int) -> list[dict[str, object]]:
-    if not partition_by or "partition" not in found.column_names:
+def _values(adds: pa.Table, partition_by: Sequence[str], count: int) -> list[dict[str, object]]:
+    if not partition_by or "partition" not in adds.column_names:
         return [{}] * count
-    told = found.column("partition").to_pylist()
-    return [{column: (one or {}).get(column) for column in partition_by} for one in told]
+    partitions = adds.column("partition").to_pylist()
+    return [{column: (one or {}).get(column) for column in partition_by} for one in partitions]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Told:
+class _Statistics:
     """[files] bounds of the columns whose bounds the log has exactly; those of times are cut off to milliseconds."""
 
     low: Mapping[str, pa.Array]
     high: Mapping[str, pa.Array]
 
     @classmethod
-    def of(cls, found: pa.Table, /) -> _Told | None:
+    def of(cls, adds: pa.Table, /) -> _Statistics | None:
         """As deltalake lists them; None where it lists none."""
-        if not {"min", "max"} <= set(found.column_names):
+        if not {"min", "max"} <= set(adds.column_names):
             return None
-        least, most = (found.column(name).combine_chunks() for name in ("min", "max"))
+        least, most = (adds.column(name).combine_chunks() for name in ("min", "max"))
         kinds = least.type
         shared = [one for one in kinds if most.type.get_field_index(one.name) >= 0]
         exact = [one.name for one in shared if not pa.types.is_timestamp(one.type)]
         return cls(low={n: pc.struct_field(least, n) for n in exact}, high={n: pc.struct_field(most, n) for n in exact})
 
 
-class Bounds(Mapping[str, tuple[object, object, int]]):
+class DeltaBounds(Mapping[str, tuple[object, object, int]]):
     """Column -> (least, greatest, 0) of a file, made when it is asked for: a table of many files opens without them."""
 
     __slots__ = ("_at", "_told")
 
-    def __init__(self, told: _Told, at: int, /) -> None:
-        self._told = told
+    def __init__(self, statistics: _Statistics, at: int, /) -> None:
+        self._told = statistics
         self._at = at
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -127,7 +127,7 @@ class Bounds(Mapping[str, tuple[object, object, int]]):
 
 def counts(table: Any, /) -> dict[str, int]:
     """Path -> live rows of a version's files; -1 where the log does not say."""
-    return {file.path: file.rows if file.rows < 0 else file.live for file in files(table, {}, partition_by=())}
+    return {file.name: file.rows if file.rows < 0 else file.live for file in files(table, {}, partition_by=())}
 
 
 def deleted_rows(table: Any, /) -> dict[str, Ints]:
@@ -135,13 +135,13 @@ def deleted_rows(table: Any, /) -> dict[str, Ints]:
     if "deletionVectors" not in (table.protocol().reader_features or ()):
         return {}
     root = str(table.table_uri)
-    found: dict[str, Ints] = {}
+    deleted: dict[str, Ints] = {}
     vectors = pa.RecordBatchReader.from_stream(table.deletion_vectors()).read_all()
     names = vectors.column(0).to_pylist()
     for at, name in enumerate(names):
         live = np.asarray(vectors.column(1)[at].values, bool)
-        found[_below(root, name)] = np.flatnonzero(~live).astype(np.int64)
-    return found
+        deleted[_below(root, name)] = np.flatnonzero(~live).astype(np.int64)
+    return deleted
 
 
 def _below(root: str, name: str) -> str:

@@ -41,13 +41,13 @@ class DeltaLog:
 
     @property
     def root(self) -> str:
-        """The table's location."""
+        """The table's location, for messages."""
         return self.store.root
 
     def numbers(self) -> list[int]:
         """The versions whose files are there, ascending."""
-        found = (name.removesuffix(".json") for name in names_in(self.store, LOG) if name.endswith(".json"))
-        return sorted(int(stem) for stem in found if len(stem) == 20 and stem.isdecimal() and stem.isascii())
+        stems = (name.removesuffix(".json") for name in names_in(self.store, LOG) if name.endswith(".json"))
+        return sorted(int(stem) for stem in stems if len(stem) == 20 and stem.isdecimal() and stem.isascii())
 
     def actions(self, number: int, /) -> list[dict[str, Any]] | None:
         """What a version did; None where its file is not there (any more)."""
@@ -73,8 +73,8 @@ class DeltaLog:
 
     def transaction_of(self, number: int, /) -> str | None:
         """Whose version it is: our transaction, "" for another client's, None where it is not there."""
-        found = self.actions(number)
-        return None if found is None else str(info(found).get(TRANSACTION, ""))
+        actions = self.actions(number)
+        return None if actions is None else str(info(actions).get(TRANSACTION, ""))
 
     def version(self, number: int, /) -> Version:
         """A version as callers see it; its rows are not known here, and its files are not looked at."""
@@ -109,15 +109,15 @@ def path(number: int, /) -> str:
     return f"{LOG}/{number:020d}.json"
 
 
-def info(found: Sequence[Mapping[str, Any]], /) -> Mapping[str, Any]:
+def info(actions: Sequence[Mapping[str, Any]], /) -> Mapping[str, Any]:
     """The commit's own words about itself; empty where it has none."""
-    return next((one["commitInfo"] for one in found if "commitInfo" in one), {})
+    return next((one["commitInfo"] for one in actions if "commitInfo" in one), {})
 
 
-def described(number: int, found: Sequence[Mapping[str, Any]], /) -> Version:
+def described(number: int, actions: Sequence[Mapping[str, Any]], /) -> Version:
     """A version from its actions, its rows left at 0."""
-    told = info(found)
-    operation = str(told.get("operation", "unknown"))
-    called = told.get(OPERATION) or _CALLED.get(operation.upper()) or operation.lower()
-    time = datetime.fromtimestamp(int(told.get("timestamp", 0)) / 1000, UTC)
+    commit = info(actions)
+    operation = str(commit.get("operation", "unknown"))
+    called = commit.get(OPERATION) or _CALLED.get(operation.upper()) or operation.lower()
+    time = datetime.fromtimestamp(int(commit.get("timestamp", 0)) / 1000, UTC)
     return Version(id=number, time=time, operation=str(called), rows=0)

@@ -10,7 +10,7 @@ from seqlake.tables.delta import schemas
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from seqlake.tables._lakes.engine import Proposal
+    from seqlake.tables._lakes.engine import LakeProposal
 
 _READ = {
     "columnMapping", "deletionVectors", "timestampNtz", "v2Checkpoint", "vacuumProtocolCheck", "typeWidening",
@@ -46,7 +46,7 @@ def refuse_inner_names(columns: Sequence[str], /, *, root: str) -> None:
         )
 
 
-def refuse_to_write(table: Any, proposal: Proposal, /, *, root: str) -> None:
+def refuse_to_write(table: Any, proposal: LakeProposal, /, *, root: str) -> None:
     """Raise `ReadOnlyError` for a change that the table's features forbid, or ask more for than we do."""
     reasons = list(_reasons(table, proposal))
     if reasons:
@@ -57,7 +57,7 @@ def refuse_to_write(table: Any, proposal: Proposal, /, *, root: str) -> None:
         )
 
 
-def _reasons(table: Any, proposal: Proposal) -> Iterator[str]:
+def _reasons(table: Any, proposal: LakeProposal) -> Iterator[str]:
     protocol, configuration = table.protocol(), table.metadata().configuration
     unknown = sorted(set(protocol.writer_features or ()) - _WRITTEN)
     if unknown or protocol.min_writer_version > _MOST_WRITER:
@@ -75,8 +75,8 @@ def _reasons(table: Any, proposal: Proposal) -> Iterator[str]:
         yield "its files have names of columns of their own (column mapping)"
 
 
-def _asked(configuration: Mapping[str, str], proposal: Proposal) -> Iterator[str]:
-    """What properties forbid."""
+def _asked(configuration: Mapping[str, str], proposal: LakeProposal) -> Iterator[str]:
+    """What the table's properties forbid."""
     if _yes(configuration.get("delta.appendOnly")) and proposal.remove:
         yield "delta.appendOnly lets no row leave"
     if _yes(configuration.get("delta.enableChangeDataFeed")) and proposal.add and proposal.remove:
@@ -90,8 +90,8 @@ def _asked(configuration: Mapping[str, str], proposal: Proposal) -> Iterator[str
 
 def checkpoint_is_due(table: Any, number: int, /) -> bool:
     """Whether a checkpoint belongs after this version: every 100 where the table does not say."""
-    told = table.metadata().configuration.get(_CHECKPOINT) or "100"
-    return number > 0 and number % max(int(told) if told.isdecimal() else 100, 1) == 0
+    interval = table.metadata().configuration.get(_CHECKPOINT) or "100"
+    return number > 0 and number % max(int(interval) if interval.isdecimal() else 100, 1) == 0
 
 
 def _yes(value: str | None) -> bool:

@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from seqlake.errors import VersionNotFoundError
-from seqlake.tables._lakes.engine import Expired, LakeFile
+from seqlake.tables._lakes.engine import Expired
 from seqlake.tables._lakes.paths import removable
 from seqlake.tables.delta.log import OLDEST, described
 from seqlake.versions import names
+from seqlake.versions.state import TableFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from seqlake.protocols import Version
-    from seqlake.tables._lakes.engine import LakeState
     from seqlake.tables.delta.log import DeltaLog
+    from seqlake.versions.state import TableState
 
 
 def readable(log: DeltaLog, numbers: Sequence[int] | None = None, /) -> list[int]:
@@ -80,7 +81,7 @@ def versions(log: DeltaLog, counted: Callable[[int], dict[str, int]], /) -> list
         counted: Path -> rows of a version's files, for the oldest one.
     """
     numbers = readable(log)
-    found = []
+    kept = []
     rows: dict[str, int] = {}
     for number, actions in zip(numbers, log.many(numbers), strict=True):
         if number == numbers[0] and number > 0:
@@ -92,15 +93,15 @@ def versions(log: DeltaLog, counted: Callable[[int], dict[str, int]], /) -> list
             for action in actions or []:
                 if "add" in action:
                     rows[unquote(action["add"]["path"])] = _rows(action["add"], log)
-        found.append(replace(described(number, actions or []), rows=sum(rows.values())))
-    return found
+        kept.append(replace(described(number, actions or []), rows=sum(rows.values())))
+    return kept
 
 
 def _rows(add: dict[str, Any], log: DeltaLog) -> int:
-    told = json.loads(add.get("stats") or "{}").get("numRecords")
-    if told is None:
+    counted = json.loads(add.get("stats") or "{}").get("numRecords")
+    if counted is None:
         return _counted(unquote(add["path"]), log)
-    return int(told) - int((add.get("deletionVector") or {}).get("cardinality", 0))
+    return int(counted) - int((add.get("deletionVector") or {}).get("cardinality", 0))
 
 
 def _counted(path: str, log: DeltaLog) -> int:
@@ -113,7 +114,7 @@ def _counted(path: str, log: DeltaLog) -> int:
     return 0
 
 
-def expire(log: DeltaLog, limit: datetime, /, *, dry_run: bool, state: Callable[[int | None], LakeState]) -> Expired:
+def expire(log: DeltaLog, limit: datetime, /, *, dry_run: bool, state: Callable[[int | None], TableState]) -> Expired:
     """Give up versions that were replaced before `limit`, and remove the data files that only they named.
 
     The number of the oldest version that stays is kept first, so that none is half there.
@@ -123,9 +124,9 @@ def expire(log: DeltaLog, limit: datetime, /, *, dry_run: bool, state: Callable[
     if not numbers:  # only a checkpoint is left, which tells of one version alone
         return Expired(retained=state(None).files)
     oldest = next((n for n in reversed(numbers) if _was_there(log, n, limit)), numbers[0])
-    retained = {file.path: file for file in state(oldest).files}
+    retained = {file.name: file for file in state(oldest).files}
     for actions in log.many([number for number in numbers if number > oldest]):
-        retained |= {file.path: file for file in _added(actions or [])}
+        retained |= {file.name: file for file in _added(actions or [])}
     ever = {path for actions in log.many(every) for path in _named(actions or [])}
     removed = removable(log.store, ever - retained.keys())
     if not dry_run:
@@ -138,13 +139,13 @@ def expire(log: DeltaLog, limit: datetime, /, *, dry_run: bool, state: Callable[
     return Expired(removed=removed, retained=list(retained.values()))
 
 
-def _added(actions: Sequence[dict[str, Any]]) -> Iterator[LakeFile]:
+def _added(actions: Sequence[dict[str, Any]]) -> Iterator[TableFile]:
     for action in actions:
         if "add" in action:
             add = action["add"]
-            told = json.loads(add.get("stats") or "{}").get("numRecords")
-            yield LakeFile(
-                path=unquote(add["path"]), rows=-1 if told is None else int(told), nbytes=int(add.get("size", -1))
+            counted = json.loads(add.get("stats") or "{}").get("numRecords")
+            yield TableFile(
+                name=unquote(add["path"]), rows=-1 if counted is None else int(counted), nbytes=int(add.get("size", -1))
             )
 
 

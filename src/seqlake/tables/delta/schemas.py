@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from seqlake.tables._lakes.engine import Proposal
+    from seqlake.tables._lakes.engine import LakeProposal
 
 _NAME = "delta.columnMapping.physicalName"
 _ID = "delta.columnMapping.id"
@@ -25,8 +25,8 @@ _LARGEST = "delta.columnMapping.maxColumnId"
 
 def fields_of(table: Any, /) -> list[dict[str, Any]]:
     """The fields of the table's schema, as the log has them."""
-    found: list[dict[str, Any]] = json.loads(table.schema().to_json())["fields"]
-    return found
+    fields: list[dict[str, Any]] = json.loads(table.schema().to_json())["fields"]
+    return fields
 
 
 def physical(fields: Sequence[Mapping[str, Any]], /) -> dict[str, str]:
@@ -46,8 +46,8 @@ def _renames(kind: Any) -> bool:
     inner = kind.get("fields", ())
     if physical(inner):
         return True
-    below = [field["type"] for field in inner]
-    return any(_renames(one) for one in [*below, *(kind.get(key) for key in ("elementType", "keyType", "valueType"))])
+    inside = [field["type"] for field in inner] + [kind.get(key) for key in ("elementType", "keyType", "valueType")]
+    return any(map(_renames, inside))
 
 
 def is_mapped(table: Any, /) -> bool:
@@ -55,7 +55,7 @@ def is_mapped(table: Any, /) -> bool:
     return table.metadata().configuration.get(_MODE, "none") in {"name", "id"}
 
 
-def metadata_action(table: Any, proposal: Proposal, /) -> dict[str, Any] | None:
+def metadata_action(table: Any, proposal: LakeProposal, /) -> dict[str, Any] | None:
     """The table's metadata after a change; None where it stays."""
     if proposal.schema is None and proposal.mixtrain is None:
         return None
@@ -79,7 +79,7 @@ def metadata_action(table: Any, proposal: Proposal, /) -> dict[str, Any] | None:
     }
 
 
-def evolved(table: Any, proposal: Proposal, /) -> list[dict[str, Any]]:
+def evolved(table: Any, proposal: LakeProposal, /) -> list[dict[str, Any]]:
     """The fields after a change of the schema.
 
     Raises:
@@ -98,7 +98,7 @@ def evolved(table: Any, proposal: Proposal, /) -> list[dict[str, Any]]:
     old_name = {new: old for old, new in proposal.renamed.items()}
     mapped = is_mapped(table)
     largest = int(table.metadata().configuration.get(_LARGEST, 0))
-    made = []
+    fields = []
     for name, field in after.items():
         known = before.get(old_name.get(name, name if name not in proposal.renamed else ""))
         metadata = dict(known["metadata"]) if known is not None else {}
@@ -107,14 +107,14 @@ def evolved(table: Any, proposal: Proposal, /) -> list[dict[str, Any]]:
             metadata |= {_ID: largest, _NAME: f"col-{uuid.uuid4()}"}
         # A field whose type stays is repeated as it was, with what others noted inside it.
         kind = known["type"] if known is not None and _same(known["type"], field["type"]) else field["type"]
-        made.append({"name": name, "type": kind, "nullable": field["nullable"], "metadata": metadata})
-    return made
+        fields.append({"name": name, "type": kind, "nullable": field["nullable"], "metadata": metadata})
+    return fields
 
 
 def _fields(schema: pa.Schema) -> list[dict[str, Any]]:
     deltalake = plugins.require("deltalake", extra="delta")
-    found: list[dict[str, Any]] = json.loads(deltalake.Schema.from_arrow(schema).to_json())["fields"]
-    return found
+    fields: list[dict[str, Any]] = json.loads(deltalake.Schema.from_arrow(schema).to_json())["fields"]
+    return fields
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -135,9 +135,9 @@ def _same(one: Any, other: Any) -> bool:
 def _refuse_names(before: Mapping[str, Any], after: Mapping[str, Any], renamed: Mapping[str, str]) -> None:
     gone = [name for name in before if name not in after]
     if gone or renamed:
-        told = ", ".join(f"{old!r} to {new!r}" for old, new in renamed.items()) or ", ".join(map(repr, gone))
+        pairs = ", ".join(f"{old!r} to {new!r}" for old, new in renamed.items()) or ", ".join(map(repr, gone))
         raise SchemaMismatchError(
-            f"Delta cannot {'rename' if renamed else 'drop'} a column ({told}) without rewriting every file, because "
+            f"Delta cannot {'rename' if renamed else 'drop'} a column ({pairs}) without rewriting every file, because "
             "this table has no column mapping.",
             hint="Pass rewrite=True to write every shard anew in one commit.",
         )

@@ -60,8 +60,8 @@ def resolve(address: str, /, *, storage: Mapping[str, str] | None = None) -> tup
 
 
 def _first(given: Mapping[str, str], names: tuple[str, ...]) -> str:
-    found = (given.get(name) or os.environ.get(name.upper()) for name in names)
-    return next((value for value in found if value), "").rstrip("/")
+    values = (given.get(name) or os.environ.get(name.upper()) for name in names)
+    return next((value for value in values if value), "").rstrip("/")
 
 
 def _lent(catalog: str, token: str, table: str, *, address: str) -> dict[str, str]:
@@ -69,12 +69,12 @@ def _lent(catalog: str, token: str, table: str, *, address: str) -> dict[str, st
     for operation in ("READ_WRITE", "READ"):
         try:
             body = {"table_id": table, "operation": operation}
-            found = _ask(catalog, token, "/temporary-table-credentials", body, address=address)
+            answer = _ask(catalog, token, "/temporary-table-credentials", body, address=address)
         except ReadOnlyError:
             if operation == "READ":
                 raise
             continue
-        return _as_options(found)
+        return _as_options(answer)
     raise AssertionError("the last operation returns or raises")
 
 
@@ -102,7 +102,7 @@ def _ask(catalog: str, token: str, path: str, body: Mapping[str, str] | None = N
     request.add_unredirected_header("Authorization", f"Bearer {token}")
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:  # noqa: S310 - as above
-            found: dict[str, Any] = json.loads(answer.read())
+            document: dict[str, Any] = json.loads(answer.read())
     except urllib.error.HTTPError as error:
         if error.code == 404:
             raise DatasetNotFoundError(
@@ -115,4 +115,4 @@ def _ask(catalog: str, token: str, path: str, body: Mapping[str, str] | None = N
             path=address,
             hint="Ask for USE and SELECT on the table, and for external use of its schema.",
         ) from None
-    return found
+    return document

@@ -24,7 +24,7 @@ _SECRET = re.compile(r"(password\s*=\s*)('(?:[^'\\]|\\.)*'|\S+)|(://[^:/@]*:)[^@
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
+class DuckLakeAddress:
     """One table of one DuckLake.
 
     Attributes:
@@ -53,7 +53,7 @@ class Address:
         return None if self.kind == "postgres" else f"{self.target}.files"
 
 
-def parse(location: str, /) -> Address:
+def parse(location: str, /) -> DuckLakeAddress:
     """Read a location.
 
     Raises:
@@ -80,7 +80,7 @@ def parse(location: str, /) -> Address:
         raise ValueError("A catalog in PostgreSQL is written ducklake:postgres:dbname=... .")
     target = target if kind else rest
     schema, _, table = options["table"].rpartition(".")
-    address = Address(
+    address = DuckLakeAddress(
         kind=kind or "duckdb",  # type: ignore[arg-type]  # one of the values of _KINDS
         target=target,
         schema=schema or "main",
@@ -94,8 +94,8 @@ def parse(location: str, /) -> Address:
 def _option(text: str, location: str) -> tuple[str, str]:
     name, _, value = text.partition("=")
     if name not in _KNOWN:
-        shown = _SECRET.sub("...", location)
-        raise ValueError(f"Expected options among {', '.join(_KNOWN)} after the ?, found {name!r} in {shown!r}.")
+        hidden = _SECRET.sub("...", location)
+        raise ValueError(f"Expected options among {', '.join(_KNOWN)} after the ?, found {name!r} in {hidden!r}.")
     return name, unquote(value)
 
 

@@ -13,14 +13,14 @@ from seqlake.tables.ducklake.statistics import FLOATS, WHOLE
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from seqlake.tables.ducklake.address import Address
+    from seqlake.tables.ducklake.address import DuckLakeAddress
     from seqlake.tables.ducklake.types import Field
 
 _LONGEST = 128  # a longer text may be the beginning of one
-Told: TypeAlias = Mapping[str, tuple[object, object, int]]
+ByColumn: TypeAlias = Mapping[str, tuple[object, object, int]]
 
 
-class Bounds:
+class DuckLakeBounds:
     """The bounds of all files of a table; picklable.
 
     Args:
@@ -29,7 +29,7 @@ class Bounds:
         columns: The columns of the version.
     """
 
-    def __init__(self, address: Address, table: int, columns: Sequence[Field], /) -> None:
+    def __init__(self, address: DuckLakeAddress, table: int, columns: Sequence[Field], /) -> None:
         self._address = address
         self._table = table
         self._columns = {column.id: column for column in columns if not column.children and _is_known(column)}
@@ -42,7 +42,7 @@ class Bounds:
         """Those of one file; nothing is read yet."""
         return FileBounds(self, file)
 
-    def told(self, file: int, /) -> Told:
+    def of_file(self, file: int, /) -> ByColumn:
         """Column -> (least, greatest, nulls)."""
         if self._found is None:
             with as_damage(self._address.default_data_path or "the DuckLake"):
@@ -50,7 +50,7 @@ class Bounds:
         return self._found.get(file, {})
 
     def _read(self) -> dict[int, dict[str, tuple[object, object, int]]]:
-        found: dict[int, dict[str, tuple[object, object, int]]] = {}
+        by_file: dict[int, dict[str, tuple[object, object, int]]] = {}
         with catalog(self._address).reading() as session:
             rows = session.rows(
                 "SELECT data_file_id, column_id, min_value, max_value, null_count FROM ducklake_file_column_stats "
@@ -62,25 +62,25 @@ class Bounds:
             if column is not None and max(len(low), len(high)) <= _LONGEST:
                 bounds = _value(column, low), _value(column, high)
                 if None not in bounds:
-                    found.setdefault(file, {})[column.name] = (*bounds, nulls or 0)
-        return found
+                    by_file.setdefault(file, {})[column.name] = (*bounds, nulls or 0)
+        return by_file
 
 
 class FileBounds(Mapping[str, "tuple[object, object, int]"]):
     """The bounds of one file's columns, read with those of all others when first asked."""
 
-    def __init__(self, bounds: Bounds, file: int, /) -> None:
+    def __init__(self, bounds: DuckLakeBounds, file: int, /) -> None:
         self._bounds = bounds
         self._file = file
 
     def __getitem__(self, column: str, /) -> tuple[object, object, int]:
-        return self._bounds.told(self._file)[column]
+        return self._bounds.of_file(self._file)[column]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._bounds.told(self._file))
+        return iter(self._bounds.of_file(self._file))
 
     def __len__(self) -> int:
-        return len(self._bounds.told(self._file))
+        return len(self._bounds.of_file(self._file))
 
 
 def _is_known(column: Field) -> bool:

@@ -28,13 +28,12 @@ from seqlake.errors import (
 from seqlake.files import sandbox
 from seqlake.files.room import without_room
 from seqlake.tables._lakes.engine import RivalError
-from seqlake.tables.ducklake.places import TABLES, refuse_views
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-    from seqlake.tables.ducklake.address import Address
+    from seqlake.tables.ducklake.address import DuckLakeAddress
 
 _Made = TypeVar("_Made")
 _PATIENCE = 60.0  # seconds that a writer waits for those before it
@@ -42,6 +41,8 @@ _TRIES = 20
 _NAME = re.compile("[a-z0-9_]+")
 _STORAGE = "v1.0.0"  # of new DuckDB files: DuckDB 2 reads and writes them, and so does every 1.x
 _SHORT_PATIENCE = 3.0  # for a DuckDB file, which another process may keep open for good
+
+_TABLES = "SELECT table_name FROM information_schema.tables WHERE table_schema = current_schema()"
 
 
 class Session:
@@ -57,7 +58,7 @@ class Session:
         return [tuple(row) for row in cursor.fetchall()]
 
     def run(self, sql: str, *parameters: object) -> None:
-        """Execute a statement."""
+        """Execute a statement that gives no rows."""
         self._connection.execute(self._spelled(sql), self._plain(parameters))
 
     def insert(self, table: str, rows: Iterable[Sequence[object]], /) -> None:
@@ -73,7 +74,7 @@ class Session:
         if self.kind == "sqlite":
             sql = "SELECT name FROM sqlite_master WHERE type = 'table'"
         else:
-            sql = f"{TABLES} AND table_type = 'BASE TABLE'"
+            sql = f"{_TABLES} AND table_type = 'BASE TABLE'"
         # Names become SQL, so whoever made the catalog may not choose just any.
         return {name for (name,) in self.rows(sql) if name.startswith(prefix) and _NAME.fullmatch(name)}
 
@@ -104,7 +105,7 @@ class Catalog(Protocol):
         """
 
 
-def catalog(address: Address, /) -> Catalog:
+def catalog(address: DuckLakeAddress, /) -> Catalog:
     """The catalog of an address; nothing is opened."""
     if address.kind == "sqlite":
         return SqliteCatalog(address)
@@ -129,7 +130,7 @@ def retried(make: Callable[[], _Made], /) -> _Made:
 
 
 class _Catalog:
-    def __init__(self, address: Address, /) -> None:
+    def __init__(self, address: DuckLakeAddress, /) -> None:
         self.address = address
 
     def _missing(self) -> DatasetNotFoundError:
@@ -178,7 +179,7 @@ class SqliteCatalog(_FileCatalog):
         try:
             connection.execute("PRAGMA trusted_schema = OFF")
             connection.execute(begin)
-            refuse_views(Session(connection, "sqlite"), self.address)
+            _refuse_views(Session(connection, "sqlite"), self.address)
             yield connection
             connection.execute("COMMIT")
         except sqlite3.Error as error:
@@ -189,7 +190,7 @@ class SqliteCatalog(_FileCatalog):
             connection.close()
 
 
-def _sqlite_error(error: sqlite3.Error, address: Address) -> Exception:
+def _sqlite_error(error: sqlite3.Error, address: DuckLakeAddress) -> Exception:
     text = str(error)
     if "locked" in text or "busy" in text:
         return CommitConflictError(
@@ -247,7 +248,7 @@ class DuckdbCatalog(_FileCatalog):
         connection = self._connected(read_only=read_only)
         try:
             connection.execute("BEGIN")
-            refuse_views(Session(connection, "duckdb"), self.address)
+            _refuse_views(Session(connection, "duckdb"), self.address)
             yield connection
             connection.execute("COMMIT")
         except duckdb.PermissionException as error:
@@ -340,7 +341,7 @@ class PostgresCatalog(_Catalog):
                     connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted}")
                 connection.execute(f"SET search_path = {quoted}")
             connection.execute(f"BEGIN TRANSACTION {mode}")
-            refuse_views(Session(connection, "postgres"), self.address)
+            _refuse_views(Session(connection, "postgres"), self.address)
             yield connection
             self._commit(connection, psycopg)
         except psycopg.Error as error:
@@ -387,3 +388,25 @@ def moment(text: str, /) -> datetime:
 def text_of(time_: datetime, /) -> str:
     """A time as DuckLake's clients write it."""
     return time_.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f+00")
+
+
+def _refuse_views(session: Session, address: DuckLakeAddress, /) -> None:
+    """Refuse a catalog where one of DuckLake's tables is a view or has a trigger: SQL that its maker would run here.
+
+    Raises:
+        SeqlakeError: Names them.
+    """
+    if session.kind == "sqlite":
+        sql = (
+            "SELECT name FROM sqlite_master WHERE tbl_name LIKE 'ducklake%' AND (type IN ('view', 'trigger') OR "
+            "(type = 'table' AND sql LIKE 'create virtual%'))"
+        )
+    else:
+        sql = f"{_TABLES} AND table_type <> 'BASE TABLE' AND lower(table_name) LIKE 'ducklake%'"
+    views = sorted(name for (name,) in session.rows(sql))
+    if views:
+        raise SeqlakeError(
+            f"{address}: expected plain tables, found views or triggers: {', '.join(map(repr, views[:5]))}.",
+            path=address.target,
+            hint="No DuckLake has these; do not use this catalog unless you know why it does.",
+        )

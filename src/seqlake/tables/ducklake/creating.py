@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from seqlake.spec.schema import Schema
-    from seqlake.tables.ducklake.address import Address
+    from seqlake.tables.ducklake.address import DuckLakeAddress
 
 
-def create(address: Address, schema: Schema, /, *, partition_by: Sequence[str]) -> str:
+def create(address: DuckLakeAddress, schema: Schema, /, *, partition_by: Sequence[str]) -> str:
     """Make an empty table.
 
     Args:
@@ -45,7 +45,7 @@ def create(address: Address, schema: Schema, /, *, partition_by: Sequence[str]) 
     return place
 
 
-def _create(address: Address, fields: list[types.Field], mixtrain: str, partition_by: Sequence[str]) -> str:
+def _create(address: DuckLakeAddress, fields: list[types.Field], mixtrain: str, partition_by: Sequence[str]) -> str:
     lake = catalog(address)
     with lake.writing(make=not lake.exists()) as session:
         if "ducklake_snapshot" not in session.tables("ducklake_"):
@@ -87,7 +87,7 @@ def _check_partitions(schema: Schema, partition_by: Sequence[str]) -> None:
         )
 
 
-def here(data_path: str, address: Address) -> str:
+def here(data_path: str, address: DuckLakeAddress) -> str:
     """The data path as an absolute location; a relative one counts from the working folder, as in DuckDB."""
     if not is_local(data_path) or os.path.isabs(data_path) or address.kind == "postgres":  # noqa: PTH117 - a location
         return absolute(data_path)

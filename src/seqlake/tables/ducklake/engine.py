@@ -15,25 +15,26 @@ from seqlake.files.credentials import Storage
 from seqlake.files.stores import list_without_links, open_store
 from seqlake.shards.memory import ArrowShard
 from seqlake.tables._lakes import types as lake_types
-from seqlake.tables._lakes.engine import Engine, Expired, LakeFile, LakeState, RivalError
+from seqlake.tables._lakes.engine import Expired, LakeEngine, RivalError
 from seqlake.tables.ducklake import evolving, expiring, history, places, reading, restoring, texts, types, writing
-from seqlake.tables.ducklake.bounds import Bounds
+from seqlake.tables.ducklake.bounds import DuckLakeBounds
 from seqlake.tables.ducklake.catalogs import catalog, retried
 from seqlake.tables.ducklake.creating import here
-from seqlake.tables.ducklake.files import Files
+from seqlake.tables.ducklake.files import DataFiles
 from seqlake.versions import markers
+from seqlake.versions.state import FileList, TableFile, TableState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from seqlake.protocols import Version
-    from seqlake.tables._lakes.engine import Proposal
-    from seqlake.tables.ducklake.address import Address
+    from seqlake.tables._lakes.engine import LakeProposal
+    from seqlake.tables.ducklake.address import DuckLakeAddress
     from seqlake.tables.ducklake.catalogs import Session
-    from seqlake.tables.ducklake.reading import Facts, Place
+    from seqlake.tables.ducklake.reading import CatalogTable, Facts
 
 
-class DuckLakeEngine(Engine):
+class DuckLakeEngine(LakeEngine):
     """A table of a DuckLake, by its address; picklable, the catalog is opened for each question.
 
     Args:
@@ -45,11 +46,13 @@ class DuckLakeEngine(Engine):
     swept = frozenset({".parquet", ".puffin"})
     """What `ducklake_delete_orphaned_files` takes for data files, wherever below the data path they lie."""
 
-    def __init__(self, address: Address, data_path: str, /, *, storage: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, address: DuckLakeAddress, data_path: str, /, *, storage: Mapping[str, str] | None = None
+    ) -> None:
         self.address = address
         self._root = data_path
         self._storage = None if storage is None else Storage(storage)
-        self._files: Files | None = None
+        self._files: DataFiles | None = None
         self._folder: str | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -62,7 +65,7 @@ class DuckLakeEngine(Engine):
         return f"DuckLakeEngine({str(self.address)!r})"
 
     @classmethod
-    def opened(cls, address: Address, /, *, storage: Mapping[str, str] | None) -> DuckLakeEngine:
+    def opened(cls, address: DuckLakeAddress, /, *, storage: Mapping[str, str] | None) -> DuckLakeEngine:
         """Of a table that is there.
 
         Raises:
@@ -92,11 +95,11 @@ class DuckLakeEngine(Engine):
 
     @property
     def storage(self) -> Mapping[str, str] | None:
-        """Obstore's options."""
+        """Obstore's options; never printed."""
         return self._storage
 
     # ---- reading
-    def state(self, version: int | str | datetime | None = None, /) -> LakeState:
+    def state(self, version: int | str | datetime | None = None, /) -> TableState:
         """A version, by its snapshot or a time; None for the newest.
 
         Raises:
@@ -105,8 +108,8 @@ class DuckLakeEngine(Engine):
         with self._reading() as (session, place):
             number = self._number(session, place, version)
             facts = reading.read(session, place, number)
-            told = history.version_at(session, place, number)
-        return self._state(facts, told)
+            listed = history.version_at(session, place, number)
+        return self._state(facts, listed)
 
     def versions(self) -> Sequence[Version]:
         """The versions that can be read, oldest first."""
@@ -125,7 +128,7 @@ class DuckLakeEngine(Engine):
                 self._folder = place.path.removeprefix(place.data_path)
         return self._folder + "/".join([*(f"{column}={_hive(value)}" for column, value in partition.items()), name])
 
-    def check(self, proposal: Proposal, /) -> None:
+    def check(self, proposal: LakeProposal, /) -> None:
         """Refuse columns that DuckLake cannot have, and partitions that it computes."""
         with self._reading() as (session, place):
             now = reading.columns(session, place, int(proposal.base.version.id))
@@ -144,7 +147,7 @@ class DuckLakeEngine(Engine):
                 hint="Append with DuckDB, or ALTER TABLE ... SET PARTITIONED BY plain columns.",
             )
 
-    def commit(self, proposal: Proposal, /) -> Version:
+    def commit(self, proposal: LakeProposal, /) -> Version:
         """One snapshot on top of `proposal.base`.
 
         Raises:
@@ -172,7 +175,7 @@ class DuckLakeEngine(Engine):
             writing.finish(session, counters, changes, proposal.operation, proposal.transaction.id)
             return history.version_at(session, place, counters.snapshot)
 
-    def rollback(self, version: int | str, /, *, base: LakeState) -> Version:
+    def rollback(self, version: int | str, /, *, base: TableState) -> Version:
         """A new version on top of `base` with the rows of an old one; the newest schema stays."""
         with self._reading() as (session, place):
             old = reading.read(session, place, self._number(session, place, version))
@@ -186,10 +189,10 @@ class DuckLakeEngine(Engine):
             with self._writing(int(base.version.id)) as (session, place, counters):
                 changes = restoring.apply(session, place, counters, plan, copies, to=old.snapshot)
                 writing.finish(session, counters, changes, "rollback", transaction)
-                made = history.version_at(session, place, counters.snapshot)
+                committed = history.version_at(session, place, counters.snapshot)
         finally:
             markers.end(store, transaction)
-        return made
+        return committed
 
     def expire(self, limit: datetime, /, *, dry_run: bool) -> Expired:
         """Forget versions that were replaced before `limit`, and remove the data files that only they named.
@@ -201,7 +204,7 @@ class DuckLakeEngine(Engine):
         store = open_store(self._root, storage=self._storage)
         there = {path for path, _ in list_without_links(store, self.data_path("", {}).rstrip("/"))}
 
-        def planned(session: Session, place: Place) -> tuple[expiring.Doomed, list[str], list[LakeFile]]:
+        def planned(session: Session, place: CatalogTable) -> tuple[expiring.Doomed, list[str], list[TableFile]]:
             gone = expiring.doomed(session, place, limit)
             paths = expiring.removable(session, place, gone, limit)
             return gone, paths, expiring.retained(session, place, but=gone)
@@ -212,7 +215,7 @@ class DuckLakeEngine(Engine):
                 return Expired(removed=[path for path in paths if path in there], retained=kept)
         lake = catalog(self.address)
 
-        def forgotten() -> tuple[list[str], list[LakeFile]]:
+        def forgotten() -> tuple[list[str], list[TableFile]]:
             with lake.writing() as session:
                 place = self._place(session)
                 gone, paths, kept = planned(session, place)
@@ -243,29 +246,29 @@ class DuckLakeEngine(Engine):
 
     # ---- inside
     @property
-    def files(self) -> Files:
+    def files(self) -> DataFiles:
         """The data files, with what was read of them."""
         if self._files is None:
-            self._files = Files(open_store(self._root, storage=self._storage), storage=self._storage)
+            self._files = DataFiles(open_store(self._root, storage=self._storage), storage=self._storage)
         return self._files
 
-    def _place(self, session: Session) -> Place:
+    def _place(self, session: Session) -> CatalogTable:
         return reading.find(session, self.address)
 
     @contextmanager
-    def _reading(self) -> Iterator[tuple[Session, Place]]:
+    def _reading(self) -> Iterator[tuple[Session, CatalogTable]]:
         with catalog(self.address).reading() as session:
             yield session, self._place(session)
 
     @contextmanager
-    def _writing(self, base: int) -> Iterator[tuple[Session, Place, writing.Counters]]:
+    def _writing(self, base: int) -> Iterator[tuple[Session, CatalogTable, writing.Counters]]:
         with catalog(self.address).writing() as session:
             place = self._place(session)
             if next(reading.touching(session, place)) != base:
                 raise RivalError
             yield session, place, writing.Counters.next(session)
 
-    def _number(self, session: Session, place: Place, version: int | str | datetime | None) -> int:
+    def _number(self, session: Session, place: CatalogTable, version: int | str | datetime | None) -> int:
         """The snapshot that is meant."""
         if version is None:
             return next(reading.touching(session, place))
@@ -288,13 +291,13 @@ class DuckLakeEngine(Engine):
             hint="`ds.versions()` lists those that can be read.",
         )
 
-    def _state(self, facts: Facts, version: Version) -> LakeState:
+    def _state(self, facts: Facts, version: Version) -> TableState:
         names_ = {column.id: column.name for column in facts.columns}
         keys = facts.partitions.get(facts.partition_id, ()) if facts.partition_id is not None else ()
         arrow = pa.schema([pa.field(one.name, one.arrow, one.nullable) for one in facts.columns])
         held = [
-            LakeFile(
-                path=_held_path(facts.place, one.table, table),
+            TableFile(
+                name=_held_path(facts.place, one.table, table),
                 rows=table.num_rows,
                 nbytes=table.nbytes,
                 held=table,
@@ -302,24 +305,26 @@ class DuckLakeEngine(Engine):
             for one in facts.inlined
             if (table := texts.table_of(one, facts.columns))
         ]
-        bounds = Bounds(self.address, facts.place.id, facts.columns)
-        return LakeState(
+        bounds = DuckLakeBounds(self.address, facts.place.id, facts.columns)
+        return TableState(
             version=version,
             schema=lake_types.normalised(arrow),
             mixtrain=facts.mixtrain,
-            files=[*self.files.lake_files(facts, bounds=bounds), *held],
+            files=FileList.of([*self.files.lake_files(facts, bounds=bounds), *held]),
             partition_by=[names_[column] for column, transform in keys if transform == "identity"],
         )
 
-    def _remove(self, session: Session, place: Place, counters: writing.Counters, files: Sequence[LakeFile]) -> None:
+    def _remove(
+        self, session: Session, place: CatalogTable, counters: writing.Counters, files: Sequence[TableFile]
+    ) -> None:
         numbers = {file.path: file.id for file in reading.read(session, place, counters.snapshot - 1).files}
-        writing.end_files(session, place, counters, [numbers[file.path] for file in files if file.held is None])
+        writing.end_files(session, place, counters, [numbers[file.name] for file in files if file.held is None])
         for file in files:
             if file.held is not None:
-                writing.end_inlined(session, counters, file.path.rpartition("/")[2].partition("@")[0])
+                writing.end_inlined(session, counters, file.name.rpartition("/")[2].partition("@")[0])
 
 
-def _held_path(place: Place, name: str, table: pa.Table) -> str:
+def _held_path(place: CatalogTable, name: str, table: pa.Table) -> str:
     """What stands for a path of rows in the catalog: another one as soon as any of them is another."""
     return f"{place.path.removeprefix(place.data_path)}{name}@{ArrowShard(table).key.rpartition('#')[2]}"
 

@@ -41,12 +41,12 @@ def evolve(old: Sequence[Field], schema: pa.Schema, /, *, renamed: Mapping[str, 
     Raises:
         SchemaMismatchError: A type that does not hold every value of the old one.
     """
-    made = Evolution()
+    evolution = Evolution()
     before = {renamed.get(column.name, column.name): column for column in old if column.name not in renamed}
     before |= {renamed[column.name]: column for column in old if column.name in renamed}
     for column in old:
         if renamed.get(column.name, column.name) not in schema.names:
-            made.ended |= {one.id for one in column.walk()}
+            evolution.ended |= {one.id for one in column.walk()}
     order = max((column.order for column in old), default=0)
     for wanted in schema:
         was = before.get(wanted.name)
@@ -54,15 +54,15 @@ def evolve(old: Sequence[Field], schema: pa.Schema, /, *, renamed: Mapping[str, 
             column = field_of(wanted.name, wanted.type, first=first, nullable=wanted.nullable)
             order = max(order + 1, column.id)
             column = replace(column, order=order)
-            _begin(made, column, None)
+            _begin(evolution, column, None)
         else:
-            column = _changed(made, was, wanted, None, first)
+            column = _changed(evolution, was, wanted, None, first)
         first = max([first, *(one.id + 1 for one in column.walk())])
-        made.columns.append(column)
-    return made
+        evolution.columns.append(column)
+    return evolution
 
 
-def _changed(made: Evolution, was: Field, wanted: pa.Field, parent: int | None, first: int) -> Field:
+def _changed(evolution: Evolution, was: Field, wanted: pa.Field, parent: int | None, first: int) -> Field:
     """A column, or a part of one, that stays: its row ends and begins anew where anything of it changed."""
     target = field_of(wanted.name, wanted.type, first=first, nullable=wanted.nullable)
     if was.type != target.type and (was.children or target.children or not _wider(was, target)):
@@ -72,44 +72,44 @@ def _changed(made: Evolution, was: Field, wanted: pa.Field, parent: int | None, 
         )
     children: tuple[Field, ...] = ()
     if was.type == "struct":
-        children = _struct(made, was, wanted, first)
+        children = _struct(evolution, was, wanted, first)
     elif was.children:
         parts = [(wanted.type.value_type, True)] if was.type == "list" else [
             (wanted.type.key_type, False), (wanted.type.item_type, True)
         ]  # fmt: skip
         children = tuple(
-            _changed(made, child, pa.field(child.name, kind, nullable=child.nullable), was.id, first)
+            _changed(evolution, child, pa.field(child.name, kind, nullable=child.nullable), was.id, first)
             for child, (kind, _) in zip(was.children, parts, strict=True)
         )
     now = replace(was, name=wanted.name, type=target.type, nullable=wanted.nullable, children=children)
     if (was.name, was.type, was.nullable) != (now.name, now.type, now.nullable):
-        made.ended.add(was.id)
-        made.begun.append((now, parent))
+        evolution.ended.add(was.id)
+        evolution.begun.append((now, parent))
     return now
 
 
-def _struct(made: Evolution, was: Field, wanted: pa.Field, first: int) -> tuple[Field, ...]:
+def _struct(evolution: Evolution, was: Field, wanted: pa.Field, first: int) -> tuple[Field, ...]:
     kept = {child.name: child for child in was.children}
     parts = [wanted.type.field(at) for at in range(wanted.type.num_fields)]
     for name, child in kept.items():
         if name not in {part.name for part in parts}:
-            made.ended |= {one.id for one in child.walk()}
+            evolution.ended |= {one.id for one in child.walk()}
     children = []
     for part in parts:
         if part.name in kept:
-            children.append(_changed(made, kept[part.name], part, was.id, first))
+            children.append(_changed(evolution, kept[part.name], part, was.id, first))
         else:
             child = field_of(part.name, part.type, first=first)
-            _begin(made, child, was.id)
+            _begin(evolution, child, was.id)
             children.append(child)
         first = max([first, *(one.id + 1 for one in children[-1].walk())])
     return tuple(children)
 
 
-def _begin(made: Evolution, column: Field, parent: int | None) -> None:
-    made.begun.append((column, parent))
+def _begin(evolution: Evolution, column: Field, parent: int | None) -> None:
+    evolution.begun.append((column, parent))
     for child in column.children:
-        _begin(made, child, column.id)
+        _begin(evolution, child, column.id)
 
 
 def _wider(was: Field, target: Field) -> bool:

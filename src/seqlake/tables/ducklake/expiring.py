@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from seqlake.tables._lakes.engine import LakeFile
 from seqlake.tables._lakes.paths import is_outside
 from seqlake.tables.ducklake import reading
 from seqlake.tables.ducklake.catalogs import moment, text_of
 from seqlake.versions.names import OURS
+from seqlake.versions.state import TableFile
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
     from seqlake.tables.ducklake.catalogs import Session
-    from seqlake.tables.ducklake.reading import Place
+    from seqlake.tables.ducklake.reading import CatalogTable
 
 _BATCH = 500
 _OURS = re.compile(r"part-[0-9a-f]{32}-[0-9a-z]{1,16}(?:-delete)?\.parquet")
@@ -49,25 +49,25 @@ class Doomed:
     left: Sequence[int]
 
 
-def doomed(session: Session, place: Place, limit: datetime, /) -> Doomed:
+def doomed(session: Session, place: CatalogTable, limit: datetime, /) -> Doomed:
     """What versions replaced before `limit` leave behind."""
-    told = session.rows(
+    snapshots = session.rows(
         "SELECT s.snapshot_id, CAST(s.snapshot_time AS VARCHAR), c.changes_made FROM ducklake_snapshot s "
         "LEFT JOIN ducklake_snapshot_changes c ON c.snapshot_id = s.snapshot_id ORDER BY s.snapshot_id"
     )
     mine = [
         (number, moment(when), _alone(place, changes or "", number))
-        for number, when, changes in told
+        for number, when, changes in snapshots
         if number == place.since or place.id in reading.changed(changes or "")
     ]
     gone = [number for (number, _, alone), (_, replaced, _) in itertools.pairwise(mine) if alone and replaced < limit]
-    left = sorted({number for number, _, _ in told} - set(gone))
+    left = sorted({number for number, _, _ in snapshots} - set(gone))
     files = _unseen(session, place, "ducklake_data_file", "data_file_id", left)
     deletes = _unseen(session, place, "ducklake_delete_file", "delete_file_id", left)
     return Doomed(snapshots=gone, files=files, deletes=deletes, left=left)
 
 
-def _alone(place: Place, changes: str, number: int) -> bool:
+def _alone(place: CatalogTable, changes: str, number: int) -> bool:
     """Whether a snapshot changed this table and nothing else."""
     others = set(reading.changed(changes)) - {place.id}
     if number == place.since:
@@ -75,17 +75,17 @@ def _alone(place: Place, changes: str, number: int) -> bool:
     return not others and "created_" not in changes and "dropped_" not in changes
 
 
-def _unseen(session: Session, place: Place, table: str, key: str, left: Sequence[int]) -> list[tuple[int, str]]:
+def _unseen(session: Session, place: CatalogTable, table: str, key: str, left: Sequence[int]) -> list[tuple[int, str]]:
     """Ended files that no snapshot left, ascending, sees."""
-    found = []
+    unseen = []
     for number, path, relative, begin, end in session.rows(
         f"SELECT {key}, path, path_is_relative, begin_snapshot, end_snapshot FROM {table} "
         "WHERE table_id = ? AND end_snapshot IS NOT NULL",
         place.id,
     ):
         if not _sees(left, begin, end):
-            found.append((number, place.resolved(path, relative=bool(relative))))
-    return found
+            unseen.append((number, place.resolved(path, relative=bool(relative))))
+    return unseen
 
 
 def _sees(left: Sequence[int], begin: int, end: int) -> bool:
@@ -94,24 +94,24 @@ def _sees(left: Sequence[int], begin: int, end: int) -> bool:
     return at < len(left) and left[at] < end
 
 
-def removable(session: Session, place: Place, gone: Doomed, limit: datetime, /) -> list[str]:
+def removable(session: Session, place: CatalogTable, gone: Doomed, limit: datetime, /) -> list[str]:
     """The files below the data path that nothing names any more once all of it is forgotten, and that we remove.
 
     They have names of our own: a catalog can name any file, and whoever wrote it may have had yours in mind. What
     DuckDB wrote stays scheduled, for DuckDB to remove.
     """
-    named = {file.path for file in retained(session, place, but=gone)} | _delete_paths(session, place, gone)
+    named = {file.name for file in retained(session, place, but=gone)} | _delete_paths(session, place, gone)
     paths = {path for _, path in (*gone.files, *gone.deletes)} | set(scheduled(session, place, limit))
     return sorted(path for path in paths - named if _OURS.fullmatch(path.rpartition("/")[2]) and not is_outside(path))
 
 
-def forget(session: Session, place: Place, gone: Doomed, now: datetime, /) -> None:
+def forget(session: Session, place: CatalogTable, gone: Doomed, now: datetime, /) -> None:
     """Take all of it out of the catalog.
 
     Files below the data path that nothing names any more are scheduled for removal, as DuckLake's own expiry does it,
     so that a crash loses none of them.
     """
-    named = {file.path for file in retained(session, place, but=gone)} | _delete_paths(session, place, gone)
+    named = {file.name for file in retained(session, place, but=gone)} | _delete_paths(session, place, gone)
     paths = {path for _, path in (*gone.files, *gone.deletes)} - named
     _delete(session, "ducklake_snapshot", "snapshot_id", gone.snapshots)
     _delete(session, "ducklake_snapshot_changes", "snapshot_id", gone.snapshots)
@@ -141,16 +141,16 @@ def unschedule(session: Session, paths: Sequence[str], /) -> None:
     _delete(session, "ducklake_files_scheduled_for_deletion", "path", paths)
 
 
-def scheduled(session: Session, place: Place, limit: datetime, /) -> list[str]:
+def scheduled(session: Session, place: CatalogTable, limit: datetime, /) -> list[str]:
     """Files of this table that somebody scheduled for removal before a moment."""
     folder = place.path.removeprefix(place.data_path)
-    found = session.rows(
+    listed = session.rows(
         "SELECT path, path_is_relative, CAST(schedule_start AS VARCHAR) FROM ducklake_files_scheduled_for_deletion"
     )
-    return [path for path, relative, when in found if relative and path.startswith(folder) and moment(when) < limit]
+    return [path for path, relative, when in listed if relative and path.startswith(folder) and moment(when) < limit]
 
 
-def retained(session: Session, place: Place, /, *, but: Doomed) -> list[LakeFile]:
+def retained(session: Session, place: CatalogTable, /, *, but: Doomed) -> list[TableFile]:
     """Every data file of every table of the lake that a snapshot names: what is ours beside them serves all tables.
 
     Rows that lie in the catalog are among them, as the texts that they hold.
@@ -162,20 +162,20 @@ def retained(session: Session, place: Place, /, *, but: Doomed) -> list[LakeFile
     """
     numbers = {number for number, _ in but.files}
     files = [
-        LakeFile(path=path, rows=rows, nbytes=nbytes)
+        TableFile(name=path, rows=rows, nbytes=nbytes)
         for number, path, rows, nbytes in _all_files(session, place)
         if number not in numbers
     ]
     texts = sorted(_inlined_texts(session, place, but))
     if texts:
         held = pa.table({"text": pa.array(texts, pa.string())})
-        files.append(LakeFile(path="ducklake_inlined_data", rows=len(texts), nbytes=held.nbytes, held=held))
+        files.append(TableFile(name="ducklake_inlined_data", rows=len(texts), nbytes=held.nbytes, held=held))
     return files
 
 
-def _inlined_texts(session: Session, place: Place, but: Doomed) -> set[str]:
+def _inlined_texts(session: Session, place: CatalogTable, but: Doomed) -> set[str]:
     """Paths of ours in rows of any table that lie in the catalog, at any depth."""
-    found: set[str] = set()
+    texts: set[str] = set()
     mine = {name for name, _ in reading.inlined_tables(session, place)}
     for name in session.tables("ducklake_inlined_data_"):
         if name != "ducklake_inlined_data_tables":
@@ -185,12 +185,12 @@ def _inlined_texts(session: Session, place: Place, but: Doomed) -> set[str]:
                     continue
                 for cell in cells:
                     text = bytes(cell).decode("utf-8", "replace") if isinstance(cell, bytes | memoryview) else str(cell)
-                    found.update(_PATH.findall(text))
-    return found
+                    texts.update(_PATH.findall(text))
+    return texts
 
 
-def _all_files(session: Session, place: Place) -> list[tuple[int, str, int, int]]:
-    found = []
+def _all_files(session: Session, place: CatalogTable) -> list[tuple[int, str, int, int]]:
+    listed = []
     for number, path, relative, rows, nbytes, table, table_relative, schema, schema_relative in session.rows(
         "SELECT d.data_file_id, d.path, d.path_is_relative, d.record_count, d.file_size_bytes, t.path, "
         "t.path_is_relative, s.path, s.path_is_relative FROM ducklake_data_file d "
@@ -200,11 +200,11 @@ def _all_files(session: Session, place: Place) -> list[tuple[int, str, int, int]
         above = (place.data_path if schema_relative else "") + schema
         folder = (above if table_relative else "") + table
         whole = (folder if relative else "") + path
-        found.append((number, whole.removeprefix(place.data_path), rows, nbytes))
-    return found
+        listed.append((number, whole.removeprefix(place.data_path), rows, nbytes))
+    return listed
 
 
-def _delete_paths(session: Session, place: Place, but: Doomed) -> set[str]:
+def _delete_paths(session: Session, place: CatalogTable, but: Doomed) -> set[str]:
     numbers, files = {number for number, _ in but.deletes}, {number for number, _ in but.files}
     return {
         place.resolved(path, relative=bool(relative))

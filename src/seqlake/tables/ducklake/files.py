@@ -10,16 +10,16 @@ import pyarrow as pa
 
 from seqlake.errors import SeqlakeError
 from seqlake.shards import parquet
-from seqlake.tables._lakes.engine import LakeFile
 from seqlake.tables._lakes.paths import blob_at
 from seqlake.tables.ducklake import types
 from seqlake.tables.ducklake.texts import default_of
+from seqlake.versions.state import TableFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from seqlake.protocols import Ints, Store
-    from seqlake.tables.ducklake.bounds import Bounds
+    from seqlake.tables.ducklake.bounds import DuckLakeBounds
     from seqlake.tables.ducklake.reading import Facts, FileRow
 
 _Mapped: TypeAlias = "tuple[Mapping[str, str], frozenset[str], Mapping[str, object]]"
@@ -27,7 +27,7 @@ SNAPSHOT = "_ducklake_internal_snapshot_id"
 _ID = b"PARQUET:field_id"
 
 
-class Files:
+class DataFiles:
     """The data files of a lake, with what had to be read of them; each is read once.
 
     Args:
@@ -43,7 +43,7 @@ class Files:
         self._marked: dict[str, tuple[Ints, Ints | None]] = {}
         self._begun: dict[str, Ints] = {}
 
-    def lake_files(self, facts: Facts, /, *, bounds: Bounds | None = None) -> list[LakeFile]:
+    def lake_files(self, facts: Facts, /, *, bounds: DuckLakeBounds | None = None) -> list[TableFile]:
         """The files of a version, in order of addition."""
         shared: dict[int, _Mapped] = {}  # files of one name mapping, however many, lie alike
         files = []
@@ -67,8 +67,8 @@ class Files:
             parts.append(np.array(file.gone, np.int64))
         if file.partial_max is not None and file.partial_max > snapshot:
             parts.append(np.flatnonzero(self.begun(file) > snapshot))
-        found = np.unique(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
-        return found.astype(np.int64) if len(found) else None
+        gone = np.unique(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
+        return gone.astype(np.int64) if len(gone) else None
 
     def deleted_since(self, path: str, form: str, /) -> Counter[int]:
         """Snapshot -> how many rows a file of deletes that several snapshots made has of it."""
@@ -82,10 +82,10 @@ class Files:
             self._begun[file.path] = np.full(file.rows, file.begin) if column is None else column
         return self._begun[file.path]
 
-    def _lake_file(self, facts: Facts, file: FileRow, mapped: _Mapped, bounds: Bounds | None) -> LakeFile:
+    def _lake_file(self, facts: Facts, file: FileRow, mapped: _Mapped, bounds: DuckLakeBounds | None) -> TableFile:
         columns, absent, constants = mapped
-        return LakeFile(
-            path=file.path,
+        return TableFile(
+            name=file.path,
             rows=file.rows,
             nbytes=file.nbytes,
             columns=columns,
@@ -151,22 +151,22 @@ class Files:
         try:
             if column not in reader.schema.names:
                 return None
-            found = [batch.column(0).to_numpy(zero_copy_only=False) for batch in reader.batches([column])]
+            values = [batch.column(0).to_numpy(zero_copy_only=False) for batch in reader.batches([column])]
         finally:
             reader.close()
-        return np.concatenate(found).astype(np.int64) if found else np.zeros(0, np.int64)
+        return np.concatenate(values).astype(np.int64) if values else np.zeros(0, np.int64)
 
 
 def _parts(kind: pa.DataType, above: str = "") -> dict[str, int]:
     """Path -> field id below a column of a file that carries field ids; only structs have parts that can move."""
     if pa.types.is_list(kind):
         return _parts(kind.value_type, f"{above}.element")
-    found: dict[str, int] = {}
+    parts: dict[str, int] = {}
     if pa.types.is_struct(kind):
         for at in range(kind.num_fields):
             field = kind.field(at)
             path = f"{above}.{field.name}"
             if _ID in (field.metadata or {}):
-                found[path] = int(field.metadata[_ID])
-            found |= _parts(field.type, path)
-    return found
+                parts[path] = int(field.metadata[_ID])
+            parts |= _parts(field.type, path)
+    return parts

@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from seqlake.tables.ducklake.catalogs import Session
-    from seqlake.tables.ducklake.files import Files
-    from seqlake.tables.ducklake.reading import Place
+    from seqlake.tables.ducklake.files import DataFiles
+    from seqlake.tables.ducklake.reading import CatalogTable
 
 _OURS = "seqlake"
 
 
-def operation_of(changes: str, extra: str | None, table: int, /, *, made: bool) -> str:
+def operation_of(changes: str, extra: str | None, table: int, /, *, first: bool) -> str:
     """What a snapshot did to a table: as seqlake wrote it down, else from what changed."""
     try:
-        told = json.loads(extra or "{}")
-        return str(told[_OURS]["operation"])
+        noted = json.loads(extra or "{}")
+        return str(noted[_OURS]["operation"])
     except (ValueError, LookupError, TypeError):
         pass
     verbs = reading.changed(changes).get(table, set())
     added = bool(verbs & {"inserted_into_table", "inlined_insert"})
     removed = bool(verbs & {"deleted_from_table", "inlined_delete"})
-    if made:
+    if first:
         return "create"
     if added and removed:
         return "upsert"
@@ -46,11 +46,11 @@ def extra_of(operation: str, transaction: str, /) -> str:
     return json.dumps({_OURS: {"operation": operation, "transaction": transaction}})
 
 
-def versions(session: Session, place: Place, files: Files, /) -> list[Version]:
+def versions(session: Session, place: CatalogTable, files: DataFiles, /) -> list[Version]:
     """Those that can be read, oldest first."""
     numbers = sorted(reading.touching(session, place))
     rows = dict(zip(numbers, _counted(session, place, files, numbers), strict=True))
-    told = session.rows(
+    snapshots = session.rows(
         "SELECT s.snapshot_id, CAST(s.snapshot_time AS VARCHAR), c.changes_made, c.commit_extra_info "
         "FROM ducklake_snapshot s LEFT JOIN ducklake_snapshot_changes c ON c.snapshot_id = s.snapshot_id "
         "WHERE s.snapshot_id >= ? ORDER BY s.snapshot_id",
@@ -60,35 +60,35 @@ def versions(session: Session, place: Place, files: Files, /) -> list[Version]:
         Version(
             id=number,
             time=moment(when),
-            operation=operation_of(changes or "", extra, place.id, made=number == place.since),
+            operation=operation_of(changes or "", extra, place.id, first=number == place.since),
             rows=rows[number],
         )
-        for number, when, changes, extra in told
+        for number, when, changes, extra in snapshots
         if number in rows
     ]
 
 
-def times(session: Session, place: Place, /) -> list[tuple[int, datetime]]:
+def times(session: Session, place: CatalogTable, /) -> list[tuple[int, datetime]]:
     """(snapshot, time) of those that changed the table, oldest first."""
     mine = set(reading.touching(session, place))
-    told = session.rows(
+    snapshots = session.rows(
         "SELECT snapshot_id, CAST(snapshot_time AS VARCHAR) FROM ducklake_snapshot ORDER BY snapshot_id"
     )
-    return [(number, moment(when)) for number, when in told if number in mine]
+    return [(number, moment(when)) for number, when in snapshots if number in mine]
 
 
-def version_at(session: Session, place: Place, number: int, /) -> Version:
+def version_at(session: Session, place: CatalogTable, number: int, /) -> Version:
     """One version without its rows, which the files tell."""
     ((when, changes, extra),) = session.rows(
         "SELECT CAST(s.snapshot_time AS VARCHAR), c.changes_made, c.commit_extra_info FROM ducklake_snapshot s "
         "LEFT JOIN ducklake_snapshot_changes c ON c.snapshot_id = s.snapshot_id WHERE s.snapshot_id = ?",
         number,
     )
-    operation = operation_of(changes or "", extra, place.id, made=number == place.since)
+    operation = operation_of(changes or "", extra, place.id, first=number == place.since)
     return Version(id=number, time=moment(when), operation=operation, rows=0)
 
 
-def _counted(session: Session, place: Place, files: Files, numbers: Sequence[int]) -> list[int]:
+def _counted(session: Session, place: CatalogTable, files: DataFiles, numbers: Sequence[int]) -> list[int]:
     """[numbers] rows at each snapshot, from when each file, delete and inlined row came and went."""
     steps: Counter[int] = Counter()
     ends, merged = _count_files(session, place, files, steps)
@@ -99,7 +99,7 @@ def _counted(session: Session, place: Place, files: Files, numbers: Sequence[int
     return _running(steps, numbers)
 
 
-def _inlined_deletes(session: Session, place: Place) -> dict[int, list[int]]:
+def _inlined_deletes(session: Session, place: CatalogTable) -> dict[int, list[int]]:
     """Data file -> the snapshots at which rows of it were deleted in the catalog itself."""
     table = f"ducklake_inlined_delete_{place.id}"
     gone: dict[int, list[int]] = {}
@@ -109,7 +109,9 @@ def _inlined_deletes(session: Session, place: Place) -> dict[int, list[int]]:
     return gone
 
 
-def _count_files(session: Session, place: Place, files: Files, steps: Counter[int]) -> tuple[dict[int, int], set[int]]:
+def _count_files(
+    session: Session, place: CatalogTable, files: DataFiles, steps: Counter[int]
+) -> tuple[dict[int, int], set[int]]:
     """Enter the rows of data files; gives the snapshot at which each file ends, and those put together of several."""
     gone = _inlined_deletes(session, place)
     ends: dict[int, int] = {}
@@ -135,8 +137,8 @@ def _count_files(session: Session, place: Place, files: Files, steps: Counter[in
 
 def _count_deletes(
     session: Session,
-    place: Place,
-    files: Files,
+    place: CatalogTable,
+    files: DataFiles,
     steps: Counter[int],
     ends: Mapping[int, int],
     merged: AbstractSet[int],
@@ -156,12 +158,12 @@ def _count_deletes(
 
 
 def _running(steps: Mapping[int, int], numbers: Sequence[int]) -> list[int]:
-    found, total, waiting = [], 0, sorted(steps.items(), reverse=True)
+    counts, total, waiting = [], 0, sorted(steps.items(), reverse=True)
     for number in numbers:
         while waiting and waiting[-1][0] <= number:
             total += waiting.pop()[1]
-        found.append(total)
-    return found
+        counts.append(total)
+    return counts
 
 
 def _stay(steps: Counter[int], rows: int, begin: int, end: int) -> None:

@@ -5,20 +5,17 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from seqlake.errors import SeqlakeError, UnsafeReferenceError
+from seqlake.errors import UnsafeReferenceError
 from seqlake.files.credentials import Storage
 from seqlake.files.locations import inside, is_local
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from seqlake.tables.ducklake.address import Address
-    from seqlake.tables.ducklake.catalogs import Session
-
-TABLES = "SELECT table_name FROM information_schema.tables WHERE table_schema = current_schema()"
+    from seqlake.tables.ducklake.address import DuckLakeAddress
 
 
-def refuse_elsewhere(address: Address, data_path: str, /, *, storage: Mapping[str, str] | None) -> None:
+def refuse_elsewhere(address: DuckLakeAddress, data_path: str, /, *, storage: Mapping[str, str] | None) -> None:
     """Refuse to read data that a catalog in a file has elsewhere on this machine, where nobody else says so.
 
     Args:
@@ -33,7 +30,7 @@ def refuse_elsewhere(address: Address, data_path: str, /, *, storage: Mapping[st
         refuse_unnamed(address, data_path, storage=storage)
 
 
-def refuse_unnamed(address: Address, data_path: str, /, *, storage: Mapping[str, str] | None) -> None:
+def refuse_unnamed(address: DuckLakeAddress, data_path: str, /, *, storage: Mapping[str, str] | None) -> None:
     """Refuse to remove anything where only the catalog says that the data lie there, and it is not beside the catalog.
 
     Args:
@@ -53,25 +50,3 @@ def refuse_unnamed(address: Address, data_path: str, /, *, storage: Mapping[str,
         path=data_path,
         hint=f"If that is right, say so in the address: ...&data_path={data_path}",
     )
-
-
-def refuse_views(session: Session, address: Address, /) -> None:
-    """Refuse a catalog where one of DuckLake's tables is a view or has a trigger: SQL that its maker would run here.
-
-    Raises:
-        SeqlakeError: Names them.
-    """
-    if session.kind == "sqlite":
-        sql = (
-            "SELECT name FROM sqlite_master WHERE tbl_name LIKE 'ducklake%' AND (type IN ('view', 'trigger') OR "
-            "(type = 'table' AND sql LIKE 'create virtual%'))"
-        )
-    else:
-        sql = f"{TABLES} AND table_type <> 'BASE TABLE' AND lower(table_name) LIKE 'ducklake%'"
-    found = sorted(name for (name,) in session.rows(sql))
-    if found:
-        raise SeqlakeError(
-            f"{address}: expected plain tables, found views or triggers: {', '.join(map(repr, found[:5]))}.",
-            path=address.target,
-            hint="No DuckLake has these; do not use this catalog unless you know why it does.",
-        )

@@ -13,7 +13,7 @@ from seqlake.tables.ducklake import types
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from seqlake.tables.ducklake.address import Address
+    from seqlake.tables.ducklake.address import DuckLakeAddress
     from seqlake.tables.ducklake.catalogs import Session
 
 PROPERTY = "mixtrain"
@@ -24,7 +24,7 @@ _AT_ONCE = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class CatalogTable:
     """A table in its lake.
 
     Attributes:
@@ -102,7 +102,7 @@ class Inlined:
 class Facts:
     """One table at one snapshot."""
 
-    place: Place
+    place: CatalogTable
     snapshot: int
     version: int
     columns: tuple[types.Field, ...]
@@ -116,7 +116,7 @@ class Facts:
     reshaped: int
 
 
-def find(session: Session, address: Address, /) -> Place:
+def find(session: Session, address: DuckLakeAddress, /) -> CatalogTable:
     """The table that an address names now.
 
     Raises:
@@ -131,14 +131,14 @@ def find(session: Session, address: Address, /) -> Place:
         )
     if options.get("encrypted") == "true":
         raise SeqlakeError(f"{address} is encrypted; seqlake reads lakes that are not.")
-    found = session.rows(
+    tables = session.rows(
         "SELECT t.table_id, t.table_uuid, s.path, s.path_is_relative, t.path, t.path_is_relative "
         "FROM ducklake_table t JOIN ducklake_schema s ON s.schema_id = t.schema_id "
         "WHERE t.table_name = ? AND s.schema_name = ? AND t.end_snapshot IS NULL AND s.end_snapshot IS NULL",
         address.table,
         address.schema,
     )
-    if not found:
+    if not tables:
         known = session.rows(
             "SELECT s.schema_name, t.table_name FROM ducklake_table t JOIN ducklake_schema s "
             "ON s.schema_id = t.schema_id WHERE t.end_snapshot IS NULL AND s.end_snapshot IS NULL"
@@ -147,31 +147,31 @@ def find(session: Session, address: Address, /) -> Place:
         raise DatasetNotFoundError(
             f"Expected a table {address.schema}.{address.table} in {address}, found {listed}.", path=str(address)
         )
-    number, uuid, schema_path, schema_relative, path, relative = found[0]
+    number, uuid, schema_path, schema_relative, path, relative = tables[0]
     base = options["data_path"]
     above = (base if schema_relative else "") + schema_path
     ((since,),) = session.rows("SELECT min(begin_snapshot) FROM ducklake_table WHERE table_id = ?", number)
     whole = (above if relative else "") + path
-    return Place(id=number, uuid=str(uuid), data_path=base, path=whole, since=since)
+    return CatalogTable(id=number, uuid=str(uuid), data_path=base, path=whole, since=since)
 
 
-def touching(session: Session, place: Place, /, *, upto: int | None = None) -> Iterator[int]:
+def touching(session: Session, place: CatalogTable, /, *, upto: int | None = None) -> Iterator[int]:
     """The snapshots that changed the table, newest first, its making last."""
     limit = upto
     while True:
-        found = session.rows(
+        listed = session.rows(
             "SELECT s.snapshot_id, c.changes_made FROM ducklake_snapshot s LEFT JOIN ducklake_snapshot_changes c "
             "ON c.snapshot_id = s.snapshot_id WHERE s.snapshot_id <= ? AND s.snapshot_id >= ? "
             f"ORDER BY s.snapshot_id DESC LIMIT {_AT_ONCE}",
             (1 << 62) if limit is None else limit,
             place.since,
         )
-        for number, changes in found:
+        for number, changes in listed:
             if number == place.since or place.id in changed(changes or ""):
                 yield number
-        if len(found) < _AT_ONCE:
+        if len(listed) < _AT_ONCE:
             return
-        limit = found[-1][0] - 1
+        limit = listed[-1][0] - 1
 
 
 def changed(changes: str, /) -> dict[int, set[str]]:
@@ -182,7 +182,7 @@ def changed(changes: str, /) -> dict[int, set[str]]:
     return done
 
 
-def read(session: Session, place: Place, snapshot: int, /) -> Facts:
+def read(session: Session, place: CatalogTable, snapshot: int, /) -> Facts:
     """The table at a snapshot that is there.
 
     Raises:
@@ -225,7 +225,7 @@ def read(session: Session, place: Place, snapshot: int, /) -> Facts:
     )
 
 
-def columns(session: Session, place: Place, snapshot: int, /) -> tuple[types.Field, ...]:
+def columns(session: Session, place: CatalogTable, snapshot: int, /) -> tuple[types.Field, ...]:
     """The columns at a snapshot."""
     return types.tree(
         session.rows(
@@ -236,22 +236,22 @@ def columns(session: Session, place: Place, snapshot: int, /) -> tuple[types.Fie
     )  # fmt: skip
 
 
-def mappings(session: Session, place: Place, /) -> dict[int, dict[int, str]]:
+def mappings(session: Session, place: CatalogTable, /) -> dict[int, dict[int, str]]:
     """Name mapping -> field id -> what the column is called in the file; columns of tables, not their parts."""
-    found: dict[int, dict[int, str]] = {}
+    by_mapping: dict[int, dict[int, str]] = {}
     for number, source, target in session.rows(
         "SELECT n.mapping_id, n.source_name, n.target_field_id FROM ducklake_name_mapping n "
         "JOIN ducklake_column_mapping m ON m.mapping_id = n.mapping_id "
         "WHERE m.table_id = ? AND n.parent_column IS NULL ORDER BY n.column_id",
         place.id,
     ):
-        found.setdefault(number, {})[target] = source
-    return found
+        by_mapping.setdefault(number, {})[target] = source
+    return by_mapping
 
 
-def mapped_parts(session: Session, place: Place, /) -> dict[int, dict[int, dict[str, int]]]:
+def mapped_parts(session: Session, place: CatalogTable, /) -> dict[int, dict[int, dict[str, int]]]:
     """Name mapping -> field id of a column -> path -> field id of its parts."""
-    found: dict[int, dict[int, dict[str, int]]] = {}
+    by_mapping: dict[int, dict[int, dict[str, int]]] = {}
     paths: dict[tuple[int, int], tuple[int, str]] = {}
     for number, at, source, target, parent in session.rows(
         "SELECT n.mapping_id, n.column_id, n.source_name, n.target_field_id, n.parent_column "
@@ -263,20 +263,20 @@ def mapped_parts(session: Session, place: Place, /) -> dict[int, dict[int, dict[
         path = above if parent is None else f"{above}.{'element' if source == 'list' else source}"
         paths[number, at] = top, path
         if parent is not None:
-            found.setdefault(number, {}).setdefault(top, {})[path] = target
-    return found
+            by_mapping.setdefault(number, {}).setdefault(top, {})[path] = target
+    return by_mapping
 
 
-def _property(session: Session, place: Place, snapshot: int) -> str:
+def _property(session: Session, place: CatalogTable, snapshot: int) -> str:
     """The tag `mixtrain`, or a comment that is the same JSON; what came first, for versions before either."""
-    found = session.rows(
+    tags = session.rows(
         "SELECT key, value, begin_snapshot, end_snapshot FROM ducklake_tag WHERE object_id = ? "
         "AND key IN ('mixtrain', 'comment') ORDER BY begin_snapshot",
         place.id,
     )
-    told = [row for row in found if row[0] == PROPERTY or _is_metadata(row[1])]
-    live = [row for row in told if row[2] <= snapshot and (row[3] is None or row[3] > snapshot)]
-    either = sorted(live or told[:1], key=lambda row: row[0] != PROPERTY)
+    ours = [row for row in tags if row[0] == PROPERTY or _is_metadata(row[1])]
+    live = [row for row in ours if row[2] <= snapshot and (row[3] is None or row[3] > snapshot)]
+    either = sorted(live or ours[:1], key=lambda row: row[0] != PROPERTY)
     return str(either[0][1] or "") if either else ""
 
 
@@ -288,7 +288,7 @@ def _is_metadata(comment: object) -> bool:
     return isinstance(read_, dict) and PROPERTY in read_
 
 
-def _files(session: Session, place: Place, snapshot: int) -> Iterator[FileRow]:
+def _files(session: Session, place: CatalogTable, snapshot: int) -> Iterator[FileRow]:
     values: dict[int, dict[int, str | None]] = {}
     for number, key, value in session.rows(
         "SELECT data_file_id, partition_key_index, partition_value FROM ducklake_file_partition_value "
@@ -328,29 +328,29 @@ def _files(session: Session, place: Place, snapshot: int) -> Iterator[FileRow]:
         )
 
 
-def _gone(session: Session, place: Place, snapshot: int) -> dict[int, list[int]]:
+def _gone(session: Session, place: CatalogTable, snapshot: int) -> dict[int, list[int]]:
     """Data file -> its rows that the catalog itself lists as deleted."""
     name = f"ducklake_inlined_delete_{place.id}"
     if name not in session.tables("ducklake_inlined_delete_"):
         return {}
-    found: dict[int, list[int]] = {}
+    deleted: dict[int, list[int]] = {}
     for file, row in session.rows(f"SELECT file_id, row_id FROM {name} WHERE begin_snapshot <= ?", snapshot):
-        found.setdefault(file, []).append(row)
-    return found
+        deleted.setdefault(file, []).append(row)
+    return deleted
 
 
-def inlined_tables(session: Session, place: Place, /) -> list[tuple[str, int]]:
+def inlined_tables(session: Session, place: CatalogTable, /) -> list[tuple[str, int]]:
     """(table of the catalog, its schema version) of rows that lie in the catalog."""
     there = session.tables("ducklake_inlined_data_")
-    found = session.rows(
+    tables = session.rows(
         "SELECT table_name, schema_version FROM ducklake_inlined_data_tables WHERE table_id = ? "
         "ORDER BY schema_version",
         place.id,
     )
-    return [(name, version) for name, version in found if name in there]
+    return [(name, version) for name, version in tables if name in there]
 
 
-def columns_of_version(session: Session, place: Place, version: int, /) -> tuple[types.Field, ...]:
+def columns_of_version(session: Session, place: CatalogTable, version: int, /) -> tuple[types.Field, ...]:
     """The columns that a schema version of the lake gave the table."""
     begun = session.rows(
         "SELECT begin_snapshot FROM ducklake_schema_versions WHERE table_id = ? AND schema_version <= ? "
@@ -361,7 +361,7 @@ def columns_of_version(session: Session, place: Place, version: int, /) -> tuple
     return columns(session, place, begun[0][0] if begun else place.since)
 
 
-def _inlined(session: Session, place: Place, snapshot: int) -> Iterator[Inlined]:
+def _inlined(session: Session, place: CatalogTable, snapshot: int) -> Iterator[Inlined]:
     for name, version in inlined_tables(session, place):
         held = columns_of_version(session, place, version)
         cells = [_cell(session.kind, one) for one in held]

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from seqlake.protocols import Ints, Store
-    from seqlake.tables._lakes.engine import LakeFile
     from seqlake.tables.ducklake.catalogs import Session
-    from seqlake.tables.ducklake.reading import Facts, FileRow, Place
+    from seqlake.tables.ducklake.reading import CatalogTable, Facts, FileRow
     from seqlake.tables.ducklake.writing import Counters
+    from seqlake.versions.state import TableFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class RestorePlan:
     """What a rollback does.
 
     Attributes:
@@ -57,12 +57,12 @@ class Plan:
         inlined: Tables of rows in the catalog that differ.
     """
 
-    back: Sequence[tuple[FileRow, LakeFile]]
+    back: Sequence[tuple[FileRow, TableFile]]
     gone: Sequence[int]
     inlined: Sequence[str]
 
 
-def plan(old: Facts, now: Facts, files: Mapping[str, tuple[LakeFile, LakeFile]] | Any, /) -> Plan:
+def plan(old: Facts, now: Facts, files: Mapping[str, tuple[TableFile, TableFile]] | Any, /) -> RestorePlan:
     """Compare two versions.
 
     Args:
@@ -75,18 +75,18 @@ def plan(old: Facts, now: Facts, files: Mapping[str, tuple[LakeFile, LakeFile]] 
     same = {row.id for row, file in zip(old.files, before, strict=True) if kept.get(row.id) == _deleted(file)}
     held = {one.table: one.rows for one in old.inlined}
     holds = {one.table: one.rows for one in now.inlined}
-    return Plan(
+    return RestorePlan(
         back=[(row, file) for row, file in zip(old.files, before, strict=True) if row.id not in same],
         gone=[row.id for row in now.files if row.id not in same],
         inlined=sorted(name for name in held.keys() | holds.keys() if held.get(name) != holds.get(name)),
     )
 
 
-def _deleted(file: LakeFile) -> bytes:
+def _deleted(file: TableFile) -> bytes:
     return b"" if file.deleted is None else np.asarray(file.deleted, "<i8").tobytes()
 
 
-def copy_files(store: Store, folder: str, plan_: Plan, transaction: str, /, *, storage: Any) -> list[Copy]:
+def copy_files(store: Store, folder: str, plan_: RestorePlan, transaction: str, /, *, storage: Any) -> list[Copy]:
     """Give the files that come back their new names.
 
     Args:
@@ -125,7 +125,7 @@ def _delete_file(path: str, rows: Ints) -> bytes:
 
 
 def apply(
-    session: Session, place: Place, counters: Counters, plan_: Plan, copies: Sequence[Copy], /, *, to: int
+    session: Session, place: CatalogTable, counters: Counters, plan_: RestorePlan, copies: Sequence[Copy], /, *, to: int
 ) -> list[str]:
     """Write a rollback down.
 
@@ -157,16 +157,16 @@ def apply(
     return [f"inserted_into_table:{place.id}", f"deleted_from_table:{place.id}"]
 
 
-def _columns(session: Session, place: Place, table: str, version: int) -> str:
+def _columns(session: Session, place: CatalogTable, table: str, version: int) -> str:
     del table
     held = reading.columns_of_version(session, place, version)
     return ", ".join(f'"{types.quoted(column.name)}"' for column in held)
 
 
-def _again(session: Session, place: Place, counters: Counters, copy: Copy) -> None:
+def _again(session: Session, place: CatalogTable, counters: Counters, copy: Copy) -> None:
     """A second row of a file, under its new name: same rows, partition, mapping and bounds."""
     number, old = counters.take_file(), copy.row.id
-    path, relative = writing.below(place, copy.path)
+    path, relative = writing.relative_path(place, copy.path)
     session.run(
         "INSERT INTO ducklake_data_file SELECT ?, table_id, ?, NULL, file_order, ?, ?, file_format, record_count, "
         "file_size_bytes, footer_size, row_id_start, partition_id, encryption_key, mapping_id, NULL "
@@ -185,7 +185,7 @@ def _again(session: Session, place: Place, counters: Counters, copy: Copy) -> No
         number, old,
     )  # fmt: skip
     if copy.deleted is not None:
-        path, relative = writing.below(place, copy.deleted)
+        path, relative = writing.relative_path(place, copy.deleted)
         row = (
             counters.take_file(), place.id, counters.snapshot, None, number, path, relative, "parquet", copy.count,
             copy.nbytes, None, None, None,

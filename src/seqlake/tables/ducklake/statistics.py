@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from seqlake.tables.ducklake.catalogs import Session
-    from seqlake.tables.ducklake.reading import Place
+    from seqlake.tables.ducklake.reading import CatalogTable
     from seqlake.tables.ducklake.types import Field
 
 _UNKNOWN = (None, None, None, None)  # whether there are nulls, whether NaN; least and greatest
@@ -65,15 +65,15 @@ def file_rows(
     file: int, table: int, rows: int, columns: Sequence[Field], known: Mapping[str, tuple[object, object, int]], /
 ) -> list[tuple[Any, ...]]:
     """The rows of `ducklake_file_column_stats` for a file of ours."""
-    found: list[tuple[Any, ...]] = []
+    table_rows: list[tuple[Any, ...]] = []
     for column in columns:
         if column.children or column.name not in known:
-            found += [(file, table, leaf.id, None, None, None, None, None, None, None) for leaf in column.leaves]
+            table_rows += [(file, table, leaf.id, None, None, None, None, None, None, None) for leaf in column.leaves]
             continue
         low, high, nan = _bounds(column, known[column.name], rows)
         nulls = known[column.name][2]
-        found.append((file, table, column.id, None, rows - nulls, nulls, low, high, nan, None))
-    return found
+        table_rows.append((file, table, column.id, None, rows - nulls, nulls, low, high, nan, None))
+    return table_rows
 
 
 def _bounds(column: Field, known: tuple[object, object, int], rows: int) -> tuple[str | None, str | None, bool | None]:
@@ -90,7 +90,7 @@ def _bounds(column: Field, known: tuple[object, object, int], rows: int) -> tupl
 
 def widen(
     session: Session,
-    place: Place,
+    place: CatalogTable,
     columns: Sequence[Field],
     files: Iterable[tuple[int, Mapping[str, tuple[object, object, int]]]],
     /,
@@ -118,31 +118,31 @@ def widen(
     listed = list(files)
     for column in columns:
         for leaf in column.leaves:
-            found = kept.get(leaf.id, None if fresh else _UNKNOWN)
+            bounds = kept.get(leaf.id, None if fresh else _UNKNOWN)
             for rows, known in listed:
-                told = known.get(column.name) if leaf is column else None
-                found = _merged(leaf, found, rows, told)
-            if found is None or found == kept.get(leaf.id):
+                new = known.get(column.name) if leaf is column else None
+                bounds = _merged(leaf, bounds, rows, new)
+            if bounds is None or bounds == kept.get(leaf.id):
                 continue
             session.run(
                 "DELETE FROM ducklake_table_column_stats WHERE table_id = ? AND column_id = ?", place.id, leaf.id
             )
-            session.insert("ducklake_table_column_stats", [(place.id, leaf.id, *found, None)])
+            session.insert("ducklake_table_column_stats", [(place.id, leaf.id, *bounds, None)])
 
 
 def _merged(
-    leaf: Field, old: Sequence[Any] | None, rows: int, told: tuple[object, object, int] | None
+    leaf: Field, old: Sequence[Any] | None, rows: int, new: tuple[object, object, int] | None
 ) -> tuple[Any, ...]:
-    if told is None:
+    if new is None:
         return _UNKNOWN
-    low, high, nan = _bounds(leaf, told, rows)
-    null: bool | None = told[2] > 0
+    low, high, nan = _bounds(leaf, new, rows)
+    null: bool | None = new[2] > 0
     if old is None:
         return (null, nan, low, high)
     null_before, nan_before, low_before, high_before = old
     either_nan = None if leaf.type not in FLOATS or nan_before is None else bool(nan_before) or bool(nan)
     null = True if null else (None if null_before is None else bool(null_before))
-    if rows == told[2]:  # nothing but nulls moves no bound
+    if rows == new[2]:  # nothing but nulls moves no bound
         return (null, either_nan, low_before, high_before)
     if low is None or low_before is None or high_before is None:
         return (null, either_nan, None, None)

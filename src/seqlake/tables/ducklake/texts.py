@@ -34,10 +34,10 @@ def table_of(inlined: Inlined, columns: Sequence[Field], /) -> pa.Table:
     for column in both:
         refuse_moved(column, inlined.columns[had[column.id]].parts())
     cells = [[row[had[column.id]] for row in inlined.rows] for column in both]
-    found = dict(zip((c.id for c in both), _cast(cells, [inlined.columns[had[c.id]] for c in both], both), strict=True))
+    by_id = dict(zip((c.id for c in both), _cast(cells, [inlined.columns[had[c.id]] for c in both], both), strict=True))
     count = len(inlined.rows)
     arrays = [
-        found[column.id] if column.id in found else pa.array([default_of(column)] * count, column.arrow)
+        by_id[column.id] if column.id in by_id else pa.array([default_of(column)] * count, column.arrow)
         for column in columns
     ]
     schema = pa.schema([pa.field(column.name, column.arrow, column.nullable) for column in columns])
@@ -58,12 +58,12 @@ def _cast(cells: Sequence[Sequence[object]], old: Sequence[Field], new: Sequence
     connection = sandbox.connect(utc=True)
     try:
         connection.register("held", pa.Table.from_arrays(texts, names=names))
-        found = connection.sql(f"SELECT {', '.join(casts)} FROM held").to_arrow_table()
+        table = connection.sql(f"SELECT {', '.join(casts)} FROM held").to_arrow_table()
     except duckdb.Error as error:
         raise SchemaMismatchError(f"Values in the DuckLake catalog cannot be read: {error}") from error
     finally:
         connection.close()
-    return [column.combine_chunks().cast(field.arrow) for column, field in zip(found.columns, new, strict=True)]
+    return [column.combine_chunks().cast(field.arrow) for column, field in zip(table.columns, new, strict=True)]
 
 
 def _expression(name: str, old: Field, new: Field) -> str:

@@ -93,11 +93,11 @@ class Field:
 
     def parts(self, above: str = "") -> dict[str, int]:
         """Path -> field id of everything below it; lists and maps add their own names."""
-        found: dict[str, int] = {}
+        numbers: dict[str, int] = {}
         for child in self.children:
             path = f"{above}.{child.name}"
-            found |= {path: child.id, **child.parts(path)}
-        return found
+            numbers |= {path: child.id, **child.parts(path)}
+        return numbers
 
     @property
     def leaves(self) -> list[Field]:
@@ -119,9 +119,9 @@ class Field:
         if self.type == "map":
             key, value = self.children
             return pa.map_(key.arrow, value.arrow)
-        found = _DECIMAL.fullmatch(self.type)
-        if found:
-            return pa.decimal128(int(found[1]), int(found[2]))
+        decimal = _DECIMAL.fullmatch(self.type)
+        if decimal:
+            return pa.decimal128(int(decimal[1]), int(decimal[2]))
         if self.type not in _ARROW:
             raise SchemaMismatchError(
                 f"Column {self.name!r} has DuckLake's type {self.type}, which cannot be read here.",
@@ -173,17 +173,17 @@ def tree(rows: Iterable[Sequence[Any]], /) -> tuple[Field, ...]:
     Args:
         rows: (column_id, column_order, column_name, column_type, initial_default, nulls_allowed, parent_column).
     """
-    below: dict[int | None, list[Sequence[Any]]] = {}
+    by_parent: dict[int | None, list[Sequence[Any]]] = {}
     for row in rows:
-        below.setdefault(row[6], []).append(row)
+        by_parent.setdefault(row[6], []).append(row)
 
-    def made(row: Sequence[Any]) -> Field:
-        children = tuple(made(child) for child in sorted(below.get(row[0], ()), key=lambda child: child[1]))
+    def field(row: Sequence[Any]) -> Field:
+        children = tuple(field(child) for child in sorted(by_parent.get(row[0], ()), key=lambda child: child[1]))
         return Field(
             id=row[0], name=row[2], type=row[3], nullable=bool(row[5]), order=row[1], default=row[4], children=children
         )
 
-    return tuple(made(row) for row in sorted(below.get(None, ()), key=lambda row: row[1]))
+    return tuple(field(row) for row in sorted(by_parent.get(None, ()), key=lambda row: row[1]))
 
 
 def field_of(name: str, kind: pa.DataType, /, *, first: int, nullable: bool = True) -> Field:
@@ -194,7 +194,7 @@ def field_of(name: str, kind: pa.DataType, /, *, first: int, nullable: bool = Tr
     """
     counter = iter(range(first, first + (1 << 20)))
 
-    def made(name: str, kind: pa.DataType, *, nullable: bool) -> Field:
+    def numbered(name: str, kind: pa.DataType, *, nullable: bool) -> Field:
         at = next(counter)
         children: list[tuple[str, pa.DataType, bool]] = []
         if is_list(kind):
@@ -206,10 +206,10 @@ def field_of(name: str, kind: pa.DataType, /, *, first: int, nullable: bool = Tr
             text, children = "map", [("key", kind.key_type, False), ("value", kind.item_type, True)]
         else:
             text = _name_of(name, kind)
-        made_children = tuple(made(child, of, nullable=null) for child, of, null in children)
+        made_children = tuple(numbered(child, of, nullable=null) for child, of, null in children)
         return Field(id=at, name=name, type=text, nullable=nullable, order=at, children=made_children)
 
-    return made(name, kind, nullable=nullable)
+    return numbered(name, kind, nullable=nullable)
 
 
 def _name_of(name: str, kind: pa.DataType) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from seqlake.tables._lakes.engine import Added
     from seqlake.tables.ducklake.catalogs import Session
-    from seqlake.tables.ducklake.reading import Place
+    from seqlake.tables.ducklake.reading import CatalogTable
     from seqlake.tables.ducklake.types import Field
 
 
@@ -106,18 +106,19 @@ def make_table(
     """
     schema, table = name
     changes = []
-    found = session.rows("SELECT schema_id FROM ducklake_schema WHERE schema_name = ? AND end_snapshot IS NULL", schema)
+    sql = "SELECT schema_id FROM ducklake_schema WHERE schema_name = ? AND end_snapshot IS NULL"
+    schemas = session.rows(sql, schema)
     now = counters.snapshot
-    if found:
-        schema_id = found[0][0]
+    if schemas:
+        schema_id = schemas[0][0]
     else:
         schema_id = counters.take_catalog()
         row = (schema_id, str(uuid.uuid4()), now, None, schema, _folder(schema), True)
         session.insert("ducklake_schema", [row])
         changes.append(f"created_schema:{_quoted(schema)}")
     table_id = counters.take_catalog()
-    made = (table_id, str(uuid.uuid4()), now, None, schema_id, table, _folder(table), True)
-    session.insert("ducklake_table", [made])
+    table_row = (table_id, str(uuid.uuid4()), now, None, schema_id, table, _folder(table), True)
+    session.insert("ducklake_table", [table_row])
     counters.schema_version += 1
     session.insert("ducklake_schema_versions", [(now, counters.schema_version, table_id)])
     begin_columns(session, table_id, now, [(one, parent) for column in columns for one, parent in _pairs(column, None)])
@@ -135,7 +136,7 @@ def make_table(
     return [*changes, f"created_table:{_quoted(schema)}.{_quoted(table)}"]
 
 
-def drop_table(session: Session, place: Place, counters: Counters, /) -> list[str]:
+def drop_table(session: Session, place: CatalogTable, counters: Counters, /) -> list[str]:
     """End everything of a table; what older snapshots show of it stays until they expire. What was changed."""
     for table, key in (
         ("ducklake_table", "table_id"),
@@ -161,26 +162,26 @@ def begin_columns(session: Session, table: int, snapshot: int, begun: Iterable[t
 
 
 def change_columns(
-    session: Session, place: Place, counters: Counters, schema: pa.Schema, renamed: Mapping[str, str], /
+    session: Session, place: CatalogTable, counters: Counters, schema: pa.Schema, renamed: Mapping[str, str], /
 ) -> Sequence[Field]:
     """End and begin the rows that turn the table's columns into those of a schema; the columns as they are then."""
     old = reading.columns(session, place, counters.snapshot - 1)
     ((last,),) = session.rows("SELECT max(column_id) FROM ducklake_column WHERE table_id = ?", place.id)
-    made = evolving.evolve(old, schema, renamed=renamed, first=(last or 0) + 1)
-    for number in sorted(made.ended):
+    evolution = evolving.evolve(old, schema, renamed=renamed, first=(last or 0) + 1)
+    for number in sorted(evolution.ended):
         session.run(
             "UPDATE ducklake_column SET end_snapshot = ? WHERE table_id = ? AND column_id = ? "
             "AND end_snapshot IS NULL",
             counters.snapshot, place.id, number,
         )  # fmt: skip
-    begin_columns(session, place.id, counters.snapshot, made.begun)
+    begin_columns(session, place.id, counters.snapshot, evolution.begun)
     counters.schema_version += 1
     row = (counters.snapshot, counters.schema_version, place.id)
     session.insert("ducklake_schema_versions", [row])
-    return made.columns
+    return evolution.columns
 
 
-def set_property(session: Session, place: Place, counters: Counters, mixtrain: str, /) -> None:
+def set_property(session: Session, place: CatalogTable, counters: Counters, mixtrain: str, /) -> None:
     """Set the property `mixtrain`; the human's comment stays."""
     session.run(
         "UPDATE ducklake_tag SET end_snapshot = ? WHERE object_id = ? AND key = 'mixtrain' AND end_snapshot IS NULL",
@@ -192,7 +193,7 @@ def set_property(session: Session, place: Place, counters: Counters, mixtrain: s
 
 def add_files(
     session: Session,
-    place: Place,
+    place: CatalogTable,
     counters: Counters,
     added: Sequence[Added],
     names: Mapping[int, str],
@@ -226,7 +227,7 @@ def add_files(
     held = [by_id[number] for number in names if number in by_id]
     for one in added:
         number = counters.take_file()
-        path, relative = below(place, one.path)
+        path, relative = relative_path(place, one.path)
         files.append(
             (
                 number, place.id, counters.snapshot, None, None, path, relative, "parquet", one.rows, one.nbytes,
@@ -245,13 +246,13 @@ def add_files(
     session.insert("ducklake_file_column_stats", stats)
     session.insert("ducklake_file_partition_value", values)
     count(session, place, sum(one.rows for one in added), sum(one.nbytes for one in added), next_row=next_row)
-    told = [(one.rows, _by_field(one, names, by_id)) for one in added]
+    by_field = [(one.rows, _by_field(one, names, by_id)) for one in added]
     # All columns: what a file lacks reads as null or as a default.
-    statistics.widen(session, place, columns, told, fresh=first_row == 0)
+    statistics.widen(session, place, columns, by_field, fresh=first_row == 0)
     return numbers
 
 
-def end_files(session: Session, place: Place, counters: Counters, numbers: Sequence[int], /) -> None:
+def end_files(session: Session, place: CatalogTable, counters: Counters, numbers: Sequence[int], /) -> None:
     """Files, and their files of deletes, that are not there any more from this snapshot on."""
     for number in numbers:
         for table in ("ducklake_data_file", "ducklake_delete_file"):
@@ -279,7 +280,7 @@ def _by_field(
 
 
 def _mapping(
-    session: Session, place: Place, counters: Counters, names: Mapping[int, str], columns: Sequence[Field]
+    session: Session, place: CatalogTable, counters: Counters, names: Mapping[int, str], columns: Sequence[Field]
 ) -> int:
     """The number of the name mapping for files with these columns; made where there is none."""
     for number, known in reading.mappings(session, place).items():
@@ -303,36 +304,36 @@ def _mapping(
     return number
 
 
-def _partitioning(session: Session, place: Place, columns: Sequence[Field]) -> tuple[int | None, list[str]]:
+def _partitioning(session: Session, place: CatalogTable, columns: Sequence[Field]) -> tuple[int | None, list[str]]:
     names = {column.id: column.name for column in columns}
-    found = session.rows(
+    partitions = session.rows(
         "SELECT c.partition_id, c.column_id FROM ducklake_partition_column c JOIN ducklake_partition_info i "
         "ON i.partition_id = c.partition_id AND i.table_id = c.table_id "
         "WHERE c.table_id = ? AND i.end_snapshot IS NULL ORDER BY c.partition_key_index",
         place.id,
     )
-    return (found[0][0] if found else None), [names[column] for _, column in found]
+    return (partitions[0][0] if partitions else None), [names[column] for _, column in partitions]
 
 
-def _next_row(session: Session, place: Place) -> int:
-    found = session.rows("SELECT next_row_id FROM ducklake_table_stats WHERE table_id = ?", place.id)
-    return int(found[0][0]) if found else 0
+def _next_row(session: Session, place: CatalogTable) -> int:
+    kept = session.rows("SELECT next_row_id FROM ducklake_table_stats WHERE table_id = ?", place.id)
+    return int(kept[0][0]) if kept else 0
 
 
-def count(session: Session, place: Place, rows: int, nbytes: int, /, *, next_row: int | None = None) -> None:
+def count(session: Session, place: CatalogTable, rows: int, nbytes: int, /, *, next_row: int | None = None) -> None:
     """Take rows and bytes into DuckLake's count of all that was ever added."""
     row = _next_row(session, place) if next_row is None else next_row
-    found = session.rows("SELECT record_count, file_size_bytes FROM ducklake_table_stats WHERE table_id = ?", place.id)
-    if found:
+    kept = session.rows("SELECT record_count, file_size_bytes FROM ducklake_table_stats WHERE table_id = ?", place.id)
+    if kept:
         session.run(
             "UPDATE ducklake_table_stats SET record_count = ?, next_row_id = ?, file_size_bytes = ? WHERE table_id = ?",
-            found[0][0] + rows, row, found[0][1] + nbytes, place.id,
+            kept[0][0] + rows, row, kept[0][1] + nbytes, place.id,
         )  # fmt: skip
     else:
         session.insert("ducklake_table_stats", [(place.id, rows, row, nbytes)])
 
 
-def below(place: Place, path: str) -> tuple[str, bool]:
+def relative_path(place: CatalogTable, path: str) -> tuple[str, bool]:
     """A path as the catalog keeps it: relative to the table's folder where it lies there."""
     whole = path if "://" in path or path.startswith("/") else f"{place.data_path}{path}"
     return (whole.removeprefix(place.path), True) if whole.startswith(place.path) else (whole, False)

@@ -34,7 +34,7 @@ _OF_CATALOG = {"uri", "warehouse", "type", "py-catalog-impl", "prefix", "credent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Address:
+class IcebergAddress:
     """One table: how its catalog is made, and what it is called there; picklable.
 
     Attributes:
@@ -63,11 +63,11 @@ class Address:
             DatasetNotFoundError: pyiceberg knows no such catalog.
         """
         if self.kind is not None:
-            made: Catalog = self.kind(self.catalog, **self.properties)
-            return guarded(made, self.storage)
+            opened: Catalog = self.kind(self.catalog, **self.properties)
+            return guarded(opened, self.storage)
         loading = plugins.require("pyiceberg.catalog", extra="iceberg")
         try:
-            found: Catalog = loading.load_catalog(self.catalog, **self.properties)
+            loaded: Catalog = loading.load_catalog(self.catalog, **self.properties)
         except ValueError as error:
             raise DatasetNotFoundError(  # without the error's words, which may repeat a password
                 f"{self.name}: pyiceberg has no catalog {self.catalog!r} ({type(error).__name__}).",
@@ -75,10 +75,10 @@ class Address:
                 hint="Name it in ~/.pyiceberg.yaml or PYICEBERG_CATALOG__..., give its 'uri' and 'warehouse' in "
                 "storage=, or open a local warehouse: iceberg:FOLDER/namespace.table.",
             ) from None
-        return guarded(found, self.storage)
+        return guarded(loaded, self.storage)
 
 
-def parse(text: str, storage: Mapping[str, str] | None = None, /) -> Address:
+def parse(text: str, storage: Mapping[str, str] | None = None, /) -> IcebergAddress:
     """What an address and `storage=` say.
 
     Args:
@@ -108,7 +108,7 @@ def parse(text: str, storage: Mapping[str, str] | None = None, /) -> Address:
         raise _not_an_address(text)
     kind = scheme(catalog.get("warehouse", "s3://"))
     files = for_pyiceberg(options, scheme="s3" if kind == "file" else kind)
-    return Address(catalog=name, identifier=identifier, properties={**files, **catalog}, storage=options)
+    return IcebergAddress(catalog=name, identifier=identifier, properties={**files, **catalog}, storage=options)
 
 
 def local_catalog(folder: Path, /) -> dict[str, str]:
@@ -121,10 +121,10 @@ def local_catalog(folder: Path, /) -> dict[str, str]:
     }
 
 
-def of_table(table: Table, storage: Mapping[str, str] | None = None, /) -> Address:
+def of_table(table: Table, storage: Mapping[str, str] | None = None, /) -> IcebergAddress:
     """The address of a table that somebody opened with pyiceberg."""
     catalog = table.catalog
-    return Address(
+    return IcebergAddress(
         catalog=str(catalog.name),
         identifier=tuple(table.name()),
         properties=dict(catalog.properties),
@@ -133,19 +133,19 @@ def of_table(table: Table, storage: Mapping[str, str] | None = None, /) -> Addre
     )
 
 
-def file_options(address: Address, table: Table, /) -> dict[str, str]:
+def file_options(address: IcebergAddress, table: Table, /) -> dict[str, str]:
     """Options of obstore for a table's files: the given ones, then what pyiceberg was told or handed out."""
     return {**from_pyiceberg(table.io.properties, scheme=scheme(table.location())), **address.storage}
 
 
-def make_warehouse(address: Address, /) -> None:
+def make_warehouse(address: IcebergAddress, /) -> None:
     """The folder of a local warehouse, before SQLite wants to put its file there."""
     uri = address.properties.get("uri", "")
     if uri.startswith("sqlite:///"):
         Path(uri.removeprefix("sqlite:///").partition("?")[0]).parent.mkdir(parents=True, exist_ok=True)
 
 
-def is_missing(address: Address, /) -> bool:
+def is_missing(address: IcebergAddress, /) -> bool:
     """Whether a local catalog's file is not there: opening must not make one."""
     uri = address.properties.get("uri", "")
     path = uri.removeprefix("sqlite:///").partition("?")[0]

@@ -12,7 +12,7 @@ from seqlake.tables._lakes import paths
 from seqlake.tables._lakes.engine import RivalError
 from seqlake.tables._lakes.types import PROPERTY
 from seqlake.tables.iceberg import datafiles, history, offsets, schemas
-from seqlake.tables.iceberg.listing import below
+from seqlake.tables.iceberg.listing import relative_to
 from seqlake.tables.iceberg.undoing import settled, undone
 from seqlake.versions import names
 
@@ -25,14 +25,15 @@ if TYPE_CHECKING:
     from pyiceberg.table.name_mapping import MappedField
 
     from seqlake.protocols import Version
-    from seqlake.tables._lakes.engine import LakeFile, LakeState, Proposal
-    from seqlake.tables.iceberg.engine import IcebergEngine
+    from seqlake.tables._lakes.engine import LakeProposal
+    from seqlake.tables.iceberg.opening import OpenTable
     from seqlake.tables.iceberg.undoing import WrittenFiles
+    from seqlake.versions.state import TableFile, TableState
 
 _PRODUCERS = "_snapshot_producers"  # private in pyiceberg: what its own retries would make anew
 
 
-def commit(engine: IcebergEngine, proposal: Proposal, /) -> Version:
+def commit(engine: OpenTable, proposal: LakeProposal, /) -> Version:
     """Make a proposal the next snapshot; `IcebergEngine.commit` says what it raises."""
     # What changes the columns or the property is looked at once more: no requirement of a commit guards the property.
     anew = proposal.schema is not None or proposal.mixtrain is not None
@@ -41,38 +42,38 @@ def commit(engine: IcebergEngine, proposal: Proposal, /) -> Version:
         return _commit(engine, proposal, table, written)
 
 
-def _commit(engine: IcebergEngine, proposal: Proposal, table: Table, written: WrittenFiles) -> Version:
-    made = _transaction(table)
+def _commit(engine: OpenTable, proposal: LakeProposal, table: Table, written: WrittenFiles) -> Version:
+    pending = _transaction(table)
     if proposal.schema is not None:
-        with made.update_schema() as update:
+        with pending.update_schema() as update:
             schemas.evolve(update, table.metadata.schema(), proposal.schema, proposal.renamed)
-        _keep_names(table, made)
-        _refuse_other_ids(engine, proposal, schemas.field_ids(made.table_metadata.schema()))
-    _set_properties(made, proposal)
-    produce = _producer(made, proposal)
-    metadata = made.table_metadata
+        _keep_names(table, pending)
+        _refuse_other_ids(engine, proposal, schemas.field_ids(pending.table_metadata.schema()))
+    _set_properties(pending, proposal)
+    produce = _producer(pending, proposal)
+    metadata = pending.table_metadata
     for one in proposal.add:
         produce.append_data_file(datafiles.data_file(one, _location(table, one.path), metadata))
     for gone in _leaving(engine, table, proposal.remove):
         produce.delete_data_file(gone)
     live = _live(proposal)
     produce.commit()
-    _write_index(engine, table, made, produce, proposal.transaction.id, live)
-    return _finish(engine, made, produce, written)
+    _write_index(engine, table, pending, produce, proposal.transaction.id, live)
+    return _finish(engine, pending, produce, written)
 
 
-def rollback(engine: IcebergEngine, version: int | str, base: LakeState, /) -> Version:
+def rollback(engine: OpenTable, version: int | str, base: TableState, /) -> Version:
     """A new snapshot with the manifests of an old one; `IcebergEngine.rollback` says what it raises."""
     with undone(engine) as written:
         table = _on_top_of(engine, base, written, anew=True)
         old = history.find(table.metadata, version)
         transaction = names.new_transaction()
-        made = _transaction(table)
-        produce = _restoring(made, old, table.io, _summary(transaction, "rollback"))
+        pending = _transaction(table)
+        produce = _restoring(pending, old, table.io, _summary(transaction, "rollback"))
         live = engine.state(version).files
         produce.commit()
-        _write_index(engine, table, made, produce, transaction, live)
-        return _finish(engine, made, produce, written)
+        _write_index(engine, table, pending, produce, transaction, live)
+        return _finish(engine, pending, produce, written)
 
 
 def _transaction(table: Table) -> Transaction:
@@ -92,7 +93,7 @@ def _transaction(table: Table) -> Transaction:
     return Remembering(table)
 
 
-def _on_top_of(engine: IcebergEngine, base: LakeState, written: WrittenFiles, *, anew: bool) -> Table:
+def _on_top_of(engine: OpenTable, base: TableState, written: WrittenFiles, *, anew: bool) -> Table:
     """The table, if it still is what everything was checked against; a copy, which no other thread loads anew."""
     table = copy(engine.load() if anew else engine.table)
     table.io = written.noted_by(table.io)
@@ -105,19 +106,19 @@ def _on_top_of(engine: IcebergEngine, base: LakeState, written: WrittenFiles, *,
     return table
 
 
-def _set_properties(made: Transaction, proposal: Proposal) -> None:
+def _set_properties(pending: Transaction, proposal: LakeProposal) -> None:
     if proposal.mixtrain is not None:
-        made.set_properties({PROPERTY: proposal.mixtrain})
+        pending.set_properties({PROPERTY: proposal.mixtrain})
 
 
-def _keep_names(table: Table, made: Transaction) -> None:
+def _keep_names(table: Table, pending: Transaction) -> None:
     """A name that is used again goes on meaning its first column in files without ids.
 
     pyiceberg hands it to the new column, and old files would fill that with the cells of the one that was dropped.
     """
     from pyiceberg.table.name_mapping import NameMapping
 
-    old, new = table.metadata.name_mapping(), made.table_metadata.name_mapping()
+    old, new = table.metadata.name_mapping(), pending.table_metadata.name_mapping()
     if old is None or new is None:
         return
     after = {one.field_id: one for one in new.root}
@@ -132,25 +133,25 @@ def _keep_names(table: Table, made: Transaction) -> None:
         fields.append(_mapped(one.field_id, free, one.fields))
     wanted = NameMapping(fields).model_dump_json()
     if wanted != new.model_dump_json():
-        made.set_properties({"schema.name-mapping.default": wanted})
+        pending.set_properties({"schema.name-mapping.default": wanted})
 
 
 def _mapped(number: int | None, names: Sequence[str], fields: Sequence[MappedField]) -> MappedField:
     from pyiceberg.table.name_mapping import MappedField
 
-    told: dict[str, Any] = {"field-id": number, "names": list(names), "fields": list(fields)}
-    return MappedField(**told)
+    entry: dict[str, Any] = {"field-id": number, "names": list(names), "fields": list(fields)}
+    return MappedField(**entry)
 
 
-def _refuse_other_ids(engine: IcebergEngine, proposal: Proposal, ids: Mapping[str, int]) -> None:
+def _refuse_other_ids(engine: OpenTable, proposal: LakeProposal, ids: Mapping[str, int]) -> None:
     """Refuse files that number their columns otherwise: every client would take one column for another.
 
     Files of our own are numbered when they are written, so a rival's new column can make their numbers wrong.
     """
     for one in proposal.add:
         footer = read_footer(paths.blob_at(engine.store, one.path, storage=engine.storage))
-        found = {field.name: number for field in footer.schema if (number := schemas.stored_id(field)) is not None}
-        other = [name for name, number in found.items() if ids.get(name) != number]
+        stored = {field.name: number for field in footer.schema if (number := schemas.stored_id(field)) is not None}
+        other = [name for name, number in stored.items() if ids.get(name) != number]
         if other:
             error = CommitConflictError(
                 f"Not committed: {one.path} numbers {', '.join(other[:3])} otherwise than the table does.",
@@ -165,15 +166,15 @@ def _summary(transaction: str, operation: str) -> dict[str, str]:
     return {history.OPERATION: operation, history.TRANSACTION: transaction}
 
 
-def _producer(made: Transaction, proposal: Proposal) -> Any:
+def _producer(pending: Transaction, proposal: LakeProposal) -> Any:
     said = _summary(proposal.transaction.id, proposal.operation)
     if proposal.mixtrain is not None:
         said[PROPERTY] = proposal.mixtrain
-    update = made.update_snapshot(snapshot_properties=said)
+    update = pending.update_snapshot(snapshot_properties=said)
     return update.overwrite() if proposal.remove else update.merge_append()
 
 
-def _restoring(made: Transaction, old: Any, io: Any, said: Mapping[str, str]) -> Any:
+def _restoring(pending: Transaction, old: Any, io: Any, said: Mapping[str, str]) -> Any:
     """A producer that lists the manifests of an old snapshot, whose files and deletes keep their sequence numbers."""
     from pyiceberg.table.snapshots import Operation, Summary
     from pyiceberg.table.update.snapshot import _SnapshotProducer
@@ -189,11 +190,11 @@ def _restoring(made: Transaction, old: Any, io: Any, said: Mapping[str, str]) ->
             """Nothing is added or removed that could be in conflict; the branch must be where it was."""
 
         def _summary(self, snapshot_properties: Mapping[str, str] = said) -> Summary:
-            told = {} if old is None or old.summary is None else old.summary.additional_properties
-            totals = {name: value for name, value in told.items() if name.startswith("total-")}
+            properties = {} if old is None or old.summary is None else old.summary.additional_properties
+            totals = {name: value for name, value in properties.items() if name.startswith("total-")}
             return Summary(operation=Operation.OVERWRITE, **totals, **snapshot_properties)
 
-    return Restore(Operation.OVERWRITE, made, io, snapshot_properties=dict(said))
+    return Restore(Operation.OVERWRITE, pending, io, snapshot_properties=dict(said))
 
 
 def _location(table: Table, path: str) -> str:
@@ -201,50 +202,52 @@ def _location(table: Table, path: str) -> str:
     return path if paths.is_outside(path) else f"{table.location().rstrip('/')}/{path}"
 
 
-def _leaving(engine: IcebergEngine, table: Table, remove: Sequence[LakeFile]) -> list[DataFile]:
-    wanted = {file.path for file in remove}
+def _leaving(engine: OpenTable, table: Table, remove: Sequence[TableFile]) -> list[DataFile]:
+    wanted = {file.name for file in remove}
     if not wanted:
         return []
     location = table.metadata.location
-    return [entry.data_file for entry in engine.entries(table) if below(location, entry.data_file.file_path) in wanted]
+    return [
+        entry.data_file for entry in engine.entries(table) if relative_to(location, entry.data_file.file_path) in wanted
+    ]
 
 
-def _live(proposal: Proposal) -> list[LakeFile]:
+def _live(proposal: LakeProposal) -> list[TableFile]:
     """The files of the version to come that were there before."""
-    gone = {file.path for file in proposal.remove}
-    return [file for file in proposal.base.files if file.path not in gone]
+    gone = {file.name for file in proposal.remove}
+    return [file for file in proposal.base.files if file.name not in gone]
 
 
-def _finish(engine: IcebergEngine, made: Transaction, produce: Any, written: WrittenFiles) -> Version:
+def _finish(engine: OpenTable, pending: Transaction, produce: Any, written: WrittenFiles) -> Version:
     """Send it; the version that it made."""
-    _send(engine, made, produce, written)
+    _send(engine, pending, produce, written)
     number = produce.snapshot_id
     # Where the answer to the commit was lost, the engine has just seen it.
-    table = made._table  # noqa: SLF001 - the copy that it was made on
+    table = pending._table  # noqa: SLF001 - the copy that it was made on
     return history.version_of(table.metadata.snapshot_by_id(number) or engine.metadata().snapshot_by_id(number))
 
 
 def _write_index(
-    engine: IcebergEngine, table: Table, made: Transaction, produce: Any, transaction: str, live: Sequence[LakeFile]
+    engine: OpenTable, table: Table, pending: Transaction, produce: Any, transaction: str, live: Sequence[TableFile]
 ) -> None:
     """Put the index beside the snapshot."""
     rows, ground = engine.offsets.next(transaction, live) if engine.offsets is not None else ([], "")
     number = produce.snapshot_id
-    snapshot = made.table_metadata.snapshot_by_id(number)
+    snapshot = pending.table_metadata.snapshot_by_id(number)
     sequence = 0 if snapshot is None else snapshot.sequence_number or 0
     file = offsets.put(table, transaction, rows, ground, snapshot=number, sequence=sequence)
-    with made.update_statistics() as update:
+    with pending.update_statistics() as update:
         update.set_statistics(file)
 
 
-def _send(engine: IcebergEngine, made: Transaction, produce: Any, written: WrittenFiles) -> None:
+def _send(engine: OpenTable, pending: Transaction, produce: Any, written: WrittenFiles) -> None:
     """Commit once: a retry must be checked against what the rival did, which pyiceberg's own retries do not."""
     from pyiceberg.exceptions import CommitFailedException, ValidationException
 
-    setattr(made, _PRODUCERS, [])
+    setattr(pending, _PRODUCERS, [])
     written.asked = True
     try:
-        made.commit_transaction()
+        pending.commit_transaction()
     except (CommitFailedException, ValidationException):
         written.asked = False
         raise RivalError from None
@@ -263,7 +266,7 @@ def _send(engine: IcebergEngine, made: Transaction, produce: Any, written: Writt
         ) from error
 
 
-def _is_there(engine: IcebergEngine, snapshot: int) -> bool:
+def _is_there(engine: OpenTable, snapshot: int) -> bool:
     """Whether a snapshot was committed after all, as far as the catalog answers."""
     try:
         return engine.load().metadata.snapshot_by_id(snapshot) is not None

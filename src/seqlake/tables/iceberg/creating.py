@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table
 
     from seqlake.spec.schema import Schema
-    from seqlake.tables.iceberg.engine import IcebergEngine
+    from seqlake.tables.iceberg.opening import OpenTable
 
 SETTINGS = {
     # For other writers: pyiceberg's own four tries are too few for rivals.
@@ -38,7 +38,7 @@ _TIMES = {"year": "YearTransform", "month": "MonthTransform", "day": "DayTransfo
 _SIZED = {"bucket": "BucketTransform", "truncate": "TruncateTransform"}
 
 
-def create(engine: IcebergEngine, schema: Schema, partition_by: Sequence[str], /) -> None:
+def create(engine: OpenTable, schema: Schema, partition_by: Sequence[str], /) -> None:
     """Make the table in its catalog, with a first snapshot without rows.
 
     Raises:
@@ -70,16 +70,16 @@ def create(engine: IcebergEngine, schema: Schema, partition_by: Sequence[str], /
             raise
 
 
-def _fill(engine: IcebergEngine, table: Table, text: str) -> None:
+def _fill(engine: OpenTable, table: Table, text: str) -> None:
     """Its mapping of names, and a first snapshot without rows."""
     mapping = table.schema().name_mapping.model_dump_json()
     with undone(engine, asked=True) as written:
         table.io = written.noted_by(table.io)
-        with table.transaction() as made:
+        with table.transaction() as pending:
             # Files without field ids, as other writers register them, are read by the names of the columns of today.
-            made.set_properties({"schema.name-mapping.default": mapping})
+            pending.set_properties({"schema.name-mapping.default": mapping})
             said: Any = {history.OPERATION: "create", PROPERTY: text}
-            with made.update_snapshot(snapshot_properties=said).fast_append():
+            with pending.update_snapshot(snapshot_properties=said).fast_append():
                 pass
 
 
@@ -120,8 +120,8 @@ def _parsed(text: str, schema: IcebergSchema) -> tuple[str, str, str, str]:
     columns = schemas.names_of(schema)
     if text in columns:
         return "", "", "", text
-    found = _PART.fullmatch(text)
-    kind, size, inner, plain = (part or "" for part in (found.groups() if found else ("", "", "", text)))
+    match = _PART.fullmatch(text)
+    kind, size, inner, plain = (part or "" for part in (match.groups() if match else ("", "", "", text)))
     if plain or inner not in columns:
         raise SchemaMismatchError(f"partition_by names {plain or inner!r}; the columns are {', '.join(columns)}.")
     if kind not in _TIMES and not (kind in _SIZED and size):

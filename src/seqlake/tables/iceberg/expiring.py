@@ -11,26 +11,27 @@ from seqlake.files.locations import is_local, join
 from seqlake.files.sealed import digest_of, seal
 from seqlake.files.stores import list_without_links
 from seqlake.tables._lakes import paths
-from seqlake.tables._lakes.engine import Expired, LakeFile, RivalError
+from seqlake.tables._lakes.engine import Expired, RivalError
 from seqlake.tables.iceberg import offsets
-from seqlake.tables.iceberg.listing import below, reachable
+from seqlake.tables.iceberg.listing import reachable, relative_to
 from seqlake.tables.iceberg.undoing import undone
 from seqlake.versions import names
 from seqlake.versions.small_files import read
+from seqlake.versions.state import TableFile
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
     from pyiceberg.table.snapshots import Snapshot
 
-    from seqlake.tables.iceberg.engine import IcebergEngine
+    from seqlake.tables.iceberg.opening import OpenTable
 
 _UNDER_WAY = timedelta(hours=2)  # an index file may lie there before the commit that names it
 _TRIES = 20
 _PROMISED = f"{names.OURS}/expiring.json"
 
 
-def expire(engine: IcebergEngine, limit: datetime, /, *, dry_run: bool) -> Expired:
+def expire(engine: OpenTable, limit: datetime, /, *, dry_run: bool) -> Expired:
     """Forget what was replaced before `limit`, but the heads of branches and tags.
 
     Args:
@@ -52,7 +53,7 @@ def expire(engine: IcebergEngine, limit: datetime, /, *, dry_run: bool) -> Expir
     indexes = _indexes(engine, table.metadata, keep)
     superfluous = (before | _orphans(engine, table)) - reachable(table.io, left) - indexes
     location = table.metadata.location
-    removed = paths.removable(engine.store, [below(location, one) for one in superfluous])
+    removed = paths.removable(engine.store, [relative_to(location, one) for one in superfluous])
     if not dry_run:
         for path in removed:
             with suppress(FileNotFoundError):
@@ -75,7 +76,7 @@ def _retained(metadata: TableMetadata, limit: datetime) -> set[int]:
     return keep
 
 
-def _forget(engine: IcebergEngine, snapshots: list[int]) -> Table:
+def _forget(engine: OpenTable, snapshots: list[int]) -> Table:
     """Remove snapshots from the table's metadata; the heads of branches and tags that are new are left alone."""
     from pyiceberg.exceptions import CommitFailedException
 
@@ -95,36 +96,36 @@ def _forget(engine: IcebergEngine, snapshots: list[int]) -> Table:
     raise RivalError
 
 
-def _indexes(engine: IcebergEngine, metadata: TableMetadata, keep: set[int]) -> set[str]:
+def _indexes(engine: OpenTable, metadata: TableMetadata, keep: set[int]) -> set[str]:
     """The index files of these snapshots, with the grounds below them."""
     named = {one.statistics_path for one in metadata.statistics if one.snapshot_id in keep}
     sidecar = engine.offsets
     return named | (set() if sidecar is None else {ground for path in named if (ground := sidecar.ground_of(path))})
 
 
-def _orphans(engine: IcebergEngine, table: Table) -> set[str]:
+def _orphans(engine: OpenTable, table: Table) -> set[str]:
     """Index files of ours that no snapshot names: of commits that were not made, or expired by another client."""
-    folder = below(table.metadata.location, table.location_provider().new_metadata_location("x"))
+    folder = relative_to(table.metadata.location, table.location_provider().new_metadata_location("x"))
     folder = folder.rpartition("/")[0]
     if paths.is_outside(folder):
         return set()
     youngest = datetime.now(UTC) - _UNDER_WAY
     named = {one.statistics_path for one in table.metadata.statistics}
-    found = set()
+    orphans = set()
     for path, _ in list_without_links(engine.store, folder):
         transaction = path.rpartition("/")[2].partition("-")[0]
         if path.endswith(offsets.SUFFIX) and _born(transaction) < youngest:
-            found.add(_located(table.metadata.location, path))
-    return found - named
+            orphans.add(_located(table.metadata.location, path))
+    return orphans - named
 
 
-def _promise(engine: IcebergEngine, table: Table, files: set[str]) -> None:
+def _promise(engine: OpenTable, table: Table, files: set[str]) -> None:
     """Note what is about to be forgotten: afterwards nobody could tell which files it named."""
-    places = sorted(below(table.metadata.location, one) for one in files)
+    places = sorted(relative_to(table.metadata.location, one) for one in files)
     engine.store.put(_PROMISED, seal({"files": places}), temporary=names.temporary(names.new_transaction()))
 
 
-def _promised(engine: IcebergEngine, table: Table) -> set[str]:
+def _promised(engine: OpenTable, table: Table) -> set[str]:
     """What an expiry that did not come to its end had still to remove; what is named again by now stays."""
     kept = read(engine.store, _PROMISED)
     if kept is None or digest_of(kept) is None:
@@ -145,15 +146,15 @@ def _born(transaction: str) -> datetime:
         return datetime.now(UTC)
 
 
-def _files(engine: IcebergEngine, table: Table, snapshots: list[Snapshot]) -> list[LakeFile]:
+def _files(engine: OpenTable, table: Table, snapshots: list[Snapshot]) -> list[TableFile]:
     """Every data file of these snapshots, once, whole; files of deletes are no shards."""
     from pyiceberg.manifest import DataFileContent
 
-    found: dict[str, LakeFile] = {}
+    files: dict[str, TableFile] = {}
     for snapshot in snapshots:
         for entry in engine.manifests.entries(table.io, snapshot):
             file = entry.data_file
-            path = below(table.metadata.location, file.file_path)
-            if path not in found and file.content == DataFileContent.DATA:
-                found[path] = LakeFile(path=path, rows=file.record_count, nbytes=file.file_size_in_bytes)
-    return list(found.values())
+            path = relative_to(table.metadata.location, file.file_path)
+            if path not in files and file.content == DataFileContent.DATA:
+                files[path] = TableFile(name=path, rows=file.record_count, nbytes=file.file_size_in_bytes)
+    return list(files.values())

@@ -30,16 +30,16 @@ class FencedIO:
 
     def new_input(self, location: str) -> InputFile:
         """A file to read."""
-        made: InputFile = self._io.new_input(self._checked(location))
-        return made
+        file: InputFile = self._io.new_input(self._checked(location))
+        return file
 
     def new_output(self, location: str) -> OutputFile:
         """A file to write."""
-        made: OutputFile = self._io.new_output(self._checked(location))
-        return made
+        file: OutputFile = self._io.new_output(self._checked(location))
+        return file
 
     def delete(self, location: Any) -> None:
-        """Remove a file."""
+        """Remove a file that may be touched."""
         self._checked(location if isinstance(location, str) else location.location)
         self._io.delete(location)
 

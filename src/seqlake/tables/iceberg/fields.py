@@ -51,7 +51,7 @@ class Numbered(Mapping[str, From]):
         self._constants = constants
         self._found: dict[str, From] | None = None
 
-    def told(self, column: str, /) -> object:
+    def origin(self, column: str, /) -> object:
         """What tells this column's place from another's, without the footer."""
         return self._ids.get(column), self._names.get(column), self._constants.get(column)
 
@@ -75,14 +75,14 @@ class Numbered(Mapping[str, From]):
 
     def _find(self, physical: pa.Schema) -> dict[str, From]:
         by_id = {number: one.name for one in physical if (number := stored_id(one)) is not None}
-        found: dict[str, From] = {}
+        mapping: dict[str, From] = {}
         for column, number in self._ids.items():
             if by_id:
                 stored = by_id.get(number)
             else:
                 stored = next((one for one in self._names.get(column, ()) if one in physical.names), None)
-            found[column] = Constant(self._constants.get(column)) if stored is None else Stored(stored)
-        return found
+            mapping[column] = Constant(self._constants.get(column)) if stored is None else Stored(stored)
+        return mapping
 
     def __getitem__(self, column: str) -> From:
         return self.settle()[column]
@@ -106,7 +106,7 @@ class ById(Columns):
         state = blake2b(self.shard.key.encode(), digest_size=8)
         for name in self.schema:
             column = self.schema[name]
-            state.update(f"\0{name}\0{column.logical}\0{column.shape}\0{self.mapping.told(name)!r}".encode())
+            state.update(f"\0{name}\0{column.logical}\0{column.shape}\0{self.mapping.origin(name)!r}".encode())
         return f"{self.shard.key.rpartition('#')[0]}#{state.hexdigest()}"
 
     def open(self) -> ByIdReader:
@@ -117,9 +117,9 @@ class ById(Columns):
 class ByIdReader(ColumnsReader):
     """One open `ById`; the footer that is read to find the columns is the one that reads them."""
 
-    def __init__(self, shown: ById, /) -> None:
-        super().__init__(shown)
-        self._numbered = shown.mapping
+    def __init__(self, shard: ById, /) -> None:
+        super().__init__(shard)
+        self._numbered = shard.mapping
 
     def _source(self, name: str) -> tuple[ShardReader, str] | Constant:
         known = self._numbered.known(name, self.inner)
@@ -144,37 +144,36 @@ def holds_structs(kind: pa.DataType, /) -> bool:
     return bool(pa.types.is_struct(kind))
 
 
-def nested(cells: pa.Array, held: pa.Field, shown: pa.DataType, path: str, ids: Mapping[str, int], /) -> pa.Array:
+def nested(cells: pa.Array, held: pa.Field, wanted: pa.DataType, path: str, ids: Mapping[str, int], /) -> pa.Array:
     """Cells of structs with the fields that a schema shows, found by the ids that the file gives them.
 
     Args:
         cells: As the file holds them.
         held: What the file says of them.
-        shown: The type to show; fields that the file lacks are null.
+        wanted: The type to show; fields that the file lacks are null.
         path: Where in the schema this is.
         ids: Dotted path -> field id.
     """
     kind = held.type
-    if is_list(kind) and is_list(shown):
-        inner = nested(cells.flatten(), kind.value_field, shown.value_type, f"{path}.element", ids)
+    if is_list(kind) and is_list(wanted):
+        inner = nested(cells.flatten(), kind.value_field, wanted.value_type, f"{path}.element", ids)
         lengths = pc.fill_null(pc.list_value_length(cells), 0)
         offsets = np.concatenate([[0], np.cumsum(np.asarray(lengths, np.int64))]).astype(np.int32)
         return pa.ListArray.from_arrays(pa.array(offsets), inner, mask=_mask(cells))
-    if not (pa.types.is_struct(kind) and pa.types.is_struct(shown)):
+    if not (pa.types.is_struct(kind) and pa.types.is_struct(wanted)):
         return cells
     by_id = {number: one for one in kind if (number := stored_id(one)) is not None}
     arrays = []
-    for field in shown:
-        below = f"{path}.{field.name}"
-        found = (
-            by_id.get(ids.get(below, -1)) if by_id else (kind.field(field.name) if field.name in _names(kind) else None)
-        )
-        if found is None:
+    for field in wanted:
+        inner_path = f"{path}.{field.name}"
+        by_name = kind.field(field.name) if field.name in _names(kind) else None
+        source = by_id.get(ids.get(inner_path, -1)) if by_id else by_name
+        if source is None:
             arrays.append(pa.nulls(len(cells), field.type))
             continue
-        child = pc.struct_field(cells, kind.get_field_index(found.name))
-        arrays.append(nested(child, found, field.type, below, ids))
-    fields = [pa.field(one.name, array.type, one.nullable) for one, array in zip(shown, arrays, strict=True)]
+        child = pc.struct_field(cells, kind.get_field_index(source.name))
+        arrays.append(nested(child, source, field.type, inner_path, ids))
+    fields = [pa.field(one.name, array.type, one.nullable) for one, array in zip(wanted, arrays, strict=True)]
     return pa.StructArray.from_arrays(arrays, fields=fields, mask=_mask(cells))
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from seqlake.tables._lakes.engine import LakeFile
 from seqlake.tables.iceberg.fields import ById, Numbered
 from seqlake.tables.iceberg.schemas import field_ids
+from seqlake.versions.state import TableFile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ class Naming:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class IcebergFile(LakeFile):
+class IcebergFile(TableFile):
     """A data file whose columns are found by field id.
 
     Attributes:
@@ -49,19 +49,19 @@ class IcebergFile(LakeFile):
     defaults: Mapping[str, object] = field(default_factory=dict)
 
     @property
-    def told(self) -> str:
+    def identity(self) -> str:
         """One line that changes when the rows of the file, or what they are taken for, may have."""
         # Zero-argument super() does not work in a class with slots.
-        told = f"{LakeFile.told.fget(self)}\0{sorted(self.naming.ids.items())}"  # type: ignore[attr-defined]
-        return f"{told}\0{sorted(map(repr, self.defaults.items()))}" if self.defaults else told
+        line = f"{TableFile.identity.fget(self)}\0{sorted(self.naming.ids.items())}"  # type: ignore[attr-defined]
+        return f"{line}\0{sorted(map(repr, self.defaults.items()))}" if self.defaults else line
 
-    def shown(self, shard: Shard, schema: Schema, /) -> Shard:
+    def view(self, shard: Shard, schema: Schema, /) -> Shard:
         """The file as the version shows it."""
         ids = {name: self.naming.ids[name] for name in schema.names}
         known = self.naming
         same = {**self.defaults, **self.constants}
-        found = Numbered(shard, ids=ids, paths=known.paths, names=known.names, only=known.only, constants=same)
-        return ById(shard, schema, found)
+        numbered = Numbered(shard, ids=ids, paths=known.paths, names=known.names, only=known.only, constants=same)
+        return ById(shard, schema, numbered)
 
     def stored_names(self, column: str, /) -> Sequence[str]:
         """What the file may call a column, where a name says all: nothing else was ever called so."""

@@ -54,10 +54,10 @@ def _load(
 ) -> FileIO:
     """As the catalog's own, without what the table says of itself."""
     known = {name: value for name, value in (properties or {}).items() if name != CODE and _is_rest(catalog)}
-    made: Any = load(known, location)
+    opened: Any = load(known, location)
     home = catalog.properties.get("warehouse") or location or ""
-    made.new_input = partial(_judged, made.new_input, home, storage)
-    return made  # type: ignore[no-any-return]  # set on an object, so typed as anything
+    opened.new_input = partial(_judged, opened.new_input, home, storage)
+    return opened  # type: ignore[no-any-return]  # set on an object, so typed as anything
 
 
 def _of_row(read: Callable[[Any], Any], catalog: Catalog, storage: Mapping[str, str], row: Any) -> Any:

@@ -24,15 +24,15 @@ _BEGINNING = datetime.fromtimestamp(0, UTC)
 
 def versions(metadata: TableMetadata, /) -> list[Version]:
     """Everything that was once the newest and can still be read, oldest first."""
-    found = []
+    listed = []
     snapshots = {one.snapshot_id: one for one in metadata.snapshots}
     seen: set[int] = set()
     for entry in metadata.snapshot_log:
         snapshot = snapshots.get(entry.snapshot_id)
         if snapshot is not None:
-            found.append(version_of(snapshot, time=entry.timestamp_ms, again=entry.snapshot_id in seen))
+            listed.append(version_of(snapshot, time=entry.timestamp_ms, again=entry.snapshot_id in seen))
             seen.add(entry.snapshot_id)
-    return found
+    return listed
 
 
 def version_of(snapshot: Snapshot | None, /, *, time: int | None = None, again: bool = False) -> Version:
@@ -69,19 +69,19 @@ def find(metadata: TableMetadata, version: int | str | datetime | None, /) -> Sn
     """
     if version is None or (version == NO_SNAPSHOT and not metadata.snapshots):
         return metadata.current_snapshot()
-    found = None
+    snapshot = None
     if isinstance(version, datetime):
         aware = version if version.tzinfo else version.astimezone(UTC)
         moment = (aware - _BEGINNING) // timedelta(milliseconds=1)
         before = [one.snapshot_id for one in metadata.snapshot_log if one.timestamp_ms <= moment]
-        found = metadata.snapshot_by_id(before[-1]) if before else None
+        snapshot = metadata.snapshot_by_id(before[-1]) if before else None
     elif isinstance(version, int):
-        found = metadata.snapshot_by_id(version)
+        snapshot = metadata.snapshot_by_id(version)
     elif version in metadata.refs:
-        found = metadata.snapshot_by_name(version)
-    if found is None:
+        snapshot = metadata.snapshot_by_name(version)
+    if snapshot is None:
         raise _not_found(metadata, version)
-    return found
+    return snapshot
 
 
 def _not_found(metadata: TableMetadata, version: object) -> VersionNotFoundError:

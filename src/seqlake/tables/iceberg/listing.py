@@ -55,8 +55,8 @@ class Manifests:
         def read(manifest: ManifestFile) -> list[ManifestEntry]:
             return manifest.fetch_manifest_entry(io, discard_deleted=True)
 
-        for manifest, found in zip(unread, ExecutorFactory.get_or_create().map(read, unread), strict=True):
-            self._read[manifest.manifest_path] = found
+        for manifest, entries in zip(unread, ExecutorFactory.get_or_create().map(read, unread), strict=True):
+            self._read[manifest.manifest_path] = entries
         for manifest in listed:
             yield from self._read[manifest.manifest_path]
         while len(self._listed) > _FEW:
@@ -99,26 +99,26 @@ def live_files(
     start, same = f"{metadata.location.rstrip('/')}/", _Constants(metadata, schema)
     return [
         IcebergFile(
-            path=below(start, file.file_path),
+            name=relative_to(start, file.file_path),
             rows=file.record_count,
             nbytes=file.file_size_in_bytes,
             constants=same.of(file),
             defaults=same.defaults,
             deleted=applied.rows(file, deletes.for_data_file(number, file, partition_key=file.partition)),
-            statistics=Bounds(file, schema),
+            statistics=IcebergBounds(file, schema),
             naming=called,
         )
         for number, file in data
     ]
 
 
-def below(table: str, location: str, /) -> str:
-    """A location as `LakeFile.path` has it: relative where it lies below the table's.
+def relative_to(table: str, location: str, /) -> str:
+    """A location as `TableFile.path` has it: relative where it lies below the table's.
 
     Most begin with the table's as it is written; others are compared as places.
     """
     start = table if table.endswith("/") else f"{table}/"
-    return location[len(start) :] if location.startswith(start) else paths.below(start, location)
+    return location[len(start) :] if location.startswith(start) else paths.relative_to(start, location)
 
 
 def _equality(metadata: TableMetadata, snapshot: Snapshot | None) -> SeqlakeError:
@@ -138,7 +138,7 @@ class _Constants:
         self._kept = {number: list(_identities(spec, schema)) for number, spec in metadata.specs().items()}
 
     def of(self, file: DataFile) -> Mapping[str, object]:
-        """Of one file."""
+        """The constants of one file."""
         kept = self._kept.get(file.spec_id or 0, ())
         return {name: file.partition[position] for position, name in kept}
 
@@ -156,7 +156,7 @@ def _identities(spec: PartitionSpec, schema: IcebergSchema) -> Iterator[tuple[in
             yield position, name
 
 
-class Bounds(Mapping[str, tuple[object, object, int]]):
+class IcebergBounds(Mapping[str, tuple[object, object, int]]):
     """Column -> (least, greatest, nulls) of a file, worked out when asked for; other columns are not in it."""
 
     def __init__(self, file: DataFile, schema: IcebergSchema, /) -> None:
@@ -167,10 +167,10 @@ class Bounds(Mapping[str, tuple[object, object, int]]):
         return dict, (list(self.items()),)
 
     def __getitem__(self, column: str) -> tuple[object, object, int]:
-        found = self._find(column)
-        if found is None:
+        bounds = self._find(column)
+        if bounds is None:
             raise KeyError(column)
-        return found
+        return bounds
 
     def __iter__(self) -> Iterator[str]:
         return (one.name for one in self._schema.fields if self._find(one.name) is not None)
@@ -223,11 +223,11 @@ class _Deletes:
 
 def reachable(io: FileIO, snapshots: Sequence[Snapshot], /) -> set[str]:
     """Every file that these snapshots name: manifest lists, manifests, data and delete files."""
-    found: set[str] = set()
+    locations: set[str] = set()
     for snapshot in snapshots:
-        found.add(snapshot.manifest_list)
+        locations.add(snapshot.manifest_list)
         for manifest in snapshot.manifests(io):
-            if manifest.manifest_path not in found:
-                found.add(manifest.manifest_path)
-                found.update(e.data_file.file_path for e in manifest.fetch_manifest_entry(io, discard_deleted=True))
-    return found
+            if manifest.manifest_path not in locations:
+                locations.add(manifest.manifest_path)
+                locations.update(e.data_file.file_path for e in manifest.fetch_manifest_entry(io, discard_deleted=True))
+    return locations

@@ -17,7 +17,7 @@ from seqlake.files.stores import read_all
 from seqlake.tables._lakes import paths
 from seqlake.tables._lakes.sidecar import Sidecar
 from seqlake.tables.iceberg import puffin
-from seqlake.tables.iceberg.listing import below
+from seqlake.tables.iceberg.listing import relative_to
 from seqlake.tables.iceberg.undoing import undone
 from seqlake.versions import indexes, names
 from seqlake.versions.small_files import read
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from pyiceberg.table.statistics import StatisticsFile
 
     from seqlake.protocols import Store
-    from seqlake.tables._lakes.engine import LakeFile
-    from seqlake.tables.iceberg.engine import IcebergEngine
+    from seqlake.tables.iceberg.opening import OpenTable
     from seqlake.versions.indexes import IndexFile, IndexRow
+    from seqlake.versions.state import TableFile
 
 BLOB = "seqlake-offsets-v1"
 GROUND = "ground"
@@ -41,7 +41,7 @@ _FEW = 16  # shards that are not worth a ground of their own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Index:
+class PuffinIndex:
     """One Puffin file of ours.
 
     Attributes:
@@ -63,42 +63,42 @@ class PuffinSidecar(Sidecar):
         engine: The table, which says what is registered.
     """
 
-    def __init__(self, store: Store, engine: IcebergEngine, /) -> None:
+    def __init__(self, store: Store, engine: OpenTable, /) -> None:
         super().__init__(store)
         self._engine = engine
-        self._indexes: dict[str, Index | None] = {}
+        self._indexes: dict[str, PuffinIndex | None] = {}
         self._staged: dict[str, list[IndexRow]] = {}
         self._guard = RLock()
 
     # ---- finding
-    def find(self, files: Iterable[LakeFile], /) -> dict[str, IndexFile]:
+    def find(self, files: Iterable[TableFile], /, *, unsealed: bool = False) -> dict[str, IndexFile]:
         """The index file that knows each shard, by its path; what none knows, or knows otherwise, is left out."""
         wanted = list(files)
         with self._guard:
-            if any(file.path not in self._of for file in wanted):
+            if any(file.name not in self._of for file in wanted):
                 self._look(wanted)
-            return {file.path: self._of[file.path] for file in wanted if self._knows(file)}
+            return {file.name: self._of[file.name] for file in wanted if self._knows(file, unsealed=unsealed)}
 
-    def _look(self, wanted: Sequence[LakeFile]) -> None:
+    def _look(self, wanted: Sequence[TableFile]) -> None:
         """Read the newest index first; older ones only for shards that we wrote and that it does not have."""
         for number, statistics in enumerate(registered(self._engine.metadata())):
-            missing = [file for file in wanted if file.path not in self._of]
-            if number and not any(paths.owner(file.path) is not None for file in missing):
+            missing = [file for file in wanted if file.name not in self._of]
+            if number and not any(paths.owner(file.name) is not None for file in missing):
                 return
             self._take_in(statistics.statistics_path)
 
-    def _take_in(self, path: str) -> Index | None:
+    def _take_in(self, path: str) -> PuffinIndex | None:
         """An index and its ground, read once."""
         if path not in self._indexes:
-            found = self._indexes[path] = self._open(path)
-            if found is not None:
-                for name in found.file:
-                    self._of.setdefault(name, found.file)
-                if found.ground:
-                    self._take_in(found.ground)
+            opened = self._indexes[path] = self._open(path)
+            if opened is not None:
+                for name in opened.file:
+                    self._of.setdefault(name, opened.file)
+                if opened.ground:
+                    self._take_in(opened.ground)
         return self._indexes[path]
 
-    def _open(self, path: str) -> Index | None:
+    def _open(self, path: str) -> PuffinIndex | None:
         ours = next((blob for blob in self._blobs(path) if blob.type == BLOB), None)
         if ours is None:
             return None
@@ -106,11 +106,11 @@ class PuffinSidecar(Sidecar):
             file = indexes.IndexFile.decode(ours.data, path=path)
         except DamagedTableError:
             return None  # derived: it is computed again
-        return Index(path=path, file=file, ground=ours.properties.get(GROUND, ""))
+        return PuffinIndex(path=path, file=file, ground=ours.properties.get(GROUND, ""))
 
     def _blobs(self, path: str) -> list[puffin.PuffinBlob]:
         """The blobs of a Puffin file, read in one request; none where it cannot be read."""
-        place = below(self._engine.metadata().location, path)
+        place = relative_to(self._engine.metadata().location, path)
         try:
             if paths.is_outside(place):
                 data: bytes | None = read_all(paths.blob_at(self._store, place, storage=self._engine.storage))
@@ -130,13 +130,13 @@ class PuffinSidecar(Sidecar):
         if media is not None:
             self._put(names.media(transaction), media, transaction)
 
-    def is_due(self, files: Sequence[LakeFile], /) -> bool:
+    def is_due(self, files: Sequence[TableFile], /) -> bool:
         """Whether there are shards that no index knows: other clients', or those whose index is gone."""
-        old = [file for file in files if paths.owner(file.path) not in self._staged]  # those of commits at hand are
+        old = [file for file in files if paths.owner(file.name) not in self._staged]  # those of commits at hand are
         known = self.find(old)
-        return any(file.path not in known for file in old)
+        return any(file.name not in known for file in old)
 
-    def below(self, files: Sequence[LakeFile], /) -> frozenset[str]:
+    def grounded(self, files: Sequence[TableFile], /) -> frozenset[str]:
         """None: `next` puts the shards of a ground together."""
         del files
         return frozenset()
@@ -163,10 +163,10 @@ class PuffinSidecar(Sidecar):
 
     def ground_of(self, path: str, /) -> str:
         """The path of the file below an index; empty where there is none."""
-        found = self._take_in(path)
-        return "" if found is None else found.ground
+        opened = self._take_in(path)
+        return "" if opened is None else opened.ground
 
-    def next(self, transaction: str, live: Sequence[LakeFile], /) -> tuple[list[IndexRow], str]:
+    def next(self, transaction: str, live: Sequence[TableFile], /) -> tuple[list[IndexRow], str]:
         """The rows of the index of the commit at hand, and the path of its ground.
 
         Args:
@@ -174,14 +174,14 @@ class PuffinSidecar(Sidecar):
             live: The files of the version that it makes.
         """
         new = {row.shard: row for row in self._staged.get(transaction, ())}
-        known = self.find([file for file in live if file.path not in new])
+        known = self.find([file for file in live if file.name not in new])
         top = next((self._take_in(one.statistics_path) for one in registered(self._engine.metadata())), None)
         ground = None if top is None or not top.ground else self._indexes.get(top.ground)
-        below = set() if ground is None else set(ground.file)
-        apart = [path for path in known if path not in below]
-        if ground is not None and len(apart) + len(new) > max(_FEW, len(below) // 4):
+        grounded = set() if ground is None else set(ground.file)
+        apart = [path for path in known if path not in grounded]
+        if ground is not None and len(apart) + len(new) > max(_FEW, len(grounded) // 4):
             ground, apart = None, list(known)
-        elif ground is None and top is not None and len(known) > _FEW and set(top.file) <= known.keys() | below:
+        elif ground is None and top is not None and len(known) > _FEW and set(top.file) <= known.keys() | grounded:
             # What the newest index holds becomes the ground; nothing is written twice.
             ground, apart = top, [path for path in known if path not in top.file]
         rows = [known[path].row(path) for path in apart]
@@ -239,11 +239,11 @@ def put(
     with table.io.new_output(path).create(overwrite=True) as file:
         file.write(data)
     # Never with the blob's type: pyiceberg could not read such a table again.
-    told: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "snapshot-id": snapshot,
         "statistics-path": path,
         "file-size-in-bytes": len(data),
         "file-footer-size-in-bytes": footer,
         "blob-metadata": [],
     }
-    return StatisticsFile(**told)
+    return StatisticsFile(**fields)

@@ -47,7 +47,7 @@ def encode(blobs: Iterable[PuffinBlob], /, *, properties: Mapping[str, str]) -> 
     """The bytes of a Puffin file, and how many of them are its footer."""
     out, listed = bytearray(MAGIC), []
     for blob in blobs:
-        told: dict[str, Any] = {
+        document: dict[str, Any] = {
             "type": blob.type,
             "fields": list(blob.fields),
             "snapshot-id": blob.snapshot,
@@ -57,8 +57,8 @@ def encode(blobs: Iterable[PuffinBlob], /, *, properties: Mapping[str, str]) -> 
             "properties": dict(blob.properties),
         }
         if blob.codec:
-            told["compression-codec"] = blob.codec
-        listed.append(told)
+            document["compression-codec"] = blob.codec
+        listed.append(document)
         out += blob.data
     footer = json.dumps({"blobs": listed, "properties": dict(properties)}).encode()
     start = len(out)

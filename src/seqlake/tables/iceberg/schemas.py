@@ -63,9 +63,9 @@ def iceberg_type(kind: pa.DataType, /, *, column: str, ids: Iterator[int] | None
 
     number = iter(range(1, 1 << 30)) if ids is None else ids
     if is_list(kind):
-        own = next(number)
+        field_id = next(number)
         return types.ListType(
-            element_id=own,
+            element_id=field_id,
             element=iceberg_type(kind.value_type, column=column, ids=number),
             element_required=False,
         )
@@ -75,12 +75,12 @@ def iceberg_type(kind: pa.DataType, /, *, column: str, ids: Iterator[int] | None
         return types.StructType(
             *(
                 types.NestedField(
-                    field_id=own,
+                    field_id=field_id,
                     name=field.name,
                     field_type=iceberg_type(field.type, column=f"{column}.{field.name}", ids=number),
                     required=not field.nullable,
                 )
-                for own, field in zip(own_ids, fields, strict=True)
+                for field_id, field in zip(own_ids, fields, strict=True)
             )
         )
     if pa.types.is_map(kind):
@@ -121,9 +121,9 @@ def _primitive(kind: pa.DataType, column: str) -> Any:
         (is_.is_large_binary, types.BinaryType), (is_.is_binary_view, types.BinaryType),
         (is_.is_date, types.DateType), (is_.is_time, types.TimeType),
     )  # fmt: skip
-    for test, made in simple:
+    for test, primitive in simple:
         if test(kind):
-            return made()
+            return primitive()
     raise SchemaMismatchError(
         f"Column {column!r}: no Iceberg type holds {kind}.",
         hint="Give it another type: int64 for uint64, timestamp[us] for timestamp[ns], string for null.",
@@ -155,10 +155,10 @@ def names_of(schema: IcebergSchema, /) -> list[str]:
 
 def field_ids(schema: IcebergSchema, /) -> dict[str, int]:
     """The id of every field by its dotted path, elements of lists as `element`."""
-    found: dict[str, int] = {}
+    numbers: dict[str, int] = {}
     for field in schema.fields:
-        found.update(_ids_below(field, field.name))
-    return found
+        numbers.update(_ids_below(field, field.name))
+    return numbers
 
 
 def _ids_below(field: NestedField, path: str) -> Iterator[tuple[str, int]]:

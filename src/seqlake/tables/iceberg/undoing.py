@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from seqlake.errors import DatasetNotFoundError
 
@@ -16,10 +16,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyiceberg.io import InputFile, OutputFile
-
-    from seqlake.tables.iceberg.engine import IcebergEngine
+    from pyiceberg.table import Table
 
 _AT_HAND: ContextVar[WrittenFiles | None] = ContextVar("written", default=None)
+
+
+class Asked(Protocol):
+    """A table whose catalog is asked whether a commit was made."""
+
+    @property
+    def is_local_catalog(self) -> bool:
+        """Whether the catalog is a file of this machine, whose answers stay true."""
+
+    def load(self) -> Table:
+        """The table as it is now."""
 
 
 class WrittenFiles:
@@ -66,17 +76,17 @@ class NotingIO:
 
     def new_input(self, location: str) -> InputFile:
         """A file to read."""
-        made: InputFile = self._io.new_input(location)
-        return made
+        file: InputFile = self._io.new_input(location)
+        return file
 
     def new_output(self, location: str) -> OutputFile:
         """A file to write."""
         self._written.note(self._io, location)
-        made: OutputFile = self._io.new_output(location)
-        return made
+        file: OutputFile = self._io.new_output(location)
+        return file
 
     def delete(self, location: Any) -> None:
-        """Remove a file."""
+        """Remove a file; nothing is noted."""
         self._io.delete(location)
 
 
@@ -93,7 +103,7 @@ def noting(write: Any, /) -> Any:
 
 
 @contextmanager
-def undone(engine: IcebergEngine, /, *, asked: bool = False) -> Iterator[WrittenFiles]:
+def undone(engine: Asked, /, *, asked: bool = False) -> Iterator[WrittenFiles]:
     """Within the block one commit is made; what it wrote is removed if it was not made for sure.
 
     Args:
@@ -113,13 +123,13 @@ def undone(engine: IcebergEngine, /, *, asked: bool = False) -> Iterator[Written
         _AT_HAND.reset(token)
 
 
-def settled(engine: IcebergEngine, written: WrittenFiles, /) -> bool:
+def settled(engine: Asked, written: WrittenFiles, /) -> bool:
     """Whether a commit that ended in an error was not made, and cannot be made any more.
 
     A catalog in a file of this machine is such: its transaction ended with the call, so what it says now stays true.
     Another one may have got the request and not be done with it.
     """
-    if not engine.address.properties.get("uri", "").startswith("sqlite:///"):
+    if not engine.is_local_catalog:
         return False
     try:
         table = engine.load()

@@ -82,4 +82,4 @@ def create(
             f"A standalone table has no partitions, found partition_by={list(partition_by)}; use `split` to make "
             "one dataset for each value, or a lake table."
         )
-    return StandaloneTable.made(open_store(location, storage=storage), schema)
+    return StandaloneTable.created(open_store(location, storage=storage), schema)

@@ -11,15 +11,15 @@ from seqlake.errors import DatasetExistsError, ReadOnlyError, ValidationError
 from seqlake.shards.ids import pack
 from seqlake.shards.parquet.building import index_bytes
 from seqlake.spec.metadata import Metadata
+from seqlake.spec.schema import ID
 from seqlake.tables.standalone import plain
 from seqlake.tables.standalone.changes import Proposal, encode_schema, write_index
 from seqlake.tables.standalone.committing import all_or_nothing, begin, commit_version
-from seqlake.tables.standalone.identity import ID
+from seqlake.tables.standalone.context import bare_shard, placed_blob
 from seqlake.tables.standalone.publishing import metadata_is_edited, publish_or_warn
-from seqlake.tables.standalone.records import Entry, Record
-from seqlake.tables.standalone.shards import bare_shard
-from seqlake.tables.standalone.state import columns_of, decode_schema
-from seqlake.versions import indexes, markers, names
+from seqlake.tables.standalone.records import ShardEntry, VersionRecord
+from seqlake.tables.standalone.state import columns_of, decode_schema, logged_file
+from seqlake.versions import indexes, markers, names, shard_formats
 from seqlake.versions.format import writer_name
 from seqlake.versions.markers import announce, end
 from seqlake.versions.small_files import names_in, read
@@ -29,12 +29,13 @@ if TYPE_CHECKING:
 
     from seqlake.protocols import Store
     from seqlake.spec.schema import Schema
-    from seqlake.tables.standalone.identity import Identity
+    from seqlake.tables.standalone.context import LogContext
     from seqlake.tables.standalone.log import Log
     from seqlake.tables.standalone.state import State
+    from seqlake.versions.state import TableFile
 
 
-def _first_version(log: Log, make: Callable[[str], Record]) -> Record:
+def _first_version(log: Log, make: Callable[[str], VersionRecord]) -> VersionRecord:
     """Make version 0; of two that try at once one wins, and its record is returned to both.
 
     Args:
@@ -48,21 +49,23 @@ def _first_version(log: Log, make: Callable[[str], Record]) -> Record:
         with all_or_nothing(log, transaction):
             record = make(transaction)
             store.sync(names.OURS, "")  # the folders made on the way are names, too
-            made = commit_version(log, transaction, parent=-1, propose=lambda state, _: _only_first(log, state, record))
+            record = commit_version(
+                log, transaction, parent=-1, propose=lambda state, _: _only_first(log, state, record)
+            )
     except DatasetExistsError:
         return log.record(0)
     if publish_or_warn(log, transaction, first=0):
         end(store, transaction)
-    return made
+    return record
 
 
-def _only_first(log: Log, state: State, record: Record) -> Record:
+def _only_first(log: Log, state: State, record: VersionRecord) -> VersionRecord:
     if state.version >= 0:
         raise DatasetExistsError(f"{log.root} has versions already.", path=log.root)
     return record
 
 
-def create(log: Log, schema: Schema, /) -> Record:
+def create(log: Log, schema: Schema, /) -> VersionRecord:
     """Version 0 of a new, empty table.
 
     Raises:
@@ -72,7 +75,7 @@ def create(log: Log, schema: Schema, /) -> Record:
     _refuse_if_there(log)
     encoded, mixtrain = encode_schema(schema)
 
-    def make(transaction: str) -> Record:
+    def make(transaction: str) -> VersionRecord:
         return _first_record(transaction, "create", (), encoded, dict(mixtrain))
 
     record = _first_version(log, make)
@@ -96,13 +99,14 @@ def _has_metadata(store: Store) -> bool:
     return read(store, names.METADATA) is not None
 
 
-def adopt_folder(log: Log, identity: Identity, /) -> Record:
+def adopt_folder(context: LogContext, /) -> VersionRecord:
     """Version 0 of a folder that had no log: its `data/*.parquet` by their names, and its `mixtrain.json`.
 
     Raises:
         DatasetNotFoundError: No `mixtrain.json`.
         ReadOnlyError: Its files do not lie in `data/`.
     """
+    log = context.log
     store = log.store
     mixtrain = plain.read_metadata(store)
     paths, adoptable = plain.find_files(store)
@@ -115,18 +119,18 @@ def adopt_folder(log: Log, identity: Identity, /) -> Record:
     files = plain.describe(store, paths)
     schema = plain.encode(plain.unified(files), mixtrain)
 
-    def make(transaction: str) -> Record:
+    def make(transaction: str) -> VersionRecord:
         entries = _entries(files, transaction)
-        write_rows(log, identity, transaction, entries, schema, mixtrain)
+        write_rows(context, transaction, entries, schema, mixtrain)
         return _first_record(transaction, "adopt", entries, schema, mixtrain)
 
     return _first_version(log, make)
 
 
 def _first_record(
-    transaction: str, operation: str, add: Sequence[Entry], schema: bytes, mixtrain: dict[str, Any]
-) -> Record:
-    return Record(
+    transaction: str, operation: str, add: Sequence[ShardEntry], schema: bytes, mixtrain: dict[str, Any]
+) -> VersionRecord:
+    return VersionRecord(
         version=0,
         transaction=transaction,
         time=markers.now(),
@@ -139,9 +143,9 @@ def _first_record(
     )
 
 
-def _entries(files: Sequence[plain.PlainFile], transaction: str) -> list[Entry]:
+def _entries(files: Sequence[plain.PlainFile], transaction: str) -> list[ShardEntry]:
     return [
-        Entry(
+        ShardEntry(
             name=file.path.removeprefix(f"{names.DATA}/"), transaction=transaction, rows=file.rows, nbytes=file.nbytes
         )
         for file in files
@@ -149,7 +153,7 @@ def _entries(files: Sequence[plain.PlainFile], transaction: str) -> list[Entry]:
 
 
 def write_rows(
-    log: Log, identity: Identity, transaction: str, entries: Sequence[Entry], schema: bytes, mixtrain: dict[str, Any], /
+    context: LogContext, transaction: str, entries: Sequence[ShardEntry], schema: bytes, mixtrain: dict[str, Any], /
 ) -> list[bytes]:
     """Write the index file of shards that lie in `data/` already, their ids read once; checks that each is there once.
 
@@ -160,25 +164,26 @@ def write_rows(
         ValidationError: An id is null or empty, or stands twice.
     """
     declared = decode_schema(schema, mixtrain)
-    packed = [_ids(log, entry) if ID in columns_of(schema) else b"" for entry in entries]
+    files = [logged_file(entry) for entry in entries]
+    packed = [_ids(context, file) if ID in columns_of(schema) else b"" for file in files]
     rows = [
         indexes.IndexRow(
-            shard=entry.name,
-            rows=entry.rows,
-            nbytes=entry.nbytes,
+            shard=file.name,
+            rows=file.rows,
+            nbytes=file.nbytes,
             ids=ids,
-            index=_offsets(log, entry, declared),
+            index=_offsets(context, file, declared),
         )
-        for entry, ids in zip(entries, packed, strict=True)
+        for file, ids in zip(files, packed, strict=True)
     ]
-    identity.check_new(list(zip(entries, packed, strict=True)))
-    write_index(log.store, transaction, rows)
-    log.store.sync(names.STAGED, names.INDEX)
+    context.ids.check_new(list(zip(files, packed, strict=True)))
+    write_index(context.store, transaction, rows)
+    context.store.sync(names.STAGED, names.INDEX)
     return packed
 
 
-def _ids(log: Log, entry: Entry) -> bytes:
-    reader = bare_shard(log.store, entry, version=-1).open()
+def _ids(context: LogContext, file: TableFile) -> bytes:
+    reader = bare_shard(context.store, file, version=-1).open()
     try:
         # Other writers store ids as large strings, views or dictionaries.
         batches = [batch.column(0).cast(pa.string()) for batch in reader.batches([ID])]
@@ -187,17 +192,17 @@ def _ids(log: Log, entry: Entry) -> bytes:
     ids = pa.chunked_array(batches, pa.string()) if batches else pa.chunked_array([[]], pa.string())
     if ids.null_count or "" in set(ids.to_pylist()):
         raise ValidationError(
-            f"Expected an id in every row of data/{entry.name}, found {ids.null_count} nulls or empty ones.",
-            path=log.root,
+            f"Expected an id in every row of data/{file.name}, found {ids.null_count} nulls or empty ones.",
+            path=context.root,
             hint="`seqlake validate` names the rows; give each an id of its own first.",
         )
     return pack(ids.combine_chunks())
 
 
-def _offsets(log: Log, entry: Entry, schema: Schema) -> bytes:
-    from seqlake.tables.standalone.shards import placed_blob
-
-    blob = placed_blob(log.store, entry, version=-1)
+def _offsets(context: LogContext, file: TableFile, schema: Schema) -> bytes:
+    if shard_formats.name_of(file.name) != shard_formats.PARQUET:
+        return b""
+    blob = placed_blob(context.store, file, version=-1)
     # A file of another writer has no index; where it is plain and uncompressed, one is kept beside it.
     return index_bytes(blob, schema=schema)
 
@@ -212,7 +217,7 @@ def strangers(log: Log, state: State, /) -> list[str]:
     return [name for name in unknown if name not in ever and names.owner(name) is None]
 
 
-def adopt_changes(log: Log, identity: Identity, /) -> Record | None:
+def adopt_changes(context: LogContext, /) -> VersionRecord | None:
     """Commit strangers in `data/` and a `mixtrain.json` edited by hand; None where there is neither.
 
     Raises:
@@ -220,28 +225,26 @@ def adopt_changes(log: Log, identity: Identity, /) -> Record | None:
         SchemaMismatchError: Columns that do not fit the table.
         InvalidMetadataError: A `mixtrain.json` that cannot be used.
     """
+    log, store = context.log, context.store
     transaction = begin(log).id
-    store = log.store
     with all_or_nothing(log, transaction):
         state = log.newest()
-        found = [f"{names.DATA}/{name}" for name in strangers(log, state) if names.is_shard_name(name)]
+        paths = [f"{names.DATA}/{name}" for name in strangers(log, state) if names.is_shard_name(name)]
         edited = metadata_is_edited(store, state)
-        if not found and not edited:
+        if not paths and not edited:
             end(store, transaction)
             return None
-        proposal = _proposal(log, identity, state, transaction, found, edited=edited)
-        made = commit_version(log, transaction, parent=state.version, propose=proposal)
-    if publish_or_warn(log, transaction, first=made.version):
+        proposal = _proposal(context, state, transaction, paths, edited=edited)
+        record = commit_version(log, transaction, parent=state.version, propose=proposal)
+    if publish_or_warn(log, transaction, first=record.version):
         end(store, transaction)
-    return made
+    return record
 
 
-def _proposal(
-    log: Log, identity: Identity, state: State, transaction: str, paths: list[str], *, edited: bool
-) -> Proposal:
-    mixtrain = plain.read_metadata(log.store) if edited else dict(state.mixtrain)
+def _proposal(context: LogContext, state: State, transaction: str, paths: list[str], *, edited: bool) -> Proposal:
+    mixtrain = plain.read_metadata(context.store) if edited else dict(state.mixtrain)
     Metadata.parse(json.dumps(mixtrain))
-    files = plain.describe(log.store, paths)
+    files = plain.describe(context.store, paths)
     ours = plain.PlainFile(path="the table", rows=0, nbytes=0, schema=pa.ipc.read_schema(pa.py_buffer(state.schema)))
     arrow = ours.schema
     new = [file for file in files if not set(file.schema.names) <= set(arrow.names)]
@@ -250,15 +253,15 @@ def _proposal(
         arrow = pa.schema([*arrow, *(field for field in extra if field.name not in arrow.names)])
     schema = plain.encode(arrow, mixtrain)
     entries = _entries(files, transaction)
-    packed = write_rows(log, identity, transaction, entries, schema, mixtrain)
+    packed = write_rows(context, transaction, entries, schema, mixtrain)
     return Proposal(
         transaction=transaction,
         parent=state,
         operation="adopt" if entries else "metadata",
-        path=log.root,
+        path=context.root,
         add=entries,
         packed=packed,
         schema=None if schema == state.schema else schema,
         mixtrain=mixtrain if edited else None,
-        identity=identity if entries else None,
+        ids=context.ids if entries else None,
     )

@@ -74,10 +74,10 @@ class PlacedBlob:
 
     def view(self) -> memoryview | None:
         """All of it as memory, as the store's own blob gives it."""
-        found = self._found
-        if found is not None:
+        located = self._found
+        if located is not None:
             try:
-                return found[1].view()
+                return located[1].view()
             except FileNotFoundError:
                 self.look_again()
         if isinstance(self._store, _ReadsFirst):
@@ -87,9 +87,9 @@ class PlacedBlob:
     def ranges(self, starts: Ints, stops: Ints, /) -> list[memoryview]:
         """Many ranges in few requests; of a shard that was not looked for yet, without looking first."""
         if self._found is None and isinstance(self._store, _ReadsFirst):
-            found = self._first_read(self._store, starts, stops)
-            if found is not None:
-                return found
+            parts = self._first_read(self._store, starts, stops)
+            if parts is not None:
+                return parts
         return self._on_bytes(lambda blob: blob.ranges(starts, stops))
 
     def _first_read(self, store: _ReadsFirst, starts: Ints, stops: Ints) -> list[memoryview] | None:
@@ -97,12 +97,12 @@ class PlacedBlob:
         for place in self._places:
             self._tried = place
             try:
-                found = store.first_read(place, starts, stops, size=self._nbytes)
+                answer = store.first_read(place, starts, stops, size=self._nbytes)
             except FileNotFoundError:
                 continue
-            if found is not None:
-                self._found = place, found[0]
-                return found[1]
+            if answer is not None:
+                self._found = place, answer[0]
+                return answer[1]
             break
         return None
 
@@ -128,10 +128,10 @@ class PlacedBlob:
         self._found = None
 
     def _blob(self) -> Blob:
-        found = self._found  # another thread may look again meanwhile
-        if found is None:
-            found = self._found = self._find()
-        return found[1]
+        located = self._found  # another thread may look again meanwhile
+        if located is None:
+            located = self._found = self._find()
+        return located[1]
 
     def _find(self) -> tuple[str, Blob]:
         other: Blob | None = None
@@ -151,10 +151,10 @@ class PlacedBlob:
         newest = log.newest()
         if newest.oldest > self._version:
             return log.not_found(self._version, newest)
-        found = "nowhere" if other is None else f"with {other.size} bytes at {other.location}"
+        where = "nowhere" if other is None else f"with {other.size} bytes at {other.location}"
         return DamagedTableError(
             f"{log.root}: version {self._version} needs the shard {self._name} of {self._nbytes} bytes; it was found "
-            f"{found}. Something other than seqlake removed or overwrote it.",
+            f"{where}. Something other than seqlake removed or overwrote it.",
             path=log.root,
             hint="Restore the file, or go back with `seqlake rollback` to a version without it.",
         )
@@ -201,20 +201,20 @@ class SealedBlob:
             DamagedTableError: It has other bytes than were committed.
         """
         proved = None if self._proved is None else self._proved()
-        found = self._blob.view() or proved
-        if found is None:
-            (found,) = self._blob.ranges(np.array([0], np.int64), np.array([self.size], np.int64))
-        if found is not proved:
-            if hashlib.sha256(found).hexdigest() != self._sha256:
+        data = self._blob.view() or proved
+        if data is None:
+            (data,) = self._blob.ranges(np.array([0], np.int64), np.array([self.size], np.int64))
+        if data is not proved:
+            if hashlib.sha256(data).hexdigest() != self._sha256:
                 raise DamagedTableError(
                     f"{self.location} has other bytes than were committed.",
                     path=self.location,
                     hint="Restore the file from a copy, or go back with `seqlake rollback` to a version without it.",
                 )
-            self._proved = weakref.ref(found)
-        return found
+            self._proved = weakref.ref(data)
+        return data
 
     def ranges(self, starts: Ints, stops: Ints, /) -> list[memoryview]:
-        """Parts of it."""
+        """Many ranges, cut out of the whole."""
         view = self.view()
         return [view[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]

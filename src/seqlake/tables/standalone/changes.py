@@ -11,20 +11,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import seqlake.errors
+from seqlake.spec.schema import ID
 from seqlake.tables.standalone.conflicts import check_change, check_sides
-from seqlake.tables.standalone.records import Entry, Record, SideEntry, encode_mapping
-from seqlake.tables.standalone.state import Renaming, columns_of, encode_columns, fingerprint
+from seqlake.tables.standalone.records import ShardEntry, VersionRecord, encode_mapping
+from seqlake.tables.standalone.state import (
+    Renaming,
+    columns_of,
+    decode_schema,
+    encode_columns,
+    files_of,
+    fingerprint,
+    logged_file,
+)
 from seqlake.versions import indexes, markers, names, staging
 from seqlake.versions.format import OPERATIONS, writer_name
 from seqlake.versions.names import of_key
+from seqlake.versions.references import carried_files
+from seqlake.versions.state import SideEntry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from seqlake.protocols import Change, Copied, Side, Store, Written
-    from seqlake.tables.standalone.identity import Identity
-    from seqlake.tables.standalone.log import Log
+    from seqlake.tables.standalone.context import LogContext
     from seqlake.tables.standalone.state import State
+    from seqlake.versions.ids import Identity
 
 _LONGEST_STATISTIC = 256
 
@@ -44,23 +55,23 @@ class Proposal:
         schema: The new logical schema, as IPC bytes; None leaves it.
         mixtrain: The new metadata; None leaves them.
         renamed: Columns that the new schema only calls otherwise.
-        identity: Checks ids; None where nothing is added.
+        ids: Checks those of new rows; None where nothing is added.
     """
 
     transaction: str
     parent: State
     operation: str
     path: str
-    add: Sequence[Entry] = ()
+    add: Sequence[ShardEntry] = ()
     packed: Sequence[bytes] = ()
     side: Sequence[SideEntry] = ()
     remove: Sequence[str] = ()
     schema: bytes | None = None
     mixtrain: Mapping[str, Any] | None = None
     renamed: Mapping[str, str] = field(default_factory=dict)
-    identity: Identity | None = None
+    ids: Identity | None = None
 
-    def __call__(self, state: State, since: Sequence[Record]) -> Record:
+    def __call__(self, state: State, since: Sequence[VersionRecord]) -> VersionRecord:
         """The record for the version after `state`; raises on conflict or a duplicate id."""
         changes_schema = self.schema is not None or self.mixtrain is not None
         new = {entry.name for entry in self.add}
@@ -68,9 +79,9 @@ class Proposal:
         check_change(state, since, needed=needed, changes_schema=changes_schema, path=self.path)
         beside = [(side.of, column) for side in self.side for column in side.columns]
         check_sides(since, removed=self.remove, beside=beside, path=self.path)
-        if self.identity is not None:
-            added = list(zip(self.add, self.packed, strict=True))
-            self.identity.check(state, self.parent, added=added, removed=self.remove)
+        if self.ids is not None and ID in columns_of(state.schema):
+            added = list(zip(map(logged_file, self.add), self.packed, strict=True))
+            self.ids.check(files_of(state), files_of(self.parent), added=added, removed=self.remove)
         add, side = list(self.add), list(self.side)
         schema = self.parent.schema
         for record in since:
@@ -80,7 +91,7 @@ class Proposal:
                 side = [now for old in side if (now := renaming.side(old)) is not None]
                 schema = record.schema
         gone = sum(state.shards[name].rows for name in self.remove)
-        return Record(
+        return VersionRecord(
             version=state.version + 1,
             transaction=self.transaction,
             time=markers.now(),
@@ -96,7 +107,7 @@ class Proposal:
         )
 
 
-def propose(log: Log, identity: Identity, change: Change, /, *, transaction: str, parent: State) -> Proposal:
+def propose(context: LogContext, change: Change, /, *, transaction: str, parent: State) -> Proposal:
     """Make everything of a change durable that is not yet, its index file too; nothing is visible afterwards.
 
     Raises:
@@ -105,13 +116,19 @@ def propose(log: Log, identity: Identity, change: Change, /, *, transaction: str
     """
     if change.operation not in OPERATIONS:
         raise ValueError(f"An operation is one of {', '.join(OPERATIONS)}; found {change.operation!r}.")
-    store = log.store
+    store = context.store
     written = [stage(store, transaction, one) for one in change.add]
     sides = [_staged_side(store, transaction, side) for side in change.side]
     remove = list(dict.fromkeys(of_key(key) for key in change.remove))
     schema, mixtrain, renamed = _new_schema(change, parent)
     entries = [_entry(one, transaction) for one in written]
-    carried = identity.carried_files(parent, remove, entries, schema=schema or parent.schema)
+    files = files_of(parent)
+    carried = carried_files(
+        context,
+        [files.named(name) for name in remove if name in parent.shards],
+        map(logged_file, entries),
+        schema=decode_schema(schema or parent.schema, mixtrain or parent.mixtrain),
+    )
     rows = [_index_row(entry, one, carried.get(entry.name, ())) for entry, one in zip(entries, written, strict=True)]
     write_index(store, transaction, rows)
     _sync(store, [file.path for one in written for file in one.files], sides=bool(sides))
@@ -119,7 +136,7 @@ def propose(log: Log, identity: Identity, change: Change, /, *, transaction: str
         transaction=transaction,
         parent=parent,
         operation=change.operation,
-        path=log.root,
+        path=context.root,
         add=entries,
         packed=[bytes(row.ids) for row in rows],
         side=sides,
@@ -127,7 +144,7 @@ def propose(log: Log, identity: Identity, change: Change, /, *, transaction: str
         schema=schema,
         mixtrain=mixtrain,
         renamed=renamed,
-        identity=identity if entries else None,
+        ids=context.ids if entries else None,
     )
 
 
@@ -156,8 +173,8 @@ def write_index(store: Store, transaction: str, rows: Sequence[indexes.IndexRow]
         return
     # Only the writer of T ever writes these names; what a commit that failed half way left of them is replaced.
     store.put(names.index(transaction), indexes.encode(rows), temporary=names.temporary(transaction))
-    own = [file for row in rows for file in row.files if names.copied_owner(file.path) == transaction]
-    media = indexes.encode_media(own)
+    files = (file for row in rows for file in row.files)
+    media = indexes.encode_media(file for file in files if names.copied_owner(file.path) == transaction)
     if media is not None:
         store.put(names.media(transaction), media, temporary=names.temporary(transaction))
         store.sync(names.MEDIA, names.OURS)
@@ -183,9 +200,9 @@ def _staged_side(store: Store, transaction: str, side: Side) -> SideEntry:
     )
 
 
-def _entry(written: Written, transaction: str) -> Entry:
-    return Entry(
-        name=written.location.rpartition("/")[2] + names.SUFFIX,
+def _entry(written: Written, transaction: str) -> ShardEntry:
+    return ShardEntry(
+        name=names.of_bare(written.location.rpartition("/")[2]),
         transaction=transaction,
         rows=written.rows,
         nbytes=written.nbytes,
@@ -194,7 +211,7 @@ def _entry(written: Written, transaction: str) -> Entry:
     )
 
 
-def _index_row(entry: Entry, written: Written, carried: Sequence[Copied]) -> indexes.IndexRow:
+def _index_row(entry: ShardEntry, written: Written, carried: Sequence[Copied]) -> indexes.IndexRow:
     files = {file.path: file for file in (*carried, *written.files)}
     return indexes.IndexRow(
         shard=entry.name,
@@ -229,12 +246,12 @@ def encode_schema(schema: Any, /) -> tuple[bytes, Mapping[str, Any]]:
 
 def encode_statistics(statistics: Mapping[str, tuple[object, object, int]], /) -> str:
     """Statistics as JSON text; columns whose values JSON cannot hold faithfully are left out."""
-    found = {}
+    plain = {}
     for column, (low, high, nulls) in statistics.items():
         bounds = [_plain(low), _plain(high)]
         if None not in bounds or (low is None and high is None):
-            found[column] = [*bounds, int(nulls)]
-    return json.dumps(found, ensure_ascii=False) if found else ""
+            plain[column] = [*bounds, int(nulls)]
+    return json.dumps(plain, ensure_ascii=False) if plain else ""
 
 
 def _plain(value: object) -> object:

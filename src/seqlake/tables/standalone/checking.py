@@ -6,51 +6,52 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from seqlake.abilities import Physical, ability
 from seqlake.errors import DamagedTableError, SeqlakeError
 from seqlake.spec.findings import Finding
 from seqlake.tables.standalone import checkpoints
 from seqlake.tables.standalone.adopting import strangers
+from seqlake.tables.standalone.context import ShardIndex, placed_blob, placed_side, side_shard
 from seqlake.tables.standalone.log import Log
-from seqlake.tables.standalone.lookup import ShardIndex
 from seqlake.tables.standalone.publishing import metadata_is_behind, metadata_is_edited
-from seqlake.tables.standalone.shards import placed_blob, placed_side, side_shard
 from seqlake.tables.standalone.state import EMPTY, fold
-from seqlake.versions import markers, names
+from seqlake.versions import markers, names, shard_formats
 from seqlake.versions.indexes import IndexFile, MediaFile
 from seqlake.versions.small_files import can_list, names_in, read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from seqlake.protocols import Depth
-    from seqlake.tables.standalone.records import SideEntry
-    from seqlake.tables.standalone.snapshot import StandaloneSnapshot
+    from seqlake.protocols import Depth, Store
+    from seqlake.tables.standalone.context import LogContext
     from seqlake.tables.standalone.state import State
+    from seqlake.versions.state import TableState
 
 
-def check(snapshot: StandaloneSnapshot, depth: Depth, /) -> Iterator[Finding]:
+def check(context: LogContext, state: TableState, depth: Depth, /) -> Iterator[Finding]:
     """The findings about one version and the table around it, from the log outwards."""
-    yield from _shards(snapshot)
-    if not snapshot.plain and can_list(snapshot.store):
-        log = Log(snapshot.store)
+    store, plain = context.store, state.version.id == -1
+    yield from _shards(store, state)
+    if not plain and can_list(store):
+        log = Log(store)
         yield from _surroundings(log)
         yield from _log(log)
-        yield from _indexes(snapshot)
+        yield from _indexes(store, state)
     if depth != "metadata":
-        yield from _side_bytes(snapshot)
-        yield from _pages(snapshot)
-    if depth in {"files", "decode"} and not snapshot.plain:
-        yield from _files(snapshot)
-        if can_list(snapshot.store):
-            yield from _media(snapshot)
+        yield from _side_bytes(store, state)
+        yield from _pages(store, state, plain=plain)
+    if depth in {"files", "decode"} and not plain:
+        yield from _files(store, state)
+        if can_list(store):
+            yield from _media(store)
 
 
-def _shards(snapshot: StandaloneSnapshot) -> Iterator[Finding]:
+def _shards(store: Store, state: TableState) -> Iterator[Finding]:
     """T501, T502: shards and side shards that are gone or have another size."""
-    store, state = snapshot.store, snapshot.state
-    blobs = {names.data(e.name): placed_blob(store, e, version=state.version) for e in state.shards.values()}
-    for side in _sides(state):
-        blobs[f"{names.SIDE}/{side.name}"] = placed_side(store, side, version=state.version)
+    version = int(state.version.id)
+    blobs = {names.data(file.name): placed_blob(store, file, version=version) for file in state.files}
+    for side in (side for file in state.files for side in file.beside):
+        blobs[f"{names.SIDE}/{side.name}"] = placed_side(store, side, version=version)
     for path, blob in blobs.items():
         try:
             blob.place  # noqa: B018 - looks for it
@@ -59,20 +60,15 @@ def _shards(snapshot: StandaloneSnapshot) -> Iterator[Finding]:
             yield Finding(code=code, severity="error", message=str(error), location=path)
 
 
-def _sides(state: State) -> list[SideEntry]:
-    return [side for beside in state.sides.values() for side in beside]
-
-
-def _side_bytes(snapshot: StandaloneSnapshot) -> Iterator[Finding]:
+def _side_bytes(store: Store, state: TableState) -> Iterator[Finding]:
     """T515: side shards that have other bytes than were committed, or not what the log promises."""
-    state = snapshot.state
-    for side in _sides(state):
-        rows, why = state.shards[side.of].rows, ""
+    version = int(state.version.id)
+    for rows, side in ((file.rows, side) for file in state.files for side in file.beside):
+        why = ""
         try:
-            placed_side(snapshot.store, side, version=state.version).place  # noqa: B018 - looks for it
-            reader = side_shard(snapshot.store, side, rows=rows, version=state.version).open()
-            absent = set(side.columns.values()) - set(reader.schema.names)
-            if absent or reader.rows != rows:
+            placed_side(store, side, version=version).place  # noqa: B018 - looks for it
+            reader = ability(side_shard(store, side, rows=rows, version=version).open(), Physical)
+            if reader is not None and (set(side.columns.values()) - set(reader.schema.names) or reader.rows != rows):
                 why = f"expected {rows} rows and the columns {', '.join(side.columns.values())}, found {reader.rows} "
                 why += f"rows and {', '.join(reader.schema.names)}"
         except DamagedTableError as error:
@@ -138,8 +134,8 @@ def _log(log: Log) -> Iterator[Finding]:
 def _checkpoint(log: Log, state: State) -> Iterator[Finding]:
     path = names.checkpoint(state.version)
     try:
-        found = checkpoints.decode(read(log.store, path) or b"", version=state.version, path=path)
-        why = "" if found.same_table(state) else "it differs from the versions before it"
+        checkpoint = checkpoints.decode(read(log.store, path) or b"", version=state.version, path=path)
+        why = "" if checkpoint.same_table(state) else "it differs from the versions before it"
     except SeqlakeError as error:
         why = "" if checkpoints.is_unsealed(read(log.store, path) or b"") else str(error)
     if why:
@@ -147,17 +143,16 @@ def _checkpoint(log: Log, state: State) -> Iterator[Finding]:
         yield Finding(code="T508", severity="error", message=message, location=path)
 
 
-def _indexes(snapshot: StandaloneSnapshot) -> Iterator[Finding]:
+def _indexes(store: Store, state: TableState) -> Iterator[Finding]:
     """T509, T513: shards that have to be asked themselves, and index files that changed since they were written."""
-    state, store = snapshot.state, snapshot.store
-    found = ShardIndex(store).find(state, unsealed=True)
-    for entry in state.shards.values():
-        if entry.name not in found:
+    known = ShardIndex(store).find(state.files, unsealed=True)
+    for shard in state.files:
+        if shard.name not in known:
             yield Finding(
                 code="T509",
                 severity="note",
                 message="no index file knows this shard, so that opening it for writing reads its ids",
-                location=names.data(entry.name),
+                location=names.data(shard.name),
             )
     for path in (f"{names.INDEX}/{name}" for name in names_in(store, names.INDEX) if names.index_owner(name)):
         data = read(store, path)
@@ -172,12 +167,12 @@ def _indexes(snapshot: StandaloneSnapshot) -> Iterator[Finding]:
             yield Finding(code="T513", severity="warning", message=message, location=path)
 
 
-def _media(snapshot: StandaloneSnapshot) -> Iterator[Finding]:
+def _media(store: Store) -> Iterator[Finding]:
     """T511: packet indexes that have to be made from the videos again."""
-    for name in names_in(snapshot.store, names.MEDIA):
+    for name in names_in(store, names.MEDIA):
         path = f"{names.MEDIA}/{name}"
         try:
-            damaged = MediaFile.decode(read(snapshot.store, path) or b"", path=path).damaged()
+            damaged = MediaFile.decode(read(store, path) or b"", path=path).damaged()
             why = f"The packet index of {', '.join(damaged[:3])} changed after it was written." if damaged else ""
         except DamagedTableError as error:
             why = error.message
@@ -186,35 +181,36 @@ def _media(snapshot: StandaloneSnapshot) -> Iterator[Finding]:
             yield Finding(code="T511", severity="note", message=message, location=path)
 
 
-def _pages(snapshot: StandaloneSnapshot) -> Iterator[Finding]:
+def _pages(store: Store, state: TableState, *, plain: bool) -> Iterator[Finding]:
     """P601 to P604: what the shards' own bytes say, page checksums among them, and the offset indexes of them."""
     from seqlake.shards.parquet import checking as parquet
 
-    state = snapshot.state
-    known = {} if snapshot.plain else ShardIndex(snapshot.store).find(state)
-    for entry in state.shards.values():
-        blob = placed_blob(snapshot.store, entry, version=state.version)
-        location = entry.name if snapshot.plain else names.data(entry.name)
-        kept = known[entry.name].offsets(entry.name) if entry.name in known else None
+    known = {} if plain else ShardIndex(store).find(state.files)
+    for shard in state.files:
+        if shard_formats.name_of(shard.name) != shard_formats.PARQUET:
+            continue
+        blob = placed_blob(store, shard, version=int(state.version.id))
+        location = shard.name if plain else names.data(shard.name)
+        kept = known[shard.name].offsets(shard.name) if shard.name in known else None
         try:
             for finding in parquet.check(blob, outside=kept):
                 yield replace(finding, location=location)
         except DamagedTableError:
             continue  # T501 and T502 say so
-    for beside in state.sides.values():
-        for side in beside:
+    for shard in state.files:
+        for side in shard.beside:
             path = f"{names.SIDE}/{side.name}"
             with suppress(FileNotFoundError):
-                for finding in parquet.check(snapshot.store.blob(path)):
+                for finding in parquet.check(store.blob(path)):
                     yield replace(finding, location=path)
 
 
-def _files(snapshot: StandaloneSnapshot) -> Iterator[Finding]:
+def _files(store: Store, state: TableState) -> Iterator[Finding]:
     """T510: copied-in files that are gone or have another size; T512: other files that have another size."""
-    for name, rows in ShardIndex(snapshot.store).find(snapshot.state, unsealed=True).items():
+    for name, rows in ShardIndex(store).find(state.files, unsealed=True).items():
         for file in rows.files(name):
             try:
-                size = snapshot.store.blob(file.path).size
+                size = store.blob(file.path).size
                 why = "" if size == file.size else f"expected {file.size} bytes, found {size}"
             except FileNotFoundError:
                 why = "copied in, and gone"
@@ -222,7 +218,7 @@ def _files(snapshot: StandaloneSnapshot) -> Iterator[Finding]:
                 yield Finding(code="T510", severity="error", message=why, location=file.path)
         for path, expected, _ in rows.references(name):
             with suppress(OSError):  # not there, or no name of ours: the rows' own findings say so
-                size = snapshot.store.blob(path).size
+                size = store.blob(path).size
                 if size != expected:
                     message = f"expected {expected} bytes, as when its rows were committed, found {size}"
                     yield Finding(code="T512", severity="warning", message=message, location=path)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from seqlake.files.arrow_ipc import decoded_bytes
-from seqlake.tables.standalone.records import Entry, count, encode_side, parse_schema, parse_side
+from seqlake.tables.standalone.records import ShardEntry, count, encode_side, parse_schema, parse_side
 from seqlake.tables.standalone.state import State
 from seqlake.versions import names
 from seqlake.versions.format import (
@@ -28,7 +28,7 @@ from seqlake.versions.format import (
 )
 
 if TYPE_CHECKING:
-    from seqlake.tables.standalone.records import SideEntry
+    from seqlake.versions.state import SideEntry
 
 EVERY_VERSIONS = 64
 EVERY_ENTRIES = 10_000
@@ -153,7 +153,7 @@ def _state(table: pa.Table, rest: dict[str, Any], version: int) -> State:
         raise ValueError(f"an index file was expected, found {rest['index']!r}")
     columns = (table.column(name).to_pylist() for name in _COLUMNS.names)
     shards = {
-        name: Entry(
+        name: ShardEntry(
             name=name,
             transaction=transaction,
             rows=count(rows),

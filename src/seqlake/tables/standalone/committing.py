@@ -13,6 +13,7 @@ from seqlake.errors import CommitConflictError, CommitUnknownError, ReadOnlyErro
 from seqlake.protocols import Transaction, Version
 from seqlake.tables.standalone.conflicts import check_fence
 from seqlake.tables.standalone.publishing import discard, recover
+from seqlake.tables.standalone.state import version_of
 from seqlake.versions import names
 from seqlake.versions.markers import announce
 from seqlake.versions.small_files import on_disk
@@ -22,18 +23,13 @@ if TYPE_CHECKING:
 
     from seqlake.protocols import Store
     from seqlake.tables.standalone.log import Log
-    from seqlake.tables.standalone.records import Record
+    from seqlake.tables.standalone.records import VersionRecord
     from seqlake.tables.standalone.state import State
 
 ROUNDS = 100
 SECONDS = 60.0
 _LONGEST_WAIT = 1.0
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-
-
-def version_of(state: State, /) -> Version:
-    """A state's version, as callers see it."""
-    return Version(id=state.version, time=state.time, operation=state.operation, rows=state.rows)
 
 
 def begin(log: Log, /, *, parent: Version | None = None) -> Transaction:
@@ -58,8 +54,8 @@ class NotCommittedError(Exception):
 
 
 def commit_version(
-    log: Log, transaction: str, /, *, parent: int, propose: Callable[[State, Sequence[Record]], Record]
-) -> Record:
+    log: Log, transaction: str, /, *, parent: int, propose: Callable[[State, Sequence[VersionRecord]], VersionRecord]
+) -> VersionRecord:
     """Make the next version, however many rivals are faster.
 
     Args:
@@ -98,43 +94,43 @@ def commit_version(
     )
 
 
-def _create(log: Log, record: Record) -> bool:
+def _create(log: Log, record: VersionRecord) -> bool:
     """Create the version; False when a rival was first."""
     store, path = log.store, names.version(record.version)
     log.in_doubt.add(record.transaction)
-    made = _try(log, store, path, record)
-    if not made:
+    created = _try(log, store, path, record)
+    if not created:
         log.in_doubt.discard(record.transaction)
-    return made
+    return created
 
 
-def _try(log: Log, store: Store, path: str, record: Record) -> bool:
+def _try(log: Log, store: Store, path: str, record: VersionRecord) -> bool:
     try:
         store.sync(names.VERSIONS)  # or this one could survive a power loss that the ones before it do not
         store.put(path, record.encode(), if_absent=True, temporary=names.temporary(record.transaction))
     except FileExistsError:
-        found = log.probe(record.version)
-        return found is not None and found.transaction == record.transaction
+        rival = log.probe(record.version)
+        return rival is not None and rival.transaction == record.transaction
     except OSError as error:
         return _after_failure(log, record, error)
     return True
 
 
-def _after_failure(log: Log, record: Record, error: OSError) -> bool:
+def _after_failure(log: Log, record: VersionRecord, error: OSError) -> bool:
     """The create raised: did it make the version all the same?"""
     try:
-        found = log.probe(record.version)
+        present = log.probe(record.version)
     except (OSError, SeqlakeError):
         raise _unknown(log, record.transaction) from error
-    if found is not None:
-        return found.transaction == record.transaction
+    if present is not None:
+        return present.transaction == record.transaction
     if on_disk(log.store) or isinstance(error, PermissionError):
         log.in_doubt.discard(record.transaction)
         raise NotCommittedError(error) from error
     raise _unknown(log, record.transaction) from error
 
 
-def _durable(log: Log, record: Record) -> Record:
+def _durable(log: Log, record: VersionRecord) -> VersionRecord:
     try:
         log.store.sync(names.VERSIONS)
     except OSError as error:

@@ -9,11 +9,11 @@ from seqlake.errors import CommitConflictError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from seqlake.tables.standalone.records import Record
+    from seqlake.tables.standalone.records import VersionRecord
     from seqlake.tables.standalone.state import State
 
 
-def check_fence(transaction: str, records: Iterable[Record], /, *, path: str) -> None:
+def check_fence(transaction: str, records: Iterable[VersionRecord], /, *, path: str) -> None:
     """Refuse a transaction that `vacuum` gave up for dead.
 
     Raises:
@@ -30,7 +30,7 @@ def check_fence(transaction: str, records: Iterable[Record], /, *, path: str) ->
 
 
 def check_change(
-    state: State, records: Sequence[Record], /, *, needed: Iterable[str], changes_schema: bool, path: str
+    state: State, records: Sequence[VersionRecord], /, *, needed: Iterable[str], changes_schema: bool, path: str
 ) -> None:
     """Refuse a change that what came since its parent has made impossible.
 
@@ -67,7 +67,7 @@ def check_change(
 
 
 def check_sides(
-    records: Sequence[Record], /, *, removed: Iterable[str], beside: Iterable[tuple[str, str]], path: str
+    records: Sequence[VersionRecord], /, *, removed: Iterable[str], beside: Iterable[tuple[str, str]], path: str
 ) -> None:
     """Refuse a change that would undo cells which a rival put beside a shard since the parent.
 
@@ -92,7 +92,7 @@ def check_sides(
                 )
 
 
-def check_rollback(target: int, state: State, records: Sequence[Record], /, *, path: str) -> None:
+def check_rollback(target: int, state: State, records: Sequence[VersionRecord], /, *, path: str) -> None:
     """Refuse a rollback when anything but a vacuum came since its parent.
 
     Raises:
@@ -108,7 +108,7 @@ def check_rollback(target: int, state: State, records: Sequence[Record], /, *, p
         )
 
 
-def _said(records: Sequence[Record]) -> str:
+def _said(records: Sequence[VersionRecord]) -> str:
     if not records:
         return "an earlier version"
     listed = ", ".join(f"version {record.version} ({record.operation})" for record in records[:3])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from seqlake.errors import DamagedTableError, UnsupportedVersionError, VersionNotFoundError
 from seqlake.tables.standalone import checkpoints
-from seqlake.tables.standalone.records import Record, parse
+from seqlake.tables.standalone.records import VersionRecord, parse
 from seqlake.tables.standalone.state import EMPTY, State, fold
 from seqlake.versions import names
 from seqlake.versions.small_files import can_list, has_file, names_in, on_disk, read, read_many
@@ -36,7 +36,7 @@ class Log:
         self.store = store
         self._newest = EMPTY
         self._hint: bytes | None = None  # as it was when somebody asked whether a dataset is there
-        self._records: dict[int, Record] = {}
+        self._records: dict[int, VersionRecord] = {}
         self._lock = RLock()  # threads may share a table
         self._is_whole = False
         self.in_doubt: set[str] = set()
@@ -106,11 +106,11 @@ class Log:
                 return self.at(number)
         raise self.not_found(time.isoformat(), newest)
 
-    def record(self, version: int, /) -> Record:
+    def record(self, version: int, /) -> VersionRecord:
         """One record that is known to be there."""
         return self.records(version, version)[0]
 
-    def records(self, first: int, last: int, /) -> list[Record]:
+    def records(self, first: int, last: int, /) -> list[VersionRecord]:
         """The records of these versions, both included.
 
         Raises:
@@ -122,12 +122,12 @@ class Log:
                 if data is None:
                     raise self._gone(number)
                 self._remember(data, number)
-            found = [self._records[number] for number in range(first, last + 1)]
+            records = [self._records[number] for number in range(first, last + 1)]
             for number in list(self._records)[:-_REMEMBERED]:
                 del self._records[number]
-            return found
+            return records
 
-    def transaction_in(self, transaction: str, /, *, after: int) -> Record | None:
+    def transaction_in(self, transaction: str, /, *, after: int) -> VersionRecord | None:
         """The record that this transaction made, if it made one after that version."""
         newest = self.newest()
         for record in self.records(max(after + 1, 0), newest.version):
@@ -135,27 +135,27 @@ class Log:
                 return record
         return None
 
-    def probe(self, version: int, /) -> Record | None:
+    def probe(self, version: int, /) -> VersionRecord | None:
         """The record of a version, read anew; None where there is none yet."""
         data = read(self.store, names.version(version))
         return None if data is None else parse(data, version=version, path=names.version(version))
 
     def checkpoint_numbers(self) -> list[int]:
         """The versions that have a checkpoint, oldest first."""
-        found = (names.checkpoint_number(name) for name in names_in(self.store, names.CHECKPOINTS))
-        return sorted(number for number in found if number is not None)
+        numbers = (names.checkpoint_number(name) for name in names_in(self.store, names.CHECKPOINTS))
+        return sorted(number for number in numbers if number is not None)
 
     def index_of_checkpoint(self, number: int, /) -> str | None:
         """The name of a checkpoint's index file; None where the checkpoint cannot be used."""
         state = self._load(number)
         return None if state is None else state.index
 
-    def _remember(self, data: bytes, number: int) -> Record:
+    def _remember(self, data: bytes, number: int) -> VersionRecord:
         record = parse(data, version=number, path=names.version(number))
         self._records[number] = record
         return record
 
-    def _after(self, version: int, listed: Sequence[str] | None = None) -> Iterator[Record]:
+    def _after(self, version: int, listed: Sequence[str] | None = None) -> Iterator[VersionRecord]:
         """The records that came after a version: probed one by one locally, listed once elsewhere."""
         if self._is_listed:
             if listed is None:
@@ -248,10 +248,10 @@ class Log:
             return None  # It is derived: the log is read, which refuses what is too new. `check` reports it.
 
 
-def touched(records: Iterable[Record], /) -> list[str]:
+def touched(records: Iterable[VersionRecord], /) -> list[str]:
     """The names that these versions added or removed, each once, in order."""
-    found: dict[str, None] = {}
+    ordered: dict[str, None] = {}
     for record in records:
-        found.update(dict.fromkeys(entry.name for entry in record.add))
-        found.update(dict.fromkeys(record.remove))
-    return list(found)
+        ordered.update(dict.fromkeys(entry.name for entry in record.add))
+        ordered.update(dict.fromkeys(record.remove))
+    return list(ordered)

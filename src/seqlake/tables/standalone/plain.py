@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from seqlake.errors import DatasetNotFoundError, InvalidMetadataError, SchemaMismatchError
-from seqlake.shards.parquet.footer import read_footer
 from seqlake.spec.metadata import Metadata
-from seqlake.spec.schema import Schema
-from seqlake.tables.standalone.identity import ID
-from seqlake.tables.standalone.records import Entry
+from seqlake.spec.schema import ID, Schema
+from seqlake.tables.standalone.records import ShardEntry
 from seqlake.tables.standalone.state import State, encode_columns, fingerprint
-from seqlake.versions import names
+from seqlake.versions import names, shard_formats
 from seqlake.versions.small_files import PARALLEL, read
 
 if TYPE_CHECKING:
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlainFile:
-    """A Parquet file of a plain folder.
+    """A data file of a plain folder.
 
     Attributes:
         path: Below the root.
@@ -48,19 +46,19 @@ def find_files(store: Store, /) -> tuple[list[str], bool]:
     `data/*.parquet` by name; where there are none, every `*.parquet` below the root by path, outside `files/` and
     names that begin with `_` or `.`.
     """
-    direct = [path for path in _parquet(store, names.DATA) if names.is_shard_name(path.removeprefix(f"{names.DATA}/"))]
+    direct = [path for path in _listed(store, names.DATA) if names.is_shard_name(path.removeprefix(f"{names.DATA}/"))]
     if direct:
         return direct, True
-    found = [
+    anywhere = [
         path
-        for path in _parquet(store, "")
+        for path in _listed(store, "")
         if not path.startswith(f"{names.FILES}/") and not any(part[0] in "_." for part in path.split("/"))
     ]
-    return found, not found
+    return anywhere, not anywhere
 
 
-def _parquet(store: Store, folder: str) -> list[str]:
-    return sorted(path for path, _ in store.list(folder) if path.endswith(names.SUFFIX))
+def _listed(store: Store, folder: str) -> list[str]:
+    return sorted(path for path, _ in store.list(folder) if shard_formats.has_format(path))
 
 
 def describe(store: Store, paths: Sequence[str], /) -> list[PlainFile]:
@@ -70,13 +68,13 @@ def describe(store: Store, paths: Sequence[str], /) -> list[PlainFile]:
         CorruptFileError: One is no Parquet file.
     """
 
-    def one(path: str) -> PlainFile:
+    def described(path: str) -> PlainFile:
         blob = store.blob(path)
-        footer = read_footer(blob)
-        return PlainFile(path=path, rows=footer.rows, nbytes=blob.size, schema=footer.schema)
+        rows, schema = shard_formats.rows_and_schema(path, blob)
+        return PlainFile(path=path, rows=rows, nbytes=blob.size, schema=schema)
 
     with ThreadPoolExecutor(PARALLEL) as pool:
-        return list(pool.map(one, paths))
+        return list(pool.map(described, paths))
 
 
 def read_metadata(store: Store, /) -> dict[str, Any]:
@@ -95,10 +93,10 @@ def read_metadata(store: Store, /) -> dict[str, Any]:
             hint=f"`seqlake init {root}` makes it one; sl.scan reads the Parquet files as they are.",
         )
     Metadata.parse(data)
-    found = json.loads(data)
-    if not isinstance(found, dict):
-        raise InvalidMetadataError(f"Expected a JSON object in {names.METADATA}, found {type(found).__name__}.")
-    return found
+    mixtrain = json.loads(data)
+    if not isinstance(mixtrain, dict):
+        raise InvalidMetadataError(f"Expected a JSON object in {names.METADATA}, found {type(mixtrain).__name__}.")
+    return mixtrain
 
 
 def unified(files: Sequence[PlainFile], /) -> pa.Schema:
@@ -133,7 +131,8 @@ def plain_state(store: Store, /) -> State:
     mixtrain = read_metadata(store)
     files = describe(store, find_files(store)[0])
     shards = {
-        file.path: Entry(name=file.path, transaction=names.NOBODY, rows=file.rows, nbytes=file.nbytes) for file in files
+        file.path: ShardEntry(name=file.path, transaction=names.NOBODY, rows=file.rows, nbytes=file.nbytes)
+        for file in files
     }
     return replace(
         State(),

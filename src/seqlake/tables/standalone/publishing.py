@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import PublishPendingWarning
 from seqlake.tables.standalone import checkpoints
+from seqlake.tables.standalone.context import ShardIndex
 from seqlake.tables.standalone.log import Log, touched
-from seqlake.tables.standalone.state import fingerprint
+from seqlake.tables.standalone.state import files_of, fingerprint
 from seqlake.versions import indexes, markers, names, staging
 from seqlake.versions.small_files import own_names, read, remove
 
@@ -102,22 +103,22 @@ def metadata_fingerprint(store: Store, /) -> str | None:
     if data is None:
         return None
     try:
-        found = json.loads(data)
+        mixtrain = json.loads(data)
     except ValueError:
         return ""
-    return fingerprint(found) if isinstance(found, dict) else ""
+    return fingerprint(mixtrain) if isinstance(mixtrain, dict) else ""
 
 
 def metadata_is_behind(store: Store, state: State, /) -> bool:
     """Whether `mixtrain.json` is absent or an older one of ours: a publish is pending."""
-    found = metadata_fingerprint(store)
-    return found is None or (found != fingerprint(state.mixtrain) and found in state.known)
+    present = metadata_fingerprint(store)
+    return present is None or (present != fingerprint(state.mixtrain) and present in state.known)
 
 
 def metadata_is_edited(store: Store, state: State, /) -> bool:
     """Whether somebody else changed `mixtrain.json`: it is none that a version ever had."""
-    found = metadata_fingerprint(store)
-    return found is not None and found not in state.known
+    present = metadata_fingerprint(store)
+    return present is not None and present not in state.known
 
 
 def _write_metadata(store: Store, state: State, transaction: str) -> None:
@@ -166,11 +167,9 @@ def _overtaken(log: Log, state: State, moving: Sequence[str]) -> bool:
 # ---- checkpoints
 def write_checkpoint(log: Log, state: State, transaction: str, /) -> None:
     """Write the checkpoint of a version, its index file first; a rival's is as good."""
-    from seqlake.tables.standalone.lookup import ShardIndex
-
     store = log.store
     index = names.merged_index(state.version, transaction)
-    rows = ShardIndex(store).rows(state)
+    rows = ShardIndex(store).rows(files_of(state))
     store.put(f"{names.INDEX}/{index}", indexes.encode(rows), temporary=names.temporary(transaction))
     store.sync(names.INDEX)
     try:

@@ -22,6 +22,7 @@ from seqlake.versions.format import (
     refuse_unknown_format,
     stamp,
 )
+from seqlake.versions.state import SideEntry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,7 +40,7 @@ _SIDE_KEYS = frozenset({"name", "of", "columns", "stored", "nbytes"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class ShardEntry:
     """A shard of a version. Both texts are JSON, parsed only where needed.
 
     Attributes:
@@ -65,26 +66,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SideEntry:
-    """Columns beside a shard, its rows in the shard's order.
-
-    Attributes:
-        name: Of the side shard, below `_seqlake/side/`.
-        of: The shard's name.
-        columns: Logical column -> the column of the side shard that holds it.
-        nbytes: Its size; 0 where the record does not say.
-        sha256: Of its bytes; "" where the record does not say.
-    """
-
-    name: str
-    of: str
-    columns: Mapping[str, str]
-    nbytes: int = 0
-    sha256: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class VersionRecord:
     """One version; see `docs/reference/commits.md` for what each field means.
 
     `format` and `digest` are those of the bytes it was read from; what is written has the newest format.
@@ -96,7 +78,7 @@ class Record:
     operation: str
     writer: str
     rows: int
-    add: tuple[Entry, ...] = ()
+    add: tuple[ShardEntry, ...] = ()
     remove: tuple[str, ...] = ()
     schema: bytes | None = None
     mixtrain: Mapping[str, Any] | None = None
@@ -138,7 +120,7 @@ class Record:
         return seal(document)
 
 
-def parse(data: bytes, /, *, version: int, path: str) -> Record:
+def parse(data: bytes, /, *, version: int, path: str) -> VersionRecord:
     """Read a record.
 
     Unknown keys are skipped where the digest shows that the writer wrote them; in a record without one they may be
@@ -195,16 +177,16 @@ def _refuse_unknown_keys(document: dict[str, Any], *, path: str) -> None:
         for item in items if isinstance(items, list) else ():
             unknown |= set(item) - known if isinstance(item, dict) else set()
     if unknown:
-        found = ", ".join(map(repr, sorted(unknown)[:5]))
-        raise damaged(path, f"it has keys that no record of format {UNSEALED} has ({found})")
+        listed = ", ".join(map(repr, sorted(unknown)[:5]))
+        raise damaged(path, f"it has keys that no record of format {UNSEALED} has ({listed})")
 
 
-def _parse(document: dict[str, Any], number: int, digest: str) -> Record:
+def _parse(document: dict[str, Any], number: int, digest: str) -> VersionRecord:
     transaction = _checked(document["transaction"], names.is_transaction, "a transaction id")
     schema = document.get("schema")
     mixtrain = document.get("mixtrain")
     oldest = document.get("oldest")
-    return Record(
+    return VersionRecord(
         version=count(document["version"]),
         transaction=transaction,
         time=parse_time(document["time"]),
@@ -240,7 +222,7 @@ def parse_schema(text: object) -> bytes:
     return data
 
 
-def _encode_entry(entry: Entry) -> dict[str, Any]:
+def _encode_entry(entry: ShardEntry) -> dict[str, Any]:
     item: dict[str, Any] = {"name": entry.name, "rows": entry.rows, "nbytes": entry.nbytes}
     if entry.columns:
         item["columns"] = json.loads(entry.columns)
@@ -249,10 +231,10 @@ def _encode_entry(entry: Entry) -> dict[str, Any]:
     return item
 
 
-def _parse_entry(item: dict[str, Any], transaction: str) -> Entry:
+def _parse_entry(item: dict[str, Any], transaction: str) -> ShardEntry:
     item = _object(item)
     columns = _object(item.get("columns", {}))
-    return Entry(
+    return ShardEntry(
         name=_checked(item["name"], names.is_shard_name, "a shard's name"),
         transaction=transaction,
         rows=count(item["rows"]),
@@ -309,10 +291,10 @@ def _text(value: Any) -> str:
 
 
 def _list(item: dict[str, Any], key: str) -> list[Any]:
-    found = item.get(key, [])
-    if not isinstance(found, list):
-        raise ValueError(f"a list was expected, found {found!r}")  # noqa: TRY004 - one error for all bad fields
-    return found
+    items = item.get(key, [])
+    if not isinstance(items, list):
+        raise ValueError(f"a list was expected, found {items!r}")  # noqa: TRY004 - one error for all bad fields
+    return items
 
 
 def count(value: Any, /) -> int:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from seqlake.tables.standalone.changes import write_index
 from seqlake.tables.standalone.committing import all_or_nothing, begin, commit_version
 from seqlake.tables.standalone.conflicts import check_rollback
+from seqlake.tables.standalone.context import placed_blob
 from seqlake.tables.standalone.publishing import publish_or_warn
-from seqlake.tables.standalone.records import Entry, Record, SideEntry
-from seqlake.tables.standalone.shards import placed_blob
-from seqlake.tables.standalone.state import State, fingerprint, fold
+from seqlake.tables.standalone.records import ShardEntry, VersionRecord
+from seqlake.tables.standalone.state import State, files_of, fingerprint, fold, logged_file
 from seqlake.versions import markers, names
 from seqlake.versions.format import writer_name
 from seqlake.versions.markers import end
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from seqlake.protocols import Store
-    from seqlake.tables.standalone.log import Log
-    from seqlake.tables.standalone.lookup import ShardIndex
+    from seqlake.tables.standalone.context import LogContext
+    from seqlake.versions.state import SideEntry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,11 +29,11 @@ class _Plan:
     """What a rollback changes: names that leave, and shards that return as new names."""
 
     remove: tuple[str, ...]
-    returning: tuple[tuple[Entry, Entry], ...]  # (as it was, under its new name)
+    returning: tuple[tuple[ShardEntry, ShardEntry], ...]  # (as it was, under its new name)
     side: tuple[SideEntry, ...]
 
 
-def rollback(log: Log, index: ShardIndex, version: int, /) -> Record:
+def rollback(context: LogContext, version: int, /) -> VersionRecord:
     """Commit the rows, schema and metadata of an old version.
 
     A shard that the newest version lacks returns under a new name, as a second name for the same bytes: a slow
@@ -43,6 +43,7 @@ def rollback(log: Log, index: ShardIndex, version: int, /) -> Record:
         VersionNotFoundError: The version expired, or was never there.
         CommitConflictError: Anything but a vacuum came meanwhile.
     """
+    log = context.log
     log.at(version)  # refuse before anything is written
     transaction = begin(log)
     store, parent = log.store, log.newest()
@@ -50,27 +51,29 @@ def rollback(log: Log, index: ShardIndex, version: int, /) -> Record:
         target = log.at(version)
         plan = _plan(transaction.id, parent, target)
         _bring_back(store, plan, version)
-        found = index.find(target, [old for old, _ in plan.returning])
-        known = [(found[old.name].row(old.name), new.name) for old, new in plan.returning if old.name in found]
-        rows = [replace(row, shard=name) for row, name in known]
+        files = files_of(target)
+        known = context.index.find([files.named(old.name) for old, _ in plan.returning])
+        rows = [
+            replace(known[old.name].row(old.name), shard=new.name) for old, new in plan.returning if old.name in known
+        ]
         write_index(store, transaction.id, rows)
         store.sync(names.STAGED, names.INDEX)
 
-        def propose(state: State, since: Sequence[Record]) -> Record:
+        def propose(state: State, since: Sequence[VersionRecord]) -> VersionRecord:
             check_rollback(version, state, since, path=log.root)
             if version < state.oldest:
                 raise log.not_found(version, state)
             return _record(transaction.id, state, target, plan)
 
-        made = commit_version(log, transaction.id, parent=parent.version, propose=propose)
-    if publish_or_warn(log, transaction.id, first=made.version):
+        record = commit_version(log, transaction.id, parent=parent.version, propose=propose)
+    if publish_or_warn(log, transaction.id, first=record.version):
         end(store, transaction.id)
-    return made
+    return record
 
 
 def _plan(transaction: str, newest: State, target: State) -> _Plan:
     """A shard that both have stays only if the old schema alone makes it what it was."""
-    bare = Record(
+    bare = VersionRecord(
         version=newest.version + 1,
         transaction=transaction,
         time=markers.now(),
@@ -97,7 +100,7 @@ def _plan(transaction: str, newest: State, target: State) -> _Plan:
 
 def _bring_back(store: Store, plan: _Plan, version: int) -> None:
     for old, new in plan.returning:
-        blob = placed_blob(store, old, version=version)
+        blob = placed_blob(store, logged_file(old), version=version)
         # It may be retired between finding and naming it; names only move forward, so the second look is the last.
         for last in (False, False, True):
             try:
@@ -109,8 +112,8 @@ def _bring_back(store: Store, plan: _Plan, version: int) -> None:
                 blob.look_again()
 
 
-def _record(transaction: str, state: State, target: State, plan: _Plan) -> Record:
-    return Record(
+def _record(transaction: str, state: State, target: State, plan: _Plan) -> VersionRecord:
+    return VersionRecord(
         version=state.version + 1,
         transaction=transaction,
         time=markers.now(),

@@ -1,188 +1,146 @@
-"""A version of a table, pinned: rows in a fixed order that later commits do not change."""
+"""A version of a standalone table; engines scan and prune its files themselves, wherever they are at that moment."""
 
 from __future__ import annotations
 
-import hashlib
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
-from seqlake.protocols import Version
-from seqlake.shards.parquet import index as offsets
-from seqlake.shards.reading import lengths_of
+from seqlake.files.locations import is_local, local_path
+from seqlake.shards.parquet.expansion import NARROW, checked_format, scannable
 from seqlake.tables.standalone import checking
-from seqlake.tables.standalone.identity import Identity
-from seqlake.tables.standalone.log import Log
-from seqlake.tables.standalone.lookup import ShardIndex
-from seqlake.tables.standalone.scanning import arrow_dataset
-from seqlake.tables.standalone.shards import described, logical_shard
-from seqlake.tables.standalone.state import decode_schema, fingerprint, physical
-from seqlake.versions import derived, names
+from seqlake.tables.standalone.context import placed_blob
+from seqlake.versions import shard_formats
+from seqlake.versions.snapshot import TableSnapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator
 
     from pyarrow.dataset import Dataset
 
-    from seqlake.protocols import Copied, Depth, Ints, Shard, Store
+    from seqlake.protocols import Depth
     from seqlake.spec.findings import Finding
-    from seqlake.spec.schema import Schema
-    from seqlake.tables.standalone.records import Entry
-    from seqlake.tables.standalone.state import State
-    from seqlake.versions.indexes import IndexFile
+    from seqlake.tables.standalone.blobs import PlacedBlob
+    from seqlake.tables.standalone.context import LogContext
 
 
-class StandaloneSnapshot:
-    """One version of a standalone table, or a plain folder as it is: `Readable`, `Pushdown` and `Checked`.
+class StandaloneSnapshot(TableSnapshot):
+    """One version of a standalone table, or a plain folder as it is: `Pushdown` and `Checked` besides."""
 
-    Args:
-        store: The table's root.
-        state: What the version consists of.
-        plain: Whether it is a plain folder's, which has no log.
-        identity: What the open table knows of its shards, so that it is not read twice.
-
-    Example:
-        >>> snapshot = table.snapshot()
-        >>> sum(shard.rows for shard in snapshot.shards()) == snapshot.version.rows
-        True
-    """
-
-    def __init__(self, store: Store, state: State, /, *, plain: bool = False, identity: Identity | None = None) -> None:
-        self.store = store
-        self.state = state
-        self.plain = plain
-        self._known = identity
-
-    def __repr__(self) -> str:
-        named = "plain folder" if self.plain else f"version {self.state.version}"
-        return f"<Snapshot of {self.root}: {named}, {len(self.state.shards)} shards, {self.state.rows} rows>"
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Indexes are maps of this process, and are found again.
-        return {"store": self.store, "state": self.state, "plain": self.plain, "_known": None}
-
-    @property
-    def root(self) -> str:
-        """What relative file references resolve against."""
-        return self.store.root
-
-    @property
-    def version(self) -> Version:
-        """Which version this is; a plain folder has version -1."""
-        state = self.state
-        return Version(id=state.version, time=state.time, operation=state.operation, rows=state.rows)
-
-    @cached_property
-    def schema(self) -> Schema:
-        """Arrow and column types of the version."""
-        return decode_schema(self.state.schema, self.state.mixtrain)
-
-    @cached_property
-    def fingerprint(self) -> str:
-        """32 hex digits from shard names, sizes and mappings, schema and metadata; not from where the table lies."""
-        digest = hashlib.sha256(self.schema.arrow.serialize())
-        digest.update(fingerprint(self.state.mixtrain).encode())
-        for entry in self.state.shards.values():
-            digest.update(described(entry, self.state.sides.get(entry.name, ())).encode())
-        return digest.hexdigest()[:32]
-
-    def shards(self) -> Sequence[Shard]:
-        """The shards in order of addition; opens none."""
-        return self._shards
-
-    def lengths(self, column: str, /) -> Ints:
-        """[all rows] T of a temporal column in shard order, -1 where null.
-
-        From the index files; a shard that none knows is asked itself.
-        """
-        if column not in self.schema:
-            raise KeyError(f"No column is called {column!r}; known are {', '.join(self.schema.names)}.")
-        known = self._identity.index.find(self.state)
-        parts = [
-            self._lengths(shard, entry, column, known.get(entry.name))
-            for shard, entry in zip(self._shards, self.state.shards.values(), strict=True)
-        ]
-        return np.concatenate(parts) if parts else np.zeros(0, np.int64)
-
-    def find_ids(self, ids: Sequence[str], /) -> Ints:
-        """[ids] row number of each sequence id, -1 where there is none.
-
-        A binary search among the id hashes, then an exact comparison.
-        """
-        found = self._identity.find(self.state, list(ids))
-        number, row = found >> 32, found & 0xFFFFFFFF
-        return np.where(found < 0, -1, self._starts[np.maximum(number, 0)] + row)
-
-    def kept_packets(self, reference: str, /) -> Mapping[int, bytes]:
-        """Video stream -> packet index, made when a copied-in file was committed; empty for other references."""
-        return {} if self.plain else self._identity.packets.find(reference)
-
-    def copied(self, key: str, /) -> Mapping[str, Copied]:
-        """The copied-in files that the rows of a shard name, by path, as they were when they were committed."""
-        name = key.rpartition("#")[0]
-        entry = self.state.shards.get(name)
-        if self.plain or entry is None:
-            return {}
-        known = self._identity.index.find(self.state, [entry], unsealed=True)  # only compared with
-        return {file.path: file for one in known.values() for file in one.files(name)}
+    context: LogContext
 
     def arrow_dataset(self) -> Dataset | None:
         """The shards as a pyarrow dataset, for an engine to scan and prune itself.
 
-        None where the files alone do not say what the version says: mapped or side columns, raw cells.
+        None where the files alone do not say what the version says: mapped or side columns, raw cells. None too where
+        they are not local, or take far more memory than they have bytes: our own reader bounds it.
         """
-        return arrow_dataset(self.store, self.state, self.schema)
+        import pyarrow.dataset as ds
+        from pyarrow.fs import PyFileSystem
 
-    def read_derived(self, name: str, /) -> bytes | None:
-        """What the table keeps under this name, for selections, which know only the version they select from."""
-        return derived.read_derived(self.store, name)
-
-    def write_derived(self, name: str, data: bytes, /) -> None:
-        """Keep bytes that can be computed again, as the table does."""
-        derived.write_derived(self.store, name, data, inside=Log(self.store).newest().version >= 0)
+        state, schema = self.state, self.schema
+        if any(file.beside or file.columns or file.absent for file in state.files):
+            return None
+        if any(schema[name].raw for name in schema.names):
+            return None
+        if any(shard_formats.name_of(file.name) != "parquet" for file in state.files):
+            return None
+        version = int(state.version.id)
+        blobs = {file.name: placed_blob(self.context.store, file, version=version) for file in state.files}
+        if not scannable(blobs.values(), [name for name in schema.names if schema[name].category in NARROW]):
+            return None
+        system = PyFileSystem(_handler(self.root, blobs))
+        form = checked_format()
+        fragments = [form.make_fragment(name, filesystem=system) for name in blobs]
+        return ds.FileSystemDataset(fragments, schema.stored(), form, system)
 
     def check(self, depth: Depth, /) -> Iterator[Finding]:
         """What only the table can know is wrong: strangers, edited metadata, missing, changed or torn shards."""
-        return checking.check(self, depth)
+        return checking.check(self.context, self.state, depth)
 
-    @cached_property
-    def _shards(self) -> list[Shard]:
-        state, schema, beside = self.state, self.schema, self._foreign_indexes()
-        return [
-            logical_shard(
-                self.store, entry, state.sides.get(entry.name, ()), schema, version=state.version,
-                index=beside.get(entry.name),
-            )
-            for entry in state.shards.values()
-        ]  # fmt: skip
 
-    def _foreign_indexes(self) -> dict[str, bytes]:
-        """Offset indexes of adopted shards, whose files carry none of their own."""
-        adopted = [] if self.plain else [e for e in self.state.shards.values() if names.owner(e.name) is None]
-        if not adopted:
-            return {}
-        known = self._identity.index.find(self.state, adopted)
-        return {name: bytes(data) for name, file in known.items() if (data := file.offsets(name))}
+def _handler(root: str, blobs: dict[str, PlacedBlob]) -> Any:  # noqa: C901 - a class of short methods
+    """A file system of exactly these shards, by name; the class is made here because pyarrow.fs is heavy."""
+    from pyarrow.fs import FileInfo, FileSelector, FileSystemHandler, FileType
 
-    @cached_property
-    def _starts(self) -> Ints:
-        return np.cumsum([0, *(entry.rows for entry in self.state.shards.values())], dtype=np.int64)
+    class Shards(FileSystemHandler):  # type: ignore[misc]  # pyarrow has no types
+        def __eq__(self, other: object) -> bool:
+            return self is other
 
-    @cached_property
-    def _identity(self) -> Identity:
-        return self._known or Identity(Log(self.store), ShardIndex(self.store))
+        def __hash__(self) -> int:
+            return id(self)
 
-    def _lengths(self, shard: Shard, entry: Entry, column: str, file: IndexFile | None) -> Ints:
-        stored = physical(entry, column)
-        if stored is None:
-            return np.full(entry.rows, -1, np.int64)
-        if file is not None and (data := file.offsets(entry.name)):
-            found = offsets.lengths(data, stored, nbytes=entry.nbytes)
-            if found is not None and len(found) == entry.rows:
-                return found
-        reader = shard.open()
-        try:
-            return lengths_of(reader, column)
-        finally:
-            reader.close()
+        def get_type_name(self) -> str:
+            return "seqlake"
+
+        def normalize_path(self, path: str) -> str:
+            return path
+
+        def get_file_info(self, paths: list[str]) -> list[Any]:
+            return [
+                FileInfo(path, FileType.File, size=blobs[path].size)
+                if path in blobs
+                else FileInfo(path, FileType.NotFound)
+                for path in paths
+            ]
+
+        def get_file_info_selector(self, selector: FileSelector) -> list[Any]:
+            return self.get_file_info(list(blobs)) if selector.base_dir in ("", "/") else []
+
+        def open_input_file(self, path: str) -> Any:
+            location = blobs[path].location
+            if is_local(location):
+                # Opened at once, so that the shard may be retired afterwards.
+                return pa.OSFile(str(local_path(location)), "rb")
+            return pa.PythonFile(_Reader(blobs[path]), "r")
+
+        def open_input_stream(self, path: str) -> Any:
+            return self.open_input_file(path)
+
+        def _refuse(self, *_: object, **__: object) -> Any:
+            raise PermissionError(f"{root} is only read here.")
+
+        create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = delete_file = _refuse
+        move = copy_file = open_output_stream = open_append_stream = _refuse
+
+    return Shards()
+
+
+class _Reader:
+    """A blob as the file object that pyarrow wraps."""
+
+    closed = False
+
+    def __init__(self, blob: PlacedBlob) -> None:
+        self._blob = blob
+        self._at = 0
+
+    def read(self, size: int | None = None) -> bytes:
+        stop = self._blob.size if size is None or size < 0 else min(self._at + size, self._blob.size)
+        if stop <= self._at:
+            return b""
+        (data,) = self._blob.ranges(np.array([self._at], np.int64), np.array([stop], np.int64))
+        self._at = stop
+        return bytes(data)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = offset + (0, self._at, self._blob.size)[whence]
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def writable(self) -> bool:
+        return False
+
+    def flush(self) -> None: ...
+
+    def close(self) -> None:
+        self.closed = True

@@ -6,15 +6,19 @@ import hashlib
 import json
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from seqlake.errors import DamagedTableError
+from seqlake.protocols import Version
 from seqlake.spec.metadata import Metadata
 from seqlake.spec.schema import ID, Schema
-from seqlake.tables.standalone.records import Entry, Record, SideEntry, encode_mapping
+from seqlake.tables.standalone.records import ShardEntry, VersionRecord, encode_mapping
+from seqlake.versions import names
 from seqlake.versions.format import UNSEALED
+from seqlake.versions.state import FileList, SideEntry, TableFile, TableState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -50,7 +54,7 @@ class State:
     transaction: str = ""
     time: datetime = _BEGINNING
     operation: str = ""
-    shards: Mapping[str, Entry] = field(default_factory=dict)
+    shards: Mapping[str, ShardEntry] = field(default_factory=dict)
     sides: Mapping[str, tuple[SideEntry, ...]] = field(default_factory=dict)
     schema: bytes = b""
     mixtrain: Mapping[str, Any] = field(default_factory=dict)
@@ -103,7 +107,7 @@ def columns_of(schema: bytes) -> list[str]:
     return pa.ipc.read_schema(pa.py_buffer(schema)).names if schema else []
 
 
-def fold(state: State, records: Iterable[Record], /) -> State:
+def fold(state: State, records: Iterable[VersionRecord], /) -> State:
     """The state after these records, which must follow it without a hole.
 
     Raises:
@@ -147,7 +151,7 @@ def fold(state: State, records: Iterable[Record], /) -> State:
     return replace(state, shards=shards, sides=sides)
 
 
-def _refuse_unlinked(state: State, record: Record) -> None:
+def _refuse_unlinked(state: State, record: VersionRecord) -> None:
     """A record must follow the one before it, and name its digest."""
     if record.version != state.version + 1:
         raise DamagedTableError(f"The log has version {record.version} after version {state.version}.")
@@ -160,7 +164,7 @@ def _refuse_unlinked(state: State, record: Record) -> None:
         )
 
 
-def _leave(record: Record, shards: dict[str, Entry], sides: dict[str, tuple[SideEntry, ...]]) -> None:
+def _leave(record: VersionRecord, shards: dict[str, ShardEntry], sides: dict[str, tuple[SideEntry, ...]]) -> None:
     for name in record.remove:
         if shards.pop(name, None) is None:
             raise DamagedTableError(f"Version {record.version} removes {name}, which is not there.")
@@ -198,17 +202,17 @@ class Renaming:
         """What a logical column is called now; None when it is gone."""
         return None if column in self.vanished else self.renamed.get(column, column)
 
-    def entry(self, entry: Entry) -> Entry:
+    def entry(self, entry: ShardEntry) -> ShardEntry:
         """The shard under the new schema."""
         mapping = entry.mapping
-        found: dict[str, str | None] = {}
+        mapped: dict[str, str | None] = {}
         for physical, logical in mapping.items():
-            found[physical] = None if logical is None else self.logical(logical)
+            mapped[physical] = None if logical is None else self.logical(logical)
         for column in (*self.vanished, *self.renamed):
             # A column that no other column stands for is found under its own name, so that must be said no more.
             if column not in mapping and column not in mapping.values():
-                found[column] = self.logical(column)
-        return replace(entry, columns=encode_mapping({p: c for p, c in found.items() if p != c}))
+                mapped[column] = self.logical(column)
+        return replace(entry, columns=encode_mapping({p: c for p, c in mapped.items() if p != c}))
 
     def side(self, side: SideEntry) -> SideEntry | None:
         """The side shard under the new schema; None when no column of it is left."""
@@ -216,7 +220,7 @@ class Renaming:
         return replace(side, columns=columns) if columns else None
 
 
-def _remap(shards: dict[str, Entry], sides: dict[str, tuple[SideEntry, ...]], renaming: Renaming) -> None:
+def _remap(shards: dict[str, ShardEntry], sides: dict[str, tuple[SideEntry, ...]], renaming: Renaming) -> None:
     if not renaming:
         return
     for name, entry in shards.items():
@@ -229,10 +233,65 @@ def _remap(shards: dict[str, Entry], sides: dict[str, tuple[SideEntry, ...]], re
             del sides[name]
 
 
-def physical(entry: Entry, column: str) -> str | None:
-    """The name under which this shard holds a logical column; None where it cannot hold it."""
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LoggedFile(TableFile):
+    """A shard of a standalone table.
+
+    Attributes:
+        mapping: Physical to logical column name where they differ, None for dropped ones.
+    """
+
+    mapping: Mapping[str, str | None] = field(default_factory=dict)
+
+    @property
+    def identity(self) -> str:
+        """One line that changes when the shard's bytes or what it is taken for may have."""
+        beside = [[side.name, sorted(side.columns.items())] for side in self.beside]
+        return json.dumps([self.name, self.nbytes, self.rows, self.mapping, beside], sort_keys=True)
+
+
+def logged_file(entry: ShardEntry, /, *, beside: tuple[SideEntry, ...] = (), merged: str = "") -> LoggedFile:
+    """A shard as a value that all kinds of tables share.
+
+    Args:
+        entry: As the log has it.
+        beside: Its side shards.
+        merged: The name of the checkpoint's index file that may know it.
+    """
     mapping = entry.mapping
-    for stored, logical in mapping.items():
-        if logical == column:
-            return stored
-    return None if column in mapping else column
+    indexed_in = () if entry.transaction == names.NOBODY else (names.index(entry.transaction),)
+    return LoggedFile(
+        name=entry.name,
+        rows=entry.rows,
+        nbytes=entry.nbytes,
+        columns={logical: stored for stored, logical in mapping.items() if logical is not None},
+        absent=frozenset(mapping) - frozenset(mapping.values()),
+        transaction=entry.transaction,
+        beside=beside,
+        indexed_in=(f"{names.INDEX}/{merged}", *indexed_in) if merged else indexed_in,
+        mapping=mapping,
+    )
+
+
+def files_of(state: State, /) -> FileList:
+    """The shards of a version, each described when it is asked for."""
+    return FileList(list(state.shards), partial(_file_of, state))
+
+
+def _file_of(state: State, name: str) -> TableFile:
+    return logged_file(state.shards[name], beside=state.sides.get(name, ()), merged=state.index)
+
+
+def version_of(state: State, /) -> Version:
+    """A state's version, as callers see it."""
+    return Version(id=state.version, time=state.time, operation=state.operation, rows=state.rows)
+
+
+def table_state(state: State, /) -> TableState:
+    """A version as the value that all kinds of tables share."""
+    return TableState(
+        version=version_of(state),
+        schema=pa.ipc.read_schema(pa.py_buffer(state.schema)) if state.schema else pa.schema([]),
+        mixtrain=json.dumps(dict(state.mixtrain)),
+        files=files_of(state),
+    )

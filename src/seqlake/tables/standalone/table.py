@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from seqlake.errors import DatasetNotFoundError, PublishPendingWarning, ReadOnlyError
 from seqlake.protocols import Change, Transaction, Version, Written
 from seqlake.tables.standalone import adopting, changes, restoring
-from seqlake.tables.standalone.committing import all_or_nothing, begin, commit_version, discard_undecided, version_of
+from seqlake.tables.standalone.committing import all_or_nothing, begin, commit_version, discard_undecided
 from seqlake.tables.standalone.conflicts import check_fence
-from seqlake.tables.standalone.identity import Identity
+from seqlake.tables.standalone.context import LogContext
 from seqlake.tables.standalone.log import Log
-from seqlake.tables.standalone.lookup import ShardIndex
 from seqlake.tables.standalone.plain import plain_state
 from seqlake.tables.standalone.publishing import metadata_is_edited, publish_or_warn, recover
 from seqlake.tables.standalone.snapshot import StandaloneSnapshot
+from seqlake.tables.standalone.state import table_state, version_of
 from seqlake.tables.standalone.vacuuming import copied_files, vacuum, would_remove
 from seqlake.versions import derived, markers, names
 from seqlake.versions.small_files import can_list
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from seqlake.abilities import Need
     from seqlake.protocols import Store
     from seqlake.spec.schema import Schema
-    from seqlake.tables.standalone.records import Record
+    from seqlake.tables.standalone.records import VersionRecord
 
 
 class StandaloneTable:
@@ -53,7 +53,7 @@ class StandaloneTable:
         self._forget()
 
     @classmethod
-    def made(cls, store: Store, schema: Schema, /) -> StandaloneTable:
+    def created(cls, store: Store, schema: Schema, /) -> StandaloneTable:
         """A new, empty table; `create` says what it raises."""
         table = cls(store)
         adopting.create(table._log, schema)
@@ -61,7 +61,7 @@ class StandaloneTable:
 
     def _forget(self) -> None:
         self._log = Log(self.store)
-        self._identity = Identity(self._log, ShardIndex(self.store))
+        self._context = LogContext(self._log)
         self._scratch = Scratch()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class StandaloneTable:
 
     @property
     def kind(self) -> str:
-        """`standalone`."""
+        """What people call this kind of table: `standalone`."""
         return "standalone"
 
     @property
@@ -110,16 +110,16 @@ class StandaloneTable:
             state = plain_state(self.store)
             if version is not None and _number(version) != -1:
                 raise self._log.not_found(str(version), newest)
-            return StandaloneSnapshot(self.store, state, plain=True)
+            return StandaloneSnapshot(self._context, table_state(state))
         if version is None:
-            return StandaloneSnapshot(self.store, newest, identity=self._identity)
+            return StandaloneSnapshot(self._context, table_state(newest))
         if isinstance(version, datetime):
             moment = version if version.tzinfo else version.astimezone(UTC)
-            return StandaloneSnapshot(self.store, self._log.at_time(moment), identity=self._identity)
+            return StandaloneSnapshot(self._context, table_state(self._log.at_time(moment)))
         number = _number(version)
         if number is None:
             raise self._log.not_found(str(version), newest)
-        return StandaloneSnapshot(self.store, self._log.at(number), identity=self._identity)
+        return StandaloneSnapshot(self._context, table_state(self._log.at(number)))
 
     def strangers(self) -> list[str]:
         """Paths in `data/` that the log never had; they are not read, and `adopt` adds them."""
@@ -143,7 +143,7 @@ class StandaloneTable:
 
     def write_derived(self, name: str, data: bytes, /) -> None:
         """Keep bytes that can be computed again, in the table or in the user's cache where it is read-only."""
-        derived.write_derived(self._log.store, name, data, inside=self._log.newest().version >= 0)
+        self._context.write_derived(name, data)
 
     # ---- writing
     def begin(self, parent: Version | None = None, /) -> Transaction:
@@ -207,7 +207,7 @@ class StandaloneTable:
             before = log.at(parent)
             # What vacuum gave up it has removed, too; that is said better than that a file is missing.
             check_fence(transaction.id, log.records(parent + 1, log.newest().version), path=self.root)
-            proposal = changes.propose(log, self._identity, change, transaction=transaction.id, parent=before)
+            proposal = changes.propose(self._context, change, transaction=transaction.id, parent=before)
             if proposal.mixtrain is not None:
                 self._refuse_edited()
             record = commit_version(log, transaction.id, parent=parent, propose=proposal)
@@ -239,7 +239,7 @@ class StandaloneTable:
         newest = self._log.newest()
         if number is None or newest.version < 0:
             raise self._log.not_found(str(version), newest)
-        return _version(restoring.rollback(self._log, self._identity.index, number))
+        return _version(restoring.rollback(self._context, number))
 
     def adopt(self) -> Version:
         """Take in what others put there: a plain folder, files in `data/`, a `mixtrain.json` edited by hand.
@@ -252,8 +252,8 @@ class StandaloneTable:
             SchemaMismatchError: Columns that do not fit.
         """
         if not self.manifest_exists:
-            return _version(adopting.adopt_folder(self._log, self._identity))
-        record = adopting.adopt_changes(self._log, self._identity)
+            return _version(adopting.adopt_folder(self._context))
+        record = adopting.adopt_changes(self._context)
         return version_of(self._log.newest()) if record is None else _version(record)
 
     def vacuum(self, *, older_than: timedelta, dry_run: bool = False) -> Sequence[str]:
@@ -275,9 +275,9 @@ class StandaloneTable:
     # ---- inside
     def _ensure_version(self) -> None:
         if not self.manifest_exists:
-            adopting.adopt_folder(self._log, self._identity)
+            adopting.adopt_folder(self._context)
 
-    def _published(self, record: Record) -> None:
+    def _published(self, record: VersionRecord) -> None:
         if publish_or_warn(self._log, record.transaction, first=record.version):
             try:
                 markers.end(self.store, record.transaction)
@@ -315,15 +315,15 @@ def opened(store: Store, /) -> StandaloneTable:
     return table
 
 
-def _version(record: Record) -> Version:
+def _version(record: VersionRecord) -> Version:
     return Version(id=record.version, time=record.time, operation=record.operation, rows=record.rows)
 
 
 def _number(version: Version | int | str | datetime) -> int | None:
-    found = version.id if isinstance(version, Version) else version
-    if isinstance(found, str):
-        return int(found) if found.strip().isascii() and found.strip().isdecimal() else None
-    return found if isinstance(found, int) else None
+    number = version.id if isinstance(version, Version) else version
+    if isinstance(number, str):
+        return int(number) if number.strip().isascii() and number.strip().isdecimal() else None
+    return number if isinstance(number, int) else None
 
 
 def _counter(n: str) -> str:

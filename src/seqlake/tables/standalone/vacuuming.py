@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from seqlake.errors import SeqlakeError, VersionNotFoundError
 from seqlake.files.stores import list_without_links, refuse_links
 from seqlake.tables.standalone.committing import all_or_nothing, begin, commit_version
-from seqlake.tables.standalone.lookup import ShardIndex
+from seqlake.tables.standalone.context import ShardIndex, bare_shard
 from seqlake.tables.standalone.publishing import move, recover
-from seqlake.tables.standalone.records import Record
-from seqlake.tables.standalone.shards import bare_shard
+from seqlake.tables.standalone.records import VersionRecord
+from seqlake.tables.standalone.state import logged_file
 from seqlake.versions import markers, names
 from seqlake.versions.format import writer_name
 from seqlake.versions.markers import end
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from seqlake.abilities import Need
     from seqlake.protocols import Store
     from seqlake.tables.standalone.log import Log
-    from seqlake.tables.standalone.records import Entry
+    from seqlake.tables.standalone.records import ShardEntry
     from seqlake.tables.standalone.state import State
 
 
@@ -44,9 +44,9 @@ def vacuum(log: Log, /, *, older_than: timedelta) -> list[str]:
     with all_or_nothing(log, transaction):
         suspects = _suspects(log.store, limit, but=transaction)
 
-        def propose(state: State, since: Sequence[Record]) -> Record:
+        def propose(state: State, since: Sequence[VersionRecord]) -> VersionRecord:
             del since  # a vacuum follows anything
-            return Record(
+            return VersionRecord(
                 version=state.version + 1,
                 transaction=transaction,
                 time=markers.now(),
@@ -82,12 +82,12 @@ def _suspects(store: Store, limit: datetime, *, but: str) -> list[markers.Marker
 
 
 def _uncommitted(log: Log, suspects: Sequence[markers.Marker], state: State) -> list[str]:
-    found = []
+    uncommitted = []
     for marker in suspects:
         since = log.records(max(marker.begin + 1, 0), state.version)
         if all(marker.transaction != record.transaction for record in since):
-            found.append(marker.transaction)
-    return found
+            uncommitted.append(marker.transaction)
+    return uncommitted
 
 
 def _oldest(log: Log, state: State, limit: datetime) -> int:
@@ -102,18 +102,18 @@ def _oldest(log: Log, state: State, limit: datetime) -> int:
 class _Listing:
     """What lay where, before markers and log were read."""
 
-    found: Mapping[str, Sequence[str]]
+    names: Mapping[str, Sequence[str]]
 
     @classmethod
     def of(cls, store: Store) -> _Listing:
         refuse_links(store, names.FOLDERS)
         folders = (names.DATA, names.RETIRED, names.STAGED, names.INDEX, names.SIDE, names.MEDIA)
-        found: dict[str, Sequence[str]] = {folder: own_names(store, folder) for folder in folders}
-        found[names.FILES] = [path for path, _ in list_without_links(store, names.FILES)]
-        return cls(found=found)
+        listed: dict[str, Sequence[str]] = {folder: own_names(store, folder) for folder in folders}
+        listed[names.FILES] = [path for path, _ in list_without_links(store, names.FILES)]
+        return cls(names=listed)
 
     def __getitem__(self, folder: str) -> Sequence[str]:
-        return self.found[folder]
+        return self.names[folder]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +127,7 @@ class _Retained:
     """
 
     newest: State
-    shards: Mapping[str, Entry]
+    shards: Mapping[str, ShardEntry]
     sides: frozenset[str]
 
     @classmethod
@@ -162,7 +162,7 @@ def _put_in_place(log: Log, listing: _Listing, retained: _Retained) -> None:
     store = log.store
     while True:
         newest = log.newest()
-        staged = {f"{name}{names.SUFFIX}" for name in listing[names.STAGED]} & newest.shards.keys()
+        staged = {names.of_bare(name) for name in listing[names.STAGED]} & newest.shards.keys()
         for name in sorted(staged):
             move(store, names.staged(name), names.data(name))
         if staged:
@@ -189,13 +189,13 @@ def _superfluous(log: Log, listing: _Listing, alive: set[str], retained: _Retain
         if name not in retained.shards and (dead(names.owner(name)) or (moving and name in ever)):
             yield names.data(name)
     for bare in listing[names.RETIRED]:
-        name = f"{bare}{names.SUFFIX}"
+        name = names.of_bare(bare)
         owner = names.owner(name)
         if name not in retained.shards and (dead(owner) or (owner is None and name in ever)):
             yield names.retired(name)
     for bare in listing[names.STAGED]:
         ours = dead(names.staged_owner(bare)) and names.marker_owner(bare) is None
-        if ours and f"{bare}{names.SUFFIX}" not in retained.shards:
+        if ours and names.of_bare(bare) not in retained.shards:
             yield f"{names.STAGED}/{bare}"
     for name in listing[names.SIDE]:
         if dead(names.side_owner(name)) and name not in retained.sides:
@@ -230,14 +230,15 @@ def _named(log: Log, retained: _Retained) -> set[str] | None:
 
     From the index files; a shard whose row is gone, changed or without a checksum is read itself.
     """
-    index, entries = ShardIndex(log.store), list(retained.shards.values())
-    sound = index.find(retained.newest, entries)
-    known = index.find(retained.newest, entries, unsealed=True)
+    newest = retained.newest
+    index, shards = ShardIndex(log.store), [logged_file(e, merged=newest.index) for e in retained.shards.values()]
+    sound = index.find(shards)
+    known = index.find(shards, unsealed=True)
     needed = {file.path for name, rows in known.items() for file in rows.files(name)}
-    for entry in entries:
-        if entry.name not in sound:
+    for shard in shards:
+        if shard.name not in sound:
             try:
-                needed |= own_texts(bare_shard(log.store, entry, version=retained.newest.version))
+                needed |= own_texts(bare_shard(log.store, shard, version=newest.version))
             except (SeqlakeError, OSError):
                 return None
     return needed

@@ -178,7 +178,7 @@ def check_pinned(snapshot: StandaloneSnapshot, ids: Iterable[str], /) -> None:
     try:
         seen = sorted(read_ids(snapshot))
     except VersionNotFoundError:
-        oldest = Disk(snapshot.store).oldest
+        oldest = Disk(snapshot.context.store).oldest
         demand(
             int(snapshot.version.id) < oldest, f"3: pinned version {snapshot.version.id} is gone, oldest is {oldest}"
         )

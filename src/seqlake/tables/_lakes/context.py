@@ -1,0 +1,250 @@
+"""The shards of a lake table: where their bytes are, what is known of them, how a version shows them."""
+
+from __future__ import annotations
+
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from seqlake.abilities import WholeFiles, ability
+from seqlake.errors import DamagedTableError, ShardChangedError
+from seqlake.files.credentials import Storage
+from seqlake.files.stores import open_store
+from seqlake.protocols import Version
+from seqlake.shards.files import ParquetShard
+from seqlake.shards.memory import ArrowShard
+from seqlake.shards.rows import Rows
+from seqlake.tables._lakes import types
+from seqlake.tables._lakes.believed import believed
+from seqlake.tables._lakes.damage import as_damage
+from seqlake.tables._lakes.paths import blob_at, is_outside
+from seqlake.versions import derived, shard_formats
+from seqlake.versions.ids import Identity
+from seqlake.versions.indexes import KeptPackets
+from seqlake.versions.small_files import PARALLEL, on_disk
+from seqlake.versions.state import FileList
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from datetime import datetime
+
+    from seqlake.protocols import Blob, Ints, Shard, Store
+    from seqlake.spec.schema import Schema
+    from seqlake.tables._lakes.engine import LakeEngine
+    from seqlake.tables._lakes.sidecar import Sidecar
+    from seqlake.versions.state import TableFile, TableState
+
+_REMEMBERED = 8
+_Found = TypeVar("_Found")
+
+
+class LakeBlob:
+    """A data file by its path: looked for when its bytes are first asked for; picklable.
+
+    Args:
+        store: The table's root.
+        path: As in `TableFile.path`.
+        nbytes: Its size, which the bytes found must have.
+        storage: Options of obstore, for a file outside the root.
+    """
+
+    def __init__(self, store: Store, path: str, nbytes: int, /, *, storage: Mapping[str, str] | None = None) -> None:
+        self._store = store
+        self._path = path
+        self._nbytes = nbytes
+        self._storage = storage
+        self._found: Blob | None = None
+
+    def __repr__(self) -> str:
+        return f"LakeBlob({self.location!r}, nbytes={self._nbytes})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_found": None}  # a handle belongs to one process
+
+    @property
+    def location(self) -> str:
+        """Its path or URI."""
+        return self._path if "://" in self._path or self._path[:1] == "/" else f"{self._store.root}/{self._path}"
+
+    @property
+    def size(self) -> int:
+        """Its size, as the lake says."""
+        return self._nbytes
+
+    @property
+    def token(self) -> str:
+        """The token of the bytes that were found."""
+        token = self._on_bytes(lambda blob: blob.token)
+        if not token:  # not looked at yet
+            self._found = blob_at(self._store, self._path, storage=self._storage)
+            token = self._found.token
+        return token
+
+    def view(self) -> memoryview | None:
+        """All of it as memory, as the store's own blob gives it."""
+        return self._on_bytes(lambda blob: blob.view())
+
+    def ranges(self, starts: Ints, stops: Ints, /) -> list[memoryview]:
+        """Many ranges in few requests."""
+        return self._on_bytes(lambda blob: blob.ranges(starts, stops))
+
+    def _on_bytes(self, read: Callable[[Blob], _Found]) -> _Found:
+        try:
+            if self._found is None:
+                self._found = self._look()
+            return read(self._found)
+        except FileNotFoundError as error:
+            raise DamagedTableError(
+                f"{self.location} is gone: this version of the table names it, but its bytes were removed by a "
+                "vacuum, an expiry or something else.",
+                path=self.location,
+                hint="Open a newer version; `ds.versions()` lists them.",
+            ) from error
+        except ShardChangedError:
+            raise
+        except OSError:
+            self._refuse_another_size(blob_at(self._store, self._path, storage=self._storage).size)
+            raise
+
+    def _look(self) -> Blob:
+        whole = None if is_outside(self._path) else ability(self._store, WholeFiles)
+        if whole is not None:  # the first bytes tell whether it has this size
+            return whole.known(self._path, self._nbytes)
+        blob = blob_at(self._store, self._path, storage=self._storage)
+        self._refuse_another_size(blob.size)
+        return blob
+
+    def _refuse_another_size(self, size: int) -> None:
+        if size != self._nbytes:
+            raise ShardChangedError(
+                f"Expected {self._nbytes} bytes at {self.location}, as the table says, found {size}.",
+                path=self.location,
+            )
+
+
+def bare_shard(store: Store, file: TableFile, /, *, storage: Mapping[str, str] | None, index: bytes | None) -> Shard:
+    """A file with its own columns and all its rows; `index` is kept outside the file."""
+    if file.held is not None:
+        held = ArrowShard(file.held)
+        return ArrowShard(file.held, key=f"{file.name}#{held.key.rpartition('#')[2]}")
+    blob = LakeBlob(store, file.name, file.nbytes, storage=storage)
+    # A path may occur in many tables; where a table lies tells them apart.
+    origin = f"{store.root}\0{file.name}\0{file.nbytes}\0{file.rows}"
+    key = f"{file.name}#{blake2b(origin.encode(), digest_size=8).hexdigest()}"
+    return shard_formats.describe(file.name, blob, rows=file.rows, nbytes=file.nbytes, key=key, index=index)
+
+
+class LakeContext:
+    """What is known of a lake table in this process, as `TableContext` says: versions, sidecar, ids, packet indexes.
+
+    Args:
+        engine: What differs from lake to lake.
+    """
+
+    def __init__(self, engine: LakeEngine, /) -> None:
+        self.engine = engine
+        self.root = engine.root
+        self.storage = None if engine.storage is None else Storage(engine.storage)
+        self.store: Store = open_store(self.root, storage=self.storage, named_by=engine.named_by)
+        self.sidecar = engine.sidecar(self.store)
+        self.ids = Identity(self.sidecar, self.bare, root=self.root)
+        self.packets = KeptPackets(self.store)
+        self.partition_by: Sequence[str] | None = None  # when the newest version was last read
+        self._states: dict[int | str, TableState] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"engine": self.engine}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["engine"])  # type: ignore[misc]  # the rest is derived
+
+    def __repr__(self) -> str:
+        return f"LakeContext({self.root!r})"
+
+    def state(self, version: Version | int | str | datetime | None = None, /) -> TableState:
+        """What a version consists of; every file with its rows and bytes. The newest is always read anew."""
+        wanted = _id(version.id if isinstance(version, Version) else version)
+        if isinstance(wanted, int) and wanted in self._states:
+            return self._states[wanted]
+        with as_damage(self.root):
+            state = self._resolved(self.engine.state(wanted))
+        while len(self._states) >= _REMEMBERED:
+            self._states.pop(next(iter(self._states)))
+        self._states[state.version.id] = state
+        if wanted is None:
+            self.partition_by = state.partition_by
+        return state
+
+    def forget(self) -> None:
+        """Read every version anew: a vacuum is about to remove some."""
+        self._states.clear()
+
+    def _resolved(self, state: TableState) -> TableState:
+        """The state with rows and bytes of every file, and the rows of the version: what the lake lacks is read."""
+        unknown = [file for file in state.files if file.rows < 0 or file.nbytes < 0]
+        if unknown:
+            with ThreadPoolExecutor(PARALLEL) as pool:
+                asked = dict(zip((file.name for file in unknown), pool.map(self._asked, unknown), strict=True))
+            state = replace(state, files=FileList.of(asked.get(file.name, file) for file in state.files))
+        rows = sum(file.live for file in state.files)
+        return state if state.version.rows == rows else replace(state, version=replace(state.version, rows=rows))
+
+    def _asked(self, file: TableFile) -> TableFile:
+        blob = blob_at(self.store, file.name, storage=self.storage)
+        return replace(file, rows=shard_formats.rows_and_schema(file.name, blob)[0], nbytes=blob.size)
+
+    @property
+    def index(self) -> Sidecar:
+        """What is known of shards without opening them."""
+        return self.sidecar
+
+    def schema(self, state: TableState, /) -> Schema:
+        """What a dataset shows of a version's columns under the property `mixtrain`."""
+        return types.as_schema(state.schema, state.mixtrain, path=self.root)
+
+    def fingerprint(self, state: TableState, schema: Schema, /) -> str:
+        """32 hex digits from the files, their deletes and mappings, schema and property."""
+        digest = hashlib.sha256(schema.arrow.serialize())
+        digest.update(types.encode_metadata(schema).encode())
+        for file in state.files:
+            digest.update(b"\1" + file.identity.encode())
+        return digest.hexdigest()[:32]
+
+    def bare(self, file: TableFile, /) -> Shard:
+        """A file with its own columns and all its rows."""
+        return bare_shard(self.store, file, storage=self.storage, index=None)
+
+    def logical(
+        self,
+        file: TableFile,
+        schema: Schema,
+        /,
+        *,
+        version: int | str | None = None,
+        index: bytes | None = None,
+        trusted: bool = False,
+    ) -> Shard:
+        """A file without its deleted rows, with the version's columns and types.
+
+        A request is worth more than a look into a file: far away, what the sidecar says of our own files is believed.
+        """
+        del version
+        shard = bare_shard(self.store, file, storage=self.storage, index=index)
+        if trusted and isinstance(shard, ParquetShard) and not on_disk(self.store):
+            stored = {name: schema[column] for column in schema for name in file.stored_names(column)}
+            shard = believed(shard, file, self.sidecar, stored)
+        keep = file.kept_rows
+        return file.view(shard if keep is None else Rows(shard, keep), schema)
+
+    def write_derived(self, name: str, data: bytes, /) -> None:
+        """Keep bytes that can be computed again."""
+        derived.write_derived(self.store, name, data)
+
+
+def _id(version: int | str | datetime | None) -> int | str | datetime | None:
+    """A number that came as text is a number: ids of all lakes are, and names that lakes give are none."""
+    if isinstance(version, str) and version.strip().isascii() and version.strip().isdecimal():
+        return int(version)
+    return version

@@ -1,0 +1,99 @@
+"""Which format a shard has, by its name: Parquet, or one whose plug is called as the name ends.
+
+A plug of the group `shard_formats` offers what `protocols.ShardFormat` says; tables need nothing else to serve it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from seqlake import plugins
+from seqlake.abilities import Physical, ability
+from seqlake.errors import CorruptFileError
+from seqlake.shards.files import ParquetShard
+from seqlake.shards.parquet.footer import read_footer
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from seqlake.protocols import Blob, Shard, ShardReader
+
+GROUP = "shard_formats"
+PARQUET = "parquet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluggedShard:
+    """A file of another format than Parquet, described; it shows physical names and types.
+
+    Attributes:
+        format: The name of its plug.
+        blob: The file.
+        rows: Its rows.
+        nbytes: Its bytes.
+        key: `<name>#<hash>`; other bytes, other key.
+    """
+
+    format: str
+    blob: Blob
+    rows: int
+    nbytes: int
+    key: str
+
+    def open(self) -> ShardReader:
+        """A reader of the plug's making."""
+        reader: ShardReader = plugins.load(GROUP, self.format).open(self.blob)
+        return reader
+
+
+def name_of(name: str, /) -> str:
+    """The format of a shard of this name; Parquet where its ending is no plug's: side shards and lakes' files have any.
+
+    Example:
+        >>> name_of("part-0.parquet")
+        'parquet'
+    """
+    ending = name.rpartition(".")[2]
+    return ending if ending != PARQUET and "." in name and ending in plugins.names(GROUP) else PARQUET
+
+
+def has_format(name: str, /) -> bool:
+    """Whether a file of this name is a shard of a format that is installed here."""
+    return name.endswith(f".{PARQUET}") or name_of(name) != PARQUET
+
+
+def describe(name: str, blob: Blob, /, *, rows: int, nbytes: int, key: str, index: bytes | None = None) -> Shard:
+    """A shard with the columns that its file has.
+
+    Args:
+        name: The shard's.
+        blob: Its bytes.
+        rows: Its rows.
+        nbytes: Its size.
+        key: `<name>#<hash>`.
+        index: An offset index kept outside the file; of Parquet only.
+    """
+    known = name_of(name)
+    if known != PARQUET:
+        return PluggedShard(format=known, blob=blob, rows=rows, nbytes=nbytes, key=key)
+    return ParquetShard(blob=blob, rows=rows, nbytes=nbytes, key=key, index=index)
+
+
+def rows_and_schema(name: str, blob: Blob, /) -> tuple[int, pa.Schema]:
+    """What a file says of itself.
+
+    Raises:
+        CorruptFileError: It is not of its format.
+    """
+    if name_of(name) == PARQUET:
+        footer = read_footer(blob)
+        return footer.rows, footer.schema
+    reader = describe(name, blob, rows=-1, nbytes=blob.size, key="").open()
+    try:
+        physical = ability(reader, Physical)
+        if physical is None:
+            raise CorruptFileError(f"The format {name_of(name)!r} does not say which rows {blob.location} has.")
+        return physical.rows, physical.schema
+    finally:
+        reader.close()
