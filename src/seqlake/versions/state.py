@@ -149,9 +149,9 @@ class FileList(Sequence[TableFile]):
 
     @classmethod
     def of(cls, files: Iterable[TableFile], /) -> FileList:
-        """Files that are described already; each name stands once."""
-        described = {file.name: file for file in files}
-        return cls(list(described), described.__getitem__)
+        """Files that are described already, however often a name stands: a lake's log may repeat one."""
+        listed = list(files)
+        return cls([file.name for file in listed], {file.name: file for file in listed}.__getitem__)
 
     def __len__(self) -> int:
         return len(self.names)
