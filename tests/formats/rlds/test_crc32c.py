@@ -23,11 +23,11 @@ def test_published_values(data):
     assert crc32c(data) == PUBLISHED[data]
 
 
-BORDERS = [0, 1, 3, 4, 5, 31, 32, 33, 5684, 5685, 5686, 7047, 11370, 11371, 11400, 5685 * 64, 5685 * 128 + 17]
+BORDERS = [0, 1, 3, 4, 5, 31, 32, 33, 7047, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, (2 << 20) + 17]
 
 
 @pytest.mark.parametrize("size", BORDERS)
-def test_every_border_of_the_folding(tfds, size):
+def test_every_border_of_its_parts(tfds, size):
     data = random.Random(size).randbytes(size)
     assert masked(crc32c(data)) == tfds.crc(data)
     assert masked(crc32c(memoryview(data))) == tfds.crc(data)
