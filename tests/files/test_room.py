@@ -112,3 +112,7 @@ def test_the_lakes_log_that_hides_the_number(tmp_path):
     assert without_room(raised(lambda: deltalake.DeltaTable(path))) is None
     hidden = deltalake.exceptions.DeltaError(f"Generic LocalFileSystem error: Unable to copy: {WORDS[0]} (os error 28)")
     assert without_room(hidden) == errno.ENOSPC
+    arrow = "\x1b[31m\N{DOWNWARDS ARROW WITH TIP RIGHTWARDS}\x1b[0m"
+    text = f"Generic LocalFileSystem error\n  {arrow} Unable to copy\n    {arrow} {WORDS[0]} (os error 28)\n"
+    assert without_room(OSError(text)) == errno.ENOSPC
+    assert without_room(OSError(f"{text} is in x: not found (os error 2)")) is None

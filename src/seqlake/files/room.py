@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 _NUMBERS = (errno.ENOSPC, errno.EDQUOT)
 _SQLITE_FULL = 13
 _POSTGRES_FULL = "53100"
-# These have the number in their text only, with the system's own words at the end of what they say, and nothing else.
-_HIDING = {("_duckdb", "IOException"), ("_duckdb", "TransactionException"), ("_internal", "DeltaError")}
+# Packages in Rust end what they say with the system's number, and raise errors of their own, or an OSError without one.
+_RUST = re.compile(r"\(os error (\d+)\)\s*\Z")
+# DuckDB has the system's words at the end of the first line, or of a message that it quotes as JSON.
+_DUCKDB = {"IOException", "TransactionException"}
 _WORDS = {"No space left on device": errno.ENOSPC, "Disk quota exceeded": errno.EDQUOT}
-# At the end of the first line, or of a message that DuckDB quotes as JSON.
-_LAST = re.compile(rf'^.*: ({"|".join(_WORDS)})(?: \(os error \d+\))?(?:$|\n|",)')
+_LAST = re.compile(rf'^.*: ({"|".join(_WORDS)})(?:$|\n|",)')
 
 
 def without_room(error: BaseException, /) -> int | None:
@@ -39,16 +40,21 @@ def without_room(error: BaseException, /) -> int | None:
 
 def _number(error: BaseException) -> int | None:
     """The same of one error alone."""
-    if isinstance(error, OSError):
-        return error.errno if error.errno in _NUMBERS else None
     if isinstance(error, sqlite3.Error):
         return errno.ENOSPC if getattr(error, "sqlite_errorcode", None) == _SQLITE_FULL else None
     if getattr(error, "sqlstate", None) == _POSTGRES_FULL:
         return errno.ENOSPC
-    if not any((kind.__module__, kind.__name__) in _HIDING for kind in type(error).__mro__):
-        return None
-    last = _LAST.match(str(error))
-    return None if last is None else _WORDS[last[1]]
+    kinds = {(kind.__module__, kind.__name__) for kind in type(error).__mro__}
+    number: int | None = None
+    if isinstance(error, OSError) and error.errno is not None:
+        number = error.errno
+    elif type(error) is OSError or ("_internal", "DeltaError") in kinds:
+        last = _RUST.search(str(error))
+        number = None if last is None else int(last[1])
+    elif any(("_duckdb", name) in kinds for name in _DUCKDB):
+        words = _LAST.match(str(error))
+        number = None if words is None else _WORDS[words[1]]
+    return number if number in _NUMBERS else None
 
 
 @contextmanager
