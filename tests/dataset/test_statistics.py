@@ -476,7 +476,7 @@ def test_the_loader_takes_them_as_they_are(tmp_path) -> None:
     stats = statistics(ds)
     window = {"action": range(1), "instruction_embedding": None, "reward": None}
     plain = list(sl.Loader(ds, window=window, batch_size=50, shuffle=False))
-    ready = list(sl.Loader(ds, window=window, batch_size=50, shuffle=False).normalise(stats))
+    ready = list(sl.Loader(ds, window=window, batch_size=50, shuffle=False).normalize(stats))
     for before, after in zip(plain, ready, strict=True):
         assert np.array_equal(before["reward"], after["reward"])
         for name in ("action", "instruction_embedding"):
@@ -490,7 +490,7 @@ def test_the_loader_takes_them_as_they_are(tmp_path) -> None:
 def test_a_name_that_is_no_column_is_still_an_error(tmp_path) -> None:
     loader = sl.Loader(arms(tmp_path / "arm"), window={"action": range(2)}, batch_size=4)
     with pytest.raises(SchemaMismatchError, match="acton"):
-        next(iter(loader.normalise({"acton": {"mean": 0.0, "std": 1.0}})))
+        next(iter(loader.normalize({"acton": {"mean": 0.0, "std": 1.0}})))
 
 
 # ---- outliers

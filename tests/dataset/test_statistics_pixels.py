@@ -182,7 +182,7 @@ def test_the_loader_leaves_frames_as_they_are(filmed) -> None:
     stats = statistics(filmed)
     rows = filmed.where("cam IS NOT NULL")
     loader = sl.Loader(rows, window={"x": range(1), "cam": range(2), "inline": range(1)}, batch_size=5, shuffle=False)
-    for before, after in zip(loader, loader.normalise(stats), strict=True):
+    for before, after in zip(loader, loader.normalize(stats), strict=True):
         for name in ("cam", "inline"):
             assert after[name].dtype == np.uint8
             assert np.array_equal(before[name], after[name])

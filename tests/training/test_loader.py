@@ -444,12 +444,14 @@ def test_normalise_leaves_missing_steps_at_zero(source):
     stats = {"action": {"mean": [1.0, 2.0, 3.0], "std": [2.0, 0.0, 4.0]}}
     plain = list(Loader(source, window={"action": range(4)}, batch_size=10))
     for batch, raw in zip(
-        Loader(source, window={"action": range(4)}, batch_size=10).normalise(stats), plain, strict=True
+        Loader(source, window={"action": range(4)}, batch_size=10).normalize(stats), plain, strict=True
     ):
         assert batch["action"].dtype == np.float32
         expected = (raw["action"].astype(float) - [1, 2, 3]) / [2, 1, 4] * raw["action_mask"][..., None]
         np.testing.assert_allclose(batch["action"], expected, rtol=1e-6, atol=1e-6)
     with pytest.raises(ValueError, match="std"):
+        Loader(source, window=WINDOW, batch_size=1).normalize({"action": {"mean": [0]}})
+    with pytest.warns(DeprecationWarning, match="normalize"), pytest.raises(ValueError, match="std"):
         Loader(source, window=WINDOW, batch_size=1).normalise({"action": {"mean": [0]}})
 
 

@@ -29,7 +29,7 @@ from seqlake.shards.parquet.building import index_bytes
 from seqlake.shards.parquet.footer import read_footer
 from seqlake.shards.parquet.writer import ScalarBounds
 from seqlake.spec.rules.references import is_relative, paths_in
-from seqlake.tables._lakes.types import normalised
+from seqlake.spec.schema import comparable
 from seqlake.windows.sources import MediaFiles
 
 if TYPE_CHECKING:
@@ -112,8 +112,8 @@ def why_not(shard: Shard, table: Table, schema: Schema, /) -> str:
         return "its columns have other field ids than the table's"
     if set(held.names) != set(schema.names):
         return "it lacks columns that were added later, or holds ones that were dropped"
-    wanted = normalised(schema.stored())
-    plain = normalised(held)
+    wanted = comparable(schema.stored())
+    plain = comparable(held)
     for one in wanted:
         if plain.field(one.name).type != one.type:
             return f"its column {one.name} has the type {plain.field(one.name).type}, not {one.type}"

@@ -104,7 +104,7 @@ def join(root: str, reference: str, /) -> str:
         raise UnsafeReferenceError(f"{reference!r} holds a NUL and names no file.", path=root)
     if _SCHEME.match(reference):
         return absolute(local_path(reference)) if is_local(reference) else reference
-    if is_local(root) or os.path.isabs(reference):  # noqa: PTH117 - Path would normalise
+    if is_local(root) or os.path.isabs(reference):  # noqa: PTH117 - Path would normalize
         return os.path.abspath(os.path.join(local_path(root) if is_local(root) else "/", reference))  # noqa: PTH100, PTH118 - lexical
     kind, place, path = _parts(root)
     name = quote(reference, safe="/~!$&'()*+,;=:@") if kind in _WEB else reference

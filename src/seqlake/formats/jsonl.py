@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from seqlake.formats._streaming.encodings import CellEncoding, Options
-    from seqlake.formats._streaming.index import Config, ShardEntry
+    from seqlake.formats._streaming.index import Config, IndexedShard
     from seqlake.formats._streaming.stored import ShardFolder
     from seqlake.protocols import Ints
     from seqlake.spec.schema import Schema
@@ -175,7 +175,7 @@ def _value(kind: CellEncoding, value: Any, *, text: bool) -> Any:
     return kinds[0](value)
 
 
-def open_records(entry: ShardEntry, place: ShardFolder, options: Options, /) -> JsonlRecords:
+def open_records(entry: IndexedShard, place: ShardFolder, options: Options, /) -> JsonlRecords:
     """The samples of one shard, which is open from now on."""
     return JsonlRecords(entry, place, options)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from seqlake.formats._streaming.encodings import CellEncoding, Options
-    from seqlake.formats._streaming.index import Config, ShardEntry
+    from seqlake.formats._streaming.index import Config, IndexedShard
     from seqlake.formats._streaming.stored import ShardFolder
     from seqlake.protocols import Ints
     from seqlake.spec.schema import Schema
@@ -192,7 +192,7 @@ class XsvRecords(SplitRecords):
         return memoryview(values[self.names.index(column)])
 
 
-def open_records(entry: ShardEntry, place: ShardFolder, options: Options, /) -> XsvRecords:
+def open_records(entry: IndexedShard, place: ShardFolder, options: Options, /) -> XsvRecords:
     """The samples of one shard, which is open from now on."""
     return XsvRecords(entry, place, options)
 

@@ -55,6 +55,26 @@ def is_binary(kind: pa.DataType, /) -> bool:
     return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind))
 
 
+def comparable(schema: pa.Schema, /) -> pa.Schema:
+    """An Arrow schema without what differs from reader to reader: child names, views, spellings of UTC."""
+    return pa.schema([pa.field(f.name, _comparable(f.type), nullable=f.nullable) for f in schema])
+
+
+def _comparable(kind: pa.DataType) -> pa.DataType:
+    is_ = pa.types
+    if is_list(kind):
+        return pa.list_(_comparable(kind.value_type))
+    if is_.is_struct(kind):
+        return pa.struct([pa.field(f.name, _comparable(f.type), nullable=f.nullable) for f in kind])
+    if is_.is_large_string(kind) or is_.is_string_view(kind):
+        return pa.string()
+    if is_.is_large_binary(kind) or is_.is_binary_view(kind):
+        return pa.binary()
+    if is_.is_timestamp(kind) and kind.tz in {"Etc/UTC", "+00:00", "Z"}:
+        return pa.timestamp(kind.unit, tz="UTC")
+    return kind
+
+
 def _is_scalar(kind: pa.DataType) -> bool:
     types = pa.types
     if types.is_dictionary(kind):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,7 +17,7 @@ from seqlake.training.settings import FrameOptions, LoaderSettings
 from seqlake.training.sources import engine_of, named, pinned
 from seqlake.training.steps import TAILS
 from seqlake.training.torch import LoaderDataset, WindowDataset, WindowSampler
-from seqlake.training.transforms import MapBatch, MapSamples, Normalise
+from seqlake.training.transforms import MapBatch, MapSamples, Normalize
 from seqlake.windows.spec import Whole, as_window
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from seqlake.training.telemetry import Telemetry
     from seqlake.windows.spec import Window
 
-_LEFT_ALONE = {"scalar", "file", "frames"}  # what statistics are also made of, and `normalise` is not for
+_LEFT_ALONE = {"scalar", "file", "frames"}  # what statistics are also made of, and `normalize` is not for
 
 
 class Loader:
@@ -295,7 +296,7 @@ class Loader:
         """
         return self._with(transforms=(*self._settings.transforms, MapBatch(function, random)))
 
-    def normalise(self, stats: Mapping[str, Mapping[str, Any]], /) -> Self:
+    def normalize(self, stats: Mapping[str, Mapping[str, Any]], /) -> Self:
         """Give `(x - mean) / std` of some columns; missing steps stay zero.
 
         Args:
@@ -308,7 +309,12 @@ class Loader:
             for name, numbers in stats.items()
             if (name in window.columns or name not in schema) and numbers.get("category") not in _LEFT_ALONE
         }
-        return self._with(transforms=(*self._settings.transforms, Normalise.of(wanted)))
+        return self._with(transforms=(*self._settings.transforms, Normalize.of(wanted)))
+
+    def normalise(self, stats: Mapping[str, Mapping[str, Any]], /) -> Self:
+        """The old name of `normalize`, for one release more."""
+        warnings.warn("Loader.normalise is called normalize now.", DeprecationWarning, stacklevel=2)
+        return self.normalize(stats)
 
     def tail(self, rule: Tail, /) -> Self:
         """What becomes of the last samples of an epoch that do not fill a step.

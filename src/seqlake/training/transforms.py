@@ -57,14 +57,14 @@ class MapSamples:
 
 
 @dataclass(frozen=True, eq=False)
-class Normalise:
+class Normalize:
     """`(x - mean) / std` of temporal and vector columns; missing steps stay zero."""
 
     mean: Mapping[str, NDArray[Any]]
     std: Mapping[str, NDArray[Any]]
 
     @classmethod
-    def of(cls, stats: Mapping[str, Mapping[str, Any]]) -> Normalise:
+    def of(cls, stats: Mapping[str, Mapping[str, Any]]) -> Normalize:
         """From `{column: {"mean": [D], "std": [D]}}`; a standard deviation of 0 counts as 1.
 
         Raises:
@@ -74,7 +74,7 @@ class Normalise:
         for name, numbers in stats.items():
             if not {"mean", "std"} <= set(numbers):
                 raise ValueError(
-                    f"normalise: expected 'mean' and 'std' for {name!r}, found {', '.join(numbers) or 'none'}."
+                    f"normalize: expected 'mean' and 'std' for {name!r}, found {', '.join(numbers) or 'none'}."
                 )
             mean[name] = np.asarray(numbers["mean"], dtype=np.float64)
             spread = np.asarray(numbers["std"], dtype=np.float64)
@@ -82,10 +82,10 @@ class Normalise:
         return cls(mean, std)
 
     def __call__(self, batch: Batch, _random: Random, /) -> Batch:
-        """The batch with its columns normalised, in their own floating-point type."""
+        """The batch with its columns normalized, in their own floating-point type."""
         for name, mean in self.mean.items():
             if name not in batch:
-                raise SchemaMismatchError(f"normalise: no column {name!r} in the batch ({', '.join(batch)}).")
+                raise SchemaMismatchError(f"normalize: no column {name!r} in the batch ({', '.join(batch)}).")
             values = batch[name]
             kind = values.dtype if values.dtype.kind == "f" else np.dtype(np.float32)
             scaled = ((values - mean) / self.std[name]).astype(kind)

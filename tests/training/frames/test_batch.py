@@ -650,7 +650,7 @@ def test_the_plan_knows_frames_and_normalise_leaves_them_alone(arm, tmp_path):
     films.write(tmp_path, ["small"])
     ds = row_by_row(tmp_path, declared, [{"cam": sl.File(tmp_path / "small.mp4")}])
     assert sl.Loader(ds, window={"cam": range(2)}, batch_size=5).plan().batch_bytes == 5 * 2 * 96 * 64 * 3
-    scaled, plain = next(iter(loader.normalise(sl.statistics(arm)))), next(iter(loader))
+    scaled, plain = next(iter(loader.normalize(sl.statistics(arm)))), next(iter(loader))
     assert scaled["cam"].dtype == np.uint8
     assert_array_equal(scaled["cam"], plain["cam"])
     assert not np.array_equal(scaled["action"], plain["action"])

@@ -340,7 +340,7 @@ def test_transforms_statistics_and_random_numbers_apply_to_mixtures(mix):
 
     stats = {"action": {"mean": [1.0, 1, 1], "std": [2.0, 2, 2]}}
     plain = Loader(mix, window=WINDOW, batch_size=8)
-    made = plain.normalise(stats).map_batch(jitter, random=True)
+    made = plain.normalize(stats).map_batch(jitter, random=True)
     for raw, batch in zip(plain, made, strict=True):
         scaled = np.where(raw["action_mask"][..., None], (raw["action"] - 1) / 2, 0)
         np.testing.assert_allclose(batch["action"], scaled, rtol=1e-6)

@@ -262,7 +262,7 @@ def train(path: Path, window: int) -> Told:
 
     def loader() -> Loader:
         fresh = Loader(source, window=Window(signals), batch_size=256, shuffle=True, seed=0)
-        return fresh.normalise(stats).tail("pad")
+        return fresh.normalize(stats).tail("pad")
 
     windows, rate, order, _ = _streamed(loader(), epochs=2)
     again = loader()
@@ -276,7 +276,7 @@ def train(path: Path, window: int) -> Told:
     cameras = [n for n in source.schema.names if is_visual(source.schema[n])]
     if cameras:
         spec = Window({**dict.fromkeys(cameras, range(-1, 1)), **signals}, stride=4)
-        filmed = Loader(source, window=spec, batch_size=32, shuffle=True, seed=0).normalise(stats).tail("pad")
+        filmed = Loader(source, window=spec, batch_size=32, shuffle=True, seed=0).normalize(stats).tail("pad")
         windows, rate, _, shapes = _streamed(filmed, epochs=1)
         said.append(f"with 2 frames each of {', '.join(cameras)}: {windows} windows, {rate:,.0f} windows/s")
         said += [f"{name}: uint8 {shapes[name]}" for name in cameras[:2]]

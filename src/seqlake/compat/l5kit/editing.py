@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from seqlake.arguments import Kind, takes, whole
 from seqlake.errors import SchemaMismatchError
 from seqlake.files.locations import absolute
-from seqlake.formats._arguments import Kind, takes, whole
 from seqlake.formats.l5kit.store import (
     AGENT_INTERVAL,
     AGENTS,

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from seqlake.arguments import FLAG, SECONDS, STEPS, takes
 from seqlake.errors import SchemaMismatchError
-from seqlake.formats._arguments import FLAG, SECONDS, STEPS, takes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import numpy as np
 
+from seqlake.arguments import COUNT, NUMBER, STEPS, Kind, a, array, takes, whole
 from seqlake.compat.l5kit.editing import zarr_scenes_chop
 from seqlake.compat.l5kit.poses import transform_points
 from seqlake.compat.l5kit.sampling import AgentDataset
 from seqlake.errors import DatasetNotFoundError, SchemaMismatchError
 from seqlake.files.locations import absolute, local_path
-from seqlake.formats._arguments import COUNT, NUMBER, STEPS, Kind, a, array, takes, whole
 from seqlake.formats.l5kit.selecting import Thresholds, select_agents
 from seqlake.formats.l5kit.store import FRAME_INTERVAL, Store, get_agents_slice_from_frames, open_store
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from seqlake.arguments import FLAG, INDEX, NUMBER, SECONDS, STEPS, Kind, a, check_fields, takes, with_fields
 from seqlake.compat.l5kit.poses import PoseTrack, ego_track, relative
-from seqlake.formats._arguments import FLAG, INDEX, NUMBER, SECONDS, STEPS, Kind, a, check_fields, takes, with_fields
 from seqlake.formats.l5kit.intervals import expect_fields, in_range
 from seqlake.formats.l5kit.intervals import span as between
 from seqlake.formats.l5kit.selecting import MIN_FRAME_FUTURE, MIN_FRAME_HISTORY, selected

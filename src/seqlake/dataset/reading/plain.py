@@ -41,7 +41,7 @@ class PlainFiles:
     """A `Readable` over Parquet files, or over a table in memory.
 
     Attributes:
-        schema: Types normalised (large and dictionary types become plain ones), with the declared column types.
+        schema: Types normalized (large and dictionary types become plain ones), with the declared column types.
         root: What relative file references resolve against.
         parts: The shards, in reading order.
         paths: Local files that pyarrow may scan in the same order; empty where it may not.
@@ -126,7 +126,7 @@ def scan_files(
         footers = list(pool.map(lambda path: read_footer(store.blob(path)), paths))
     shards = [parquet_shard(footer.blob, rows=footer.rows) for footer in footers]
     folders = _folder_columns(paths)
-    types = [normalised(footer.schema) for footer in footers]
+    types = [normalized(footer.schema) for footer in footers]
     for path, held in zip(paths[1:], types[1:], strict=True):
         _agree(types[0], held, first=paths[0], path=path)
     arrow = types[0]
@@ -156,7 +156,7 @@ def scan_table(
         raise SchemaMismatchError(
             f"Expected a location, a table or a dict of columns of one length, found {type(table).__name__} ({error})."
         ) from error
-    types = normalised(arrow.schema)
+    types = normalized(arrow.schema)
     schema = Schema.from_arrow(types, metadata=declared(column_types), id=_id_of(types))
     shard = ArrowShard(arrow.cast(types))
     return PlainFiles(schema=schema, root=locations.absolute(os.curdir), parts=(Columns(shard, schema, {}),))
@@ -201,7 +201,7 @@ def declared(column_types: Mapping[str, ColumnType | Mapping[str, Any]] | None) 
     )
 
 
-def normalised(schema: pa.Schema) -> pa.Schema:
+def normalized(schema: pa.Schema) -> pa.Schema:
     """The same columns in the plain types that all engines share."""
     return pa.schema([pa.field(field.name, _plain_type(field.type)) for field in schema])
 

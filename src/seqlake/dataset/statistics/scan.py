@@ -68,7 +68,7 @@ def statistics(
     Example:
         ```python
         stats = statistics(ds.where("split = 'train'"))
-        loader = sl.Loader(ds, window={"action": range(16)}, batch_size=64).normalise(stats)
+        loader = sl.Loader(ds, window={"action": range(16)}, batch_size=64).normalize(stats)
         ```
     """
     names = _names(source.schema, columns)

@@ -117,7 +117,7 @@ class ColumnStatistics(Mapping[str, Any]):
 
 
 class Statistics(Mapping[str, ColumnStatistics]):
-    """Column -> what its numbers are like; made by `statistics`, taken by `Loader.normalise`.
+    """Column -> what its numbers are like; made by `statistics`, taken by `Loader.normalize`.
 
     Args:
         columns: The columns, in order.

@@ -20,7 +20,7 @@ from seqlake.spec.findings import Finding
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from seqlake.formats._streaming.index import Config, IndexedFile, SampleIndex, ShardEntry
+    from seqlake.formats._streaming.index import Config, IndexedFile, IndexedShard, SampleIndex
     from seqlake.formats._streaming.stored import ShardFolder
     from seqlake.protocols import Blob, Depth
 
@@ -94,7 +94,7 @@ def _of_files(index: SampleIndex, place: ShardFolder) -> Iterator[Finding]:
             yield _found("stray", "note", "the index does not name this file", name)
 
 
-def _of_shard(entry: ShardEntry, place: ShardFolder) -> Iterator[Finding]:
+def _of_shard(entry: IndexedShard, place: ShardFolder) -> Iterator[Finding]:
     pairs = [(entry.raw, entry.zipped), (entry.raw_meta, entry.zipped_meta)]
     heads: dict[str, bytes] = {}
     for raw, zipped in pairs:
@@ -116,7 +116,7 @@ def _of_shard(entry: ShardEntry, place: ShardFolder) -> Iterator[Finding]:
     yield from _of_head(entry, heads)
 
 
-def _head_size(entry: ShardEntry, file: IndexedFile) -> int:
+def _head_size(entry: IndexedShard, file: IndexedFile) -> int:
     """All of a second file; of MDS the count, the offsets and, as it turns out, the configuration."""
     return file.size if file is entry.raw_meta else 4 * (entry.samples + 2) + (1 << 20)
 
@@ -140,7 +140,7 @@ def _hashes(file: IndexedFile, data: bytes | memoryview) -> Iterator[Finding]:
             yield _found("hash", "error", f"{name} is {actual}, the index says {expected}", file.name)
 
 
-def _of_head(entry: ShardEntry, heads: Mapping[str, bytes]) -> Iterator[Finding]:
+def _of_head(entry: IndexedShard, heads: Mapping[str, bytes]) -> Iterator[Finding]:
     """The shard's own copy of its configuration; no reader looks at it, but it says when a file is of another set."""
     file = entry.raw_meta or entry.raw
     head, start = heads[file.name], 4 * (entry.samples + 2)
@@ -158,5 +158,5 @@ def _of_head(entry: ShardEntry, heads: Mapping[str, bytes]) -> Iterator[Finding]
         yield _found("head", severity, f"its own configuration differs from the index: {', '.join(keys)}", file.name)
 
 
-def _differs(config: Mapping[str, Any], entry: ShardEntry, key: str) -> bool:
+def _differs(config: Mapping[str, Any], entry: IndexedShard, key: str) -> bool:
     return bool(config.get(key) != entry.config.to_json()[key])

@@ -28,7 +28,7 @@ from seqlake.spec.schema import is_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from seqlake.formats._streaming.index import ShardEntry
+    from seqlake.formats._streaming.index import IndexedShard
     from seqlake.formats._streaming.packing import Packer
     from seqlake.spec.schema import Schema
 
@@ -157,7 +157,7 @@ def _moved(cell: Any, root: str) -> Any:
     return cell
 
 
-def _placed(receipt: Any) -> list[ShardEntry]:
+def _placed(receipt: Any) -> list[IndexedShard]:
     """The entries of a part, with its folder in their names."""
     data = json.dumps({"version": indexes.VERSION, "shards": receipt["shards"]}).encode()
     return [in_folder(entry, f"part-{receipt['part']:05d}") for entry in indexes.parse(data).entries]

@@ -102,7 +102,7 @@ class Config:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShardEntry:
+class IndexedShard:
     """One shard.
 
     Attributes:
@@ -146,7 +146,7 @@ class SampleIndex:
         unknown: Keys of shards that the official reader refuses: (shard, key).
     """
 
-    entries: Sequence[ShardEntry]
+    entries: Sequence[IndexedShard]
     extension: Mapping[str, Any] = field(default_factory=dict)
     unknown: Sequence[tuple[int, str]] = ()
 
@@ -156,7 +156,7 @@ class SampleIndex:
         return sum(entry.samples for entry in self.entries)
 
 
-def dump(entries: Sequence[ShardEntry], /, *, extension: Mapping[str, Any] | None = None) -> bytes:
+def dump(entries: Sequence[IndexedShard], /, *, extension: Mapping[str, Any] | None = None) -> bytes:
     """The bytes of an `index.json`, as the official writers make them."""
     document: dict[str, Any] = {"version": VERSION, "shards": [entry.to_json() for entry in entries]}
     if extension:
@@ -227,7 +227,7 @@ def _expect(condition: object, what: str) -> None:
         raise _WrongError(what)
 
 
-def _entry(shard: Any, seen: dict[str, tuple[Config, frozenset[str]]]) -> tuple[ShardEntry, frozenset[str]]:
+def _entry(shard: Any, seen: dict[str, tuple[Config, frozenset[str]]]) -> tuple[IndexedShard, frozenset[str]]:
     """One shard and the keys that it may have; shards of one kind share a `Config`, looked at once."""
     _expect(isinstance(shard, dict), f"an object, found {type(shard).__name__}")
     kind = repr([(key, value) for key, value in shard.items() if key not in _OF_ONE])
@@ -243,7 +243,7 @@ def _entry(shard: Any, seen: dict[str, tuple[Config, frozenset[str]]]) -> tuple[
     raw_meta = _file(shard, "raw_meta") if split else None
     held = (raw_meta or raw).size
     _expect(4 * (samples + 2) <= held, f"room for the offsets of {samples} samples in {held} bytes")
-    entry = ShardEntry(
+    entry = IndexedShard(
         config=config,
         samples=samples,
         raw=raw,

@@ -6,17 +6,17 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from seqlake.arguments import TEXTS, takes
 from seqlake.errors import DatasetExistsError, DatasetNotFoundError, SeqlakeError
 from seqlake.files.locations import absolute
 from seqlake.files.stores import exists, open_store, read_all
-from seqlake.formats._arguments import TEXTS, takes
 from seqlake.formats._streaming import index as indexes
 from seqlake.formats._streaming.writing import SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from seqlake.formats._streaming.index import IndexedFile, ShardEntry
+    from seqlake.formats._streaming.index import IndexedFile, IndexedShard
 
 
 @takes(parts=TEXTS.or_none())
@@ -49,7 +49,7 @@ def merge(out: str, parts: Iterable[str] | None = None, /, *, storage: Mapping[s
     if exists(store, indexes.NAME):
         raise DatasetExistsError(f"{root} has an {indexes.NAME} already.", path=root, hint="Remove it to merge anew.")
     folders = _folders(store, root) if parts is None else [part.strip("/") for part in parts]
-    entries: list[ShardEntry] = []
+    entries: list[IndexedShard] = []
     for folder in folders:
         name = f"{folder}/{indexes.NAME}"
         if exists(store, f"{folder}/{SETTINGS}"):
@@ -64,7 +64,7 @@ def merge(out: str, parts: Iterable[str] | None = None, /, *, storage: Mapping[s
     return sum(entry.samples for entry in entries)
 
 
-def in_folder(entry: ShardEntry, folder: str, /) -> ShardEntry:
+def in_folder(entry: IndexedShard, folder: str, /) -> IndexedShard:
     """An entry whose files lie in a folder below the index."""
 
     def moved(file: IndexedFile | None) -> IndexedFile | None:

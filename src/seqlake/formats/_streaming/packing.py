@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from seqlake.formats._streaming.compression import Compression, checked_hashes, digest
-from seqlake.formats._streaming.index import Config, IndexedFile, ShardEntry, byte_size
+from seqlake.formats._streaming.index import Config, IndexedFile, IndexedShard, byte_size
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -126,7 +126,7 @@ def offsets(sizes: Sequence[int], first: int, /) -> bytes:
     return places.astype("<u4").tobytes()
 
 
-def seal(packer: Packer, samples: Sequence[bytes], name: str, /) -> tuple[ShardEntry, dict[str, bytes]]:
+def seal(packer: Packer, samples: Sequence[bytes], name: str, /) -> tuple[IndexedShard, dict[str, bytes]]:
     """A finished shard.
 
     Args:
@@ -142,7 +142,7 @@ def seal(packer: Packer, samples: Sequence[bytes], name: str, /) -> tuple[ShardE
     kept: dict[str, bytes] = {}
     raw, zipped = _file(config, f"{name}.{config.format}", data, kept)
     raw_meta, zipped_meta = (None, None) if meta is None else _file(config, f"{name}.{config.format}.meta", meta, kept)
-    entry = ShardEntry(
+    entry = IndexedShard(
         config=config, samples=len(samples), raw=raw, zipped=zipped, raw_meta=raw_meta, zipped_meta=zipped_meta
     )
     return entry, kept

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake.abilities import WholeFiles, ability
+from seqlake.arguments import TEXT, takes
 from seqlake.errors import DatasetNotFoundError, SchemaMismatchError, SeqlakeError, UnsafeReferenceError
 from seqlake.files import locations
 from seqlake.files.allowed import with_rules
 from seqlake.files.limits import limit_of
 from seqlake.files.locations import checked
 from seqlake.files.stores import open_store, read_all
-from seqlake.formats._arguments import TEXT, takes
 from seqlake.formats._streaming import index as indexes
 from seqlake.formats._streaming.checking import check_folder
 from seqlake.formats._streaming.encodings import Options
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
     from seqlake.formats._streaming.encodings import CellEncoding
-    from seqlake.formats._streaming.index import Config, SampleIndex, ShardEntry
+    from seqlake.formats._streaming.index import Config, IndexedShard, SampleIndex
     from seqlake.protocols import Depth, Ints
     from seqlake.spec.findings import Finding
 
@@ -157,7 +157,7 @@ class SampleDataset:
     def _known(self) -> tuple[Schema, Options, dict[str, Column]]:
         """The schema, options that know what it took to make it, and columns that are made again what they were."""
         options = self._options
-        kinds: dict[str, list[ShardEntry]] = {}
+        kinds: dict[str, list[IndexedShard]] = {}
         for entry in self._index.entries:
             kinds.setdefault(entry.config.format, []).append(entry)
         for kind, entries in kinds.items():
@@ -223,7 +223,7 @@ class SampleDataset:
             if entry.samples
         ]
 
-    def _key(self, entry: ShardEntry, common: str) -> str:
+    def _key(self, entry: IndexedShard, common: str) -> str:
         stamps = [self._place.stamp(file) for file in entry.stored]
         state = f"{common} {entry.samples} {_described(entry)} {stamps}"
         return f"{entry.raw.name}#{hashlib.sha256(state.encode()).hexdigest()[:16]}"
@@ -262,7 +262,7 @@ class SampleDataset:
         """Enough for single samples, which say themselves what they are."""
         return [self._bare(entry, self._options) for entry in self._index.entries if entry.samples]
 
-    def _bare(self, entry: ShardEntry, options: Options) -> SampleShard:
+    def _bare(self, entry: IndexedShard, options: Options) -> SampleShard:
         return SampleShard(entry=entry, place=self._place, options=options, key="", types=None)
 
     def __getitem__(self, number: int) -> dict[str, Any]:
@@ -336,7 +336,7 @@ class SampleDataset:
         return f"SampleDataset({self.root!r}, {len(self)} samples, columns: {', '.join(self.schema.names)})"
 
 
-def _described(entry: ShardEntry) -> list[tuple[str, int, dict[str, str]]]:
+def _described(entry: IndexedShard) -> list[tuple[str, int, dict[str, str]]]:
     """The files of a shard, as the index has them."""
     files = (entry.raw, entry.zipped, entry.raw_meta, entry.zipped_meta)
     return [(file.name, file.size, dict(file.hashes)) for file in files if file is not None]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from seqlake.formats._streaming.encodings import Options
-    from seqlake.formats._streaming.index import Config, ShardEntry
+    from seqlake.formats._streaming.index import Config, IndexedShard
     from seqlake.formats._streaming.stored import ShardFolder
     from seqlake.protocols import Blob, Flat, Ints
     from seqlake.spec.schema import Column
@@ -40,7 +40,7 @@ class SampleFormat(Protocol):
     def learn(self, shards: Iterable[SampleShard], options: Options, /) -> Options:
         """Options that know what only the first samples say."""
 
-    def open_records(self, entry: ShardEntry, place: ShardFolder, options: Options, /) -> Records:
+    def open_records(self, entry: IndexedShard, place: ShardFolder, options: Options, /) -> Records:
         """The samples of one shard, which is open from now on."""
 
 
@@ -62,7 +62,7 @@ class SampleShard:
         was: Columns that are made again what they were before the export.
     """
 
-    entry: ShardEntry
+    entry: IndexedShard
     place: ShardFolder
     options: Options
     key: str

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from seqlake.formats._streaming.encodings import Options
-    from seqlake.formats._streaming.index import Config, ShardEntry
+    from seqlake.formats._streaming.index import Config, IndexedShard
     from seqlake.formats._streaming.shard import SampleShard
     from seqlake.formats._streaming.stored import ShardFolder
     from seqlake.protocols import Blob, Flat, Ints
@@ -75,7 +75,7 @@ class SplitRecords:
         options: How columns are read.
     """
 
-    def __init__(self, entry: ShardEntry, place: ShardFolder, options: Options, /) -> None:
+    def __init__(self, entry: IndexedShard, place: ShardFolder, options: Options, /) -> None:
         self.blob: Blob = place.open(entry.raw, entry.zipped, entry.config.compression)
         self.names = entry.config.names
         self._entry = entry

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from types import TracebackType
 
-    from seqlake.formats._streaming.index import ShardEntry
+    from seqlake.formats._streaming.index import IndexedShard
 
 JOURNAL = "_writing"
 SETTINGS = f"{JOURNAL}/settings.json"
@@ -71,8 +71,8 @@ def begin(
     if not isinstance(mode, str) or mode not in {"new", "append"}:
         raise ValueError(f'mode is "new" or "append", found {mode!r}.')
     store: Any = open_store(out, storage=storage)
-    entries: list[ShardEntry] = []
-    kept: list[ShardEntry] = []
+    entries: list[IndexedShard] = []
+    kept: list[IndexedShard] = []
     if mode == "new":
         _refuse_occupied(out, store)
     else:
@@ -121,7 +121,7 @@ def _indexed(out: str, store: Any) -> SampleIndex:
     return indexes.parse(data, location=f"{out}/{indexes.NAME}")
 
 
-def _refuse_taken(out: str, entries: Sequence[ShardEntry]) -> None:
+def _refuse_taken(out: str, entries: Sequence[IndexedShard]) -> None:
     """Shards are numbered by their place in the index: one that was dropped from it makes the last number taken."""
     for name in (file.name for entry in entries for file in entry.stored):
         match = _NUMBERED.match(name)
@@ -133,7 +133,7 @@ def _refuse_taken(out: str, entries: Sequence[ShardEntry]) -> None:
             )
 
 
-def _left_behind(out: str, store: Any, packer: Packer, entries: Sequence[ShardEntry]) -> list[ShardEntry]:
+def _left_behind(out: str, store: Any, packer: Packer, entries: Sequence[IndexedShard]) -> list[IndexedShard]:
     """What an interrupted run finished, up to the first shard that it did not; the rest of its files goes."""
     names = sorted(path for path, _ in store.list(JOURNAL))
     if SETTINGS not in names:
@@ -185,8 +185,8 @@ class SampleWriter:
         store: Any,
         /,
         *,
-        entries: Sequence[ShardEntry] = (),
-        kept: Sequence[ShardEntry] = (),
+        entries: Sequence[IndexedShard] = (),
+        kept: Sequence[IndexedShard] = (),
         extension: Mapping[str, Any] | None = None,
         claim: bool = True,
     ) -> None:
@@ -206,7 +206,7 @@ class SampleWriter:
         self._most = min(self._limit or MOST - 1, MOST - 1)
         self._pack = packer.sample
         self._pool: ThreadPoolExecutor | None = None
-        self._running: deque[Future[ShardEntry]] = deque()
+        self._running: deque[Future[IndexedShard]] = deque()
         self._number = len(self._entries)
         self._closed = False
         self._failed = False
@@ -273,7 +273,7 @@ class SampleWriter:
         self._running.append(self._pool.submit(self._store_shard, samples, self._number))
         self._number += 1
 
-    def _store_shard(self, samples: list[bytes], number: int) -> ShardEntry:
+    def _store_shard(self, samples: list[bytes], number: int) -> IndexedShard:
         entry, files = seal(self._packer, samples, f"shard.{number:05d}")
         for name, data in files.items():
             _put(self._store, name, data)
@@ -326,7 +326,7 @@ class SampleWriter:
         remove_empty(self._out, JOURNAL)
 
     @property
-    def entries(self) -> list[ShardEntry]:
+    def entries(self) -> list[IndexedShard]:
         """The shards that are stored, in order."""
         return list(self._entries)
 

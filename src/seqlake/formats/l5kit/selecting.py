@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from seqlake.arguments import INDEX, NUMBER, a, check_fields, takes
 from seqlake.files.locations import absolute, local_path, parent
 from seqlake.files.stores import exists, open_store, read_all
-from seqlake.formats._arguments import INDEX, NUMBER, a, check_fields, takes
 from seqlake.formats.l5kit.arrays import joined
 from seqlake.formats.l5kit.intervals import expect_fields
 from seqlake.formats.l5kit.layout import CHILDREN, layout_of

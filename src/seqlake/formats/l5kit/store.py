@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from seqlake.arguments import COUNT, INDEX, NUMBER, TEXT, Kind, takes, with_fields
 from seqlake.errors import DatasetNotFoundError, InvalidMetadataError, SeqlakeError, UnsafeReferenceError
 from seqlake.files.limits import limit_of
 from seqlake.files.locations import absolute
 from seqlake.files.stores import exists, read_all
-from seqlake.formats._arguments import COUNT, INDEX, NUMBER, TEXT, Kind, takes, with_fields
 from seqlake.formats.l5kit.arrays import CACHE_BYTES, THREADS, Array, ChunkCache
 from seqlake.formats.l5kit.intervals import expect_fields, in_range, span
 from seqlake.formats.l5kit.metadata import ArrayMetadata

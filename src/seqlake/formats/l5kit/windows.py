@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from seqlake.arguments import INDEX, STEPS, Kind, takes
 from seqlake.errors import SchemaMismatchError
 from seqlake.files.blobs import MemoryBlob
-from seqlake.formats._arguments import INDEX, STEPS, Kind, takes
 from seqlake.formats.l5kit.columns import step_cells
 from seqlake.formats.l5kit.mapping import SCENE
 from seqlake.formats.l5kit.selecting import MIN_FRAME_FUTURE, MIN_FRAME_HISTORY, selected

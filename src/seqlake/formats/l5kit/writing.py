@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from seqlake.arguments import COUNT, INDEX, TEXT, Kind, takes, whole
 from seqlake.errors import DatasetExistsError, SchemaMismatchError
 from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import absolute, is_local, local_path
 from seqlake.files.stores import exists, list_without_links, open_store
-from seqlake.formats._arguments import COUNT, INDEX, TEXT, Kind, takes, whole
 from seqlake.formats.l5kit.arrays import THREADS, joined
 from seqlake.formats.l5kit.metadata import BLOSC, ArrayMetadata, encode
 from seqlake.formats.l5kit.places import ROOT

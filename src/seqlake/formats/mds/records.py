@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from seqlake.formats._streaming.encodings import CellEncoding, Options
-    from seqlake.formats._streaming.index import ShardEntry
+    from seqlake.formats._streaming.index import IndexedShard
     from seqlake.formats._streaming.stored import ShardFolder
     from seqlake.formats.mds.arrays import ArrayEncoding
     from seqlake.protocols import Ints
@@ -51,7 +51,7 @@ class MdsRecords:
         CorruptFileError: It is not what the index says.
     """
 
-    def __init__(self, entry: ShardEntry, place: ShardFolder, options: Options, /) -> None:
+    def __init__(self, entry: IndexedShard, place: ShardFolder, options: Options, /) -> None:
         config = entry.config
         self.blob = place.open(entry.raw, entry.zipped, config.compression)
         self.names = config.names
@@ -213,7 +213,7 @@ class MdsRecords:
         )
 
 
-def open_records(entry: ShardEntry, place: ShardFolder, options: Options, /) -> MdsRecords:
+def open_records(entry: IndexedShard, place: ShardFolder, options: Options, /) -> MdsRecords:
     """The samples of one shard, which is open from now on."""
     return MdsRecords(entry, place, options)
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from seqlake.arguments import TEXT, TEXT_OR_TEXTS, TEXTS, Kind, takes
 from seqlake.errors import (
     CorruptFileError,
     DatasetNotFoundError,
@@ -21,7 +22,6 @@ from seqlake.errors import (
 )
 from seqlake.files.locations import absolute, is_local, join, local_path
 from seqlake.files.stores import exists, open_store, read_all
-from seqlake.formats._arguments import TEXT, TEXT_OR_TEXTS, TEXTS, Kind, takes
 from seqlake.formats.rlds.example import NOTHING, FeatureValues, parse, steps_of
 from seqlake.formats.rlds.features import read
 from seqlake.formats.rlds.shard import FeatureColumn, RldsShard, columns, schema

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from seqlake.errors import InvalidMetadataError, SchemaMismatchError
 from seqlake.spec.metadata import Metadata
-from seqlake.spec.schema import ID, Column, Schema
+from seqlake.spec.schema import ID, Column, Schema, is_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -37,7 +37,7 @@ def lake_type(kind: pa.DataType, /, *, column: str, wider: Mapping[pa.DataType, 
     is_ = pa.types
     if is_.is_dictionary(kind):
         return lake_type(kind.value_type, **of)  # type: ignore[arg-type]  # the same words again
-    if _is_list(kind):
+    if is_list(kind):
         return pa.list_(lake_type(kind.value_type, **of))  # type: ignore[arg-type]  # the same words again
     if is_.is_struct(kind):
         return pa.struct([field.with_type(lake_type(field.type, **of)) for field in kind])  # type: ignore[arg-type]
@@ -59,11 +59,6 @@ def _no_type(kind: pa.DataType, column: str, lake: str, hint: str) -> SchemaMism
     return SchemaMismatchError(f"Column {column!r}: {lake} has no type that holds every {kind}.", hint=hint)
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    is_ = pa.types
-    return bool(is_.is_list(kind) or is_.is_large_list(kind) or is_.is_fixed_size_list(kind) or is_.is_list_view(kind))
-
-
 def lake_schema(schema: Schema, of: Callable[..., pa.DataType], /) -> pa.Schema:
     """The columns of a dataset in a lake's types; what a table is created with, and evolved to.
 
@@ -75,26 +70,6 @@ def lake_schema(schema: Schema, of: Callable[..., pa.DataType], /) -> pa.Schema:
         SchemaMismatchError: A type that the lake lacks.
     """
     return pa.schema([pa.field(c.name, of(c.stored(), column=c.name), nullable=c.nullable) for c in schema.values()])
-
-
-def normalised(schema: pa.Schema, /) -> pa.Schema:
-    """A lake's Arrow schema without what differs from reader to reader: child names, views, spellings of UTC."""
-    return pa.schema([pa.field(f.name, _normal(f.type), nullable=f.nullable) for f in schema])
-
-
-def _normal(kind: pa.DataType) -> pa.DataType:
-    is_ = pa.types
-    if _is_list(kind):
-        return pa.list_(_normal(kind.value_type))
-    if is_.is_struct(kind):
-        return pa.struct([pa.field(f.name, _normal(f.type), nullable=f.nullable) for f in kind])
-    if is_.is_large_string(kind) or is_.is_string_view(kind):
-        return pa.string()
-    if is_.is_large_binary(kind) or is_.is_binary_view(kind):
-        return pa.binary()
-    if is_.is_timestamp(kind) and kind.tz in {"Etc/UTC", "+00:00", "Z"}:
-        return pa.timestamp(kind.unit, tz="UTC")
-    return kind
 
 
 def as_schema(arrow: pa.Schema, mixtrain: str, /, *, path: str) -> Schema:

@@ -25,7 +25,7 @@ from seqlake.errors import (
 from seqlake.files.credentials import Storage, for_deltalake
 from seqlake.files.locations import absolute, is_local, local_path, scheme
 from seqlake.files.stores import list_without_links, open_store
-from seqlake.spec.schema import ID
+from seqlake.spec.schema import ID, comparable
 from seqlake.tables._lakes import paths, types
 from seqlake.tables._lakes.engine import Expired, LakeEngine, RivalError
 from seqlake.tables.delta import actions, checkpoints, listing, protocol, retention, schemas, unity
@@ -123,7 +123,7 @@ class DeltaEngine(LakeEngine):
         metadata = table.metadata()
         return TableState(
             version=log.version(table.version()),
-            schema=types.normalised(pa.schema(table.schema().to_arrow())),
+            schema=comparable(pa.schema(table.schema().to_arrow())),
             mixtrain=metadata.configuration.get(types.PROPERTY) or "",
             files=FileList.of(listing.files(table, schemas.physical(fields), partition_by=metadata.partition_columns)),
             partition_by=list(metadata.partition_columns),

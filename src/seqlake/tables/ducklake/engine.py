@@ -14,7 +14,7 @@ from seqlake.errors import SchemaMismatchError, VersionNotFoundError
 from seqlake.files.credentials import Storage
 from seqlake.files.stores import list_without_links, open_store
 from seqlake.shards.memory import ArrowShard
-from seqlake.tables._lakes import types as lake_types
+from seqlake.spec.schema import comparable
 from seqlake.tables._lakes.engine import Expired, LakeEngine, RivalError
 from seqlake.tables.ducklake import evolving, expiring, history, places, reading, restoring, texts, types, writing
 from seqlake.tables.ducklake.bounds import DuckLakeBounds
@@ -308,7 +308,7 @@ class DuckLakeEngine(LakeEngine):
         bounds = DuckLakeBounds(self.address, facts.place.id, facts.columns)
         return TableState(
             version=version,
-            schema=lake_types.normalised(arrow),
+            schema=comparable(arrow),
             mixtrain=facts.mixtrain,
             files=FileList.of([*self.files.lake_files(facts, bounds=bounds), *held]),
             partition_by=[names_[column] for column, transform in keys if transform == "identity"],

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from seqlake.errors import SchemaMismatchError
-from seqlake.spec.schema import is_list
-from seqlake.tables._lakes.types import normalised
+from seqlake.spec.schema import comparable, is_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -134,7 +133,7 @@ def arrow_schema(schema: IcebergSchema, /) -> pa.Schema:
     """The Arrow schema of an Iceberg schema in the types that this package uses everywhere."""
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
-    return normalised(schema_to_pyarrow(schema, include_field_ids=False))
+    return comparable(schema_to_pyarrow(schema, include_field_ids=False))
 
 
 def renamed_property(text: str, now: IcebergSchema, then: IcebergSchema, /) -> str:

@@ -1,0 +1,36 @@
+"""Modules of a room lean on each other one way, and on what other rooms show."""
+
+from __future__ import annotations
+
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+LATE = 131
+"""Imports of our own modules inside functions: few enough to have a reason each. The number falls."""
+
+
+@pytest.fixture(scope="module")
+def structure() -> dict[str, Any]:
+    loader = SourceFileLoader("house", str(Path(__file__).parents[2] / "scripts" / "house"))
+    spec = spec_from_loader("house", loader)
+    assert spec
+    house = module_from_spec(spec)
+    loader.exec_module(house)
+    measured: dict[str, Any] = house.dependencies()
+    return measured
+
+
+def test_no_modules_import_each_other(structure: dict[str, Any]) -> None:
+    assert structure["circles of imports, late ones counted"] == []
+
+
+def test_what_is_private_stays_in_its_room(structure: dict[str, Any]) -> None:
+    assert structure["private modules imported across rooms"] == []
+
+
+def test_late_imports_are_counted(structure: dict[str, Any]) -> None:
+    assert len(structure["late imports of our own modules"]) <= LATE

@@ -1,0 +1,52 @@
+"""Names say what they hold, and docstrings are sentences."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+SOURCE = Path(__file__).parents[2] / "src" / "seqlake"
+TREES = {path: ast.parse(path.read_text()) for path in sorted(SOURCE.rglob("*.py"))}
+EMPTY = {"found", "made", "told", "shown", "below", "own"}
+"""Words that fit anything: what was found, and what is it?"""
+DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def names(node: ast.AST) -> str | None:
+    """The name that a node gives to something."""
+    if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+        return node.name
+    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+        return node.id
+    return node.arg if isinstance(node, ast.arg) else None
+
+
+def test_no_name_fits_anything() -> None:
+    guilty = [
+        f"{path.relative_to(SOURCE)}:{getattr(node, 'lineno', 0)} {names(node)}"
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
+        if names(node) in EMPTY
+    ]
+    assert not guilty
+
+
+def test_a_docstring_is_a_sentence() -> None:
+    short = [
+        f"{path.relative_to(SOURCE)}:{getattr(node, 'lineno', 1)} {text!r}"
+        for path, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node)) is not None and len(text.split()) < 4
+    ]
+    assert not short
+
+
+def test_a_public_class_has_a_name_of_its_own() -> None:
+    """A store of L5Kit is public under that word, and so is the protocol."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for path, tree in TREES.items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(str(path.relative_to(SOURCE)))
+    assert {name: where for name, where in places.items() if len(where) > 1}.keys() == {"Store"}
