@@ -20,7 +20,7 @@ from seqlake.errors import MissingDependencyError, UnknownPluginError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-GROUPS = ("tables", "formats", "media", "stores", "cli")
+GROUPS = ("tables", "formats", "media", "stores", "shard_formats", "cli")
 
 
 @cache

@@ -225,7 +225,11 @@ class ShardWriter(Protocol):
 
 
 class ShardFormat(Protocol):
-    """What a module in shards/ offers (parquet, lance, vortex)."""
+    """What `shards.parquet` offers, and a plug in the group `seqlake.shard_formats`, named as its files end.
+
+    Who only reads leaves `create` out: shards that are written are Parquet. The readers of a plug have the ability
+    `Physical`, which a plain folder is asked for.
+    """
 
     def open(self, blob: Blob, /) -> ShardReader: ...
     def create(self, path: Path, schema: Schema, /, *, layout: str, fixed_size_inner: bool = False) -> ShardWriter: ...
