@@ -58,3 +58,10 @@ def test_the_page_of_the_reference_lists_the_front_door() -> None:
     page = (REFERENCE / "index.md").read_text()
     rows = page[page.index("| names in `sl` |") :].splitlines()[2:]
     assert sorted(name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])) == sorted(sl.__all__)
+
+
+def test_the_modules_that_the_architecture_names_are_there() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    names = set(re.findall(r"`([\w/]+/\w+\.py)`", text))
+    assert len(names) > 20
+    assert not {name for name in names if not (ROOT / "src" / "seqlake" / name).exists()}
