@@ -114,7 +114,7 @@ def small(tmp_path: Path, tried: dict[str, list[str]], room: list[int]) -> None:
         (tmp_path / name).mkdir()
     asked = json.dumps({"homes": HOMES, "verbs": VERBS, "tried": tried, "room": room})
     command = [*SMALL, CHILD, str(tmp_path / "disk"), str(tmp_path / "beside"), asked]
-    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=1800)
+    ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=3600)
     assert ended.returncode == 0, ended.stderr[-3000:]
     full = json.loads(ended.stdout.splitlines()[-1])
     assert all(full[verb] for verbs in tried.values() for verb in verbs), full
