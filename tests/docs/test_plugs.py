@@ -14,7 +14,7 @@ import pytest
 
 import seqlake as sl
 from seqlake import media, plugins
-from seqlake.errors import UnsafeReferenceError
+from seqlake.errors import DatasetExistsError, DatasetNotFoundError, UnsafeReferenceError
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "write-a-plug.md"
 BLOCKS = dict(re.findall(r"^```py\n# (\S+)\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL))
@@ -29,7 +29,7 @@ def my_lab(tmp_path_factory: pytest.TempPathFactory):
         path.mkdir()
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: my-lab\nVersion: 1.0\n")
     toml = re.findall(r'^\[project.entry-points."(.*?)"\]\n(\w+) = "(.*?)"', PAGE.read_text(), re.MULTILINE)
-    assert len(toml) == 4
+    assert len(toml) == 5
     (about / "entry_points.txt").write_text("".join(f"[{group}]\n{name} = {place}\n" for group, name, place in toml))
     (folder / "my_lab" / "__init__.py").touch()
     for name, code in BLOCKS.items():
@@ -106,3 +106,24 @@ def test_a_folder_of_theirs_is_known_by_the_command_line(
             main(words)
         assert not stop.value.code, capsys.readouterr().err
     assert "4 sequences" in capsys.readouterr().out
+
+
+def test_a_table_of_theirs_is_known_by_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from seqlake.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    ds = sl.create("ledger:arm", {"action": sl.Trajectory(dim=2)})
+    ds.append([{"sequence_id": name, "action": np.ones((5, 2))} for name in ("a", "b", "c")])
+    for words in (["info", "ledger:arm"], ["validate", "ledger:arm"], ["convert", "ledger:arm", "ledger:copy"]):
+        with pytest.raises(SystemExit) as stop:
+            main(words)
+        out, err = capsys.readouterr()
+        assert not stop.value.code, err
+        assert words[0] != "info" or "3 sequences" in out
+    assert len(sl.open("ledger:copy")) == 3
+    with pytest.raises(DatasetNotFoundError, match="No ledger"):
+        sl.open("ledger:nowhere")
+    with pytest.raises(DatasetExistsError):
+        sl.create("ledger:arm", {"action": sl.Trajectory(dim=2)})

@@ -16,6 +16,7 @@ from seqlake.abilities import Discards, Renews, ability, storage_of
 from seqlake.conversion import task as one_part
 from seqlake.conversion.plan import BYTES_PER_PART, PartTask, Plan, plan
 from seqlake.conversion.targets import FormatTarget, TableTarget, Target, dropped_by
+from seqlake.dataset.opening import lake_of
 from seqlake.dataset.writing.pictures import Pictures
 from seqlake.dataset.writing.staging import SHARD_BYTES, ShardShape, Staging
 from seqlake.errors import CommitUnknownError, SeqlakeError
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 _OF_SHARDS = frozenset({"layout", "files", "rows_per_shard", "bytes_per_shard", "fixed_size_inner"})
-_LAKES = ("delta:", "iceberg:", "ducklake:", "uc:")
 _RENEW_SECONDS = 600.0
 
 
@@ -199,7 +199,7 @@ def convert(
     pictures = Pictures.of(images or {}, planned.read, fps=fps, encoding=encoding) if asked else Pictures()
     planned = replace(planned, schema=pictures.declared(planned.read))
     place = os.fspath(out)
-    place = place if place.startswith(_LAKES) else absolute(place)
+    place = place if lake_of(place) else absolute(place)
     if adopt and (to is not None or pictures.forms):
         raise ValueError("adopt=True takes shards over as they are: into a Mixtrain dataset, images as they come.")
     target: Target

@@ -55,7 +55,6 @@ def import_pandas_first() -> None:
 
 
 METADATA = "mixtrain.json"
-_LAKES = ("delta", "iceberg", "ducklake", "uc")
 
 
 def open(  # noqa: A001 - the public name, as in tarfile.open
@@ -394,9 +393,10 @@ def place_of(location: str | os.PathLike[str], /) -> str:
 
 
 def lake_of(place: str) -> str | None:
-    """The lake whose prefix an address has: `delta:`, `iceberg://`, `ducklake:`."""
-    prefix = place.partition(":")[0]
-    return ("delta" if prefix == "uc" else prefix) if prefix in _LAKES and ":" in place else None
+    """The lake whose prefix an address has: `delta:`, `iceberg://`, `uc://`, or the name of a plug."""
+    prefix, colon, _ = place.partition(":")
+    name = "delta" if prefix == "uc" else prefix
+    return name if colon and name != "standalone" and name in plugins.names("tables") else None
 
 
 def _table(place: object, storage: Mapping[str, str] | None) -> Any:

@@ -21,16 +21,17 @@ import pyarrow as pa
 from seqlake.errors import DamagedTableError, ShardChangedError
 from seqlake.files.arrow_ipc import decoded_bytes
 from seqlake.files.checksums import crc32
+from seqlake.files.locations import local_path
 from seqlake.protocols import Copied
 from seqlake.versions import names
 from seqlake.versions.format import damaged
-from seqlake.versions.small_files import on_disk, read
+from seqlake.versions.small_files import on_disk, read, read_many
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from seqlake.protocols import Blob, Store
-    from seqlake.versions.state import TableFile
+    from seqlake.protocols import Blob, Store, Written
+    from seqlake.versions.state import FileList, TableFile
 
 Standing: TypeAlias = Literal["sound", "unsealed", "damaged"]
 """Of a row: as it was written; without a checksum, as older releases wrote it; changed since."""
@@ -84,6 +85,30 @@ class IndexRow:
     files: tuple[Copied, ...] = ()
     references: tuple[tuple[str, int, str], ...] = ()
     texts: bytes | memoryview = b""
+
+    @classmethod
+    def of(
+        cls, shard: str, written: Written, /, *, carried: Iterable[Copied] = (), texts: bytes | memoryview = b""
+    ) -> IndexRow:
+        """The row of a shard that was just written.
+
+        Args:
+            shard: Its name.
+            written: What its writer says.
+            carried: Files that its rows name and that earlier commits copied in.
+            texts: Its ids, as `pack_texts` makes them.
+        """
+        files = {file.path: file for file in (*carried, *written.files)}
+        return cls(
+            shard=shard,
+            rows=written.rows,
+            nbytes=written.nbytes,
+            ids=written.ids,
+            index=written.index,
+            files=tuple(files.values()),
+            references=tuple(written.references),
+            texts=texts,
+        )
 
 
 def pack_texts(ids: Iterable[str], /) -> bytes:
@@ -397,6 +422,85 @@ class IndexFiles(Protocol):
             unsealed: Whether rows without a checksum will do, as older releases wrote them: for whoever only
                 compares, or asks which files to keep.
         """
+
+
+class ShardIndex:
+    """The index files of one table: the newest checkpoint's and those of later transactions, each read once."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._files: dict[str, IndexFile | None] = {}
+        self._of: dict[str, list[IndexFile]] = {}
+        self._believed: dict[tuple[str, int, int], IndexFile] = {}
+
+    def find(self, files: Iterable[TableFile], /, *, unsealed: bool = False) -> dict[str, IndexFile]:
+        """The index file that knows each shard; shards that none knows, or whose row changed, are left out.
+
+        An index file may be removed at any time. One that a checkpoint merged has gone into it; what is gone
+        altogether can be computed again from the shard.
+
+        Args:
+            files: The shards.
+            unsealed: Whether rows without a checksum will do, as older releases wrote them: for whoever only
+                compares, or asks which files to keep.
+        """
+        wanted = list(files)
+        known = self._known(wanted, unsealed=unsealed)
+        for turn in range(max((len(file.indexed_in) for file in wanted), default=0)):
+            missing = [file for file in wanted if file.name not in known]
+            if not missing:
+                break
+            self._load(sorted({file.indexed_in[turn] for file in missing if turn < len(file.indexed_in)}))
+            known |= self._known(missing, unsealed=unsealed)
+        return {file.name: known[file.name] for file in wanted if file.name in known}
+
+    def rows(self, files: FileList, /) -> list[IndexRow]:
+        """The rows of all shards that an index file knows, in the order of the shards."""
+        return [rows.row(name) for name, rows in self.find(files).items()]
+
+    def _known(self, files: Iterable[TableFile], *, unsealed: bool) -> dict[str, IndexFile]:
+        by_name = {}
+        for file in files:
+            size = file.name, file.rows, file.nbytes
+            known = self._believed.get(size)
+            for rows in () if known is not None else self._of.get(file.name, ()):
+                if rows.knows(file.name, rows=file.rows, nbytes=file.nbytes):
+                    known = self._believed[size] = rows
+                    break
+                if unsealed and rows.knows(file.name, rows=file.rows, nbytes=file.nbytes, unsealed=True):
+                    known = known or rows
+            if known is not None:
+                by_name[file.name] = known
+        return by_name
+
+    def _load(self, paths: list[str]) -> None:
+        unread = [path for path in paths if path not in self._files]
+        for path, data in zip(unread, _contents(self._store, unread), strict=True):
+            if data is None:
+                continue  # Not remembered: it may be written later.
+            try:
+                file = IndexFile.decode(data, path=path)
+            except DamagedTableError:
+                self._files[path] = None  # derived: `check` reports it
+                continue
+            self._files[path] = file
+            for name in file:
+                self._of.setdefault(name, []).append(file)
+
+
+def _contents(store: Store, paths: list[str]) -> list[bytes | memoryview | None]:
+    """Index files, mapped where they lie on this machine."""
+    if not on_disk(store):
+        return list(read_many(store, paths))
+    root = local_path(store.root)
+    contents: list[bytes | memoryview | None] = []
+    for path in paths:
+        try:
+            with pa.memory_map(str(root / path)) as source:
+                contents.append(memoryview(source.read_buffer()))
+        except OSError:
+            contents.append(None)
+    return contents
 
 
 class KeptPackets:

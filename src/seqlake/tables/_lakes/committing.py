@@ -256,15 +256,8 @@ def _check_fence(context: LakeContext, transaction: Transaction) -> None:
 def _keep_index(staged: LakeStaging, transaction: Transaction, written: Sequence[Written], draft: LakeProposal) -> None:
     carried = _carried(staged.context, written, draft)
     rows = [
-        indexes.IndexRow(
-            shard=one.location,
-            rows=one.rows,
-            nbytes=one.nbytes,
-            ids=one.ids,
-            index=one.index,
-            files=tuple({f.path: f for f in (*carried.get(one.location, ()), *one.files)}.values()),
-            references=tuple(one.references),
-            texts=staged.texts_of(one.location),
+        indexes.IndexRow.of(
+            one.location, one, carried=carried.get(one.location, ()), texts=staged.texts_of(one.location)
         )
         for one in written
     ]

@@ -32,7 +32,7 @@ from seqlake.versions.state import SideEntry
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from seqlake.protocols import Change, Copied, Side, Store, Written
+    from seqlake.protocols import Change, Side, Store, Written
     from seqlake.tables.standalone.context import LogContext
     from seqlake.tables.standalone.state import State
     from seqlake.versions.ids import Identity
@@ -129,7 +129,10 @@ def propose(context: LogContext, change: Change, /, *, transaction: str, parent:
         map(logged_file, entries),
         schema=decode_schema(schema or parent.schema, mixtrain or parent.mixtrain),
     )
-    rows = [_index_row(entry, one, carried.get(entry.name, ())) for entry, one in zip(entries, written, strict=True)]
+    rows = [
+        indexes.IndexRow.of(entry.name, one, carried=carried.get(entry.name, ()))
+        for entry, one in zip(entries, written, strict=True)
+    ]
     write_index(store, transaction, rows)
     _sync(store, [file.path for one in written for file in one.files], sides=bool(sides))
     return Proposal(
@@ -208,19 +211,6 @@ def _entry(written: Written, transaction: str) -> ShardEntry:
         nbytes=written.nbytes,
         columns=encode_mapping({}),
         statistics=encode_statistics(written.statistics),
-    )
-
-
-def _index_row(entry: ShardEntry, written: Written, carried: Sequence[Copied]) -> indexes.IndexRow:
-    files = {file.path: file for file in (*carried, *written.files)}
-    return indexes.IndexRow(
-        shard=entry.name,
-        rows=entry.rows,
-        nbytes=entry.nbytes,
-        ids=written.ids,
-        index=written.index,
-        files=tuple(files.values()),
-        references=tuple(written.references),
     )
 
 

@@ -11,12 +11,12 @@ from seqlake.errors import DamagedTableError, SeqlakeError
 from seqlake.spec.findings import Finding
 from seqlake.tables.standalone import checkpoints
 from seqlake.tables.standalone.adopting import strangers
-from seqlake.tables.standalone.context import ShardIndex, placed_blob, placed_side, side_shard
+from seqlake.tables.standalone.context import placed_blob, placed_side, side_shard
 from seqlake.tables.standalone.log import Log
 from seqlake.tables.standalone.publishing import metadata_is_behind, metadata_is_edited
 from seqlake.tables.standalone.state import EMPTY, fold
 from seqlake.versions import markers, names, shard_formats
-from seqlake.versions.indexes import IndexFile, MediaFile
+from seqlake.versions.indexes import IndexFile, MediaFile, ShardIndex
 from seqlake.versions.small_files import can_list, names_in, read
 
 if TYPE_CHECKING:

@@ -6,8 +6,6 @@ import hashlib
 import json
 from typing import TYPE_CHECKING, Any
 
-from seqlake.errors import DamagedTableError
-from seqlake.files.locations import local_path
 from seqlake.shards.columns import Beside, Columns
 from seqlake.spec.metadata import Metadata
 from seqlake.spec.schema import ID, Schema
@@ -16,16 +14,12 @@ from seqlake.tables.standalone.log import Log
 from seqlake.tables.standalone.state import fingerprint
 from seqlake.versions import derived, names, shard_formats
 from seqlake.versions.ids import Identity
-from seqlake.versions.indexes import IndexFile, KeptPackets
-from seqlake.versions.small_files import on_disk, read_many
+from seqlake.versions.indexes import KeptPackets, ShardIndex
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from seqlake.protocols import Blob, Shard, Store
     from seqlake.shards.columns import From
-    from seqlake.versions.indexes import IndexRow
-    from seqlake.versions.state import FileList, SideEntry, TableFile, TableState
+    from seqlake.versions.state import SideEntry, TableFile, TableState
 
 
 def placed_blob(store: Store, file: TableFile, /, *, version: int) -> PlacedBlob:
@@ -125,84 +119,3 @@ class LogContext:
     def write_derived(self, name: str, data: bytes, /) -> None:
         """Keep bytes that can be computed again; a plain folder is left as it is."""
         derived.write_derived(self.store, name, data, inside=self.log.newest().version >= 0)
-
-
-class ShardIndex:
-    """The index files of one table: the newest checkpoint's and those of later transactions, each read once."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._files: dict[str, IndexFile | None] = {}
-        self._of: dict[str, list[IndexFile]] = {}
-        self._believed: dict[tuple[str, int, int], IndexFile] = {}
-
-    def find(self, files: Iterable[TableFile], /, *, unsealed: bool = False) -> dict[str, IndexFile]:
-        """The index file that knows each shard; shards that none knows, or whose row changed, are left out.
-
-        An index file may be removed at any time. One that a checkpoint merged has gone into it; what is gone
-        altogether can be computed again from the shard.
-
-        Args:
-            files: The shards.
-            unsealed: Whether rows without a checksum will do, as older releases wrote them: for whoever only
-                compares, or asks which files to keep.
-        """
-        wanted = list(files)
-        known = self._known(wanted, unsealed=unsealed)
-        for turn in range(max((len(file.indexed_in) for file in wanted), default=0)):
-            missing = [file for file in wanted if file.name not in known]
-            if not missing:
-                break
-            self._load(sorted({file.indexed_in[turn] for file in missing if turn < len(file.indexed_in)}))
-            known |= self._known(missing, unsealed=unsealed)
-        return {file.name: known[file.name] for file in wanted if file.name in known}
-
-    def rows(self, files: FileList, /) -> list[IndexRow]:
-        """The rows of all shards that an index file knows, in the order of the shards."""
-        return [rows.row(name) for name, rows in self.find(files).items()]
-
-    def _known(self, files: Iterable[TableFile], *, unsealed: bool) -> dict[str, IndexFile]:
-        by_name = {}
-        for file in files:
-            size = file.name, file.rows, file.nbytes
-            known = self._believed.get(size)
-            for rows in () if known is not None else self._of.get(file.name, ()):
-                if rows.knows(file.name, rows=file.rows, nbytes=file.nbytes):
-                    known = self._believed[size] = rows
-                    break
-                if unsealed and rows.knows(file.name, rows=file.rows, nbytes=file.nbytes, unsealed=True):
-                    known = known or rows
-            if known is not None:
-                by_name[file.name] = known
-        return by_name
-
-    def _load(self, paths: list[str]) -> None:
-        unread = [path for path in paths if path not in self._files]
-        for path, data in zip(unread, _contents(self._store, unread), strict=True):
-            if data is None:
-                continue  # Not remembered: it may be written later.
-            try:
-                file = IndexFile.decode(data, path=path)
-            except DamagedTableError:
-                self._files[path] = None  # derived: `check` reports it
-                continue
-            self._files[path] = file
-            for name in file:
-                self._of.setdefault(name, []).append(file)
-
-
-def _contents(store: Store, paths: list[str]) -> list[bytes | memoryview | None]:
-    """Index files, mapped where they lie on this machine."""
-    if not on_disk(store):
-        return list(read_many(store, paths))
-    import pyarrow as pa
-
-    root = local_path(store.root)
-    contents: list[bytes | memoryview | None] = []
-    for path in paths:
-        try:
-            with pa.memory_map(str(root / path)) as source:
-                contents.append(memoryview(source.read_buffer()))
-        except OSError:
-            contents.append(None)
-    return contents

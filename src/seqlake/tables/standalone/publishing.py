@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import PublishPendingWarning
 from seqlake.tables.standalone import checkpoints
-from seqlake.tables.standalone.context import ShardIndex
 from seqlake.tables.standalone.log import Log, touched
 from seqlake.tables.standalone.state import files_of, fingerprint
 from seqlake.versions import indexes, markers, names, staging
@@ -169,7 +168,7 @@ def write_checkpoint(log: Log, state: State, transaction: str, /) -> None:
     """Write the checkpoint of a version, its index file first; a rival's is as good."""
     store = log.store
     index = names.merged_index(state.version, transaction)
-    rows = ShardIndex(store).rows(files_of(state))
+    rows = indexes.ShardIndex(store).rows(files_of(state))
     store.put(f"{names.INDEX}/{index}", indexes.encode(rows), temporary=names.temporary(transaction))
     store.sync(names.INDEX)
     try:

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 from seqlake.errors import SeqlakeError, VersionNotFoundError
 from seqlake.files.stores import list_without_links, refuse_links
 from seqlake.tables.standalone.committing import all_or_nothing, begin, commit_version
-from seqlake.tables.standalone.context import ShardIndex, bare_shard
+from seqlake.tables.standalone.context import bare_shard
 from seqlake.tables.standalone.publishing import move, recover
 from seqlake.tables.standalone.records import VersionRecord
 from seqlake.tables.standalone.state import logged_file
 from seqlake.versions import markers, names
 from seqlake.versions.format import writer_name
+from seqlake.versions.indexes import ShardIndex
 from seqlake.versions.markers import end
 from seqlake.versions.references import own_texts
 from seqlake.versions.small_files import own_names, remove
