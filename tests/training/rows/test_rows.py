@@ -370,3 +370,5 @@ def test_pictures_that_cannot_be_decoded_are_bad_samples(photos):
     loader = Loader(sl.scan(photos), window=None, batch_size=5).on_error("mask", budget=1)
     assert sum(int(batch["valid"].sum()) for batch in loader) == 19
     assert len(loader.ledger) == 1
+    single = Loader(sl.scan(photos), window=None, batch_size=5).on_error("mask", budget=1).dataset()
+    assert sum(bool(sample["valid"]) for sample in single.__getitems__(list(range(20)))) == 19
