@@ -67,6 +67,22 @@ class WholeFiles(Protocol):
 
 
 @runtime_checkable
+class ReadsFirst(Protocol):
+    """A store that is asked for bytes without being asked about them before."""
+
+    def first_read(self, path: str, starts: Ints, stops: Ints, /, *, size: int) -> tuple[Blob, list[memoryview]] | None:
+        """Parts of a file of this size, and the file; None where it must be looked for. FileNotFoundError."""
+
+
+@runtime_checkable
+class HasLinks(Protocol):
+    """Names may be links, which nobody may follow who moves or removes files."""
+
+    def list_without_links(self, folder: str = "", /) -> Iterator[tuple[str, int]]:
+        """As `Store.list`, in any order; UnsafeReferenceError where the folder is a link, or is reached by one."""
+
+
+@runtime_checkable
 class HasParts(Protocol):
     """Any part of it in one request, however long."""
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from seqlake import plugins
+from seqlake.abilities import HasLinks, ability
 from seqlake.errors import CorruptFileError
 from seqlake.files import fence, locations
 from seqlake.files.allowed import OUTSIDE, refuse_bucket, trusting
@@ -131,7 +132,7 @@ def refuse_links(store: Store, folders: Iterable[str], /) -> None:
     Raises:
         UnsafeReferenceError: Says which.
     """
-    if isinstance(store, LocalStore):
+    if ability(store, HasLinks) is not None:
         for folder in folders:
             fence.refuse_links(store.root, folder)
 
@@ -142,7 +143,8 @@ def list_without_links(store: Store, folder: str = "", /) -> Iterator[tuple[str,
     Raises:
         UnsafeReferenceError: The folder is a link, or is reached by one.
     """
-    return store.list_without_links(folder) if isinstance(store, LocalStore) else iter(store.list(folder))
+    known = ability(store, HasLinks)
+    return iter(store.list(folder)) if known is None else known.list_without_links(folder)
 
 
 def read_all(blob: Blob, /, *, most: int | None = None) -> bytes:

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
+from seqlake import protocols
+from seqlake.media import Frames, LazyDecoder
+from seqlake.testing.strict import Strict
+
 if TYPE_CHECKING:
     from seqlake.protocols import Decoder
+
+
+class _Seen(Frames):
+    """What has frames, over a decoder that lets through only what the protocol names."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._held = LazyDecoder()
+        self._decoder = decoder
+
+    def _open(self) -> Any:
+        return Strict(self._decoder, protocols.Decoder)
 
 
 class DecoderTests:
@@ -59,6 +74,17 @@ class DecoderTests:
     def test_what_is_not_there_is_an_index_error(self, decoder: Decoder, beyond: int) -> None:
         with pytest.raises(IndexError):
             decoder.read(np.array([beyond if beyond < 0 else len(decoder)]))
+
+    def test_nobody_asks_for_more_than_the_protocol(self, decoder: Decoder) -> None:
+        """A view reads frames by number and by time over a proxy that lets nothing else through."""
+        seen = _Seen(decoder)
+        every = decoder.read(np.arange(len(decoder)))
+        assert len(seen) == len(decoder)
+        assert np.array_equal(seen.pts, decoder.pts)
+        np.testing.assert_array_equal(seen[[3, 1, 1, -1]], every[[3, 1, 1, -1]])
+        np.testing.assert_array_equal(seen[2:5], every[2:5])
+        seconds = [float((decoder.pts[at] - decoder.pts[0]) * decoder.time_base) for at in (4, 2)]
+        np.testing.assert_array_equal(seen.at(seconds=seconds), every[[4, 2]])
 
     def test_it_can_be_closed(self, decoder: Decoder) -> None:
         decoder.read(np.array([0]))

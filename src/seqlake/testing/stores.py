@@ -13,12 +13,20 @@ import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from seqlake import protocols
+from seqlake.dataset.dataset import Dataset
+from seqlake.dataset.writing.ingest import File
 from seqlake.errors import ShardChangedError, UnsafeReferenceError
+from seqlake.spec.column_types import ColumnType
+from seqlake.tables.standalone.table import StandaloneTable
+from seqlake.testing import samples
+from seqlake.testing.strict import Strict
 
 if TYPE_CHECKING:
     from seqlake.protocols import Ints, Store
@@ -200,3 +208,20 @@ class StoreTests:
             path.write_bytes(b"one")
             store.put("staged/part", path)
             assert list(store.list()) == [("staged/part", 3)]
+
+    def test_nobody_asks_for_more_than_the_protocol(self, store: Store, tmp_path: Path) -> None:
+        """A dataset is made, changed, read and cleaned up over a proxy that lets nothing else through."""
+        table = StandaloneTable.created(Strict(store, protocols.Store), samples.arm_schema())
+        ds = Dataset(table, table.snapshot(), location=store.root)
+        ds.append(list(samples.arm_episodes(6)))
+        ds.add_column("picture", ColumnType("image"))
+        path = tmp_path / "picture.png"
+        path.write_bytes(b"\x89PNG\r\n\x1a\n")
+        ds.upsert([{"sequence_id": "ep_0000", "picture": File(path)}])
+        ds.delete(ids=["ep_0001"])
+        assert len(ds) == 5
+        assert path.stat().st_size in [size for _, size in store.list("files")]
+        assert ds.sql("SELECT count(*) FROM dataset").fetchall() == [(5,)]
+        assert ds["ep_0002"]["action"].shape[1] == samples.ACTION
+        ds.vacuum(older_than=timedelta(0))
+        assert ds.validate(depth="rows").ok

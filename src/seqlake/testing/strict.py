@@ -16,7 +16,12 @@ from seqlake import abilities, plugins, protocols
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_GROUPS = {"tables": protocols.TableFormat, "formats": protocols.Format, "media": protocols.Media}
+_GROUPS = {
+    "tables": protocols.TableFormat,
+    "formats": protocols.Format,
+    "media": protocols.Media,
+    "stores": protocols.StoreFormat,
+}
 _PROXIED = {
     "Readable",
     "Snapshot",
@@ -26,6 +31,8 @@ _PROXIED = {
     "Table",
     "Sink",
     "Decoder",
+    "Store",
+    "Blob",
 }
 """Protocols whose objects are wrapped when a method is annotated to return them, alone or in a sequence."""
 
@@ -93,7 +100,7 @@ def bare(thing: Any, /) -> Any:
 
 @contextmanager
 def strict_plugs() -> Iterator[None]:
-    """Tables, formats and media that are loaded in this process from now on are proxies.
+    """Tables, formats, media and stores that are loaded in this process from now on are proxies.
 
     Example:
         ```python
@@ -127,7 +134,7 @@ def _members(kind: type) -> dict[str, str]:
 
 def _wrapped(value: Any, returned: str) -> Any:
     kind = next((word for word in re.findall(r"\w+", returned) if word in _PROXIED), None)
-    if kind is None or value is None:
+    if kind is None or value is None or returned.startswith("tuple["):  # several things, not one or many
         return value
     if isinstance(value, list | tuple):
         return [_wrapped(one, kind) for one in value]

@@ -19,12 +19,20 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from seqlake import protocols
+from seqlake.conversion.convert import convert
+from seqlake.dataset.dataset import Dataset
+from seqlake.dataset.reshaping import compact
+from seqlake.dataset.statistics import statistics
 from seqlake.errors import CommitConflictError, DuplicateSequenceError, SeqlakeError, VersionNotFoundError
 from seqlake.protocols import Change
 from seqlake.shards import parquet
 from seqlake.spec.column_types import Trajectory
 from seqlake.spec.schema import Schema
 from seqlake.testing.processes import elsewhere
+from seqlake.testing.strict import Strict
+from seqlake.training.loader import Loader
+from seqlake.windows.spec import Window
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -325,6 +333,33 @@ class TableTests:
         table.write_derived("statistics-1", b"one")
         table.write_derived("statistics-1", b"two")
         assert reopened.read_derived("statistics-1") == b"two"
+
+    def test_nobody_asks_for_more_than_the_protocol(self, table: Any, tmp_path: Path) -> None:
+        """A dataset is changed, read, trained on and converted over a proxy that lets nothing else through."""
+        seen = Strict(table, protocols.Table)
+        ds = Dataset(seen, seen.snapshot(), location=table.root)
+        ds.append([episode(f"ep_{number}") for number in range(12)])
+        ds.add_column("half", pa.float32(), sql="reward / 2")
+        ds.rename_column("half", "less", rewrite=True)
+        ds.upsert([{"sequence_id": "ep_0", "less": 1.5}, {"sequence_id": "new", "reward": 3.0}])
+        ds.delete(ids=["ep_1"])
+        assert ds["ep_0"]["less"] == 1.5
+        assert len(ds.where("sequence_id LIKE 'ep%'")) == 11
+        assert ds.sql("SELECT count(*) FROM dataset").fetchall() == [(12,)]
+        assert statistics(ds, ["action"]).rows == 12
+        steps = int(np.maximum(ds.lengths("action"), 0).sum())
+        loader = Loader(ds, window=Window({"action": range(1)}), batch_size=1)
+        assert sum(len(batch["action"]) for batch in loader) == steps
+        converted = convert(ds, tmp_path / "converted", progress=False)
+        assert converted is not None
+        assert converted.to_arrow().num_rows == 12
+        before = ds.version.id
+        compact(ds)
+        ds.rollback(before)
+        ds.adopt()
+        ds.vacuum(older_than=timedelta(0))
+        assert ds.validate(depth="files").ok
+        assert rows_of(table.snapshot()).keys() == {row.id for row in ds}
 
 
 def _first_ids(pickled: bytes) -> list[str]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import weakref
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from seqlake.abilities import ReadsFirst, ability
 from seqlake.errors import DamagedTableError, VersionNotFoundError
 from seqlake.tables.standalone.log import Log
 
@@ -18,15 +19,6 @@ if TYPE_CHECKING:
 
 _PASSES = 3
 _Found = TypeVar("_Found")
-
-
-@runtime_checkable
-class _ReadsFirst(Protocol):
-    """A store that is asked for bytes without being asked about them before."""
-
-    def first_read(
-        self, path: str, starts: Ints, stops: Ints, /, *, size: int
-    ) -> tuple[Blob, list[memoryview]] | None: ...
 
 
 class PlacedBlob:
@@ -80,19 +72,20 @@ class PlacedBlob:
                 return located[1].view()
             except FileNotFoundError:
                 self.look_again()
-        if isinstance(self._store, _ReadsFirst):
+        if ability(self._store, ReadsFirst) is not None:
             return None  # whatever it is asked first tells the rest
         return self._on_bytes(lambda blob: blob.view())
 
     def ranges(self, starts: Ints, stops: Ints, /) -> list[memoryview]:
         """Many ranges in few requests; of a shard that was not looked for yet, without looking first."""
-        if self._found is None and isinstance(self._store, _ReadsFirst):
-            parts = self._first_read(self._store, starts, stops)
+        store = ability(self._store, ReadsFirst) if self._found is None else None
+        if store is not None:
+            parts = self._first_read(store, starts, stops)
             if parts is not None:
                 return parts
         return self._on_bytes(lambda blob: blob.ranges(starts, stops))
 
-    def _first_read(self, store: _ReadsFirst, starts: Ints, stops: Ints) -> list[memoryview] | None:
+    def _first_read(self, store: ReadsFirst, starts: Ints, stops: Ints) -> list[memoryview] | None:
         """What is asked for, from the first place that has it; None where it is to be looked for."""
         for place in self._places:
             self._tried = place
