@@ -410,8 +410,8 @@ def _table(place: object, storage: Mapping[str, str] | None) -> Any:
         plug = plugins.load("tables", name)
         if lake:
             return plug.open(place, storage=storage)
-        if plug.matches(place):
-            # On object stores a plug may only know after looking.
+        # The last one that is asked looks when it opens, and says the same; on object stores others do so, too.
+        if (name == "standalone" and isinstance(place, str)) or plug.matches(place):
             with suppress(DatasetNotFoundError):
                 return plug.open(place, storage=storage)
     return None

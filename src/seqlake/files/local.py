@@ -63,9 +63,10 @@ class LocalStore:
             FileNotFoundError: There is none.
             UnsafeReferenceError: The name leaves the root, or a link does.
         """
+        name = checked(path)
         if not self.allow_outside:
-            fence.refuse_outside(self.root, checked(path))
-        return LocalBlob(self._path(path), mapped=self.mapped)
+            fence.refuse_outside(self.root, name)
+        return LocalBlob(Path(self.root, name), mapped=self.mapped)
 
     def list(self, prefix: str = "", /, *, after: str = "") -> Iterator[tuple[str, int]]:
         """(path, size) of the files below a folder, in the order of their whole names.
@@ -144,9 +145,9 @@ class LocalStore:
             FileExistsError: The name is taken.
             FileNotFoundError: There is no such source.
         """
-        if not self.allow_outside:
-            fence.refuse_outside(self.root, checked(source))
         old, new = self._path(source), self._path(target)
+        if not self.allow_outside:
+            fence.refuse_outside(self.root, source)
         with _refused(new):
             self._make_folder(new.parent)
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +18,6 @@ from seqlake.files.limits import refuse_more_than_memory
 from seqlake.files.local import LocalStore
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterable, Iterator, Mapping
 
     from seqlake.protocols import Blob, Store, StoreFormat
@@ -28,6 +28,7 @@ __all__ = [
     "MemoryBlob",
     "exists",
     "list_without_links",
+    "may_exist",
     "open_blob",
     "open_store",
     "read_all",
@@ -61,7 +62,8 @@ def open_store(
     place = locations.absolute(root)
     kind = locations.scheme(place)
     if kind == "file":
-        return LocalStore(place, mapped=_mapped(storage), allow_outside=Storage(storage).allows(OUTSIDE))
+        options = Storage(storage)
+        return LocalStore(place, mapped=_mapped(options), allow_outside=options.allows(OUTSIDE))
     if kind in _WEB:
         from seqlake.files.web import WebStore  # with urllib and ssl, which a dataset on this disk need not wait for
 
@@ -92,7 +94,7 @@ def open_blob(
     place = locations.absolute(location)
     kind = locations.scheme(place)
     if kind == "file":
-        return LocalBlob(place, mapped=_mapped(storage))
+        return LocalBlob(place, mapped=_mapped(Storage(storage)))
     if kind in _WEB:
         from seqlake.files.web import WebBlob  # for the same reason
 
@@ -113,8 +115,8 @@ def _remote(root: str, storage: Mapping[str, str] | None) -> Store:
     return ObjectStore(root, storage=storage)
 
 
-def _mapped(storage: Mapping[str, str] | None) -> bool:
-    return Storage(storage).get("mmap", "true").lower() != "false"
+def _mapped(options: Storage) -> bool:
+    return options.get("mmap", "true").lower() != "false"
 
 
 def exists(store: Store, path: str, /) -> bool:
@@ -124,6 +126,16 @@ def exists(store: Store, path: str, /) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     return True
+
+
+def may_exist(store: Store, paths: Iterable[str], /) -> list[str]:
+    """Those of some names that are worth a request: on a disk the ones that are taken, elsewhere all.
+
+    Nothing is opened and no fence is asked: that is for whoever uses the names that are left.
+    """
+    if not isinstance(store, LocalStore):
+        return list(paths)
+    return [path for path in paths if os.path.lexists(f"{store.root}{os.sep}{path}")]
 
 
 def refuse_links(store: Store, folders: Iterable[str], /) -> None:

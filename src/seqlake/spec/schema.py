@@ -22,6 +22,8 @@ from seqlake.spec.column_types import ColumnType
 from seqlake.spec.metadata import Metadata
 
 if TYPE_CHECKING:
+    from collections.abc import ItemsView, ValuesView
+
     import numpy as np
 
 Category = Literal["scalar", "temporal", "frames", "file", "vector", "other"]
@@ -131,12 +133,12 @@ class Column:
         marked = self.type is not None and (self.type.type == "trajectory" or self.type.get("time") is True)
         return marked and is_number(kind.value_type)
 
-    @property
+    @cached_property
     def raw(self) -> bool:
         """Whether a cell is one binary value of little-endian numbers."""
         return self.type is not None and self.type.get("encoding") == "raw" and is_binary(self.arrow)
 
-    @property
+    @cached_property
     def dim(self) -> int | None:
         """Numbers per step (or of a vector), where that is declared."""
         declared = self.type.get("dim") if self.type is not None else None
@@ -150,12 +152,12 @@ class Column:
         shape = self._declared_shape()
         return prod(shape) if shape is not None and prod(shape) <= _LARGEST_DIM else None
 
-    @property
+    @cached_property
     def nested(self) -> bool:
         """Whether a step is a list of numbers ([T, D]) and not one number ([T])."""
         return self.raw or (is_list(self.arrow) and is_list(self.arrow.value_type))
 
-    @property
+    @cached_property
     def value_type(self) -> pa.DataType | None:
         """The Arrow type of one number of a temporal or vector column; None for others."""
         if self.raw:
@@ -166,14 +168,14 @@ class Column:
         inner = self.arrow.value_type
         return inner.value_type if is_list(inner) else inner
 
-    @property
+    @cached_property
     def dtype(self) -> np.dtype[Any] | None:
         """The numpy type of one number of a temporal or vector column; None for others."""
         import numpy as np
 
         return None if self.value_type is None else np.dtype(self.value_type.to_pandas_dtype())
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...] | None:
         """The shape of one step: declared, or `(dim,)`, or `()` for [T]; None where it is not known."""
         if self.category == "temporal" and not self.nested:
@@ -327,6 +329,14 @@ class Schema(Mapping[str, Column]):
 
     def __len__(self) -> int:
         return len(self._columns)
+
+    def values(self) -> ValuesView[Column]:
+        """The columns, in order."""
+        return self._columns.values()
+
+    def items(self) -> ItemsView[str, Column]:
+        """(name, column), in order."""
+        return self._columns.items()
 
     @cached_property
     def arrow(self) -> pa.Schema:

@@ -27,8 +27,9 @@ _COARSE = 1e-3  # seconds between two floating-point numbers, where stamps are n
 
 def stamp_columns(schema: Schema, /) -> tuple[str, ...]:
     """The columns that hold the time stamps of others, in schema order."""
-    named = {column.type.get("timestamps") for column in schema.values() if column.type is not None}
-    return tuple(name for name in schema if name in named)
+    columns = schema.values()
+    named = {column.type.get("timestamps") for column in columns if column.type is not None}
+    return tuple(column.name for column in columns if column.name in named)
 
 
 def origin_of(schema: Schema, name: str, /) -> Origin:

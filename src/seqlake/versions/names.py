@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from seqlake.versions.shard_formats import has_format
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from collections.abc import Set as AbstractSet
 
 METADATA = "mixtrain.json"
@@ -173,6 +174,11 @@ def temporary(transaction: str, n: str = "") -> str:
 def version(number: int) -> str:
     """The path of a version record."""
     return f"{VERSIONS}/{number:020d}.json"
+
+
+def versions(numbers: Iterable[int]) -> list[str]:
+    """The paths of several version records."""
+    return [version(number) for number in numbers]
 
 
 def version_number(name: str) -> int | None:

@@ -10,7 +10,7 @@ import numpy as np
 from seqlake.abilities import WholeFiles, ability
 from seqlake.errors import ShardChangedError
 from seqlake.files.locations import is_local, scheme
-from seqlake.files.stores import list_without_links
+from seqlake.files.stores import exists, list_without_links, may_exist
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,12 +58,9 @@ def read_many(store: Store, paths: Sequence[str], /) -> list[bytes | None]:
         return list(pool.map(lambda path: read(store, path), paths))
 
 
-def has_file(store: Store, path: str, /) -> bool:
-    """Whether a file is there."""
-    try:
-        return store.blob(path).size >= 0
-    except FileNotFoundError:
-        return False
+def has_one_of(store: Store, paths: Sequence[str], /) -> bool:
+    """Whether one of these names is taken, of a folder that was just read from: its fence was asked then."""
+    return any(exists(store, path) for path in may_exist(store, paths))
 
 
 def names_in(store: Store, folder: str, /, *, after: str = "") -> list[str]:

@@ -148,12 +148,12 @@ def refuse_coarse(cells: Mapping[str, pa.Array], schema: Schema, /) -> None:
 
 def unknown(names: Iterable[str], schema: Schema) -> list[str]:
     """One line for each name that the schema lacks, with the nearest that it has."""
-    lines = []
+    lines, known = [], schema.names
     for name in dict.fromkeys(names):
-        if name not in schema:
-            near = difflib.get_close_matches(name, schema.names, n=1)
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
             guess = f"; did you mean {near[0]!r}?" if near else ""
-            lines.append(f"  {name}: is not in the schema ({', '.join(schema.names)}){guess}")
+            lines.append(f"  {name}: is not in the schema ({', '.join(known)}){guess}")
     return lines
 
 

@@ -166,15 +166,15 @@ def prepare(
         SchemaMismatchError: Unknown columns, wrong shapes or kinds of values.
         ValidationError: A value does not fit its column.
     """
-    key, names, arrow = schema.id, schema.names, schema.arrow
+    key, arrow = schema.id, schema.arrow
     unknown = conforming.unknown([name for name in values if name != key], schema)
     if unknown:
         raise SchemaMismatchError(f"Sequence {sequence_id!r} does not fit the schema:\n" + "\n".join(unknown))
     row: dict[str, pa.Array] = {}
     files: dict[str, list[File]] = {}
-    for name in names:
+    for name, column in schema.items():
         where = f"Sequence {sequence_id!r}, column {name!r}"
-        column, logical = schema[name], arrow.field(name).type
+        logical = arrow.field(name).type
         value = sequence_id if name == key else values.get(name)
         if name != key and (given := _files(value)):
             files[name] = [existing(file, column, where) for file in given]
@@ -182,7 +182,7 @@ def prepare(
         if value is None and name == "length" and pa.types.is_integer(logical):
             continue  # filled below, when the steps are known
         row[name] = cell(value, column, logical, where=where)
-    if "length" in names and "length" not in row:
+    if "length" in schema and "length" not in row:
         kept = pa.RecordBatch.from_arrays(list(row.values()), names=list(row))
         row["length"] = steps_of(kept, schema)
     conforming.refuse_coarse(row, schema)
@@ -196,7 +196,7 @@ def prepare(
         value = _replaced(values[name], references)
         where = f"Sequence {sequence_id!r}, column {name!r}"
         row[name] = cell(value, schema[name], arrow.field(name).type, where=where)
-    return {name: row[name] for name in names}
+    return {name: row[name] for name in schema.names}
 
 
 def is_rows(data: object, /) -> bool:

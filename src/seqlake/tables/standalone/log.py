@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from threading import RLock
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from seqlake.tables.standalone import checkpoints
 from seqlake.tables.standalone.records import VersionRecord, parse
 from seqlake.tables.standalone.state import EMPTY, State, fold
 from seqlake.versions import names
-from seqlake.versions.small_files import can_list, has_file, names_in, on_disk, read, read_many
+from seqlake.versions.small_files import can_list, has_one_of, names_in, on_disk, read, read_many
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -181,9 +182,7 @@ class Log:
 
     def _is_hole(self, number: int) -> bool:
         """Whether a version lies a few numbers above one that is absent; on disk, where looking costs nothing."""
-        if not on_disk(self.store):
-            return False
-        return any(has_file(self.store, names.version(number + above)) for above in range(1, _BEYOND + 1))
+        return self._on_disk and has_one_of(self.store, names.versions(range(number + 1, number + _BEYOND + 1)))
 
     def refuse_holes(self) -> None:
         """List the log, once, for a version above a gap however wide: the next commit would go into the gap.
@@ -208,10 +207,15 @@ class Log:
             hint="The log never shrinks by itself; restore the file from a copy.",
         )
 
-    @property
+    @cached_property
+    def _on_disk(self) -> bool:
+        """Whether the log lies in a folder of this machine; a store stays where it is."""
+        return on_disk(self.store)
+
+    @cached_property
     def _is_listed(self) -> bool:
         """Whether one request that lists the log is cheaper here than probing for the next version."""
-        return not on_disk(self.store) and can_list(self.store)
+        return not self._on_disk and can_list(self.store)
 
     def _begin(self) -> tuple[State, Sequence[str] | None]:
         """The newest usable checkpoint, and the names of all versions where they came in the time of looking for it."""
