@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import duckdb
@@ -310,3 +312,14 @@ def test_no_rows_and_no_matches() -> None:
     assert len(nothing.where("reward > 1")) == 0
     assert nothing.shards() == []
     assert nothing.sql("SELECT * FROM dataset").fetchall() == []
+
+
+def test_a_query_leaves_nothing_behind(tmp_path):
+    """A view that held its own DuckDB kept both for good, and DuckDB said so when the process ended."""
+    schema = sl.Schema({"reward": pa.float32()})
+    sl.create(tmp_path / "ds", schema).append([{"sequence_id": "a", "reward": 1.0}])
+    code = "import sys, seqlake as sl; print(sl.open(sys.argv[1]).sql('SELECT count(*) FROM dataset').fetchall())"
+    ended = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "ds")], capture_output=True, text=True, check=True
+    )
+    assert (ended.stdout.strip(), ended.stderr) == ("[(1,)]", "")

@@ -235,7 +235,7 @@ class _Connection:
             range(len(self._arrow)), key=lambda i: schema[self._arrow.field(i).name].category not in NARROW
         )
         self._duckdb = duckdb
-        self._damage: SeqlakeError | None = None
+        self._damage: list[SeqlakeError] = []  # the last one, if any
         self._db = sandbox.connect(**_SETTINGS)
         try:
             self._db.register(_SOURCE, self._renamed(self.every).empty_table())
@@ -267,13 +267,14 @@ class _Connection:
         """Put the real rows behind the view, with the needed columns only."""
         names = [self._arrow.field(i).name for i in needed]
         schema = self._renamed(needed)
+        damage = self._damage  # not self: DuckDB would hold what holds DuckDB, and neither would ever be freed
 
         def read() -> Iterator[pa.RecordBatch]:
             try:
                 for batch in batches(names):
                     yield pa.RecordBatch.from_arrays([batch.column(name) for name in names], schema=schema)
             except SeqlakeError as error:
-                self._damage = copy(error)  # DuckDB hands on its text alone; a copy has no frames that hold this
+                damage[:] = [copy(error)]  # DuckDB hands on its text alone; a copy has no frames that hold this
                 raise
 
         self._db.register(_SOURCE, ArrowStream(schema, read))
@@ -313,8 +314,8 @@ class _Connection:
         try:
             return call()
         except self._duckdb.Error as error:
-            if self._damage is not None:
-                raise self._damage from None
+            if self._damage:
+                raise self._damage[0] from None
             raise QueryError(f"DuckDB refused the query: {str(error).strip()}") from error
 
     def check_one_query(self, query: str) -> str:
