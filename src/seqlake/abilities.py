@@ -83,6 +83,14 @@ class HasLinks(Protocol):
 
 
 @runtime_checkable
+class SeesNames(Protocol):
+    """Whether names are taken is known for next to nothing, as on a disk."""
+
+    def taken(self, paths: Iterable[str], /) -> Iterable[str]:
+        """Those of these names that are; nothing is opened, and no fence is asked."""
+
+
+@runtime_checkable
 class HasParts(Protocol):
     """Any part of it in one request, however long."""
 
@@ -314,6 +322,11 @@ class OfALake(Protocol):
 
     def held(self, schema: Schema, /) -> Schema:
         """A schema as it comes back: some types become wider ones."""
+
+
+@runtime_checkable
+class Removable(Protocol):
+    """It is more than the files below its root, and knows how all of it goes."""
 
     def drop(self) -> None:
         """Take back a table that was just made, with everything in it."""

@@ -413,7 +413,7 @@ def test_a_work_folder_of_another_source(tmp_path):
     work = tmp_path / "work"
     pq.write_table(episodes(12), tmp_path / "source.parquet")
     kill_after(start(tmp_path, "parts", 1), "kept", 1)
-    with pytest.raises(SeqlakeError, match="another conversion"):
+    with pytest.raises(SeqlakeError, match="another run"):
         sl.convert(sl.scan(episodes(12, seed=1)), tmp_path / "out", work=work, bytes_per_part=100)
 
 

@@ -85,7 +85,7 @@ def test_a_folder_is_for_one_conversion(tmp_path):
     again.begin({"source": "a", "out": "x"})
     assert again.begun
     assert again.receipts() == {2: b"two", 11: {"part": 11}}
-    with pytest.raises(SeqlakeError, match="another conversion: source differ"):
+    with pytest.raises(SeqlakeError, match="another run: source differ"):
         again.begin({"source": "b", "out": "x"})
     again.clear()
     assert not folder.exists()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from seqlake import plugins
-from seqlake.abilities import Creates, Drops, OfALake, ability
+from seqlake.abilities import Creates, Drops, Removable, ability
 from seqlake.dataset.opening import refuse_occupied
 from seqlake.dataset.writing.pictures import Pictures
 from seqlake.errors import DatasetExistsError, DatasetNotFoundError, SchemaMismatchError, SeqlakeError
@@ -112,9 +112,9 @@ class TableTarget:
         """See `Target`; a dataset that was there before, or has rows by now, is left alone."""
         if not state["made"] or self._rows():
             return
-        lake = ability(self.result().table, OfALake)
-        if lake is not None:  # its address is no folder
-            lake.drop()
+        whole = ability(self.result().table, Removable)
+        if whole is not None:  # its address is no folder
+            whole.drop()
             return
         store = open_store(self.location, storage=self.storage)
         paths = [path for path, _ in list_without_links(store) if path.startswith(_OF_OURS)]

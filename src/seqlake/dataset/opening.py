@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, overload
 
 from seqlake import plugins
-from seqlake.abilities import OfALake, WritesSamples, ability
+from seqlake.abilities import OfALake, Removable, WritesSamples, ability
 from seqlake.dataset.reading import inference, plain
 from seqlake.dataset.selection import Selection
 from seqlake.dataset.writing import conforming
@@ -450,9 +450,9 @@ def _drop_if_empty(place: str, storage: Mapping[str, str] | None) -> None:
     """Drop a lake's table that has no rows."""
     with suppress(Exception):  # it was not made, or its lake does not answer: the error under way says more
         dataset = open(place, storage=storage)
-        lake = ability(dataset.table, OfALake)
-        if lake is not None and not len(dataset):
-            lake.drop()
+        whole = ability(dataset.table, Removable)
+        if whole is not None and not len(dataset):
+            whole.drop()
 
 
 def format_of(place: str, storage: Mapping[str, str] | None, /) -> str | None:

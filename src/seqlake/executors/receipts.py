@@ -56,24 +56,24 @@ class WorkFolder:
         return (self.folder / "sink.json").exists()
 
     def begin(self, identity: Mapping[str, object], /) -> None:
-        """Take the folder for one conversion, or go on with the same one.
+        """Take the folder for one run, or go on with the same one.
 
         Args:
-            identity: What makes it the same conversion: source, target, parts.
+            identity: What makes it the same run, as source, target and parts.
 
         Raises:
-            SeqlakeError: It belongs to another conversion.
+            SeqlakeError: It belongs to another run.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         held = self._load("plan.json")
         if held is None:
             self._save("plan.json", dict(identity))
         elif not isinstance(held, Mapping):
-            raise SeqlakeError(f"{self.folder / 'plan.json'} is not a file of a conversion.", path=str(self.folder))
+            raise SeqlakeError(f"{self.folder / 'plan.json'} is not a file of a work folder.", path=str(self.folder))
         elif held != dict(identity):
             differs = sorted(str(k) for k in {*held, *identity} if held.get(k) != identity.get(k))
             raise SeqlakeError(
-                f"The work folder {self.folder} belongs to another conversion: {', '.join(differs)} differ.",
+                f"The work folder {self.folder} belongs to another run: {', '.join(differs)} differ.",
                 path=str(self.folder),
                 hint="Give another work folder, or delete this one to begin anew.",
             )
@@ -83,7 +83,7 @@ class WorkFolder:
         return self._load("sink.json")
 
     def keep_state(self, state: object, /) -> None:
-        """Keep what the sink needs to go on."""
+        """Keep what is needed to go on."""
         self._save("sink.json", state)
 
     def receipts(self) -> dict[int, Any]:
@@ -114,7 +114,7 @@ class WorkFolder:
             return decode(_proven(json.loads(data)))
         except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             raise SeqlakeError(
-                f"{self.folder / name} is not a file of a conversion: {error}.",
+                f"{self.folder / name} is not a file of a work folder: {error}.",
                 path=str(self.folder),
                 hint="Delete the work folder to begin anew.",
             ) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +17,7 @@ from seqlake.files.limits import refuse_more_than_memory
 from seqlake.files.local import LocalStore
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterable, Iterator, Mapping
 
     from seqlake.protocols import Blob, Store, StoreFormat
@@ -28,7 +28,6 @@ __all__ = [
     "MemoryBlob",
     "exists",
     "list_without_links",
-    "may_exist",
     "open_blob",
     "open_store",
     "read_all",
@@ -126,16 +125,6 @@ def exists(store: Store, path: str, /) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     return True
-
-
-def may_exist(store: Store, paths: Iterable[str], /) -> list[str]:
-    """Those of some names that are worth a request: on a disk the ones that are taken, elsewhere all.
-
-    Nothing is opened and no fence is asked: that is for whoever uses the names that are left.
-    """
-    if not isinstance(store, LocalStore):
-        return list(paths)
-    return [path for path in paths if os.path.lexists(f"{store.root}{os.sep}{path}")]
 
 
 def refuse_links(store: Store, folders: Iterable[str], /) -> None:

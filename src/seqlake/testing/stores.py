@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake import protocols
+from seqlake.abilities import SeesNames, ability
 from seqlake.dataset.dataset import Dataset
 from seqlake.dataset.writing.ingest import File
 from seqlake.errors import ShardChangedError, UnsafeReferenceError
@@ -86,6 +87,12 @@ class StoreTests:
         assert [name for name, _ in store.list("b/")] == ["b/1", "b/10", "b/2"]
         assert [name for name, _ in store.list(after="c/UPPER")] == sorted(n for n in NAMES if n > "c/UPPER")
         assert list(store.list("nothing")) == list(store.list("a")) == []
+
+    def test_names_that_are_taken_are_seen(self, store: Store) -> None:
+        """Where that costs next to nothing: files and folders, and nothing else."""
+        known = ability(store, SeesNames)
+        store.put("c/1", b"x")
+        assert known is None or list(known.taken(["a", "c/1", "c/2", "c/1/d"])) == ["c/1"]
 
     def test_if_absent_lets_one_win(self, store: Store) -> None:
         """Rivals at the same instant: one makes it, the others are told."""

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from seqlake.abilities import WholeFiles, ability
+from seqlake.abilities import SeesNames, WholeFiles, ability
 from seqlake.errors import ShardChangedError
 from seqlake.files.locations import is_local, scheme
-from seqlake.files.stores import exists, list_without_links, may_exist
+from seqlake.files.stores import exists, list_without_links
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,7 +60,8 @@ def read_many(store: Store, paths: Sequence[str], /) -> list[bytes | None]:
 
 def has_one_of(store: Store, paths: Sequence[str], /) -> bool:
     """Whether one of these names is taken, of a folder that was just read from: its fence was asked then."""
-    return any(exists(store, path) for path in may_exist(store, paths))
+    known = ability(store, SeesNames)
+    return any(exists(store, path) for path in (paths if known is None else known.taken(paths)))
 
 
 def names_in(store: Store, folder: str, /, *, after: str = "") -> list[str]:

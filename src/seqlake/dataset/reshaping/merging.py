@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from seqlake.abilities import OfALake, ability
+from seqlake.abilities import Removable, ability
 from seqlake.dataset import opening, progress
 from seqlake.dataset.opening import nothing_left
 from seqlake.dataset.reading import streaming
@@ -254,9 +254,9 @@ def _copy(part: Readable, schema: Schema, staging: Staging, files: FilesMode) ->
 
 def _take_back(dataset: Dataset, out: str | os.PathLike[str], *, storage: Mapping[str, str] | None) -> None:
     """Remove a dataset of something that could not be finished; its place was new or empty before."""
-    lake = ability(dataset.table, OfALake)
-    if lake is not None:  # its address is no folder
-        lake.drop()
+    whole = ability(dataset.table, Removable)
+    if whole is not None:  # its address is no folder
+        whole.drop()
         return
     location = absolute(out)
     if is_local(location):
