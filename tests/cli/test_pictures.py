@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from fractions import Fraction
 from pathlib import Path
@@ -208,3 +209,32 @@ def test_frames_runs_as_people_run_it(filmed, tmp_path) -> None:
     assert (told.code, told.err) == (0, "")
     assert "a.png" in told.out
     assert encode_image(sl.open(filmed)["ep"]["cam"][0]) == (tmp_path / "a.png").read_bytes()
+
+
+def test_a_sheet_shows_many_sequences(run, filmed, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = run("show", filmed, "--sheet")
+    assert (told.code, told.out.split()) == (0, ["1", "of", "1", "sequences:", "sheet.png"])
+    assert image.decode((tmp_path / "sheet.png").read_bytes()).shape[1] == 1280
+    assert run("show", filmed, "--sheet", "--where", "task = 'pick'").code == 2  # it is there already
+    told = run("show", filmed, "--sheet", "none.png", "--where", "task = 'none'", "--json")
+    assert json.loads(told.out)["sequences"] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "ID of a sequence, or --sheet"),
+        (["ep", "--sheet"], "ID of a sequence, or --sheet"),
+        (["--sheet", "sheet.jpg"], "ends in .png"),
+        (["--sheet", "a.png", "--png", "b.png"], "not both"),
+        (["ep", "--where", "true"], "--where chooses"),
+        (["ep", "--png", "ep.txt"], "ends in .png"),
+    ],
+)
+def test_wrong_usage_of_show_is_said(run, filmed, tmp_path, monkeypatch, arguments, said) -> None:
+    monkeypatch.chdir(tmp_path)
+    told = run("show", filmed, *arguments)
+    assert told.code == 2
+    assert said in told.err
+    assert not list(tmp_path.glob("*.png"))

@@ -1,4 +1,4 @@
-"""`seqlake show`: one sequence."""
+"""`seqlake show`: one sequence, or a picture of many."""
 
 from __future__ import annotations
 
@@ -15,24 +15,37 @@ from seqlake.errors import in_line
 
 @click.command()
 @_options.source
-@click.argument("sequence_id", metavar="ID", shell_complete=_options.complete_ids)
+@click.argument("sequence_id", metavar="[ID]", required=False, shell_complete=_options.complete_ids)
 @_options.version
 @click.option("--png", type=click.Path(path_type=Path), metavar="FILE", help="Write a contact sheet as a PNG picture.")
+@click.option(
+    "--sheet",
+    type=click.Path(path_type=Path),
+    is_flag=False,
+    flag_value=Path("sheet.png"),
+    metavar="[FILE]",
+    help="Write one PNG picture of many sequences, one in a row, in place of ID (default: sheet.png).",
+)
+@_options.where
+@click.option("-n", "--rows", type=click.IntRange(min=1), default=24, help="So many sequences in a sheet, the first.")
 @click.option(
     "--frames",
     "count",
     type=click.IntRange(0, 64),
     metavar="N",
-    help="So many frames of each camera (default: 4 in the terminal, 8 in a picture); 0 for none.",
+    help="So many frames of each camera (default: 8 in a picture of one sequence, else 4); 0 for none.",
 )
 @_options.overwrite
 @output_options
 def command(
     source: str,
-    sequence_id: str,
+    sequence_id: str | None,
     *,
     version: int | str | None,
     png: Path | None,
+    sheet: Path | None,
+    where: str | None,
+    rows: int,
     count: int | None,
     overwrite: bool,
     output: Output,
@@ -40,23 +53,45 @@ def command(
     """Show one sequence of DATASET: scalars, and for each signal its shape, range, mean and a sparkline.
 
     A terminal with colours shows frames of the cameras too. The contact sheet of --png has them with their times, and
-    the signals as plots.
+    the signals as plots; --sheet has many sequences, one in a row.
     """
+    if (sequence_id is None) == (sheet is None):
+        raise click.UsageError(
+            "Expected the ID of a sequence, or --sheet for a picture of many; `seqlake ls` lists ids."
+        )
+    if sheet is None and where is not None:
+        raise click.UsageError("--where chooses the sequences of a --sheet; one that is named by its ID needs none.")
+    if sheet is not None and png is not None:
+        raise click.UsageError("Expected --png for one sequence or --sheet for many, not both.")
     selection = _options.opened(source, version=version)
+    if sheet is not None:
+        chosen = selection.where(where) if where else selection
+        _draw(chosen, sheet, count=count, rows=rows, overwrite=overwrite)
+        drawn = min(rows, len(chosen))
+        document = {"png": str(sheet), "sequences": drawn, "of": len(chosen)}
+        output.document(document, text=in_line(f"{drawn} of {len(chosen)} sequences: {sheet}"))
+        return
     view = selection.sequence(sequence_id)
     if png is not None:
-        _files.refuse_existing([png], overwrite=overwrite)
+        _draw(view, png, count=count, rows=rows, overwrite=overwrite)
     document, lines = _facts(view)
     if png is not None:
-        from seqlake.dataset.drawing import contact_sheet
-        from seqlake.media import encode_image
-
-        _files.save(png, encode_image(contact_sheet(view, frames=8 if count is None else count)), overwrite=overwrite)
         document["png"] = str(png)
         lines.append(in_line(f"contact sheet: {png}"))
     elif output.format == "table" and not output.quiet and colours():
         lines += film_strips(view, count=count)  # in colours
     output.document(document, text="\n".join(lines), styled=True)
+
+
+def _draw(drawn: Any, path: Path, *, count: int | None, rows: int, overwrite: bool) -> None:
+    """A contact sheet, as a file."""
+    from seqlake.dataset.drawing import contact_sheet
+    from seqlake.media import encode_image
+
+    if path.suffix.lower() != ".png":
+        raise click.UsageError(f"Pictures are written as PNG: expected a name that ends in .png, found {str(path)!r}.")
+    _files.refuse_existing([path], overwrite=overwrite)
+    _files.save(path, encode_image(contact_sheet(drawn, frames=count, rows=rows)), overwrite=overwrite)
 
 
 def _facts(view: Any) -> tuple[dict[str, Any], list[str]]:

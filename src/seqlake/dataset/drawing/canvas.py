@@ -1,14 +1,16 @@
-"""A picture to draw on: lines, boxes, text and other pictures, as an array.
+"""A picture to draw on: smooth lines, boxes, text and other pictures, as an array.
 
-The letters are here because every picture needs them: Pillow is no dependency of the core, and the one font that it
-brings has ASCII letters only, too.
+The letters are those of Inter, drawn once by `scripts/typeface` and scaled to the size that is asked for: Pillow is no
+dependency of the core, and the font that it brings has few letters beyond ASCII.
 """
 
 from __future__ import annotations
 
 import secrets
 import unicodedata
+from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,53 +18,119 @@ import numpy as np
 from seqlake.media import encode_image
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from numpy.typing import NDArray
 
-WIDTH, HEIGHT = 6, 9
-"""Dots from one letter to the next, and from one line to the next."""
+INK, GREY, FAINT, RED = "#1b1f24", "#6b7480", "#e3e6ea", "#c4222f"
+TEXT = 12
+"""Pixels of ordinary text: the height of an em."""
 
-# Of each character from space to tilde five columns, left to right, each a byte with the top dot lowest.
-_COLUMNS = bytes.fromhex(
-    "0000000000 00005f0000 0007000700 147f147f14 242a7f2a12 2313086462 3649562050 0005030000 001c224100 0041221c00"
-    "2a1c7f1c2a 08083e0808 0050300000 0808080808 0060600000 2010080402 3e5149453e 00427f4000 4261514946 2141454b31"
-    "1814127f10 2745454539 3c4a494930 0171090503 3649494936 064949291e 0036360000 0056360000 0814224100 1414141414"
-    "0041221408 0201510906 324979413e 7e1111117e 7f49494936 3e41414122 7f4141221c 7f49494941 7f09090901 3e4149497a"
-    "7f0808087f 00417f4100 2040413f01 7f08142241 7f40404040 7f020c027f 7f0408107f 3e4141413e 7f09090906 3e4151215e"
-    "7f09192946 4649494931 01017f0101 3f4040403f 1f2040201f 3f4038403f 6314081463 0708700807 6151494543 007f414100"
-    "0204081020 0041417f00 0402010204 4040404040 0001020400 2054545478 7f48444438 3844444420 384444487f 3854545418"
-    "087e090102 0c5252523e 7f08040478 00447d4000 2040443d00 7f10284400 00417f4000 7c04180478 7c08040478 3844444438"
-    "7c14141408 081414187c 7c08040408 4854545420 043f444020 3c4040207c 1c2040201c 3c4030403c 4428102844 0c5050503c"
-    "4464544c44 0008364100 00007f0000 0041360800 1008081008"
-)
-_UNKNOWN = bytes.fromhex("7f4141417f")
+_EM = 40  # of the letters as they are stored
+_LINE = 1.4  # ems from one line to the next
+_FINE = 4  # a line is drawn on so many dots a pixel, each way
 
 
-def dots(text: str, /) -> NDArray[np.bool_]:
-    """The text as dots, [9, 6 x letters]; what has no letter here is an empty frame.
+def line_height(size: int = TEXT, /) -> int:
+    """Pixels from one line of text to the next."""
+    return round(_LINE * size)
 
-    Example:
-        >>> dots("ab").shape
-        (9, 12)
-    """
-    plain = "".join(one for one in unicodedata.normalize("NFKD", text) if not unicodedata.combining(one))
-    letters = [_letter(one) for one in plain]
-    return np.concatenate(letters, axis=1) if letters else np.zeros((HEIGHT, 0), np.bool_)
+
+@dataclass(frozen=True, slots=True)
+class _Letter:
+    pixels: NDArray[np.uint8]  # [rows, width], how much of each is ink
+    advance: int  # to the next letter
+    left: int  # columns before its start
+
+
+class _Face:
+    """The letters of one weight."""
+
+    def __init__(self, weight: str) -> None:
+        with np.load(Path(__file__).with_name("letters.npz")) as stored:
+            codes, shape = stored[f"{weight}_codes"].tolist(), stored[f"{weight}_shape"]
+            pixels, self.ascent = stored[f"{weight}_pixels"], int(stored[f"{weight}_ascent"])
+        parts = np.split(pixels, np.cumsum(shape[:-1, 1]), axis=1)
+        self.rows = len(pixels)
+        self.letters = {
+            chr(code): _Letter(part, advance, left)
+            for code, part, (advance, _, left) in zip(codes, parts, shape.tolist(), strict=True)
+        }
+        self.unknown = _frame(self.rows, self.ascent)
+
+    def text(self, text: str) -> list[_Letter]:
+        """Its letters; what has none is read without its marks, and else an empty frame."""
+        return [self.letters.get(one) or self.letters.get(_bare(one)) or self.unknown for one in text]
+
+
+def _bare(one: str) -> str:
+    return unicodedata.normalize("NFKD", one)[0]
+
+
+def _frame(rows: int, ascent: int) -> _Letter:
+    pixels = np.zeros((rows, 22), np.uint8)
+    pixels[ascent - 29 : ascent, 3:19] = 255
+    pixels[ascent - 26 : ascent - 3, 6:16] = 0
+    return _Letter(pixels, 22, 0)
 
 
 @cache
-def _letter(one: str) -> NDArray[np.bool_]:
-    place = 5 * (ord(one) - ord(" "))
-    columns = _COLUMNS[place : place + 5] if 0 <= place < len(_COLUMNS) else _UNKNOWN
-    glyph = np.zeros((HEIGHT, WIDTH), np.bool_)
-    glyph[1:8, :5] = np.unpackbits(np.frombuffer(columns, np.uint8)[None], axis=0, bitorder="little")[:7]
-    return glyph
+def _face(bold: bool) -> _Face:  # noqa: FBT001 - two weights
+    return _Face("bold" if bold else "regular")
 
 
-INK, GREY, FAINT, RED = "#202020", "#707070", "#cccccc", "#b00020"
-LINE = HEIGHT
-"""Pixels from one line of text to the next, at scale 1."""
+def width_of(text: str, /, *, size: int = TEXT, bold: bool = False) -> int:
+    """Pixels that a line of text takes."""
+    return int(np.ceil(sum(one.advance for one in _face(bold).text(text)) * size / _EM))
+
+
+def shortened(text: str, room: int, /, *, size: int = TEXT, bold: bool = False) -> str:
+    """The text, or as much of its beginning as a line of so many pixels holds, with an ellipsis.
+
+    Example:
+        >>> shortened("a rather long name", 60)
+        'a rather …'
+    """
+    if width_of(text, size=size, bold=bold) <= room:
+        return text
+    while text and width_of(f"{text}…", size=size, bold=bold) > room:
+        text = text[:-1]
+    return f"{text}…"
+
+
+def ink(text: str, /, *, size: int = TEXT, bold: bool = False) -> NDArray[np.float32]:
+    """A line of text as what part of each pixel it covers, [line height, width], from 0 to 1.
+
+    Args:
+        text: One line; characters without a letter here are an empty frame.
+        size: Pixels of an em.
+        bold: Heavier letters.
+
+    Example:
+        >>> ink("ab", size=20).shape
+        (28, 24)
+    """
+    face = _face(bold)
+    letters = face.text(text)
+    drawn = np.zeros((face.rows, sum(one.advance for one in letters) + 2 * _EM), np.uint8)
+    x = _EM  # letters may reach beyond their own width, the first and the last too
+    for one in letters:
+        area = drawn[:, x - one.left : x - one.left + one.pixels.shape[1]]
+        np.maximum(area, one.pixels, out=area)
+        x += one.advance
+    scale, height = size / _EM, line_height(size)
+    baseline = round(0.5 * height + 0.36 * size)  # capitals stand in the middle of the line
+    rows = face.ascent + (np.arange(height + 1) - baseline) / scale
+    columns = _EM + np.arange(width_of(text, size=size, bold=bold) + 1) / scale
+    covered = _mean_between(_mean_between(drawn.astype(np.float32), rows).T, columns).T
+    return np.asarray(covered * (scale * scale / 255), np.float32)
+
+
+def _mean_between(values: NDArray[np.float32], edges: NDArray[np.float64]) -> NDArray[np.float32]:
+    """The sum of rows between each two edges, parts of rows counted in part."""
+    sums = np.concatenate([np.zeros((1, values.shape[1]), np.float64), np.cumsum(values, axis=0, dtype=np.float64)])
+    at = np.clip(edges, 0, len(values))
+    whole = np.minimum(at.astype(np.int64), len(values) - 1)
+    cumulated = sums[whole] + (at - whole)[:, None] * values[whole]
+    return np.asarray(np.diff(cumulated, axis=0), np.float32)
 
 
 class Canvas:
@@ -79,34 +147,42 @@ class Canvas:
     def __init__(self, width: int, height: int, /) -> None:
         self.pixels = np.full((height, width, 3), 255, np.uint8)
 
-    def text(self, x: int, y: int, text: str, /, *, color: str = INK, scale: int = 1) -> int:
+    def text(self, x: int, y: int, text: str, /, *, color: str = INK, size: int = TEXT, bold: bool = False) -> int:
         """Write one line with its upper left corner at a place; gives where it ends."""
-        letters = np.kron(dots(text), np.ones((scale, scale), np.bool_))
-        area = self._area(x, y, letters.shape[1], letters.shape[0])
-        area[_part(letters, x, y, area)] = rgb(color)
-        return x + int(letters.shape[1])
+        covered = ink(text, size=size, bold=bold)
+        self._blend(covered, x, y, color)
+        return x + int(covered.shape[1])
 
-    def box(self, x: int, y: int, width: int, height: int, /, *, color: str = FAINT) -> None:
-        """The outline of a rectangle."""
-        for area in (
-            self._area(x, y, width, 1),
-            self._area(x, y + height - 1, width, 1),
-            self._area(x, y, 1, height),
-            self._area(x + width - 1, y, 1, height),
-        ):
-            area[:] = rgb(color)
+    def fill(self, x: int, y: int, width: int, height: int, /, *, color: str = FAINT, opacity: float = 1) -> None:
+        """Paint a rectangle, as dense as `opacity` says."""
+        self._blend(np.full((max(0, height), max(0, width)), opacity, np.float32), x, y, color)
 
-    def line(self, points: NDArray[Any], /, *, color: str = INK) -> None:
-        """A line through points [N, 2] in pixels, y downwards."""
-        x, y = _dense(points).T
-        height, width = self.pixels.shape[:2]
-        seen = (x >= 0) & (x < width) & (y >= 0) & (y < height)
-        self.pixels[y[seen], x[seen]] = rgb(color)
+    def line(self, points: NDArray[Any], /, *, color: str = INK, width: float = 1.4) -> None:
+        """A smooth line through the middles of pixels [N, 2], y downwards, so many pixels wide."""
+        height, across = self.pixels.shape[:2]
+        places = np.asarray(points, np.float64)
+        reach = np.ceil(width) + 1
+        least = np.floor(np.clip(places.min(0) - reach, 0, (across, height))).astype(int)
+        most = np.ceil(np.clip(places.max(0) + reach + 1, 0, (across, height))).astype(int)
+        if (most <= least).any():
+            return
+        columns, rows = (most - least).tolist()
+        fine = np.zeros((_FINE * rows, _FINE * columns), np.bool_)
+        x, y = np.floor(_dense((places + 0.5 - least) * _FINE)).astype(np.int64).T
+        inside = (x >= 0) & (x < fine.shape[1]) & (y >= 0) & (y < fine.shape[0])
+        fine[y[inside], x[inside]] = True
+        covered = _thicker(fine, width * _FINE / 2).reshape(rows, _FINE, columns, _FINE).mean((1, 3), dtype=np.float32)
+        self._blend(covered, int(least[0]), int(least[1]), color)
 
     def paste(self, picture: NDArray[np.uint8], x: int, y: int, /) -> None:
         """Put a picture, uint8 [h, w, 3], with its upper left corner at a place."""
         area = self._area(x, y, picture.shape[1], picture.shape[0])
         area[:] = _part(picture, x, y, area)
+
+    def _blend(self, covered: NDArray[np.float32], x: int, y: int, color: str) -> None:
+        area = self._area(x, y, covered.shape[1], covered.shape[0])
+        part = _part(covered, x, y, area)[..., None]
+        area[:] = np.rint(area * (1 - part) + np.array(rgb(color), np.float32) * part)
 
     def _area(self, x: int, y: int, width: int, height: int) -> NDArray[np.uint8]:
         return self.pixels[max(0, y) : max(0, y + height), max(0, x) : max(0, x + width)]
@@ -136,22 +212,30 @@ def save(pixels: NDArray[np.uint8], path: Path, /) -> None:
         fresh.unlink(missing_ok=True)
 
 
-def width_of(text: str, /, *, scale: int = 1) -> int:
-    """Pixels that a line of text takes."""
-    return scale * int(dots(text).shape[1])
-
-
 def _part(picture: NDArray[Any], x: int, y: int, area: NDArray[Any]) -> NDArray[Any]:
     """What of a picture at a place lies within the canvas."""
     top, left = max(0, -y), max(0, -x)
     return picture[top : top + area.shape[0], left : left + area.shape[1]]
 
 
-def _dense(points: NDArray[Any]) -> NDArray[np.int64]:
-    """Pixels along a line through the points, [M, 2]."""
+def _thicker(dots: NDArray[np.bool_], radius: float) -> NDArray[np.bool_]:
+    """Every dot as a disc."""
+    reach = int(radius)
+    padded = np.pad(dots, reach)
+    result = np.zeros_like(dots)
+    for down in range(-reach, reach + 1):
+        for right in range(-reach, reach + 1):
+            if down * down + right * right <= radius * radius:
+                top, left = reach + down, reach + right
+                result |= padded[top : top + dots.shape[0], left : left + dots.shape[1]]
+    return result
+
+
+def _dense(points: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Places along a line through the points, [M, 2], half a unit apart at most."""
     if len(points) < 2:
-        return points.round().astype(np.int64)
+        return points
     length = np.abs(np.diff(points, axis=0)).max(1)
     along = np.concatenate([[0.0], np.cumsum(np.maximum(length, 1e-9))])
     at = np.append(np.arange(0, along[-1], 0.5), along[-1])
-    return np.stack([np.interp(at, along, points[:, i]) for i in (0, 1)], -1).round().astype(np.int64)
+    return np.stack([np.interp(at, along, points[:, i]) for i in (0, 1)], -1)

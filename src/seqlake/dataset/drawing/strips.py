@@ -47,7 +47,7 @@ def is_pictures(column: Column, /) -> bool:
     return column.category == "frames" or (column.category == "file" and declared in {"video", "image"})
 
 
-def strip(view: Row, name: str, /, *, count: int, box: tuple[int, int]) -> Strip:
+def strip(view: Row, name: str, /, *, count: int, box: tuple[int, int], enlarge: bool = False) -> Strip:
     """Evenly spaced pictures of one column; what cannot be read is said in the note.
 
     Args:
@@ -55,6 +55,7 @@ def strip(view: Row, name: str, /, *, count: int, box: tuple[int, int]) -> Strip
         name: A column of pictures.
         count: How many, the first and the last among them.
         box: Width and height that each must fit in.
+        enlarge: Show small ones larger: every pixel as a square of them.
     """
     try:
         frames: Any = view[name]
@@ -68,6 +69,8 @@ def strip(view: Row, name: str, /, *, count: int, box: tuple[int, int]) -> Strip
         scale = min(1.0, box[0] / width, box[1] / height)
         size = (max(1, round(height * scale)), max(1, round(width * scale)))
         pictures = displayable(frames.decode(places, size=size))
+        if enlarge and (times := min(box[0] // width, box[1] // height)) > 1:
+            pictures = pictures.repeat(times, axis=1).repeat(times, axis=2)
         return Strip(
             name=name,
             pictures=list(pictures),
