@@ -11,6 +11,7 @@ SeqlakeError
 ├── ValidationError           (ValueError)          carries findings
 │   └── DuplicateSequenceError                      an id that is there already
 ├── SchemaMismatchError       (ValueError)          expected / found, column by column
+│   └── ColumnNotFoundError   (KeyError)            no column of that name, and the nearest one
 ├── QueryError                (ValueError)          SQL that cannot be used here
 ├── ReadOnlyError             (PermissionError)     the place cannot be written
 ├── DiskFullError             (OSError)             no space is left; errno says which kind
@@ -145,6 +146,10 @@ class DuplicateSequenceError(ValidationError):
 
 class SchemaMismatchError(SeqlakeError, ValueError):
     """Columns or types differ from the schema; the message compares them column by column."""
+
+
+class ColumnNotFoundError(SchemaMismatchError, KeyError):
+    """No column has this name; names those there are, and the nearest."""
 
 
 class QueryError(SeqlakeError, ValueError):

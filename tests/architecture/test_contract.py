@@ -26,6 +26,7 @@ FOREIGN = {
     "databases' errors": "sqlite_errorcode sqlstate",
     "trimesh's geometries": "colors faces vertices visual",
     "urllib's errors": "reason",
+    "torch's fetchers": "auto_collation collate_fn",
     "zlib's decoders": "unconsumed_tail",
 }
 """Names that are felt for with `getattr` or `hasattr`, by whose they are."""

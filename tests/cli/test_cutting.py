@@ -57,7 +57,7 @@ def test_how_to_cut_must_be_said(run, filmed, tmp_path) -> None:
         ["segment", "--at", ","],
     ):
         assert run(arguments[0], filmed, tmp_path / "out", *arguments[1:]).code == 2
-    assert run("segment", filmed, tmp_path / "out", "--by", "nothing").code == 1
+    assert run("segment", filmed, tmp_path / "out", "--by", "nothing").code == 2
     assert run("trim", filmed, tmp_path / "out", "--start", 1, "--dry-run").code == 0
     assert not (tmp_path / "out").exists()
 

@@ -120,7 +120,7 @@ def test_sql_writes_parquet_and_never_over_a_file(run, dataset, tmp_path) -> Non
 
 def test_sql_that_does_not_bind_is_one_line(run, dataset) -> None:
     told = run("sql", dataset, "SELECT nothing FROM dataset")
-    assert told.code == 1
+    assert told.code == 2
     assert told.err.startswith("seqlake: error:")
     assert "Traceback" not in told.err
 
@@ -158,3 +158,53 @@ def test_versions_oldest_first(run, dataset) -> None:
     assert [v["rows"] for v in listed][-2:] == [12, 10]
     assert listed[-1]["operation"] == "delete"
     assert run("info", dataset, "--version", listed[-2]["id"], "--json").json["rows"] == 12
+
+
+WRONG = [
+    ["ls", "--columns", "rewrad"],
+    ["ls", "--sort", "-rewrad"],
+    ["ls", "--where", "rewrad > 3"],
+    ["sql", "SELECT rewrad FROM dataset"],
+    ["sql", "SELECT dataset.rewrad FROM dataset"],
+    ["subset", "OUT", "--columns", "rewrad"],
+    ["subset", "OUT", "--where", "rewrad > 3"],
+    ["trim", "OUT", "--start", 1, "--columns", "rewrad"],
+    ["segment", "OUT", "--length", 1, "--columns", "rewrad"],
+    ["segment", "OUT", "--by", "rewrad"],
+    ["files", "--columns", "rewrad"],
+    ["stats", "--columns", "rewrad"],
+    ["bench", "--columns", "rewrad", "--seconds", 0.1],
+    ["frames", "ep_00", "rewrad", "-o", "OUT"],
+    ["split", "--group", "rewrad"],
+    ["split", "--stratify", "rewrad"],
+    ["split", "OUT", "--by", "rewrad"],
+    ["split", "OUT", "--by", "rewrad", "--dry-run"],
+    ["convert", "OUT", "--where", "rewrad > 3"],
+]
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]])
+@pytest.mark.parametrize("arguments", WRONG, ids=lambda one: " ".join(map(str, one)))
+def test_a_wrong_column_is_one_line_with_the_nearest_and_wrong_usage(run, dataset, tmp_path, arguments, form) -> None:
+    verb, *rest = [tmp_path / "out" if one == "OUT" else one for one in arguments]
+    told = run(verb, dataset, *rest, *form)
+    assert (told.code, told.out) == (2, "")
+    text = "No column 'rewrad'; there are sequence_id, task, reward, action."
+    if form:
+        error = json.loads(told.err)["error"]
+        assert (error["message"], error["hint"]) == (text, "Did you mean 'reward'?")
+    else:
+        assert told.err == f"seqlake: error: {text} Did you mean 'reward'?\n"
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_name_with_a_dot_needs_quotes(run, tmp_path) -> None:
+    ds = sl.create(
+        tmp_path / "dots", sl.Schema({"observation.state": sl.Trajectory(dim=2), "meta.robot.arm": pa.int64()})
+    )
+    ds.append([{"sequence_id": "a", "meta.robot.arm": 3}])
+    for name in ds.schema.names[1:]:
+        told = run("ls", ds.location, "--where", f"{name} IS NULL")
+        assert told.code == 2
+        assert told.err.endswith(f"""A name with a dot stands in double quotes, as in "{name}".\n""")
+        assert run("ls", ds.location, "--where", f'"{name}" IS NULL').code == 0

@@ -76,6 +76,11 @@ class Meanwhile:
 # ---- update
 
 
+def test_a_number_of_days_is_no_timedelta(ds: Dataset) -> None:
+    with pytest.raises(TypeError, match=r"older_than is a timedelta, as in timedelta\(days=7\), found 7"):
+        ds.vacuum(older_than=7)
+
+
 def test_update_rewrites_only_the_shards_it_touches(ds: Dataset) -> None:
     before = shard_names(ds)
     version = ds.update(

@@ -143,6 +143,14 @@ def test_temporal_columns_show_their_declared_width(rows: sl.Selection) -> None:
     assert rows.to_arrow().column("action").to_pylist() == TABLE.column("action").to_pylist()
 
 
+@pytest.mark.parametrize("condition", [lambda row: row["number"] > 3, np.ones(3, bool), 7])
+def test_a_condition_that_is_no_text_says_what_to_write(rows: sl.Selection, condition: object) -> None:
+    with pytest.raises(TypeError, match=r"A condition is text in SQL.*where\(ids="):
+        rows.where(condition)
+    with pytest.raises(TypeError, match="A query is text in SQL"):
+        rows.sql(condition)
+
+
 def test_pandas_leaves_signals_out_unless_asked(rows: sl.Selection) -> None:
     assert list(rows.to_pandas().columns) == ["sequence_id", "number"]
     frame = rows.to_pandas(signals="numpy")
@@ -150,7 +158,10 @@ def test_pandas_leaves_signals_out_unless_asked(rows: sl.Selection) -> None:
     assert frame["action"][5] is None
     assert frame["action"][7].shape == (3, 2)
     np.testing.assert_array_equal(frame["action"][7], np.array([[7 + t, -7] for t in range(3)], np.float32))
-    assert rows.select("action").to_pandas().shape == (COUNT, 0)
+    named = rows.select("action", "number").to_pandas()
+    assert list(named.columns) == ["action", "number"]
+    np.testing.assert_array_equal(named["action"][7], frame["action"][7])
+    assert list(rows.where("number > 3").to_pandas().columns) == ["sequence_id", "number"]
 
 
 def test_fingerprints_follow_the_rows_not_the_text_of_a_condition(tmp_path: Path) -> None:

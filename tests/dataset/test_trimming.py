@@ -15,7 +15,7 @@ import pytest
 import seqlake as sl
 from seqlake.dataset.reshaping.slicing import changes
 from seqlake.dataset.reshaping.trimming import segment, trim
-from seqlake.errors import SchemaMismatchError, ValidationError
+from seqlake.errors import ColumnNotFoundError, SchemaMismatchError, ValidationError
 
 STEPS = 48
 SIZE = (64, 48)
@@ -348,9 +348,11 @@ def test_how_to_cut_is_said_in_one_way_and_can_be_done(arm: sl.Dataset, tmp_path
     for how in ({}, {"length": 5, "at": [3]}, {"length": 0}, {"length": 5, "min_length": 0}):
         with pytest.raises(ValueError, match="one of by|at least one"):
             segment(arm, tmp_path / "out", **how)
-    for label in ("task", "force", "nothing"):
+    for label in ("task", "force"):
         with pytest.raises(SchemaMismatchError, match="one value a step of the clock"):
             segment(arm, tmp_path / "out", by=label)
+    with pytest.raises(ColumnNotFoundError, match="No column 'forse'.*mean 'force'"):
+        segment(arm, tmp_path / "out", by="forse")
     with pytest.raises(SchemaMismatchError, match="Select the id column"):
         trim(arm.select("action"), tmp_path / "out", start=1)
     bare = sl.scan(pa.table({"sequence_id": ["a"], "x": pa.array([[[1.0], [2.0]]])}))

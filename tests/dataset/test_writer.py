@@ -325,3 +325,23 @@ def test_bad_ids_leave_nothing(ids: list[object], root: Path) -> None:
         for one in ids:
             writer.add(one, n=1)
     assert files_in(root) == before
+
+
+def test_a_writer_that_is_dropped_says_what_is_lost(root: Path) -> None:
+    writer = opening.open(root).writer()
+    writer.add("a", n=1)
+    writer.add("b", n=2)
+    with pytest.warns(UserWarning, match=r"gone before its commit: 2 sequences.*with ds.writer\(\) as writer"):
+        del writer
+    opening.open(root).vacuum(older_than=timedelta(0))
+    assert len(opening.open(root)) == 0
+
+
+@pytest.mark.parametrize("end", ["commit", "discard"])
+def test_a_writer_that_was_ended_goes_in_silence(root: Path, end: str) -> None:
+    writer = opening.open(root).writer()  # a warning would be an error here
+    writer.add("a", n=1)
+    getattr(writer, end)()
+    del writer
+    idle = opening.open(root).writer()
+    del idle

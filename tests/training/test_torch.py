@@ -163,3 +163,25 @@ def test_packed_sequences_one_by_one(readable, arm):
         assert sample["action_offsets"].tolist() == [0, len(rows[row]["action"])]
     with pytest.raises(ValueError, match="use map_batch"):
         loader.map(lambda sample: sample)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("given", [{}, {"batch_size": 32}])
+def test_a_data_loader_that_would_stack_batches_says_what_to_write(loader, workers, given):
+    with pytest.raises(TypeError, match=r"DataLoader\(loader.torch\(\), batch_size=None\)"):
+        next(iter(DataLoader(loader.torch(), num_workers=workers, **given)))
+
+
+def test_a_data_loader_with_a_collation_of_its_own_may_take_several(loader):
+    expected = [key(batch) for batch in loader][:2]
+    loader.set_epoch(0)
+    together = DataLoader(loader.torch(), batch_size=2, collate_fn=lambda batches: [key(b) for b in batches])
+    assert next(iter(together)) == expected
+
+
+@pytest.mark.parametrize("given", [{}, {"batch_size": 32}, {"batch_size": None}])
+def test_a_data_loader_of_a_loader_says_what_to_write(loader, given):
+    with pytest.raises(TypeError, match=r"DataLoader\(loader.torch\(\), batch_size=None\)"):
+        next(iter(DataLoader(loader, **given)))
+    with pytest.raises(TypeError, match="has no numbered batches"):
+        loader[0]

@@ -15,7 +15,7 @@ import click
 
 from seqlake import plugins
 from seqlake.cli._output import say, say_json
-from seqlake.errors import SeqlakeError
+from seqlake.errors import ColumnNotFoundError, QueryError, SeqlakeError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -134,11 +134,12 @@ def run(arguments: Sequence[str] | None) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except (SeqlakeError, OSError, ValueError) as error:
+        wrong = isinstance(error, (ColumnNotFoundError, QueryError))  # what was typed, not what is there
         if "--debug" in given:
             say(traceback.format_exc().rstrip(), err=True)
         else:
             _show(error, as_json="--json" in given)
-        sys.exit(1)
+        sys.exit(2 if wrong else 1)
     sys.exit(code if isinstance(code, int) else 0)
 
 

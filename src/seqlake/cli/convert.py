@@ -55,6 +55,8 @@ def command(
     if fps is not None and images != "video":
         raise click.UsageError("--fps is for --images video.")
     selection = _options.opened(source, asks=False)
+    if selection.schema.id is not None and (sequence_id is not None or steps is not None):
+        raise click.UsageError("--sequence-id and --steps are for samples; the rows of this source are sequences.")
     if where:
         selection = selection.where(where)
     run = partial(

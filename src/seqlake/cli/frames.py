@@ -171,8 +171,6 @@ def command(
     """
     selection = _options.opened(source, version=version)
     view = selection.sequence(sequence_id)
-    if column not in view.schema:
-        raise click.UsageError(f"No column {column!r}; there are {', '.join(view.schema)}.")
     if times and numbers is not None:
         raise click.UsageError("Give times (--at) or numbers (--frames), not both.")
     pictures = _Pictures(view, column)

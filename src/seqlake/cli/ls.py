@@ -49,9 +49,6 @@ def command(
     schema = selection.schema
     key = schema.id or schema.names[0]
     names = columns.split(",") if columns else [n for n in schema.names if schema[n].category == "scalar"]
-    unknown = [n for n in names if n not in schema]
-    if unknown:
-        raise click.UsageError(f"No column {unknown[0]!r}; there are {', '.join(schema.names)}.")
     if output.quiet or key not in names:
         names = [key, *(n for n in names if n != key)]
     order = [sort.removeprefix("-")] if sort and sort.removeprefix("-") not in names else []

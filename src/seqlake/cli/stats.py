@@ -58,11 +58,9 @@ def command(
     selection = _options.opened(source, version=version)
     if where:
         selection = selection.where(where)
-    _remote.permit_rows(source, selection)
     names = columns.split(",") if columns else None
-    unknown = [name for name in names or () if name not in selection.schema]
-    if unknown:
-        raise click.UsageError(f"No column {unknown[0]!r}; there are {', '.join(selection.schema.names)}.")
+    selection.select(*names or ())  # a wrong name is told before anything is read
+    _remote.permit_rows(source, selection)
     stats = statistics(selection, names, quantiles=quantiles, progress=output.progress)
     unusual = outliers(selection, stats, top=top) if top else []
     records = list(stats.records())

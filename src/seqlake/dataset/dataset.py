@@ -327,6 +327,8 @@ class Dataset(Selection):
             ds.vacuum(older_than=timedelta(days=30), dry_run=True)
             ```
         """
+        if not isinstance(older_than, timedelta):
+            raise TypeError(f"older_than is a timedelta, as in timedelta(days=7), found {older_than!r}.")
         with room_in(self.location):
             removed = self.table.vacuum(older_than=older_than, dry_run=dry_run)
         if not dry_run:

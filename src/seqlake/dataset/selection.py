@@ -354,8 +354,8 @@ class Selection:
         """All of it as a pandas frame.
 
         Args:
-            signals: Temporal and frames columns are left out unless this is `"numpy"`: then a cell of a temporal
-                column is a numpy array [T, D], and one of a frames column a list.
+            signals: Temporal and frames columns are left out unless they were named by `select`, or this is
+                `"numpy"`. A cell of a temporal column is a numpy array [T, D], one of a frames column a list.
 
         Raises:
             MissingDependencyError: pandas is not installed.
@@ -375,7 +375,7 @@ class Selection:
         frame: pd.DataFrame = (
             self.select(*others).to_arrow().to_pandas() if others else pd.DataFrame(index=range(len(self)))
         )
-        if signals is None:
+        if signals is None and self._columns is None:
             return frame
         for name in steps:
             cells: list[Any] = []

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from seqlake.errors import SchemaMismatchError, in_line
+from seqlake.errors import ColumnNotFoundError, SchemaMismatchError, in_line
 from seqlake.spec.column_types import ColumnType
 from seqlake.spec.metadata import Metadata
 
 if TYPE_CHECKING:
-    from collections.abc import ItemsView, ValuesView
+    from collections.abc import ItemsView, Iterable, ValuesView
 
     import numpy as np
 
@@ -317,9 +317,7 @@ class Schema(Mapping[str, Column]):
         try:
             return self._columns[name]
         except KeyError:
-            near = difflib.get_close_matches(str(name), self._columns, n=1)
-            guess = f" Did you mean {near[0]!r}?" if near else ""
-            raise KeyError(f"No column {name!r}; there are {', '.join(self._columns)}.{guess}") from None
+            raise no_column(name, self._columns) from None
 
     def __contains__(self, name: object) -> bool:
         return name in self._columns
@@ -401,6 +399,16 @@ class Schema(Mapping[str, Column]):
             for c in self._columns.values()
         )
         return f"<table><tr><th>column</th><th>category</th><th>Arrow</th><th>type</th></tr>{rows}</table>"
+
+
+def no_column(name: object, names: Iterable[str], /) -> ColumnNotFoundError:
+    """The error for a column that is not among these: says which there are, and the nearest."""
+    there = list(names)
+    near = difflib.get_close_matches(str(name), there, n=1)
+    return ColumnNotFoundError(
+        f"No column {name!r}; there are {', '.join(there) or 'none'}.",
+        hint=f"Did you mean {near[0]!r}?" if near else None,
+    )
 
 
 def _column(name: str, value: Any) -> Column:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from seqlake.training import state
 from seqlake.training.bad_data.damage import OnError
@@ -155,6 +155,13 @@ class Loader:
             )
         self._live = LoaderIterator(self, self.batches(steps))
         return self._live
+
+    def __getitem__(self, index: object) -> NoReturn:
+        raise TypeError(
+            "A Loader is iterated over and has no numbered batches. For torch's DataLoader write "
+            "DataLoader(loader.torch(), batch_size=None), or DataLoader(loader.dataset(), "
+            "batch_sampler=loader.sampler()); its batches are as large as the loader's batch_size."
+        )
 
     def batches(self, steps: range, /, *, sharers: int = 1) -> Pass:
         """Some steps of the pass that begins at the loader's position, which does not move.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from contextlib import closing
 from functools import partial
@@ -112,7 +113,15 @@ class LoaderDataset:
         self._done = 0  # steps that this worker process made of the pass under way
 
     def __iter__(self) -> Iterator[Batch]:
-        """Batches of tensors; in a worker process, that worker's steps."""
+        """Batches of tensors; in a worker process, that worker's steps.
+
+        Raises:
+            TypeError: A `DataLoader` would stack whole batches, since it was not given `batch_size=None`.
+        """
+        _refuse_stacking(sys._getframe(1).f_locals.get("self"))  # noqa: SLF001 - torch tells a dataset nothing
+        return self._batches()
+
+    def _batches(self) -> Iterator[Batch]:
         worker = require("torch.utils.data", extra="torch").get_worker_info()
         if worker is None:
             finished = pinned if self.pin_memory and _can_pin() else tensors
@@ -148,6 +157,20 @@ class LoaderDataset:
         """
         self.loader.load_state_dict(saved)
         self._done = saved.get(_DONE, 0)
+
+
+def _refuse_stacking(fetcher: object) -> None:
+    """What begins to read stacks several items: the fetcher of a `DataLoader` with a batch size and no other collation.
+
+    Batches of batches would come without a word, of a shape that nobody asked for.
+    """
+    if getattr(fetcher, "auto_collation", False):
+        data = require("torch.utils.data", extra="torch")
+        if getattr(fetcher, "collate_fn", None) is data.default_collate:
+            raise TypeError(
+                "loader.torch() gives whole batches, and this DataLoader would stack several of them. Write "
+                "DataLoader(loader.torch(), batch_size=None); how large a batch is says sl.Loader(..., batch_size=...)."
+            )
 
 
 def _reduce(dataset: LoaderDataset) -> tuple[Any, ...]:

@@ -499,3 +499,13 @@ def test_a_bucket_is_written_and_appended_to(s3_bucket) -> None:
     rows = sl.scan(f"{s3_bucket.uri}/set", storage=s3_bucket.storage)
     assert rows.to_arrow()["a"].to_pylist() == [sample["a"] for sample in SAMPLES]
     assert [finding for finding in rows.check("rows") if finding.severity != "note"] == []
+
+
+def test_a_writer_that_is_dropped_says_that_nobody_reads_it(tmp_path: Path) -> None:
+    writer = sl.create(tmp_path / "out", COLUMNS, format="mds")
+    writer.write(SAMPLES[0])
+    with pytest.warns(UserWarning, match=r"gone before it was finished.*call finish\(\)"):
+        del writer
+    with sl.create(tmp_path / "out", COLUMNS, format="mds", mode="append") as writer:
+        writer.write(SAMPLES[0])
+    del writer  # in silence

@@ -156,12 +156,28 @@ def _insert(staging: Staging, schema: Schema, new: pa.Table, files: Mapping[str,
     """Rows that are not there yet, in shards of their own."""
     if not new.num_rows:
         return
+    _refuse_incomplete(schema, new)
     staging.shape = ShardShape()
     for batch in new.combine_chunks().to_batches(max_chunksize=1024):
         whole = rewriting.with_nulls(batch, schema)
         staging.carry(rewriting.named(pa.Table.from_batches([whole]), schema, files))
         staging.write(ingest.with_lengths(whole, schema))
     staging.close_shard()
+
+
+def _refuse_incomplete(schema: Schema, new: pa.Table) -> None:
+    """Rows that were there keep what is not given; new ones have nothing to keep."""
+    for name in schema.names:
+        if schema[name].nullable:
+            continue
+        missing = np.asarray(new.column(name).is_null()) if name in new.column_names else np.ones(len(new), np.bool_)
+        if missing.any():
+            first = new.column(str(schema.id))[int(np.flatnonzero(missing)[0])].as_py()
+            raise SchemaMismatchError(
+                f"Column {name!r}: expected a value in every row; {int(missing.sum())} new rows give none, the first "
+                f"is {first!r}.",
+                hint="Give one for each new row; `update` takes only ids that are there.",
+            )
 
 
 def _finish(dataset: OpenDataset, staging: Staging, change: Any, *, operation: str = "upsert") -> Version:

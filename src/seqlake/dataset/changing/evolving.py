@@ -159,9 +159,7 @@ def _write_anew(dataset: OpenDataset, schema: Schema, staging: Staging, renamed:
 
 def _known(dataset: OpenDataset, name: str, verb: str) -> Schema:
     schema = dataset.schema
-    if name not in schema:
-        lines = conforming.unknown([name], schema)
-        raise SchemaMismatchError(f"No column can be {verb}:\n" + "\n".join(lines))
+    schema[name]
     if name == schema.id:
         raise SchemaMismatchError(f"{name!r} is the id of the rows and cannot be {verb}.")
     return schema

@@ -48,9 +48,8 @@ def infer(source: Readable, known: Mapping[str, ColumnType], /) -> Metadata:
         ValidationError, DuplicateSequenceError: An id is missing, empty or there twice.
     """
     schema = source.schema
-    unknown = [name for name in known if name not in schema]
-    if unknown:
-        raise SchemaMismatchError(f"No column is called {unknown[0]!r}; there are {', '.join(schema.names)}.")
+    for name in known:
+        schema[name]
     _check_ids(source)
     asked = [name for name in schema.names if name not in known and name != schema.id]
     guessed = {name: _guess(name, kind, cells) for name, (kind, cells) in _sample(source, asked).items()}

@@ -25,6 +25,7 @@ from seqlake.shards.files import ParquetShard
 from seqlake.shards.parquet.expansion import NARROW
 from seqlake.shards.parquet.footer import read_footer
 from seqlake.shards.rows import Rows
+from seqlake.spec.schema import no_column
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -130,6 +131,10 @@ def _bytes(shard: Shard, columns: Sequence[str]) -> int | None:
 NAME = "dataset"
 _SOURCE = "_seqlake_rows"
 _COLUMN = re.compile(r"_seqlake_column_(\d+)_")
+_UNKNOWN = re.compile(
+    """Referenced column "(?P<column>.+)" not found| "dataset" does not have a column named "(?P<other>.+)\""""
+    """|Referenced table "(?P<table>.+)" not found|Cannot extract field '.*' from expression "(?P<part>.+)\""""
+)
 # DuckDB 1.5 hands comparisons to pyarrow, which thinks differently of NaN. No filter of a plan passes a LIMIT, and
 # those that a join finds while it runs are switched off.
 _NO_PUSHDOWN = f"LIMIT {2**63 - 1}"
@@ -163,6 +168,7 @@ def matching_rows(
     Raises:
         QueryError: It does not parse or bind, is not boolean, or is not a pure function of one row.
     """
+    refuse_what_is_no_text(expression)
     with _Connection(schema) as connection:
         connection.check_row_expression(expression)
         query = f"SELECT (\n{expression}\n) AS keep FROM {NAME}"
@@ -179,6 +185,15 @@ def matching_rows(
     return np.flatnonzero(mask).astype(np.int64)
 
 
+def refuse_what_is_no_text(condition: object, /) -> None:
+    """Raise `TypeError` for a lambda, a mask or another library's expression in the place of SQL."""
+    if not isinstance(condition, str):
+        raise TypeError(
+            f"A condition is text in SQL, as in where(\"reward > 40 AND task = 'pick'\"), found "
+            f"{type(condition).__name__}. Rows that Python code chooses are named by where(ids=[...])."
+        )
+
+
 def asked(schema: Schema, query: str, /) -> tuple[list[str], list[Comparison]]:
     """The columns that a query reads, and the parts of its condition that may rule shards out.
 
@@ -193,6 +208,7 @@ def asked(schema: Schema, query: str, /) -> tuple[list[str], list[Comparison]]:
 
 def parts_of_condition(schema: Schema, expression: str, /) -> list[Comparison]:
     """The parts of a row expression that may rule shards out; none where it does not parse."""
+    refuse_what_is_no_text(expression)
     with _Connection(schema) as connection:
         return connection.parts(f"SELECT * FROM {NAME} WHERE (\n{expression}\n)")
 
@@ -316,10 +332,29 @@ class _Connection:
         except self._duckdb.Error as error:
             if self._damage:
                 raise self._damage[0] from None
+            self._refuse_unknown(str(error))
             raise QueryError(f"DuckDB refused the query: {str(error).strip()}") from error
+
+    def _refuse_unknown(self, text: str) -> None:
+        """What DuckDB says of a name that it does not know, as every other verb says it."""
+        known = _UNKNOWN.search(text)
+        if known is None:
+            return
+        kind, name = next((kind, name) for kind, name in known.groupdict().items() if name is not None)
+        dotted = [one for one in self._arrow.names if one.startswith(f"{name}.")]
+        if dotted:
+            raise QueryError(
+                f"No column {name!r}; there are {', '.join(self._arrow.names)}.",
+                hint=f'A name with a dot stands in double quotes, as in "{dotted[0]}".',
+            )
+        if kind in {"column", "other"}:
+            error = no_column(name, self._arrow.names)
+            raise QueryError(error.message, hint=error.hint)
 
     def check_one_query(self, query: str) -> str:
         """The kind of its one statement that gives rows; raises where it is not one."""
+        if not isinstance(query, str):
+            raise TypeError(f'A query is text in SQL, as in sql("FROM dataset"), found {type(query).__name__}.')
         kinds = [str(s.type).rpartition(".")[2] for s in self.run(lambda: self._db.extract_statements(query))]
         asking = [kind for kind in kinds if kind in {"SELECT", "MULTI", "EXPLAIN"}]
         if len(asking) != 1 or kinds[-1] not in asking:

@@ -16,7 +16,7 @@ from seqlake.dataset.selection import Selection
 from seqlake.dataset.writing import conforming
 from seqlake.dataset.writing.carrying import Carrier, FilesMode
 from seqlake.dataset.writing.staging import SHARD_BYTES, ShardShape, Staging
-from seqlake.errors import CommitUnknownError, SchemaMismatchError, ValidationError
+from seqlake.errors import ColumnNotFoundError, CommitUnknownError, SchemaMismatchError, ValidationError
 from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import absolute, is_local, local_path
 from seqlake.files.stores import open_store
@@ -166,11 +166,12 @@ def split(
         split(ds, "data/parts")["train"]
         ```
     """
-    if by not in dataset.schema.names:
-        raise SchemaMismatchError(
-            f"No column {by!r}; there are {', '.join(dataset.schema.names)}.",
-            hint="assign_splits(ds, {'train': 0.8, 'val': 0.2}) makes a column 'split'.",
+    if by == "split" and by not in dataset.schema:
+        raise ColumnNotFoundError(
+            f"No column 'split'; there are {', '.join(dataset.schema.names)}.",
+            hint="assign_splits(ds, {'train': 0.8, 'val': 0.2}) makes it.",
         )
+    dataset.schema[by]
     values = dataset.select(by).to_arrow().column(by).to_pylist()
     names = sorted({str(value) for value in values if value is not None})
     bad = [name for name in names if not name or name in {".", ".."} or set(name) & set('/\\:*?"<>|\0')]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from seqlake.errors import SchemaMismatchError, ValidationError
+from seqlake.errors import ValidationError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -92,8 +92,8 @@ def split_names(
     exact = _shares(shares)
     key = str(selection.schema.id)
     for name in (group, stratify):
-        if name is not None and name not in selection.schema.names:
-            raise SchemaMismatchError(f"No column {name!r}; there are {', '.join(selection.schema.names)}.")
+        if name is not None:
+            selection.schema[name]
     wanted = list(dict.fromkeys(name for name in (key, group, stratify) if name is not None))
     columns = selection.select(*wanted).to_arrow()
     ids = columns.column(key).to_pylist()

@@ -347,7 +347,7 @@ def _step(seconds: float, rate: Fraction | None) -> int:
 
 
 def _check_label(schema: Schema, by: str, rate: Fraction | None) -> None:
-    if by not in schema or schema[by].category != "temporal" or not on_clock(schema, by, rate):
+    if schema[by].category != "temporal" or not on_clock(schema, by, rate):
         signals = [n for n in schema if schema[n].category == "temporal" and on_clock(schema, n, rate)]
         raise SchemaMismatchError(
             f"Sequences are cut where a signal changes that has one value a step of the clock; {by!r} is none. "

@@ -46,7 +46,7 @@ def batches(data: Any, schema: Schema, /, *, partial: bool = False) -> Iterator[
     """
     reader = stream(data)
     names = [name for name in reader.schema.names if not name.startswith("__index_level_")]
-    compare(reader.schema, names, schema)
+    compare(reader.schema, names, schema, partial=partial)
     wanted = [name for name in schema.names if not partial or name in names]
     logical = pa.schema([schema.arrow.field(name) for name in wanted])
     row = 0
@@ -83,13 +83,13 @@ def stream(data: Any, /) -> pa.RecordBatchReader:
     )
 
 
-def compare(actual: pa.Schema, names: Sequence[str], schema: Schema) -> None:
-    """Raise `SchemaMismatchError` that names every column which does not fit."""
+def compare(actual: pa.Schema, names: Sequence[str], schema: Schema, *, partial: bool = False) -> None:
+    """Raise `SchemaMismatchError` that names every column which does not fit; `partial`: only the id must be there."""
     problems = [f"  {n}: is there twice" for n in dict.fromkeys(names) if names.count(n) > 1]
     problems += unknown(names, schema)
     for name in schema.names:
         if name not in names:
-            if not schema[name].nullable or name == schema.id:
+            if name == schema.id or not (partial or schema[name].nullable):
                 problems.append(f"  {name}: expected {schema.arrow.field(name).type}, is missing")
         elif names.count(name) == 1:
             kind, expected = actual.field(name).type, schema.arrow.field(name).type

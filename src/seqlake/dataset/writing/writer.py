@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any, Self
 
 from seqlake.dataset.writing import conforming
@@ -42,6 +43,7 @@ class Writer:
         commit_every: int | None = None,
         encoding: Encoding | None = None,
     ) -> None:
+        self._uncommitted = 0
         if commit_every is not None and commit_every < 1:
             raise ValueError(f"commit_every is a number of sequences, at least 1; found {commit_every}.")
         self._dataset = dataset
@@ -54,7 +56,6 @@ class Writer:
         self._ids = KnownIds()
         self._buffer = RowBuffer(self._schema)
         self._staging: Staging | None = None
-        self._uncommitted = 0
         self._broken = False
 
     def __enter__(self) -> Self:
@@ -67,6 +68,14 @@ class Writer:
             self.commit()
         else:
             self.discard()
+
+    def __del__(self) -> None:
+        if self._uncommitted:
+            warnings.warn(
+                f"A writer to {self._dataset.location} is gone before its commit: {self._uncommitted} sequences that "
+                "were added are not in the dataset. Write `with ds.writer() as writer:`, or call commit().",
+                stacklevel=2,
+            )
 
     def __repr__(self) -> str:
         return f"<Writer to {self._dataset.location}: {self._uncommitted} sequences not yet committed>"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from seqlake.errors import SchemaMismatchError, ValidationError
+from seqlake.errors import ValidationError
 from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import is_local, join, local_path
 from seqlake.files.stores import exists, list_without_links, open_store
@@ -80,8 +80,7 @@ class SampleSink:
             SchemaMismatchError: `columns` or `fill` name a column that is not there.
         """
         for name in (*self.columns, *self.fill):
-            if name not in self.schema:
-                raise SchemaMismatchError(f"No column {name!r} here; there are {', '.join(self.schema.names)}.")
+            self.schema[name]
         self._packer()
 
     def _packer(self) -> Packer:

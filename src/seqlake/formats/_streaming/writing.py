@@ -14,6 +14,7 @@ finished shard, and the end result is the same, byte for byte.
 from __future__ import annotations
 
 import re
+import warnings
 from collections import deque
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -210,6 +211,14 @@ class SampleWriter:
         self._number = len(self._entries)
         self._closed = False
         self._failed = False
+
+    def __del__(self) -> None:
+        if self._claim and not self._closed and not self._failed and (self._new or self._number > self._before):
+            warnings.warn(
+                f"A writer to {self._out} is gone before it was finished: its index was not written, so that nobody "
+                'reads what it wrote. Write `with sl.create(...) as writer:`, or call finish(); mode="append" goes on.',
+                stacklevel=2,
+            )
 
     def write(self, sample: Mapping[str, Any], /) -> None:
         """Add one sample.
