@@ -17,7 +17,8 @@ from seqlake.cli._output import Output, output_options
 def command(source: str, *, dry_run: bool, output: Output) -> None:
     """Check and commit shards that others put into DATASET's data/ and a mixtrain.json edited by hand.
 
-    A plain folder with a mixtrain.json becomes a versioned dataset; nothing in it moves.
+    A plain folder with a mixtrain.json becomes a versioned dataset; nothing in data/ moves. Parquet
+    files that lie directly in its root move into data/.
     """
     dataset = _options.opened_dataset(source)
     table: Any = dataset.table

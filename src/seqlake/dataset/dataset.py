@@ -82,7 +82,9 @@ class Dataset(Selection):
     def open_for_changes(self) -> None:
         """Show the newest version; a plain folder is adopted first, and nothing in it moves."""
         if self.refresh().id == -1:
-            self.adopt()
+            with room_in(self.location):
+                self.table.discard(self.table.begin())
+            self.refresh()
 
     def _show(self, snapshot: Readable) -> None:
         source = verified_alike(self._source, snapshot)
@@ -304,7 +306,10 @@ class Dataset(Selection):
     def adopt(self) -> Version:
         """Take in what others put into `data/` and a `mixtrain.json` edited by hand, after checking both.
 
+        Of a plain folder whose Parquet files lie directly in its root, they move into `data/`.
+
         Raises:
+            ReadOnlyError: Parquet files lie in folders; the error says what to do.
             ValidationError: What is there breaks a rule; nothing is taken in.
         """
         with room_in(self.location):

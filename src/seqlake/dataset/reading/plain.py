@@ -8,7 +8,6 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +23,7 @@ from seqlake.shards.reading import lengths_of
 from seqlake.spec.column_types import ColumnType
 from seqlake.spec.metadata import Metadata
 from seqlake.spec.schema import ID, Schema, is_binary, is_list, is_text
+from seqlake.versions import folders
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -64,6 +64,11 @@ class PlainFiles:
     def lengths(self, column: str, /) -> Ints:
         """[rows] T of each cell; -1 null. Without an index in the file this decodes the column's lists."""
         return np.concatenate([np.empty(0, np.int64), *(_lengths(shard, column) for shard in self.parts)])
+
+    def bounds(self, column: str, /) -> list[tuple[object, object] | None]:
+        """[shards] the one value of a column that folders are named for, twice; None where nothing is known."""
+        sources = [part.mapping.get(column) if isinstance(part, Columns) else None for part in self.parts]
+        return [(source.value, source.value) if isinstance(source, Constant) else None for source in sources]
 
     def arrow_dataset(self) -> ArrowDataset | None:
         """For pyarrow's scanner; None where files are not local, or take far more memory than they have bytes."""
@@ -125,19 +130,18 @@ def scan_files(
     with ThreadPoolExecutor(_THREADS) as pool:
         footers = list(pool.map(lambda path: read_footer(store.blob(path)), paths))
     shards = [parquet_shard(footer.blob, rows=footer.rows) for footer in footers]
-    folders = _folder_columns(paths)
     types = [normalized(footer.schema) for footer in footers]
     for path, held in zip(paths[1:], types[1:], strict=True):
         _agree(types[0], held, first=paths[0], path=path)
     arrow = types[0]
-    for name, (kind, _) in folders.items():
-        arrow = arrow if name in arrow.names else arrow.append(pa.field(name, kind))
-    schema = Schema.from_arrow(arrow, metadata=declared(column_types), id=_id_of(arrow))
+    metadata = declared(column_types)
+    arrow, values = folders.with_folders(arrow, paths, metadata.column_types)
+    schema = Schema.from_arrow(arrow, metadata=metadata, id=_id_of(arrow))
     parts = tuple(
-        Columns(shard, schema, {name: Constant(values[i]) for name, (_, values) in folders.items()})
-        for i, shard in enumerate(shards)
+        Columns(shard, schema, {name: Constant(column[at].as_py()) for name, column in values.items()})
+        for at, shard in enumerate(shards)
     )
-    local = locations.is_local(root) and not folders
+    local = locations.is_local(root) and not values
     return PlainFiles(
         schema=schema,
         root=root,
@@ -165,7 +169,7 @@ def scan_table(
 def parquet_paths(location: str, *, storage: Mapping[str, str] | None = None) -> tuple[str, list[str]]:
     """(root, paths below it): a single file's folder and name, or a folder's Parquet files in reading order.
 
-    Those in `data/`; where there are none, all below the root outside `files/` and names that begin with `_` or `.`.
+    Those below `data/`; where there are none, all outside `files/`; none in folders that engines pass over.
     """
     location = locations.absolute(location)
     local = locations.is_local(location)
@@ -179,16 +183,9 @@ def parquet_paths(location: str, *, storage: Mapping[str, str] | None = None) ->
         return root, [name]
     store = stores.open_store(location, storage=storage)
     try:
-        paths = [path for path, _ in store.list() if path.endswith(".parquet")]
+        return location, folders.chosen((path for path, _ in store.list()), parquet_only=True)
     except FileNotFoundError:
         return location, []
-    direct = [path for path in paths if path.startswith("data/") and path.count("/") == 1]
-    deeper = [
-        path
-        for path in paths
-        if not path.startswith("files/") and not any(part.startswith(("_", ".")) for part in path.split("/"))
-    ]
-    return location, sorted(direct or deeper)
 
 
 def declared(column_types: Mapping[str, ColumnType | Mapping[str, Any]] | None) -> Metadata:
@@ -247,25 +244,6 @@ def _id_of(schema: pa.Schema) -> str | None:
     """Rows are sequences where a text column `sequence_id` names them, else samples."""
     index = schema.get_field_index(ID)
     return ID if index >= 0 and is_text(schema.field(index).type) else None
-
-
-def _folder_columns(paths: Sequence[str]) -> dict[str, tuple[pa.DataType, list[str | int | None]]]:
-    """Name -> (type, value for each path), from folders named `key=value`; integers where all values are."""
-    values: dict[str, list[str | None]] = {}
-    for number, path in enumerate(paths):
-        for part in path.split("/")[:-1]:
-            key, sign, value = part.partition("=")
-            if key and sign:
-                column = values.setdefault(unquote(key), [None] * len(paths))
-                column[number] = None if value == "__HIVE_DEFAULT_PARTITION__" else unquote(value)
-    return {name: _typed(column) for name, column in values.items()}
-
-
-def _typed(values: Iterable[str | None]) -> tuple[pa.DataType, list[str | int | None]]:
-    texts = list(values)
-    if all(text is None or (text.removeprefix("-").isdecimal() and str(int(text)) == text) for text in texts):
-        return pa.int64(), [None if text is None else int(text) for text in texts]
-    return pa.string(), list(texts)
 
 
 def _lengths(shard: Shard, column: str) -> Ints:

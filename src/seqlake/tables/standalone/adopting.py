@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -19,10 +20,10 @@ from seqlake.tables.standalone.context import bare_shard, placed_blob
 from seqlake.tables.standalone.publishing import metadata_is_edited, publish_or_warn
 from seqlake.tables.standalone.records import ShardEntry, VersionRecord
 from seqlake.tables.standalone.state import columns_of, decode_schema, logged_file
-from seqlake.versions import indexes, markers, names, shard_formats
+from seqlake.versions import folders, indexes, markers, names, shard_formats
 from seqlake.versions.format import writer_name
 from seqlake.versions.markers import announce, end
-from seqlake.versions.small_files import names_in, read
+from seqlake.versions.small_files import read, remove
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -87,7 +88,7 @@ def create(log: Log, schema: Schema, /) -> VersionRecord:
 
 
 def _refuse_if_there(log: Log) -> None:
-    if log.newest().version >= 0 or plain.find_files(log.store)[0] or _has_metadata(log.store):
+    if log.newest().version >= 0 or folders.data_files(log.store) or _has_metadata(log.store):
         raise DatasetExistsError(
             f"{log.root} holds a dataset or Parquet files already.",
             path=log.root,
@@ -99,32 +100,74 @@ def _has_metadata(store: Store) -> bool:
     return read(store, names.METADATA) is not None
 
 
-def adopt_folder(context: LogContext, /) -> VersionRecord:
+def adopt_folder(context: LogContext, /, *, move: bool = False) -> VersionRecord:
     """Version 0 of a folder that had no log: its `data/*.parquet` by their names, and its `mixtrain.json`.
+
+    Args:
+        context: A log without versions.
+        move: Files that lie directly in the root are given names in `data/`: linked or copied there, committed, and
+            only then removed from where they were.
 
     Raises:
         DatasetNotFoundError: No `mixtrain.json`.
-        ReadOnlyError: Its files do not lie in `data/`.
+        ReadOnlyError: Its files lie elsewhere.
     """
-    log = context.log
-    store = log.store
+    log, store = context.log, context.store
     mixtrain = plain.read_metadata(store)
-    paths, adoptable = plain.find_files(store)
-    if not adoptable:
-        raise ReadOnlyError(
-            f"{log.root}: the Parquet files of a dataset that is written lie in data/, found {paths[0]}.",
-            path=log.root,
-            hint="`seqlake repack` writes them into a new dataset; opening this one for reading works.",
-        )
+    paths = folders.data_files(store)
+    at_root = bool(paths) and not any("/" in path for path in paths)
+    if not (at_root and move):
+        _refuse_elsewhere(log.root, paths, at_root=at_root)
+    _refuse_links(store, paths if at_root else ())
     files = plain.describe(store, paths)
     schema = plain.encode(plain.unified(files), mixtrain)
 
     def make(transaction: str) -> VersionRecord:
-        entries = _entries(files, transaction)
+        renamed = {path: names.part(transaction, f"{at}") for at, path in enumerate(paths)} if at_root else {}
+        for path, name in renamed.items():
+            store.copy(path, names.staged(name))
+        if renamed:
+            store.sync(names.STAGED)
+        taken = [replace(file, path=renamed.get(file.path, file.path)) for file in files]
+        entries = _entries(taken, transaction)
         write_rows(context, transaction, entries, schema, mixtrain)
         return _first_record(transaction, "adopt", entries, schema, mixtrain)
 
-    return _first_version(log, make)
+    record = _first_version(log, make)
+    if at_root and _is_in_data(store, record):
+        remove(store, paths)
+    return record
+
+
+def _refuse_elsewhere(root: str, paths: Sequence[str], *, at_root: bool) -> None:
+    deeper = next((path for path in paths if path.rpartition("/")[0] != names.DATA), None)
+    if deeper is not None:
+        advice = (
+            f"`seqlake adopt {root}` moves them there" if at_root else "`seqlake repack` writes them into a new one"
+        )
+        raise ReadOnlyError(
+            f"{root}: the Parquet files of a dataset that is written lie directly in data/, found {deeper}.",
+            path=root,
+            hint=f"{advice}, `seqlake convert` into a lake, which may have partitions; opening this one for reading "
+            "works.",
+        )
+
+
+def _refuse_links(store: Store, paths: Sequence[str]) -> None:
+    for path in paths:
+        local = store.local(path)
+        if local is not None and local.is_symlink():
+            raise ReadOnlyError(
+                f"{store.root}/{path} is a link, which cannot move into data/.",
+                path=store.root,
+                hint="Put the file itself there, or write a new dataset with `seqlake repack`.",
+            )
+
+
+def _is_in_data(store: Store, record: VersionRecord) -> bool:
+    """Whether all that a version added is where glob readers look: it was published."""
+    there = dict(store.list(names.DATA))
+    return all(there.get(names.data(entry.name)) == entry.nbytes for entry in record.add)
 
 
 def _first_record(
@@ -208,13 +251,26 @@ def _offsets(context: LogContext, file: TableFile, schema: Schema) -> bytes:
 
 
 def strangers(log: Log, state: State, /) -> list[str]:
-    """Names in `data/` that the log never had, sorted."""
-    unknown = [name for name in names_in(log.store, names.DATA) if name not in state.shards]
+    """Names below `data/` that the log never had, sorted."""
+    paths = (path.removeprefix(f"{names.DATA}/") for path, _ in log.store.list(names.DATA))
+    unknown = sorted(name for name in paths if name not in state.shards)
     if not unknown:
         return []
     # Ours on their way in or out are no strangers; neither are adopted ones that left.
     ever = {entry.name for record in log.records(0, state.version) for entry in record.add}
     return [name for name in unknown if name not in ever and names.owner(name) is None]
+
+
+def _refuse_nested(root: str, paths: Sequence[str]) -> None:
+    """A table's shards lie directly in `data/`; those of others that lie deeper cannot become its own."""
+    nested = [path for path in map(names.data, paths) if path.count("/") > 1 and folders.is_data(path)]
+    if nested:
+        raise ReadOnlyError(
+            f"{root}: shards lie directly in data/, found {', '.join(nested[:3])}{', ...' if nested[3:] else ''}.",
+            path=root,
+            hint="Move them up, or away: a column that a folder is named for belongs into the file. "
+            "ds.append(sl.scan(folder)) takes their rows in with it.",
+        )
 
 
 def adopt_changes(context: LogContext, /) -> VersionRecord | None:
@@ -223,13 +279,16 @@ def adopt_changes(context: LogContext, /) -> VersionRecord | None:
     Raises:
         ValidationError: Ids that are there already, or missing.
         SchemaMismatchError: Columns that do not fit the table.
+        ReadOnlyError: Files that lie deeper than directly in `data/`.
         InvalidMetadataError: A `mixtrain.json` that cannot be used.
     """
     log, store = context.log, context.store
     transaction = begin(log).id
     with all_or_nothing(log, transaction):
         state = log.newest()
-        paths = [f"{names.DATA}/{name}" for name in strangers(log, state) if names.is_shard_name(name)]
+        others = strangers(log, state)
+        _refuse_nested(log.root, others)
+        paths = [names.data(name) for name in others if names.is_shard_name(name)]
         edited = metadata_is_edited(store, state)
         if not paths and not edited:
             end(store, transaction)

@@ -15,7 +15,7 @@ from seqlake.tables.standalone.context import placed_blob, placed_side, side_sha
 from seqlake.tables.standalone.log import Log
 from seqlake.tables.standalone.publishing import metadata_is_behind, metadata_is_edited
 from seqlake.tables.standalone.state import EMPTY, fold
-from seqlake.versions import markers, names, shard_formats
+from seqlake.versions import folders, markers, names, shard_formats
 from seqlake.versions.indexes import IndexFile, MediaFile, ShardIndex
 from seqlake.versions.small_files import can_list, names_in, read
 
@@ -32,7 +32,9 @@ def check(context: LogContext, state: TableState, depth: Depth, /) -> Iterator[F
     """The findings about one version and the table around it, from the log outwards."""
     store, plain = context.store, state.version.id == -1
     yield from _shards(store, state)
-    if not plain and can_list(store):
+    if plain and can_list(store):
+        yield from _unread(store, state)
+    elif can_list(store):
         log = Log(store)
         yield from _surroundings(log)
         yield from _log(log)
@@ -40,6 +42,7 @@ def check(context: LogContext, state: TableState, depth: Depth, /) -> Iterator[F
     if depth != "metadata":
         yield from _side_bytes(store, state)
         yield from _pages(store, state, plain=plain)
+        yield from _outside(store, state, plain=plain)
     if depth in {"files", "decode"} and not plain:
         yield from _files(store, state)
         if can_list(store):
@@ -80,6 +83,27 @@ def _side_bytes(store: Store, state: TableState) -> Iterator[Finding]:
             yield Finding(code="T515", severity="error", message=message, location=f"{names.SIDE}/{side.name}")
 
 
+def _unread(store: Store, state: TableState) -> Iterator[Finding]:
+    """T503: what lies in `data/` of a plain folder and is not read, as `b.parq` or `b.csv`."""
+    known = {file.name for file in state.files}
+    for path, _ in store.list(names.DATA):
+        if path not in known and not folders.is_hidden(path):
+            message = "not read: its name is of no format of shards (`.parquet`); rename it, or take it away"
+            yield Finding(code="T503", severity="warning", message=message, location=path)
+
+
+def _outside(store: Store, state: TableState, *, plain: bool) -> Iterator[Finding]:
+    """T503: data files outside `data/`, where a dataset has it; those of datasets further inside are their own."""
+    if not can_list(store) or (plain and not any(file.name.startswith(f"{names.DATA}/") for file in state.files)):
+        return
+    paths = [path for path, _ in store.list() if not path.startswith(f"{names.DATA}/")]
+    inner = tuple(path.removesuffix(names.METADATA) for path in paths if path.endswith(f"/{names.METADATA}"))
+    for path in paths:
+        if folders.is_data(path) and not path.startswith(inner):
+            message = "not read: it lies outside data/, where the others are; move it there, or take it away"
+            yield Finding(code="T503", severity="warning", message=message, location=path)
+
+
 def _surroundings(log: Log) -> Iterator[Finding]:
     """T503 to T506: strangers, edited metadata, what a publish has not finished."""
     newest = log.newest()
@@ -87,7 +111,9 @@ def _surroundings(log: Log) -> Iterator[Finding]:
         yield Finding(
             code="T503",
             severity="warning",
-            message="not put there by seqlake and not read; `seqlake adopt` adds it, or take it away",
+            message="not put there by seqlake and not read; move it up, for `seqlake adopt` to add it, or take it away"
+            if "/" in name
+            else "not put there by seqlake and not read; `seqlake adopt` adds it, or take it away",
             location=f"{names.DATA}/{name}",
         )
     if metadata_is_edited(log.store, newest):

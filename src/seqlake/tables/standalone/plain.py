@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from seqlake.errors import DatasetNotFoundError, InvalidMetadataError, SchemaMismatchError
+from seqlake.protocols import Version
 from seqlake.spec.metadata import Metadata
 from seqlake.spec.schema import ID, Schema
-from seqlake.tables.standalone.records import ShardEntry
-from seqlake.tables.standalone.state import State, encode_columns, fingerprint
-from seqlake.versions import names, shard_formats
+from seqlake.tables.standalone.state import LoggedFile, encode_columns
+from seqlake.versions import folders, names, shard_formats
 from seqlake.versions.small_files import PARALLEL, read
+from seqlake.versions.state import FileList, TableState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from seqlake.protocols import Store
+
+_BEGINNING = datetime.fromtimestamp(0, UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,27 +42,6 @@ class PlainFile:
     rows: int
     nbytes: int
     schema: pa.Schema
-
-
-def find_files(store: Store, /) -> tuple[list[str], bool]:
-    """The data files of a plain folder, and whether they lie where `adopt` can take them.
-
-    `data/*.parquet` by name; where there are none, every `*.parquet` below the root by path, outside `files/` and
-    names that begin with `_` or `.`.
-    """
-    direct = [path for path in _listed(store, names.DATA) if names.is_shard_name(path.removeprefix(f"{names.DATA}/"))]
-    if direct:
-        return direct, True
-    anywhere = [
-        path
-        for path in _listed(store, "")
-        if not path.startswith(f"{names.FILES}/") and not any(part[0] in "_." for part in path.split("/"))
-    ]
-    return anywhere, not anywhere
-
-
-def _listed(store: Store, folder: str) -> list[str]:
-    return sorted(path for path, _ in store.list(folder) if shard_formats.has_format(path))
 
 
 def describe(store: Store, paths: Sequence[str], /) -> list[PlainFile]:
@@ -122,24 +105,31 @@ def encode(arrow: pa.Schema, mixtrain: dict[str, Any], /) -> bytes:
     return encode_columns(schema)
 
 
-def plain_state(store: Store, /) -> State:
-    """What a plain folder holds, as the state of a version -1.
+def plain_state(store: Store, /) -> TableState:
+    """What a plain folder holds, as a version -1: its data files, and the columns that their folders are named for.
 
     Raises:
         DatasetNotFoundError: No `mixtrain.json`.
     """
     mixtrain = read_metadata(store)
-    files = describe(store, find_files(store)[0])
-    shards = {
-        file.path: ShardEntry(name=file.path, transaction=names.NOBODY, rows=file.rows, nbytes=file.nbytes)
-        for file in files
-    }
-    return replace(
-        State(),
-        shards=shards,
-        schema=encode(unified(files), mixtrain),
-        mixtrain=mixtrain,
-        known=frozenset({fingerprint(mixtrain)}),
-        rows=sum(file.rows for file in files),
-        operation="plain",
+    files = describe(store, folders.data_files(store))
+    types = Metadata.parse(json.dumps(mixtrain)).column_types
+    arrow, values = folders.with_folders(unified(files), [file.path for file in files], types)
+    schema = pa.ipc.read_schema(pa.py_buffer(encode(arrow, mixtrain)))
+    rows = sum(file.rows for file in files)
+    return TableState(
+        version=Version(id=-1, time=_BEGINNING, operation="plain", rows=rows),
+        schema=schema,
+        mixtrain=json.dumps(mixtrain),
+        files=FileList.of(
+            LoggedFile(
+                name=file.path,
+                rows=file.rows,
+                nbytes=file.nbytes,
+                constants={name: column[at].as_py() for name, column in values.items()},
+                transaction=names.NOBODY,
+            )
+            for at, file in enumerate(files)
+        ),
+        partition_by=list(values),
     )

@@ -36,6 +36,7 @@ class StandaloneSnapshot(TableSnapshot):
         None where the files alone do not say what the version says: mapped or side columns, raw cells. None too where
         they are not local, or take far more memory than they have bytes: our own reader bounds it.
         """
+        import pyarrow.compute as pc
         import pyarrow.dataset as ds
         from pyarrow.fs import PyFileSystem
 
@@ -52,12 +53,26 @@ class StandaloneSnapshot(TableSnapshot):
             return None
         system = PyFileSystem(_handler(self.root, blobs))
         form = checked_format()
-        fragments = [form.make_fragment(name, filesystem=system) for name in blobs]
+        fragments = []
+        for file in state.files:
+            folders = pc.scalar(True)
+            for name, value in file.constants.items():
+                folders &= ds.field(name).is_null() if value is None else ds.field(name) == value
+            fragments.append(form.make_fragment(file.name, filesystem=system, partition_expression=folders))
         return ds.FileSystemDataset(fragments, schema.stored(), form, system)
 
     def check(self, depth: Depth, /) -> Iterator[Finding]:
         """What only the table can know is wrong: strangers, edited metadata, missing, changed or torn shards."""
         return checking.check(self.context, self.state, depth)
+
+
+class PlainSnapshot(StandaloneSnapshot):
+    """A plain folder as it is: `HasBounds` besides, since its folders may say which rows their files have."""
+
+    def bounds(self, column: str, /) -> list[tuple[object, object] | None]:
+        """[shards] the one value of a column that folders are named for, twice; None where nothing is known."""
+        files = self.state.files
+        return [(file.constants[column],) * 2 if column in file.constants else None for file in files]
 
 
 def _handler(root: str, blobs: dict[str, PlacedBlob]) -> Any:  # noqa: C901 - a class of short methods

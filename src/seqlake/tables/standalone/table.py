@@ -15,7 +15,7 @@ from seqlake.tables.standalone.context import LogContext
 from seqlake.tables.standalone.log import Log
 from seqlake.tables.standalone.plain import plain_state
 from seqlake.tables.standalone.publishing import metadata_is_edited, publish_or_warn, recover
-from seqlake.tables.standalone.snapshot import StandaloneSnapshot
+from seqlake.tables.standalone.snapshot import PlainSnapshot, StandaloneSnapshot
 from seqlake.tables.standalone.state import table_state, version_of
 from seqlake.tables.standalone.vacuuming import copied_files, vacuum, would_remove
 from seqlake.versions import derived, markers, names
@@ -110,7 +110,7 @@ class StandaloneTable:
             state = plain_state(self.store)
             if version is not None and _number(version) != -1:
                 raise self._log.not_found(str(version), newest)
-            return StandaloneSnapshot(self._context, table_state(state))
+            return PlainSnapshot(self._context, state)
         if version is None:
             return StandaloneSnapshot(self._context, table_state(newest))
         if isinstance(version, datetime):
@@ -244,15 +244,18 @@ class StandaloneTable:
     def adopt(self) -> Version:
         """Take in what others put there: a plain folder, files in `data/`, a `mixtrain.json` edited by hand.
 
+        Of a plain folder whose files lie directly in its root, they move into `data/`.
+
         Returns:
             The version that has them; the newest where there was nothing to take in.
 
         Raises:
             ValidationError: Ids that are there already, or missing.
             SchemaMismatchError: Columns that do not fit.
+            ReadOnlyError: Files that lie deeper than directly in `data/`.
         """
         if not self.manifest_exists:
-            return _version(adopting.adopt_folder(self._context))
+            return _version(adopting.adopt_folder(self._context, move=True))
         record = adopting.adopt_changes(self._context)
         return version_of(self._log.newest()) if record is None else _version(record)
 

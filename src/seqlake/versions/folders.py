@@ -1,0 +1,143 @@
+"""Folders of data files as engines leave them: which names are data, and the columns that folder names hold.
+
+`data/split=val/x.parquet`, as DuckDB, Spark, Polars and Hive write it: every row of the file has `split` = `val`. The
+types are DuckDB's: integers where every value is one, dates where every value is one, else text. A value becomes an
+integer or a date only where its text can be had back, so that `007` stays what it is.
+"""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+import pyarrow as pa
+
+from seqlake.errors import SchemaMismatchError
+from seqlake.spec.schema import ID, is_text
+from seqlake.versions import names, shard_formats
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from seqlake.protocols import Store
+    from seqlake.spec.column_types import ColumnType
+
+NULL = "__HIVE_DEFAULT_PARTITION__"
+_INT64 = 1 << 63
+
+
+def is_hidden(path: str, /) -> bool:
+    """Whether engines pass over a name: it or a folder of it begins with `.`, or with `_` and names no column.
+
+    Example:
+        >>> is_hidden("data/_temporary/0.parquet"), is_hidden("data/_day=1/0.parquet")
+        (True, False)
+    """
+    return any(part[:1] == "." or (part[:1] == "_" and "=" not in part) for part in path.split("/"))
+
+
+def data_files(store: Store, /) -> list[str]:
+    """The data files of a folder without a log, by path: those below `data/`, else all outside `files/`."""
+    inner = chosen(path for path, _ in store.list(names.DATA))
+    return inner or chosen(path for path, _ in store.list())
+
+
+def chosen(paths: Iterable[str], /, *, parquet_only: bool = False) -> list[str]:
+    """Of all paths of a folder those that are read as its data, sorted.
+
+    Args:
+        paths: Below the root.
+        parquet_only: Files of other formats of shards are none.
+    """
+    data = sorted(path for path in paths if is_data(path, parquet_only=parquet_only))
+    return [path for path in data if path.startswith(f"{names.DATA}/")] or data
+
+
+def is_data(path: str, /, *, parquet_only: bool = False) -> bool:
+    """Whether a name is one of a data file, wherever it lies."""
+    known = path.endswith(names.SUFFIX) if parquet_only else shard_formats.has_format(path)
+    return known and not path.startswith(f"{names.FILES}/") and not is_hidden(path)
+
+
+def columns_of(path: str, /) -> dict[str, str | None]:
+    """The columns that the folders of a path name, as text; None is null.
+
+    Example:
+        >>> columns_of("data/task=pick%20up/day=__HIVE_DEFAULT_PARTITION__/0.parquet")
+        {'task': 'pick up', 'day': None}
+    """
+    pairs = (part.partition("=") for part in path.split("/")[:-1])
+    return {unquote(name): None if text == NULL else unquote(text) for name, sign, text in pairs if name and sign}
+
+
+def with_folders(
+    schema: pa.Schema, paths: Sequence[str], types: Mapping[str, ColumnType], /
+) -> tuple[pa.Schema, dict[str, pa.Array]]:
+    """The columns of files and of the folders that they lie in, and the values of the latter.
+
+    Args:
+        schema: What the files hold. Where they hold a column of a folder, too, the folder's value counts, in the type
+            that it has in the files if it can.
+        paths: Of all files.
+        types: What was declared; a `type` may be the name of an Arrow type.
+
+    Returns:
+        All columns, and of those that folders are named for the values, [paths]: null for a file in no such folder.
+
+    Raises:
+        SchemaMismatchError: A value that is none of the type that was declared.
+    """
+    listed = [columns_of(path) for path in paths]
+    columns: dict[str, pa.Array] = {}
+    for name in dict.fromkeys(name for one in listed for name in one):
+        texts = pa.array([one.get(name) for one in listed], pa.string())
+        at = schema.get_field_index(name)
+        if name == ID or name in types:
+            values = _as_declared(texts, types[name].type if name in types else "string", name=name)
+        else:
+            values = _by_values(texts) if at < 0 else _as_in_files(texts, schema.field(at).type)
+        columns[name] = values
+        field = pa.field(name, values.type)
+        schema = schema.append(field) if at < 0 else schema.set(at, field)
+    return schema, columns
+
+
+def _as_declared(texts: pa.Array, kind: str, *, name: str) -> pa.Array:
+    try:
+        wanted = pa.type_for_alias(kind)
+    except ValueError:
+        return texts  # a path of a video, a type of somebody else's: text
+    try:
+        return texts.cast(wanted)
+    except pa.ArrowException as error:
+        raise SchemaMismatchError(
+            f"Column {name!r} is declared as {kind}, but a folder says otherwise: {error}",
+            hint=f"Correct column_types[{name!r}] in {names.METADATA}, or the name of the folder.",
+        ) from error
+
+
+def _as_in_files(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    try:
+        return texts if is_text(kind) else texts.cast(kind)
+    except pa.ArrowException:  # they contradict each other: the folder's value counts, as for all engines
+        return _by_values(texts)
+
+
+def _by_values(texts: pa.Array) -> pa.Array:
+    values = [text for text in texts.to_pylist() if text is not None]
+    if values and all(map(_is_integer, values)):
+        return texts.cast(pa.int64())
+    return texts.cast(pa.date32()) if values and all(map(_is_date, values)) else texts
+
+
+def _is_integer(text: str) -> bool:
+    digits = text.removeprefix("-")
+    return digits.isascii() and digits.isdecimal() and str(int(text)) == text and -_INT64 <= int(text) < _INT64
+
+
+def _is_date(text: str) -> bool:
+    try:
+        return date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
