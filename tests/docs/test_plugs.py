@@ -7,14 +7,22 @@ import os
 import re
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
+from pyarrow import feather
 
 import seqlake as sl
 from seqlake import media, plugins
-from seqlake.errors import DatasetExistsError, DatasetNotFoundError, UnsafeReferenceError
+from seqlake.errors import DatasetExistsError, DatasetNotFoundError, DuplicateSequenceError, UnsafeReferenceError
+from seqlake.protocols import Change, Version, Written
+from seqlake.shards.ids import hash_ids, pack
+from seqlake.tables import delta, standalone
+from seqlake.testing import tables
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "write-a-plug.md"
 BLOCKS = dict(re.findall(r"^```py\n# (\S+)\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL))
@@ -92,6 +100,54 @@ def test_a_dataset_that_lies_elsewhere_may_not_name_their_stores(
         sl.open("sent")["a"]["pic"].open()
     trusted = sl.open("sent", allow_buckets=["box://films.db"])
     assert trusted["a"]["pic"].open().read() == b"a picture"
+
+
+def feathered(table: Any, ids: list[str]) -> Version:
+    """Commit the episodes of these ids in one shard of their format."""
+    transaction = table.begin()
+    path = Path(table.place(transaction, {}, n="0", format="feather"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = tables.batch(map(tables.episode, ids), tables.SCHEMA)
+    feather.write_feather(pa.Table.from_batches([rows]), path)
+    written = Written(
+        location=str(path),
+        rows=len(ids),
+        nbytes=path.stat().st_size,
+        partition={},
+        statistics={},
+        ids=pack(hash_ids(rows["sequence_id"])),
+        index=b"",
+    )
+    version: Version = table.commit(Change(operation="append", add=[written]), transaction=transaction)
+    return version
+
+
+def test_new_shards_may_be_of_their_format(tmp_path: Path) -> None:
+    """They are committed, found by id, rewritten, brought back under their format and removed, as others are."""
+    table = standalone.create(tmp_path / "arm", tables.SCHEMA)
+    first = feathered(table, ["a", "b", "c"])
+    assert [path.suffix for path in (tmp_path / "arm" / "data").iterdir()] == [".feather"]
+    with pytest.raises(DuplicateSequenceError):
+        feathered(table, ["c", "d"])
+    tables.append(table, ["d"])
+    ds = sl.open(tmp_path / "arm")
+    ds.delete(ids=["b"])
+    assert tables.rows_of(sl.open(tmp_path / "arm")) == tables.expected("acd")
+    table.rollback(first)
+    assert tables.rows_of(table.snapshot()) == tables.expected("abc")
+    table.vacuum(older_than=timedelta(0))
+    left = list((tmp_path / "arm").rglob("part-*"))
+    assert [path.suffix for path in left] == [".feather"]
+    assert pa.ipc.open_file(left[0]).read_all()["sequence_id"].to_pylist() == ["a", "b", "c"]
+    assert sl.open(tmp_path / "arm").validate(depth="rows").ok
+
+
+def test_shards_of_a_format_that_nobody_offers_have_no_place(tmp_path: Path) -> None:
+    for table in (standalone.create(tmp_path / "arm", tables.SCHEMA), delta.create(str(tmp_path / "d"), tables.SCHEMA)):
+        with pytest.raises(ValueError, match="'wool'"):
+            table.place(table.begin(), {}, n="0", format="wool")
+    with pytest.raises(ValueError, match="has Parquet shards, found the format 'feather'"):
+        table.place(table.begin(), {}, n="0", format="feather")
 
 
 def test_a_folder_of_theirs_is_known_by_the_command_line(

@@ -63,6 +63,3 @@ class TableContext(Protocol):
             index: An offset index that is kept outside the file.
             trusted: Whether what the index files say of it may be used without asking the file.
         """
-
-    def write_derived(self, name: str, data: bytes, /) -> None:
-        """Keep bytes that can be computed again."""

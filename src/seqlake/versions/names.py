@@ -11,7 +11,7 @@ import re
 import time
 from typing import TYPE_CHECKING
 
-from seqlake.versions.shard_formats import has_format
+from seqlake.versions.shard_formats import PARQUET, has_format, name_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,7 +30,7 @@ DERIVED = f"{OURS}/derived"
 INDEX = f"{OURS}/index"
 CHECKPOINTS = f"{OURS}/checkpoints"
 LAST = f"{CHECKPOINTS}/last"
-SUFFIX = ".parquet"
+SUFFIX = f".{PARQUET}"
 FOLDERS = (DATA, FILES, VERSIONS, STAGED, RETIRED, SIDE, MEDIA, DERIVED, INDEX, CHECKPOINTS)
 """What a writer puts, moves and removes names in."""
 NOBODY = "0" * 32
@@ -91,9 +91,23 @@ def is_reference(path: object) -> bool:
     )
 
 
-def part(transaction: str, n: str) -> str:
-    """The name of shard `n` of a transaction, as records and `data/` have it."""
-    return f"part-{transaction}-{n}{SUFFIX}"
+def counter(n: str) -> str:
+    """What may number something within a transaction, as it was given.
+
+    Raises:
+        ValueError: It is not 1 to 16 of `[0-9a-z]`.
+    """
+    if not is_counter(n):
+        raise ValueError(f"n is 1 to 16 of [0-9a-z], found {n!r}.")
+    return n
+
+
+def part(transaction: str, n: str, format: str = PARQUET, /) -> str:  # noqa: A002 - as `Table.place` calls it
+    """The name of shard `n` of a transaction, as records and `data/` have it; it ends with its format's."""
+    name = f"part-{transaction}-{counter(n)}.{format}"
+    if name_of(name) != format:
+        raise ValueError(f"No format of shards is called {format!r}.")
+    return name
 
 
 def bare(name: str) -> str:
@@ -134,7 +148,7 @@ def owner(name: str) -> str | None:
 
 def side(transaction: str, n: str) -> str:
     """The name of a side shard."""
-    return f"side-{transaction}-{n}"
+    return f"side-{transaction}-{counter(n)}"
 
 
 def side_owner(name: object) -> str | None:

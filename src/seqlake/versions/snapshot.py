@@ -112,8 +112,8 @@ class TableSnapshot:
         return derived.read_derived(self.context.store, name)
 
     def write_derived(self, name: str, data: bytes, /) -> None:
-        """Keep bytes that can be computed again, as the table does."""
-        self.context.write_derived(name, data)
+        """Keep bytes that can be computed again, as the table does; a plain folder stays as it is."""
+        derived.write_derived(self.context.store, name, data, inside=self.version.id != -1)
 
     @cached_property
     def _shards(self) -> list[Shard]:

@@ -4,17 +4,93 @@ from __future__ import annotations
 
 import tempfile
 from contextlib import suppress
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from seqlake.files.stores import list_without_links
-from seqlake.versions import names
+from seqlake.versions import derived, markers, names
+from seqlake.versions.shard_formats import PARQUET
 from seqlake.versions.small_files import on_disk, own_names, remove
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
-    from seqlake.protocols import Store
+    from seqlake.protocols import Store, Transaction, Written
+
+
+class StagingTable:
+    """What a table does for a transaction before its commit, the same in all kinds of tables, which inherit it.
+
+    A shard waits in `_seqlake/staged`, where no glob meets it and its name says whose it is.
+
+    Attributes:
+        store: The store of its root.
+        copies: The folder of copied-in files, out of reach of the table's own cleanup.
+    """
+
+    store: Store
+    copies = names.FILES
+
+    @property
+    def root(self) -> str:
+        """Where it lies: an absolute path or a URI."""
+        return self.store.root
+
+    @cached_property
+    def scratch(self) -> Scratch:
+        """Local folders for the shards of a bucket, of this process."""
+        return Scratch()
+
+    def place(
+        self,
+        transaction: Transaction,
+        partition: Mapping[str, object] | None = None,
+        /,
+        *,
+        n: str,
+        format: str = PARQUET,  # noqa: A002 - as users call it
+    ) -> str:
+        """Where the shard `n` of a transaction is written: hidden in the table, or in a local folder for a bucket.
+
+        Args:
+            transaction: From `begin`.
+            partition: Not needed before `stage`, which takes it from `Written.partition`.
+            n: 1 to 16 of `[0-9a-z]`, unique in the transaction.
+            format: Of the shard.
+        """
+        del partition
+        return self.scratch.place(self.store, transaction.id, names.staged(names.part(transaction.id, n, format)))
+
+    def stage(self, transaction: Transaction, written: Written, /) -> Written:
+        """Make a finished shard durable where nobody reads it yet, from any process; `location` becomes its path there.
+
+        Raises:
+            ValueError: It does not lie where `place` said.
+        """
+        return stage(self.store, transaction.id, written)
+
+    def files(self, transaction: Transaction, /) -> str:
+        """The folder, below the root, that copied-in files go into under names with the transaction's id."""
+        del transaction
+        return self.copies
+
+    def temporary(self, transaction: Transaction, n: str, /) -> str:
+        """The name, below the root, that a file of this transaction has before it is whole (local disks)."""
+        return names.temporary(transaction.id, names.counter(n))
+
+    def renew(self, transaction: Transaction, /) -> None:
+        """Say that the transaction is alive; called at least hourly."""
+        markers.renew(self.store, transaction.id)
+
+    def read_derived(self, name: str, /) -> bytes | None:
+        """What `write_derived` kept under this name; None where there is nothing."""
+        return derived.read_derived(self.store, name)
+
+    def write_derived(self, name: str, data: bytes, /) -> None:
+        """Keep bytes that can be computed again, in the table or in the user's cache where it is read-only."""
+        derived.write_derived(self.store, name, data)
 
 
 class Scratch:
@@ -42,6 +118,11 @@ class Scratch:
                 Path(folder).rmdir()
 
 
+def stage(store: Store, transaction: str, written: Written, /) -> Written:
+    """Bring a finished shard durably to where all tables have it wait; `location` becomes its path there."""
+    return replace(written, location=bring(store, written.location, transaction, target=names.staged))
+
+
 def bring(
     store: Store,
     location: str,
@@ -60,10 +141,14 @@ def bring(
         target: From its name there, where it goes.
         owner: From its name there, whose it is.
 
+    A shard that lies there already is left as it is.
+
     Raises:
         ValueError: It does not lie where `place` said.
     """
     here = Path(location)
+    if owner(here.name) == transaction and location == target(here.name):
+        return location
     if owner(here.name) != transaction or here.name.endswith(names.SUFFIX):
         raise ValueError(f"{location!r} is not where `place` puts a shard of transaction {transaction}.")
     path = target(here.name)
@@ -79,7 +164,7 @@ def sync_folders(store: Store, paths: Iterable[str], /) -> None:
     store.sync(*sorted("" if folder == "." else folder for folder in folders))
 
 
-def discard(store: Store, transaction: str, /, *, files: str, others: Iterable[str]) -> None:
+def discard(store: Store, transaction: str, /, *, files: str = names.FILES, others: Iterable[str] = ()) -> None:
     """Remove all that a transaction owns, its marker last.
 
     Args:

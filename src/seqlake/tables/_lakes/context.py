@@ -20,7 +20,7 @@ from seqlake.tables._lakes import types
 from seqlake.tables._lakes.believed import believed
 from seqlake.tables._lakes.damage import as_damage
 from seqlake.tables._lakes.paths import blob_at, is_outside
-from seqlake.versions import derived, shard_formats
+from seqlake.versions import shard_formats
 from seqlake.versions.ids import Identity
 from seqlake.versions.indexes import KeptPackets
 from seqlake.versions.small_files import PARALLEL, on_disk
@@ -237,10 +237,6 @@ class LakeContext:
             shard = believed(shard, file, self.sidecar, stored)
         keep = file.kept_rows
         return file.view(shard if keep is None else Rows(shard, keep), schema)
-
-    def write_derived(self, name: str, data: bytes, /) -> None:
-        """Keep bytes that can be computed again."""
-        derived.write_derived(self.store, name, data)
 
 
 def _id(version: int | str | datetime | None) -> int | str | datetime | None:

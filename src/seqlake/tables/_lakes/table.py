@@ -13,8 +13,9 @@ from seqlake.tables._lakes.context import LakeContext
 from seqlake.tables._lakes.damage import as_damage
 from seqlake.tables._lakes.snapshot import LakeSnapshot
 from seqlake.tables._lakes.staging import LakeStaging
-from seqlake.versions import derived, markers, names
-from seqlake.versions.staging import Scratch
+from seqlake.versions import markers, names
+from seqlake.versions.shard_formats import PARQUET
+from seqlake.versions.staging import StagingTable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -22,13 +23,13 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from seqlake.protocols import Change, Store, Written
+    from seqlake.protocols import Change, Written
     from seqlake.spec.schema import Schema
     from seqlake.tables._lakes.engine import LakeEngine
     from seqlake.versions.state import TableState
 
 
-class LakeTable:
+class LakeTable(StagingTable):
     """A table of a lake; made by a lake's `open` and `create`. Picklable: a copy reads the lake anew.
 
     Args:
@@ -44,6 +45,7 @@ class LakeTable:
         ```
     """
 
+    copies = paths.FILES
     plain_lists = True
     """Its files never say that inner lists have a fixed size; some of a lake's clients could not read them."""
 
@@ -53,7 +55,7 @@ class LakeTable:
 
     def _forget(self) -> None:
         self.context = LakeContext(self.engine)
-        self._scratch = Scratch()
+        self.store = self.context.store
         self._staging = LakeStaging(self.context)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -76,11 +78,6 @@ class LakeTable:
     def root(self) -> str:
         """Where it lies: an absolute path or a URI."""
         return self.context.root
-
-    @property
-    def store(self) -> Store:
-        """The store of its root."""
-        return self.context.store
 
     @property
     def partition_by(self) -> Sequence[str]:
@@ -123,14 +120,6 @@ class LakeTable:
         """A schema as it comes back from the lake: some types become wider ones."""
         return types.in_lake_types(schema, self.engine.lake_type)
 
-    def read_derived(self, name: str, /) -> bytes | None:
-        """What `write_derived` kept under this name; None where there is nothing."""
-        return derived.read_derived(self.store, name)
-
-    def write_derived(self, name: str, data: bytes, /) -> None:
-        """Keep bytes that can be computed again."""
-        self.context.write_derived(name, data)
-
     # ---- writing
     def begin(self, parent: Version | None = None, /) -> Transaction:
         """Announce a commit.
@@ -144,18 +133,19 @@ class LakeTable:
         newest = self.state().version if parent is None else parent
         return Transaction(id=markers.announce(self.store, 0), parent=newest)
 
-    def place(self, transaction: Transaction, partition: Mapping[str, object] | None = None, /, *, n: str) -> str:
-        """Where the shard `n` of a transaction is written: hidden in the table, or in a local folder for a bucket.
-
-        Args:
-            transaction: From `begin`.
-            partition: Not needed before `stage`, which takes it from `Written.partition`.
-            n: 1 to 16 of `[0-9a-z]`, unique in the transaction.
-        """
-        del partition
-        if not names.is_counter(n):
-            raise ValueError(f"n is 1 to 16 of [0-9a-z], found {n!r}.")
-        return self._scratch.place(self.store, transaction.id, names.staged(names.part(transaction.id, n)))
+    def place(
+        self,
+        transaction: Transaction,
+        partition: Mapping[str, object] | None = None,
+        /,
+        *,
+        n: str,
+        format: str = PARQUET,  # noqa: A002 - as users call it
+    ) -> str:
+        """As `StagingTable.place`; lakes have Parquet files."""
+        if format != PARQUET:
+            raise ValueError(f"A table of {self.kind} has Parquet shards, found the format {format!r}.")
+        return super().place(transaction, partition, n=n)
 
     def field_ids(self, schema: Schema, /) -> Mapping[str, int]:
         """The field ids that a file with these columns carries, by dotted path; none where the lake goes by names."""
@@ -164,19 +154,6 @@ class LakeTable:
     def stage(self, transaction: Transaction, written: Written, /) -> Written:
         """Make a finished shard durable where nobody reads it yet; `commit` does it for those left."""
         return self._staging.stage(transaction, written)
-
-    def files(self, transaction: Transaction, /) -> str:
-        """The folder, below the root, that copied-in files go into; no lake's cleanup enters it."""
-        del transaction
-        return paths.FILES
-
-    def temporary(self, transaction: Transaction, n: str, /) -> str:
-        """The name, below the root, that a file of this transaction has before it is whole (local disks)."""
-        return names.temporary(transaction.id, n)
-
-    def renew(self, transaction: Transaction, /) -> None:
-        """Say that the transaction is alive; called at least hourly."""
-        markers.renew(self.store, transaction.id)
 
     def commit(self, change: Change, /, *, transaction: Transaction) -> Version:
         """Make a change the next version: all of it or nothing.
@@ -190,13 +167,13 @@ class LakeTable:
         """
         version = committing.commit(self._staging, change, transaction)
         with suppress(OSError):  # the commit stands
-            self._scratch.clear(transaction.id)
+            self.scratch.clear(transaction.id)
         return version
 
     def discard(self, transaction: Transaction, /) -> None:
         """Remove all that a transaction staged, unless it was, or may yet be, committed."""
         self._staging.discard(transaction)
-        self._scratch.clear(transaction.id)
+        self.scratch.clear(transaction.id)
 
     def rollback(self, version: Version | int | str, /) -> Version:
         """A new version with the rows of an old one.

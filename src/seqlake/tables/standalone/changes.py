@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import date, datetime, time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -117,7 +117,7 @@ def propose(context: LogContext, change: Change, /, *, transaction: str, parent:
     if change.operation not in OPERATIONS:
         raise ValueError(f"An operation is one of {', '.join(OPERATIONS)}; found {change.operation!r}.")
     store = context.store
-    written = [stage(store, transaction, one) for one in change.add]
+    written = [staging.stage(store, transaction, one) for one in change.add]
     sides = [_staged_side(store, transaction, side) for side in change.side]
     remove = list(dict.fromkeys(of_key(key) for key in change.remove))
     schema, mixtrain, renamed = _new_schema(change, parent)
@@ -151,25 +151,6 @@ def propose(context: LogContext, change: Change, /, *, transaction: str, parent:
     )
 
 
-def stage(store: Store, transaction: str, written: Written, /) -> Written:
-    """Bring a finished shard durably to its hidden place; `location` becomes its path in the table.
-
-    Args:
-        store: The table's root.
-        transaction: Whose it is.
-        written: What the shard writer returned; its file lies where `place` said.
-    """
-    return replace(written, location=_bring(store, written.location, names.STAGED, transaction))
-
-
-def _bring(store: Store, location: str, folder: str, transaction: str) -> str:
-    """The path below the root of a file that now lies, durable, in a hidden folder."""
-    if location.startswith(f"{folder}/"):
-        return location
-    owner = names.owner if folder == names.STAGED else names.side_owner
-    return staging.bring(store, location, transaction, target=lambda name: f"{folder}/{name}", owner=owner)
-
-
 def write_index(store: Store, transaction: str, rows: Sequence[indexes.IndexRow], /) -> None:
     """Write the index file of a transaction's shards, and the packet indexes of its videos."""
     if not rows:
@@ -193,7 +174,9 @@ def _sync(store: Store, files: Iterable[str], *, sides: bool) -> None:
 def _staged_side(store: Store, transaction: str, side: Side) -> SideEntry:
     with Path(side.location).open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-    path = _bring(store, side.location, names.SIDE, transaction)
+    path = staging.bring(
+        store, side.location, transaction, target=lambda name: f"{names.SIDE}/{name}", owner=names.side_owner
+    )
     return SideEntry(
         name=path.rpartition("/")[2],
         of=of_key(side.shard),

@@ -12,7 +12,7 @@ from seqlake.spec.schema import ID, Schema
 from seqlake.tables.standalone.blobs import PlacedBlob, SealedBlob
 from seqlake.tables.standalone.log import Log
 from seqlake.tables.standalone.state import fingerprint
-from seqlake.versions import derived, names, shard_formats
+from seqlake.versions import names, shard_formats
 from seqlake.versions.ids import Identity
 from seqlake.versions.indexes import KeptPackets, ShardIndex
 
@@ -115,7 +115,3 @@ class LogContext:
             beside = side_shard(self.store, side, rows=file.rows, version=number)
             mapping |= {column: Beside(beside, stored) for column, stored in side.columns.items() if column in schema}
         return Columns(bare_shard(self.store, file, version=number, index=index), schema, mapping)
-
-    def write_derived(self, name: str, data: bytes, /) -> None:
-        """Keep bytes that can be computed again; a plain folder is left as it is."""
-        derived.write_derived(self.store, name, data, inside=self.log.newest().version >= 0)

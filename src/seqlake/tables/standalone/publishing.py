@@ -87,7 +87,7 @@ def forget_markers(store: Store, transactions: Iterable[str], /) -> None:
 def discard(store: Store, transaction: str, /) -> None:
     """Remove all that a transaction owns, its marker last."""
     sides = [f"{names.SIDE}/{name}" for name in own_names(store, names.SIDE) if names.side_owner(name) == transaction]
-    staging.discard(store, transaction, files=names.FILES, others=sides)
+    staging.discard(store, transaction, others=sides)
 
 
 # ---- mixtrain.json

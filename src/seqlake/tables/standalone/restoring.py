@@ -15,6 +15,7 @@ from seqlake.tables.standalone.state import State, files_of, fingerprint, fold, 
 from seqlake.versions import markers, names
 from seqlake.versions.format import writer_name
 from seqlake.versions.markers import end
+from seqlake.versions.shard_formats import name_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -91,7 +92,7 @@ def _plan(transaction: str, newest: State, target: State) -> _Plan:
     }
     back = [entry for name, entry in target.shards.items() if name not in stay]
     returning = tuple(
-        (entry, replace(entry, name=names.part(transaction, str(number)), transaction=transaction))
+        (entry, replace(entry, name=names.part(transaction, str(number), name_of(entry.name)), transaction=transaction))
         for number, entry in enumerate(back)
     )
     side = tuple(replace(side, of=new.name) for old, new in returning for side in target.sides.get(old.name, ()))

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import DatasetNotFoundError, PublishPendingWarning, ReadOnlyError
-from seqlake.protocols import Change, Transaction, Version, Written
+from seqlake.protocols import Change, Transaction, Version
 from seqlake.tables.standalone import adopting, changes, restoring
 from seqlake.tables.standalone.committing import all_or_nothing, begin, commit_version, discard_undecided
 from seqlake.tables.standalone.conflicts import check_fence
@@ -19,8 +19,9 @@ from seqlake.tables.standalone.snapshot import PlainSnapshot, StandaloneSnapshot
 from seqlake.tables.standalone.state import table_state, version_of
 from seqlake.tables.standalone.vacuuming import copied_files, vacuum, would_remove
 from seqlake.versions import derived, markers, names
+from seqlake.versions.shard_formats import PARQUET
 from seqlake.versions.small_files import can_list
-from seqlake.versions.staging import Scratch
+from seqlake.versions.staging import StagingTable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from seqlake.tables.standalone.records import VersionRecord
 
 
-class StandaloneTable:
+class StandaloneTable(StagingTable):
     """A table in a folder or bucket; made by `open` and `create`.
 
     It reads without writing anything. `begin` is what opens it for writing: a plain folder is adopted then, and what
@@ -62,7 +63,6 @@ class StandaloneTable:
     def _forget(self) -> None:
         self._log = Log(self.store)
         self._context = LogContext(self._log)
-        self._scratch = Scratch()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"store": self.store}
@@ -73,11 +73,6 @@ class StandaloneTable:
 
     def __repr__(self) -> str:
         return f"StandaloneTable({self.root!r})"
-
-    @property
-    def root(self) -> str:
-        """Where it lies: an absolute path or a URI."""
-        return self.store.root
 
     @property
     def kind(self) -> str:
@@ -137,13 +132,9 @@ class StandaloneTable:
         newest = self._log.newest()
         return newest.version >= 0 and metadata_is_edited(self.store, newest)
 
-    def read_derived(self, name: str, /) -> bytes | None:
-        """What `write_derived` kept under this name; None where there is nothing."""
-        return derived.read_derived(self._log.store, name)
-
     def write_derived(self, name: str, data: bytes, /) -> None:
-        """Keep bytes that can be computed again, in the table or in the user's cache where it is read-only."""
-        self._context.write_derived(name, data)
+        """Keep bytes that can be computed again, in the table or in the user's cache; a plain folder stays as it is."""
+        derived.write_derived(self.store, name, data, inside=self.manifest_exists)
 
     # ---- writing
     def begin(self, parent: Version | None = None, /) -> Transaction:
@@ -158,40 +149,23 @@ class StandaloneTable:
         self._ensure_version()
         return begin(self._log, parent=parent)
 
-    def place(self, transaction: Transaction, partition: Mapping[str, object] | None = None, /, *, n: str) -> str:
-        """Where the shard `n` of a transaction is written: hidden in the table, or in a local folder for a bucket.
-
-        Args:
-            transaction: From `begin`.
-            partition: Must be empty: standalone tables are not partitioned.
-            n: 1 to 16 of `[0-9a-z]`, unique in the transaction.
-        """
+    def place(
+        self,
+        transaction: Transaction,
+        partition: Mapping[str, object] | None = None,
+        /,
+        *,
+        n: str,
+        format: str = PARQUET,  # noqa: A002 - as users call it
+    ) -> str:
+        """As `StagingTable.place`; `partition` must be empty: standalone tables are not partitioned."""
         if partition:
             raise ValueError(f"A standalone table has no partitions, found {dict(partition)}; use `split` instead.")
-        return self._scratch.place(self.store, transaction.id, names.staged(names.part(transaction.id, _counter(n))))
+        return super().place(transaction, n=n, format=format)
 
     def place_side(self, transaction: Transaction, /, *, n: str) -> str:
         """Where the side shard `n` of a transaction is written; as `place`."""
-        return self._scratch.place(
-            self.store, transaction.id, f"{names.SIDE}/{names.side(transaction.id, _counter(n))}"
-        )
-
-    def stage(self, transaction: Transaction, written: Written, /) -> Written:
-        """Make a finished shard durable in its hidden place, from any process; `commit` does it for those left."""
-        return changes.stage(self.store, transaction.id, written)
-
-    def files(self, transaction: Transaction, /) -> str:
-        """The folder, below the root, that copied-in files go into under names with the transaction's id."""
-        del transaction
-        return names.FILES
-
-    def temporary(self, transaction: Transaction, n: str, /) -> str:
-        """The name, below the root, that a file of this transaction has before it is whole (local disks)."""
-        return names.temporary(transaction.id, _counter(n))
-
-    def renew(self, transaction: Transaction, /) -> None:
-        """Say that the transaction is alive; called at least hourly."""
-        markers.renew(self.store, transaction.id)
+        return self.scratch.place(self.store, transaction.id, f"{names.SIDE}/{names.side(transaction.id, n)}")
 
     def commit(self, change: Change, /, *, transaction: Transaction) -> Version:
         """Make a change the next version: all of it or nothing.
@@ -212,13 +186,13 @@ class StandaloneTable:
                 self._refuse_edited()
             record = commit_version(log, transaction.id, parent=parent, propose=proposal)
         self._published(record)
-        self._scratch.clear(transaction.id)
+        self.scratch.clear(transaction.id)
         return _version(record)
 
     def discard(self, transaction: Transaction, /) -> None:
         """Remove all that a transaction staged, unless it was, or may yet be, committed."""
         discard_undecided(self._log, transaction.id)
-        self._scratch.clear(transaction.id)
+        self.scratch.clear(transaction.id)
 
     def publish(self) -> None:
         """Finish what interrupted publishes left, as every `begin` does."""
@@ -327,9 +301,3 @@ def _number(version: Version | int | str | datetime) -> int | None:
     if isinstance(number, str):
         return int(number) if number.strip().isascii() and number.strip().isdecimal() else None
     return number if isinstance(number, int) else None
-
-
-def _counter(n: str) -> str:
-    if not names.is_counter(n):
-        raise ValueError(f"n is 1 to 16 of [0-9a-z], found {n!r}.")
-    return n
