@@ -204,8 +204,8 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """A finished shard nobody sees yet; picklable. `location` is the path that was given; the caller
-    fills `partition`, `files` and `references`.
+    """A finished shard nobody sees yet; picklable. `location` is the path that was given, and its name says the
+    format, if not Parquet's; the caller fills `partition`, `files` and `references`.
     """
 
     location: str
@@ -227,7 +227,7 @@ class ShardWriter(Protocol):
 class ShardFormat(Protocol):
     """What `shards.parquet` offers, and a plug in the group `seqlake.shard_formats`, named as its files end.
 
-    Who only reads leaves `create` out: shards that are written are Parquet. The readers of a plug have the ability
+    Who only reads leaves `create` out: what `Dataset` writes is Parquet. The readers of a plug have the ability
     `Physical`, which a plain folder is asked for.
     """
 
@@ -296,8 +296,16 @@ class Table(Protocol):
     def begin(self, parent: Version | None = None, /) -> Transaction:
         """Announce a commit and put right what earlier ones left; a plain folder is adopted."""
 
-    def place(self, transaction: Transaction, partition: Mapping[str, object], /, *, n: str) -> str:
-        """Where the shard `n` of this transaction is written before the commit."""
+    def place(
+        self,
+        transaction: Transaction,
+        partition: Mapping[str, object],
+        /,
+        *,
+        n: str,
+        format: str = "parquet",  # noqa: A002 - as users call it
+    ) -> str:
+        """Where the shard `n` of this transaction is written before the commit; ValueError: not in that format."""
 
     def stage(self, transaction: Transaction, written: Written, /) -> Written:
         """Make a finished shard durable where nobody reads it yet, from any process."""

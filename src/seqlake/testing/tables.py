@@ -120,6 +120,14 @@ class TableTests:
         """The same table, as another process would open it."""
         return pickle.loads(pickle.dumps(table))
 
+    # ---- writing
+    def test_a_shard_has_a_place_for_its_format(self, table: Any) -> None:
+        """Parquet unless another is asked for; none for formats that nobody knows."""
+        transaction = table.begin()
+        assert table.place(transaction, {}, n="0") == table.place(transaction, {}, n="0", format="parquet")
+        with pytest.raises(ValueError, match="'wool'"):
+            table.place(transaction, {}, n="0", format="wool")
+
     # ---- reading
     def test_an_empty_table_has_its_schema_and_no_rows(self, table: Any) -> None:
         snapshot = table.snapshot()
