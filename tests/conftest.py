@@ -6,6 +6,7 @@ Run as a script, this is the server: in a process of its own, so that tests may 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -29,6 +30,11 @@ class Bucket(NamedTuple):
 
     uri: str
     storage: dict[str, str]
+
+
+def pytest_configure() -> None:
+    """Ctrl-C interrupts, here and in every process that tests begin: what is started in the background may ignore it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def counted(item: pytest.Item) -> bool:

@@ -126,6 +126,19 @@ def test_the_library_does_not_lose_it_either(source: Path, tmp_path: Path) -> No
     assert not (tmp_path / "new").exists()
 
 
+def test_a_process_of_the_tests_is_interrupted() -> None:
+    code = "import signal; print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)"
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "True\n"
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_so_it_is_where_the_tests_run_in_the_background(workers: str) -> None:
+    """`nohup pytest &` begins with Ctrl-C ignored, and every process would inherit that."""
+    test = f"{__file__}::{test_a_process_of_the_tests_is_interrupted.__name__}"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", workers, test]
+    subprocess.run(["sh", "-c", "trap '' INT; exec \"$@\"", "sh", *command], check=True, timeout=120)  # noqa: S607
+
+
 def moments(source: Path, tmp_path: Path, verb: str, *, times: int, seed: int) -> None:
     chance = random.Random(seed)
     began = time.monotonic()
