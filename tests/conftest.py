@@ -33,7 +33,7 @@ class Bucket(NamedTuple):
 
 
 def pytest_configure() -> None:
-    """Ctrl-C interrupts, here and in every process that tests begin: what is started in the background may ignore it."""
+    """Ctrl-C interrupts, here and in all processes that tests begin: one begun in the background may ignore it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

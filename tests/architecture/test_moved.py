@@ -5,13 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from importlib import import_module
+from pkgutil import resolve_name
 
 import pytest
 
-from seqlake.moved import MOVED
+from seqlake.moved import MOVED, RENAMED
 
 NAMES = {
-    "seqlake.dataset.inventory": "files",
+    "seqlake.dataset.inventory": "totals",
     "seqlake.dataset.relocating": "relocate",
     "seqlake.dataset.sink": "TableSink",
     "seqlake.dataset.splits": "assign_splits",
@@ -34,6 +35,13 @@ def test_an_old_path_leads_to_the_new_one_and_warns(path: str) -> None:
     with pytest.warns(DeprecationWarning, match=f"{path} is {MOVED[path]} now"):
         value = getattr(import_module(path), NAMES[path])
     assert value is getattr(import_module(MOVED[path]), NAMES[path])
+
+
+@pytest.mark.parametrize(("path", "name"), RENAMED)
+def test_so_does_an_old_name(path: str, name: str) -> None:
+    here = RENAMED[path, name]
+    with pytest.warns(DeprecationWarning, match=f"{path}.{name} is {here.replace(':', '.')} now"):
+        assert getattr(import_module(path), name) is resolve_name(here)
 
 
 def test_every_way_to_import_one_works() -> None:

@@ -40,7 +40,7 @@ def ds(tmp_path: Path) -> sl.Dataset:
 
 
 def by_reference(selection: sl.Selection, **options: bool) -> dict[str, FileEntry]:
-    found = files(selection, **options)
+    found = selection.files(**options)
     assert len({one.reference for one in found}) == len(found)
     return {one.reference: one for one in found}
 
@@ -63,7 +63,7 @@ def test_every_file_with_who_names_it(ds: sl.Dataset, tmp_path: Path) -> None:
     assert found[outside].state == "outside"
     assert found[outside].size is None
     assert by_reference(sl.open(ds.location, allow_outside=True))[outside].size == 10
-    assert totals(files(ds)) == {
+    assert totals(ds.files()) == {
         "present": {"files": 3, "bytes": 35},
         "missing": {"files": 2, "bytes": 0},
         "elsewhere": {"files": 1, "bytes": 0},
@@ -75,9 +75,9 @@ def test_of_some_rows_and_columns(ds: sl.Dataset) -> None:
     assert list(by_reference(ds.where("n = 2"))) == ["gone.mcap", "shared.mp4"]
     assert list(by_reference(ds.select("stills"))) == ["shared.mp4", "0.png"]
     assert by_reference(ds.select("stills"))["0.png"].rows == ("six",)
-    assert files(ds.select("n")) == []
+    assert ds.select("n").files() == []
     scanned = sl.scan({"log": ["x", "x"]}, column_types={"log": sl.ColumnType("mcap")})
-    assert [one.rows for one in files(scanned)] == [("0", "1")]
+    assert [one.rows for one in scanned.files()] == [("0", "1")]
 
 
 def test_files_that_no_row_names(ds: sl.Dataset, tmp_path: Path) -> None:
@@ -161,3 +161,11 @@ def test_sizes_are_remembered_and_compared(ds: sl.Dataset) -> None:
     assert changed() == {}
     shared.unlink()
     assert changed() == {}  # that it is gone is another finding
+
+
+def test_old_names_still_work_and_say_the_new_one(ds: sl.Dataset) -> None:
+    with pytest.warns(DeprecationWarning, match=r"reading\.inventory\.files is Selection\.files now"):
+        assert files(ds) == ds.files()
+    with pytest.warns(DeprecationWarning, match=r"dataset\.inventory\.files is seqlake\.Selection\.files now"):
+        from seqlake.dataset.inventory import files as oldest
+    assert oldest(ds) == ds.files()

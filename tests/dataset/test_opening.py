@@ -90,7 +90,7 @@ def test_older_versions_open_by_version_id_and_time(tmp_path: Path) -> None:
 def test_what_was_taken_from_a_dataset_stays_when_it_moves_on(tmp_path: Path) -> None:
     ds = filled(tmp_path / "arm")
     view, chosen, relation = ds["ep_2"], ds[1:], ds.sql("SELECT count(*) FROM dataset")
-    every, pinned = sl.scan(ds), ds.pinned()
+    every, pinned = sl.scan(ds), ds.where()
     ds.delete("sequence_id = 'ep_1'")
     assert len(ds) == 2
     assert (view.id, view["task"], view.index) == ("ep_2", "pick", 2)
@@ -248,7 +248,7 @@ def test_init_refuses_types_of_columns_that_are_not_there(tmp_path: Path) -> Non
 def test_credentials_are_never_printed(tmp_path: Path) -> None:
     filled(tmp_path / "arm")
     ds = sl.open(tmp_path / "arm", storage={"aws_secret_access_key": "hunter2"})
-    for text in (repr(ds), ds._repr_html_(), repr(ds[0]), repr(ds[:1]), repr(vars(ds)["_source"])):
+    for text in (repr(ds), ds._repr_html_(), repr(ds[0]), repr(ds[:1]), repr(vars(ds)), repr(ds.source)):
         assert "hunter2" not in text
 
 

@@ -234,3 +234,22 @@ def test_rows_without_ids_are_samples() -> None:
     assert samples.where("x > 1")[0].id == "1"
     with pytest.raises(SequenceNotFoundError, match="without ids"):
         samples.sequence("1")
+
+
+def test_old_names_of_plumbing_still_work_and_warn(tmp_path: Path) -> None:
+    ds = sl.create(tmp_path / "old", sl.Schema({"n": pa.int64()}))
+    ds.append([{"sequence_id": name, "n": 1} for name in "abc"])
+    chosen = ds.where(ids=["a", "c"]).select("n")
+    for name, use, wanted in (
+        ("pinned", lambda member: len(member()), 2),
+        ("with_id", lambda member: member().schema.names, ["sequence_id", "n"]),
+        ("find_ids", lambda member: member(["c", "b"]).tolist(), [1, -1]),
+        ("index_of", lambda member: member(2), 1),
+        ("access", lambda member: member.row_of("c"), 2),
+        ("check", lambda member: list(member("metadata")), []),
+    ):
+        with pytest.warns(DeprecationWarning, match=f"Selection.{name} is called .* now"):
+            member = getattr(chosen, name)
+        assert use(member) == wanted
+    with pytest.warns(DeprecationWarning, match=r"Dataset\.open_for_changes is called"):
+        ds.open_for_changes()

@@ -67,7 +67,7 @@ def test_small_columns_are_looked_at_whole(filmed, name: str, workers: int) -> N
     views = [row[name] for row in filmed if row[name] is not None]
     frames = np.concatenate([view[:] for view in views])
     # Not from what the dataset keeps.
-    own = pixels.statistics_of(filmed.pinned(), name, QUANTILES, workers=workers)
+    own = pixels.statistics_of(filmed, name, QUANTILES, workers=workers)
     check(own, frames)
     assert own.nulls == 1
     assert own.category == ("file" if name in {"cam", "goal"} else "frames")
@@ -81,7 +81,7 @@ def test_they_are_among_the_columns_and_kept(filmed, monkeypatch) -> None:
     assert [one["note"] for one in stats.records() if one["column"] == "goal"] == ["1 null, 9 frames"] * 3
     assert Statistics.from_json(json.loads(json.dumps(stats.to_json()))) == stats
     monkeypatch.setattr(pixels, "_look", None)  # whoever looks again fails
-    monkeypatch.setattr(pixels.Selection, "__getitem__", None)
+    monkeypatch.setattr(pixels.Excerpt, "__getitem__", None)
     assert statistics(filmed, quantiles=QUANTILES) == stats
     assert statistics(sl.open(filmed.location), ["cam"])["cam"].mean.tolist() == stats["cam"].mean.tolist()
 

@@ -72,7 +72,7 @@ def test_reading(ds: sl.Dataset) -> None:
     assert sl.statistics(ds, ["action"]).rows == 10
     assert ds.validate(depth="files").ok
     assert repr(ds)
-    assert np.array_equal(ds.find_ids(["ep_0009", "none"]), [9, -1])
+    assert np.array_equal(abilities.ability(ds, abilities.HasIds).find_ids(["ep_0009", "none"]), [9, -1])
     loader = sl.Loader(ds.where("length > 0"), window=sl.Window({"action": range(4)}), batch_size=8, seed=1)
     assert sum(len(batch["action"]) for batch in loader) > 8
 

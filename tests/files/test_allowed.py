@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 import seqlake as sl
-from seqlake.dataset.reading.inventory import elsewhere, files
+from seqlake.dataset.reading.inventory import elsewhere
 from seqlake.errors import SeqlakeError, UnsafeReferenceError
 from seqlake.files import allowed, web
 from seqlake.files.stores import open_blob, open_store
@@ -99,7 +99,7 @@ def test_every_way_of_reading_cells_is_refused_and_allowed_alike(server, tmp_pat
         with pytest.raises(UnsafeReferenceError, match="allow_hosts"):
             read(pickle.loads(pickle.dumps(ds.where("sequence_id = 's0'"))))
     with pytest.raises(UnsafeReferenceError, match="allow_hosts"):
-        files(ds, elsewhere=True)
+        ds.files(elsewhere=True)
     found = list(ds.validate(depth="decode").findings)
     assert any("allow_hosts" in one.message for one in found), found
     assert server.connected == 0
@@ -108,7 +108,7 @@ def test_every_way_of_reading_cells_is_refused_and_allowed_alike(server, tmp_pat
     assert trusting["s0"]["cam"][0].shape == (4, 6, 3)
     assert frames_of(trusting).shape[-3:] == (4, 6, 3)
     assert frames_of(pickle.loads(pickle.dumps(trusting.where("sequence_id = 's0'")))).shape[-3:] == (4, 6, 3)
-    assert [one.state for one in files(trusting, elsewhere=True)] == ["present"]
+    assert [one.state for one in trusting.files(elsewhere=True)] == ["present"]
     assert not [one for one in trusting.validate(depth="decode").findings if "allow_hosts" in one.message]
     assert elsewhere(ds) == {f"http://localhost:{server.server_port}": 3}
 

@@ -43,7 +43,7 @@ def command(
     looked for) or elsewhere (on another store; see --elsewhere). Of files that were copied in and that no row names:
     kept (another version needs it), orphan (`seqlake vacuum` removes it) or stranger (put there by others).
     """
-    from seqlake.dataset.reading.inventory import files, totals
+    from seqlake.dataset.reading.inventory import totals
 
     if allow_outside:
         selection: Any = _options.opened_dataset(source, version=version, allow_outside=True)
@@ -51,7 +51,7 @@ def command(
         selection = _options.opened(source, version=version)
     selection = selection.where(where) if where else selection
     selection = selection.select(*columns.split(",")) if columns else selection
-    entries = files(selection, elsewhere=elsewhere)
+    entries = selection.files(elsewhere=elsewhere)
     wanted = {state for state, asked in (("missing", dangling), ("orphan", orphans)) if asked}
     listed = [one for one in entries if not wanted or one.state in wanted]
     if output.format == "json":

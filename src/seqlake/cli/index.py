@@ -8,6 +8,7 @@ import click
 
 from seqlake.cli import _options
 from seqlake.cli._output import Output, output_options, table
+from seqlake.dataset.writing.staging import open_for_changes
 
 
 @click.command()
@@ -22,7 +23,7 @@ def command(source: str, *, dry_run: bool, output: Output) -> None:
     indexed, which few writers do by default; for the rest `seqlake repack` rewrites them.
     """
     if not dry_run:
-        _options.opened_dataset(source).open_for_changes()
+        open_for_changes(_options.opened_dataset(source))
     rows = _indexed(source, build=dry_run)
     mend = [row["column"] for row in rows if row["indexed"] < row["shards"]]
     text = table(

@@ -8,6 +8,7 @@ import click
 
 from seqlake.cli import _options
 from seqlake.cli._output import Output, output_options, size
+from seqlake.dataset.writing.staging import open_for_changes
 
 if TYPE_CHECKING:
     from seqlake.dataset.changing.relocating import Mode
@@ -45,7 +46,7 @@ def command(
         raise click.UsageError("Say where references lead from now on (--to), or take the files in (--copy, --move).")
     dataset = _options.opened_dataset(source, allow_outside=allow_outside)
     if not dry_run:
-        dataset.open_for_changes()
+        open_for_changes(dataset)
     relocation = plan_relocation(dataset, old, new, files=files or "leave")
     much = f"{len(relocation.references)} references in {relocation.cells} cells, {size(relocation.nbytes)} of files"
     if dry_run:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -11,9 +10,10 @@ from seqlake.abilities import HasVersion, ability
 from seqlake.dataset.changing import changes, evolving
 from seqlake.dataset.selection import Selection
 from seqlake.dataset.validation.checking import report
-from seqlake.dataset.writing.staging import SHARD_BYTES, ShardShape
+from seqlake.dataset.writing.staging import SHARD_BYTES, ShardShape, open_for_changes
 from seqlake.dataset.writing.writer import Writer
 from seqlake.files.room import room_in
+from seqlake.moved import OldName
 from seqlake.shards.files import verified_alike
 
 if TYPE_CHECKING:
@@ -65,12 +65,12 @@ class Dataset(Selection):
     @property
     def source(self) -> Readable:
         """The snapshot that this object shows."""
-        return self._source
+        return self._excerpt.source
 
     @property
     def version(self) -> Version:
         """The version that this object shows."""
-        snapshot = ability(self._source, HasVersion)
+        snapshot = ability(self.source, HasVersion)
         assert snapshot is not None
         return snapshot.version
 
@@ -79,15 +79,8 @@ class Dataset(Selection):
         self._show(self.table.snapshot())
         return self.version
 
-    def open_for_changes(self) -> None:
-        """Show the newest version; a plain folder is adopted first, and nothing in it moves."""
-        if self.refresh().id == -1:
-            with room_in(self.location):
-                self.table.discard(self.table.begin())
-            self.refresh()
-
     def _show(self, snapshot: Readable) -> None:
-        source = verified_alike(self._source, snapshot)
+        source = verified_alike(self.source, snapshot)
         Selection.__init__(self, source, storage=self.storage, allow_outside=self.allow_outside)
 
     # ---- adding rows
@@ -340,10 +333,8 @@ class Dataset(Selection):
             self.refresh()
         return removed
 
-    def collect(self, *, older_than: timedelta = timedelta(days=7), dry_run: bool = False) -> Sequence[str]:
-        """The old name of `vacuum`, for one release more: in Polars and Spark `collect` gives rows."""
-        warnings.warn("Dataset.collect is called vacuum now.", DeprecationWarning, stacklevel=2)
-        return self.vacuum(older_than=older_than, dry_run=dry_run)
+    collect = OldName("vacuum")  # in Polars and Spark `collect` gives rows
+    open_for_changes = OldName("adopt", lambda ds: partial(open_for_changes, ds))
 
     def validate(self, *, depth: Depth = "files") -> Report:
         """Check this version against the format and report every finding as data.
@@ -360,4 +351,4 @@ class Dataset(Selection):
 
     def __reduce__(self) -> tuple[Any, ...]:
         rebuild = partial(Dataset, location=self.location, storage=self.storage, allow_outside=self.allow_outside)
-        return (rebuild, (self.table, self._source))
+        return (rebuild, (self.table, self.source))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 from seqlake import plugins
 from seqlake.abilities import OfALake, Removable, WritesSamples, ability
 from seqlake.dataset.reading import inference, plain
+from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.selection import Selection
 from seqlake.dataset.writing import conforming
 from seqlake.errors import (
@@ -282,7 +283,8 @@ def _scanned(
     """What `scan` looks at, and whether it is Parquet."""
     if not isinstance(source, (str, os.PathLike)):
         if isinstance(source, Readable):
-            readable: Readable = source.pinned() if isinstance(source, Selection) else source
+            shows = ability(source, Excerpt)
+            readable: Readable = source if shows is None else shows
             shards = [innermost(shard) for shard in readable.shards()]
             return readable, not shards or any(isinstance(shard, ParquetShard) for shard in shards)
         return plain.scan_table(source, **options), False

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import operator
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
 
-from seqlake.abilities import Checked, KeepsDerived, KeepsFiles, ShardSizes, ability
-from seqlake.dataset.reading import display, plain, pruning, query, streaming
-from seqlake.dataset.reading.access import Access
+from seqlake.abilities import ability
+from seqlake.dataset.reading import display, inventory, pruning, query, streaming
 from seqlake.dataset.reading.cells import arrow_cell
+from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.reading.query import Explained, explain
 from seqlake.dataset.reading.sequence import SequenceView
 from seqlake.errors import MissingDependencyError, SequenceNotFoundError
+from seqlake.moved import OldName
 from seqlake.shards.reading import gathered
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     import polars as pl
 
     from seqlake.abilities import Kind
-    from seqlake.protocols import Depth, Ints, Readable, Shard
-    from seqlake.spec.findings import Finding
+    from seqlake.dataset.reading.inventory import FileEntry
+    from seqlake.protocols import Ints, Readable, Shard
     from seqlake.spec.schema import Schema
 
 
@@ -61,70 +61,37 @@ class Selection:
         storage: Mapping[str, str] | None = None,
         allow_outside: bool = False,
     ) -> None:
-        self._source = source.pinned() if isinstance(source, Selection) else source
-        self._columns = None if columns is None else tuple(columns)
-        self._rows = rows
-        self.storage = storage
-        self.allow_outside = allow_outside
-        self.access = Access(self._source)
-        self._pinned: Selection | None = None
-
-    def _derive(self, *, columns: Sequence[str] | None = None, rows: Ints | None = None) -> Selection:
-        derived = Selection(
-            self._source,
-            columns=self._columns if columns is None else columns,
-            rows=self._rows if rows is None else rows,
-            storage=self.storage,
-            allow_outside=self.allow_outside,
+        shows = ability(source, Excerpt)  # of a dataset, which moves on with its commits
+        self._excerpt = Excerpt(
+            source if shows is None else shows, columns=columns, rows=rows, storage=storage, allow_outside=allow_outside
         )
-        derived.access = self.access  # open readers and known ids serve all selections of one source
-        return derived
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**{key: value for key, value in vars(self).items() if key != "_sorted"}, "_pinned": None}
-
-    def pinned(self) -> Selection:
-        """This selection for good: a `Dataset` moves on with its commits, what was taken from it does not."""
-        if type(self) is Selection:
-            return self
-        if self._pinned is None:
-            self._pinned = self._derive()
-        return self._pinned
-
-    def with_id(self) -> Selection:
-        """This selection for good, and with the column that names its rows even if it was not selected."""
-        name = self._source.schema.id
-        if name is None or name in self.schema:
-            return self.pinned()
-        return self._derive(columns=[name, *self.schema])
+    @classmethod
+    def _of(cls, excerpt: Excerpt) -> Selection:
+        selection = Selection.__new__(Selection)
+        selection._excerpt = excerpt  # noqa: SLF001 - its own class
+        return selection
 
     # ---- what `Readable` asks
 
     @property
     def schema(self) -> Schema:
         """The columns that were selected."""
-        schema = self._source.schema
-        return schema if self._columns is None else schema.select(self._columns)
+        return self._excerpt.schema
 
     @property
     def root(self) -> str:
         """What relative file references resolve against."""
-        return self._source.root
+        return self._excerpt.root
 
     @property
     def fingerprint(self) -> str:
         """Changes when any selected row, its order, the schema or the bytes may have; not with the place."""
-        if self._columns is None and self._is_everything():
-            return self._source.fingerprint
-        return plain.fingerprint(self.schema, self.shards())  # shards without selected rows are not named
-
-    def _is_everything(self) -> bool:
-        rows = self._rows
-        return rows is None or (len(rows) == self.access.starts[-1] and bool((np.diff(rows) > 0).all()))
+        return self._excerpt.fingerprint
 
     def shards(self) -> Sequence[Shard]:
         """The shards that have selected rows, cut down to these; opens no data file."""
-        return self.access.shards if self._rows is None else self.access.cut(self._rows)
+        return self._excerpt.shards()
 
     def lengths(self, column: str, /) -> Ints:
         """[rows] the number of steps of each cell of a temporal or frames column; -1 null.
@@ -132,20 +99,22 @@ class Selection:
         Raises:
             SchemaMismatchError: The column has no steps.
         """
-        lengths = self._source.lengths(column)
-        return lengths if self._rows is None else lengths[self._rows]
-
-    def check(self, depth: Depth, /) -> Iterator[Finding]:
-        """What only the source knows to be wrong with it (`Checked`), whatever is selected."""
-        checked = ability(self._source, Checked)
-        if checked is not None:
-            yield from checked.check(depth)
+        return self._excerpt.lengths(column)
 
     def ability(self, kind: type[Kind], /) -> Kind | None:
-        """See `protocols.ability`: what the source keeps serves its selections, but no other shards than its own."""
-        if kind in {KeepsFiles, KeepsDerived, ShardSizes}:
-            return ability(self._source, kind)
-        return self if isinstance(self, kind) else None
+        """See `abilities.ability`: what is asked of the rows, the excerpt that is shown just now answers."""
+        known = self._excerpt.ability(kind)
+        return known if known is not None or not isinstance(self, kind) else self
+
+    @property
+    def storage(self) -> Mapping[str, str] | None:
+        """Options of the store that file references are read from; never printed."""
+        return self._excerpt.storage
+
+    @property
+    def allow_outside(self) -> bool:
+        """Whether references that leave the dataset's root may be opened."""
+        return self._excerpt.allow_outside
 
     # ---- choosing
 
@@ -170,28 +139,29 @@ class Selection:
             ds.where(ids=["ep_001", "ep_007"])
             ```
         """
-        rows = self._rows if ids is None else self._rows_named(ids)
+        shows = self._excerpt
+        rows = shows.rows if ids is None else self._rows_named(ids)
         if sql is not None:
-            rows = pruning.narrowed(self._source, rows, lambda: query.parts_of_condition(self._source.schema, sql))
-            every = Selection(self._source, rows=rows)  # conditions may name columns that are not selected
-            every.access = self.access
+            rows = pruning.narrowed(shows.source, rows, lambda: query.parts_of_condition(shows.source.schema, sql))
+            # Conditions may name columns that are not selected.
+            every = Excerpt(shows.source, rows=rows, access=shows.access)
             matching = query.matching_rows(every.schema, sql, every.batches)
             rows = matching if rows is None else rows[matching]
-        return self._derive(rows=rows)
+        return self._of(shows.cut(rows=rows))
 
     def _rows_named(self, ids: Iterable[str] | str) -> Ints:
         """The source's row numbers of these sequences, in the order they have here."""
         if isinstance(ids, (pa.Array, pa.ChunkedArray)):
             ids = ids.to_pylist()
         wanted = [ids] if isinstance(ids, str) else list(dict.fromkeys(ids))
-        places = self.find_ids(wanted)
+        places = self._excerpt.find_ids(wanted)
         if len(places) and places.min() < 0:
             missing = [one for one, place in zip(wanted, places, strict=True) if place < 0]
             raise SequenceNotFoundError(
                 f"{len(missing)} of {len(wanted)} ids are not in this selection, the first is {missing[0]!r}."
             )
         places = np.sort(places)
-        return places if self._rows is None else self._rows[places]
+        return places if self._excerpt.rows is None else self._excerpt.rows[places]
 
     def select(self, *columns: str) -> Selection:
         """Only these columns, in this order; `sequence_id` too must be named to be kept.
@@ -201,7 +171,7 @@ class Selection:
         """
         for name in columns:
             self.schema[name]
-        return self._derive(columns=columns)
+        return self._of(self._excerpt.cut(columns=columns))
 
     def sql(self, sql: str, /, **tables: object) -> duckdb.DuckDBPyRelation:
         """A DuckDB relation over the selected rows and columns, called `dataset` in the query.
@@ -220,8 +190,9 @@ class Selection:
             ds.sql("SELECT * FROM dataset JOIN labels USING (sequence_id)", labels=frame).to_arrow_table()
             ```
         """
-        rows = pruning.narrowed(self._source, self._rows, lambda: [] if tables else query.asked(self.schema, sql)[1])
-        return query.relation(self.schema, sql, self._derive(rows=rows).batches, tables)
+        shows, schema = self._excerpt, self.schema
+        rows = pruning.narrowed(shows.source, shows.rows, lambda: [] if tables else query.asked(schema, sql)[1])
+        return query.relation(schema, sql, shows.cut(rows=rows).batches, tables)
 
     def explain(self, sql: str | None = None, /) -> Explained:
         """What a query, or reading all of this selection, would open and read; footers are opened to find out.
@@ -237,12 +208,34 @@ class Selection:
             print(ds.explain("SELECT avg(reward) FROM dataset WHERE split = 'train'"))
             ```
         """
+        shows = self._excerpt
         if sql is None:
-            return explain(self._source, self.shards(), self.schema.names)
+            return explain(shows.source, shows.shards(), self.schema.names)
         columns, parts = query.asked(self.schema, sql)
-        rows = pruning.narrowed(self._source, self._rows, lambda: parts)
-        ruled_out = [str(part) for part in parts] if rows is not self._rows else []
-        return explain(self._source, self._derive(rows=rows).shards(), columns, ruled_out=ruled_out)
+        rows = pruning.narrowed(shows.source, shows.rows, lambda: parts)
+        ruled_out = [str(part) for part in parts] if rows is not shows.rows else []
+        return explain(shows.source, shows.cut(rows=rows).shards(), columns, ruled_out=ruled_out)
+
+    def files(self, *, elsewhere: bool = False) -> list[FileEntry]:
+        """Every file that the rows name, and of a whole dataset also the copied-in files that none names.
+
+        Nothing is opened. Files below the root are looked for, others on this machine only if the dataset was opened
+        with `allow_outside`.
+
+        Args:
+            elsewhere: Also ask other stores and web servers, one request for each file.
+
+        Returns:
+            Those that rows name in the order they were met, then the others by path. Each has `reference`, `state`
+            (`present`, `missing`, `outside`, `elsewhere`; of files that no row names `kept`, `orphan`, `stranger`),
+            `size` in bytes, `columns` and `rows`, the ids of the sequences that name it.
+
+        Example:
+            ```python
+            dangling = [file for file in ds.files() if file.state == "missing"]
+            ```
+        """
+        return inventory.entries_of(self, elsewhere=elsewhere)
 
     # ---- single sequences
 
@@ -257,10 +250,11 @@ class Selection:
             ds.sequence("ep_001")["action"]  # float32 [T, 12]
             ```
         """
-        row = self.access.row_of(sequence_id)
-        if self._rows is not None and not self._holds(row):
+        shows = self._excerpt
+        row = shows.access.row_of(sequence_id)
+        if shows.index_of(row) < 0:
             raise SequenceNotFoundError(f"The sequence {sequence_id!r} is in the dataset, but not in this selection.")
-        return SequenceView(self.pinned(), row)
+        return SequenceView(shows, row)
 
     def __getitem__(self, which: int | str | slice) -> Any:
         """`[3]`, `[-1]` and `["ep_001"]` give a `SequenceView`, `[10:20]` a `Selection`."""
@@ -268,60 +262,25 @@ class Selection:
             return self.sequence(which)
         if isinstance(which, slice):
             numbers = np.arange(*which.indices(len(self)), dtype=np.int64)
-            return self._derive(rows=numbers if self._rows is None else self._rows[numbers])
+            rows = self._excerpt.rows
+            return self._of(self._excerpt.cut(rows=numbers if rows is None else rows[numbers]))
         number, count = operator.index(which), len(self)
         if not -count <= number < count:
             raise IndexError(f"There is no sequence {number}; there are {count}.")
-        number %= count
-        return SequenceView(self.pinned(), number if self._rows is None else int(self._rows[number]))
-
-    def find_ids(self, ids: Sequence[str], /) -> Ints:
-        """[ids] place of each sequence in this selection; -1 where it is not in it."""
-        rows = self.access.rows_of(ids)
-        if self._rows is None:
-            return rows
-        order, ascending = self._sorted
-        places = np.searchsorted(ascending, rows)
-        here = (places < len(ascending)) & (ascending[np.minimum(places, len(ascending) - 1)] == rows)
-        return np.where(here, order[np.minimum(places, len(order) - 1)], -1)
-
-    def index_of(self, row: int, /) -> int:
-        """Where a row of the source stands in this selection."""
-        if self._rows is None:
-            return row
-        order, ascending = self._sorted
-        return int(order[np.searchsorted(ascending, row)])
-
-    def _holds(self, row: int) -> bool:
-        _, ascending = self._sorted
-        place = int(np.searchsorted(ascending, row))
-        return place < len(ascending) and int(ascending[place]) == row
-
-    @cached_property
-    def _sorted(self) -> tuple[Ints, Ints]:
-        """(places, row numbers) of the selected rows, by row number."""
-        rows = np.arange(len(self), dtype=np.int64) if self._rows is None else self._rows
-        order = np.argsort(rows, kind="stable")
-        return order, rows[order]
+        return self._excerpt[number % count]
 
     def __len__(self) -> int:
-        return self.access.starts[-1] if self._rows is None else len(self._rows)
+        return len(self._excerpt)
 
     def __iter__(self) -> Iterator[SequenceView]:
-        pinned = self.pinned()
-        for number in range(len(pinned)):
-            yield pinned[number]
+        shows = self._excerpt
+        return (shows[place] for place in range(len(shows)))
 
     # ---- Arrow and friends
 
     def batches(self, columns: Sequence[str] | None = None, /) -> Iterator[pa.RecordBatch]:
         """The selected rows of some columns, in order, in bounded Arrow batches of logical types."""
-        names = self.schema.names if columns is None else columns
-        if self._rows is None:
-            return streaming.read(self._source, names)
-        if 4 * len(self._rows) > self.access.starts[-1] and streaming.is_narrow(self.schema, names):
-            return streaming.picked(self._source, names, self._rows)
-        return streaming.read(self, names)
+        return self._excerpt.batches(columns)
 
     def _stream(self) -> streaming.ArrowStream:
         return streaming.ArrowStream(self.schema.arrow, self.batches)
@@ -389,3 +348,12 @@ class Selection:
 
     def _repr_html_(self) -> str:
         return display.selection_html(self)
+
+    # ---- what other rooms ask by `ability`
+
+    pinned = OldName("where")
+    access = OldName("Excerpt.access", lambda selection: Excerpt.of(selection).access)
+    check = OldName("ability(selection, Checked).check", lambda selection: Excerpt.of(selection).check)
+    find_ids = OldName("ability(selection, HasIds).find_ids", lambda selection: Excerpt.of(selection).find_ids)
+    index_of = OldName("Excerpt.index_of", lambda selection: Excerpt.of(selection).index_of)
+    with_id = OldName("ability(selection, Pinnable).with_id", lambda selection: Excerpt.of(selection).with_id)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
+from seqlake.moved import OldName
 from seqlake.training import state
 from seqlake.training.bad_data.damage import OnError
 from seqlake.training.mixtures.engine import MixtureEngine
@@ -318,10 +318,7 @@ class Loader:
         }
         return self._with(transforms=(*self._settings.transforms, Normalize.of(wanted)))
 
-    def normalise(self, stats: Mapping[str, Mapping[str, Any]], /) -> Self:
-        """The old name of `normalize`, for one release more."""
-        warnings.warn("Loader.normalise is called normalize now.", DeprecationWarning, stacklevel=2)
-        return self.normalize(stats)
+    normalise = OldName("normalize")
 
     def tail(self, rule: Tail, /) -> Self:
         """What becomes of the last samples of an epoch that do not fill a step.

@@ -15,9 +15,10 @@ import pyarrow as pa
 from seqlake.dataset.changing import rewriting
 from seqlake.dataset.changing.rewriting import LARGE
 from seqlake.dataset.reading import query
+from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.writing import ingest
 from seqlake.dataset.writing.encoding import encoded
-from seqlake.dataset.writing.staging import ShardShape, Staging
+from seqlake.dataset.writing.staging import ShardShape, Staging, open_for_changes
 from seqlake.errors import SchemaMismatchError, SequenceNotFoundError
 from seqlake.media import Encoding
 
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 def update(dataset: OpenDataset, data: Any, /) -> Version:
     """Change cells of rows that are there; what `Dataset.update` does."""
-    dataset.open_for_changes()
+    open_for_changes(dataset)
     schema = dataset.schema
     given = ingest.given_cells(data, schema)
     large = [name for name in given.cells.column_names if schema[name].category in LARGE]
@@ -47,7 +48,7 @@ def update(dataset: OpenDataset, data: Any, /) -> Version:
 
 def upsert(dataset: OpenDataset, data: Any, /, *, encoding: Encoding | None = None) -> Version:
     """Change rows that are there and add those that are not; what `Dataset.upsert` does."""
-    dataset.open_for_changes()
+    open_for_changes(dataset)
     schema = dataset.schema
     staging = Staging(dataset.table, schema, shape=ShardShape())
     encode = partial(encoded, schema, encoding=encoding or Encoding(), scratch=staging.scratch)
@@ -55,7 +56,7 @@ def upsert(dataset: OpenDataset, data: Any, /, *, encoding: Encoding | None = No
     def change() -> list[str]:
         given = ingest.given_cells(data, schema, copy=staging.take_in, encode=encode)
         given = ingest.with_counted_lengths(given, schema)
-        rows = dataset.access.rows_of(_ids(given, schema))
+        rows = Excerpt.of(dataset).find_ids(_ids(given, schema))
         files = {file.path: file for file in staging.take_files()}
         gone = change_cells(staging, dataset.source, schema, given, rows, files=files)
         _insert(staging, schema, given.cells.take(pa.array(np.flatnonzero(rows < 0))), files)
@@ -68,7 +69,7 @@ def delete(dataset: OpenDataset, where: str | None = None, /, *, ids: Iterable[s
     """Remove rows; what `Dataset.delete` does."""
     if (where is None) == (ids is None):
         raise ValueError("Say which rows: delete('reward < 0') or delete(ids=[...]).")
-    dataset.open_for_changes()
+    open_for_changes(dataset)
     schema = dataset.schema
     if where is not None:
         rows = query.matching_rows(schema, where, dataset.batches)
@@ -138,7 +139,7 @@ def rows_of(dataset: OpenDataset, ids: Sequence[str], /, *, but: str) -> Ints:
     Raises:
         SequenceNotFoundError: One is not there; the message ends with `but`.
     """
-    rows = dataset.access.rows_of(ids)
+    rows = Excerpt.of(dataset).find_ids(ids)
     missing = np.flatnonzero(rows < 0)
     if missing.size:
         raise SequenceNotFoundError(

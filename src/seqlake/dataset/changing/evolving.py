@@ -14,7 +14,7 @@ from seqlake.dataset.reading.query import quoted
 from seqlake.dataset.reading.streaming import for_writing
 from seqlake.dataset.writing import conforming
 from seqlake.dataset.writing.ingest import Given
-from seqlake.dataset.writing.staging import ShardShape, Staging, partition_of
+from seqlake.dataset.writing.staging import ShardShape, Staging, open_for_changes, partition_of
 from seqlake.dataset.writing.values import cell
 from seqlake.errors import CommitConflictError, CommitUnknownError, SchemaMismatchError
 from seqlake.spec.column_types import ColumnType
@@ -113,7 +113,7 @@ def replayed(dataset: OpenDataset, change: Callable[[], Version]) -> Version:
         CommitConflictError: Rivals were faster every time.
     """
     for last in range(1, _TRIES + 1):
-        dataset.open_for_changes()
+        open_for_changes(dataset)
         try:
             version = change()
         except CommitUnknownError:

@@ -20,7 +20,7 @@ from seqlake.dataset.reading.inventory import sizes
 from seqlake.dataset.writing.copying import digest, on_this_machine
 from seqlake.dataset.writing.ingest import Given
 from seqlake.dataset.writing.references import mapped, refers
-from seqlake.dataset.writing.staging import ShardShape, Staging
+from seqlake.dataset.writing.staging import ShardShape, Staging, open_for_changes
 from seqlake.errors import CommitConflictError, CommitUnknownError, UnsafeReferenceError, ValidationError
 from seqlake.files.locations import absolute, checked, inside, is_local, join, local_path, scheme
 from seqlake.files.stores import open_store
@@ -234,7 +234,7 @@ def relocate(
         relocate(ds, "s3://bucket/videos", files="copy")                       # from now on the dataset's own
         ```
     """
-    dataset.open_for_changes()
+    open_for_changes(dataset)
     return carry_out(dataset, plan_relocation(dataset, old, new, files=files), allow_missing=allow_missing)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqlake.abilities import OfATable, ability
+from seqlake.abilities import OfATable, Pinnable, ability
 from seqlake.dataset.drawing.plots import runs
 from seqlake.dataset.drawing.strips import is_pictures, strip
 from seqlake.dataset.reading.views import StepsView
@@ -71,7 +71,8 @@ def headline(selection: SelectedRows) -> str:
     try:
         if whole is not None:
             words.append("no versions" if whole.version.id == -1 else f"version {whole.version.id}")
-        unit = "samples" if selection.access.source.schema.id is None else "sequences"
+        named = ability(selection, Pinnable)  # its ids need not have been selected
+        unit = "samples" if named is None or named.with_id().schema.id is None else "sequences"
         count, shards = len(selection), len(selection.shards())
         words.append(f"{counted(count, unit)} in {counted(shards, 'shards')}")
     except _READ_ERRORS as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seqlake.abilities import HasStrangers, OfATable, ability
+from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.writing.references import refers
 from seqlake.errors import SeqlakeError
 from seqlake.files.locations import inside, is_local, join, local_path, redacted, scheme
@@ -20,7 +22,7 @@ from seqlake.spec.rules.references import paths_in
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from seqlake.dataset.selection import Selection
+    from seqlake.protocols import Readable
 
 State: TypeAlias = Literal["present", "missing", "outside", "elsewhere", "kept", "orphan", "stranger"]
 
@@ -60,26 +62,17 @@ class FileEntry:
         }
 
 
-def files(selection: Selection, /, *, elsewhere: bool = False) -> list[FileEntry]:
-    """Every file that rows name, and of a dataset also the copied-in files that none names.
+def files(selection: Readable, /, *, elsewhere: bool = False) -> list[FileEntry]:
+    """The old name of `Selection.files`, for one release more."""
+    warnings.warn("seqlake.dataset.reading.inventory.files is Selection.files now.", DeprecationWarning, stacklevel=2)
+    return entries_of(selection, elsewhere=elsewhere)
 
-    Nothing is opened. Files below the root are looked for, others on this machine only if the dataset was opened with
-    `allow_outside`.
 
-    Args:
-        selection: A dataset, or some of its rows and columns.
-        elsewhere: Also ask other stores and web servers, one request for each file.
-
-    Returns:
-        Those that rows name in the order they were met, then the others by path.
-
-    Example:
-        ```python
-        dangling = [one for one in files(ds) if one.state == "missing"]
-        ```
-    """
-    named = references(selection)
-    states = _found(selection, named, elsewhere=elsewhere)
+def entries_of(selection: Readable, /, *, elsewhere: bool) -> list[FileEntry]:
+    """The files of a dataset, or of some of its rows and columns; what `Selection.files` gives."""
+    excerpt = Excerpt.of(selection)
+    named = references(excerpt)
+    states = _found(excerpt, named, elsewhere=elsewhere)
     entries = [
         FileEntry(
             reference=reference,
@@ -116,14 +109,14 @@ class Use:
     rows: dict[str, None] = field(default_factory=dict)
 
 
-def references(selection: Selection, /) -> dict[str, Use]:
+def references(excerpt: Excerpt, /) -> dict[str, Use]:
     """Every reference that the rows hold, in the order they hold it; empty ones are left out."""
-    schema = selection.schema
+    schema = excerpt.schema
     columns = [name for name in schema if refers(schema[name])]
     if not columns:
         return {}
-    key = selection.access.source.schema.id
-    everything = selection.with_id()
+    everything = excerpt.with_id()
+    key = everything.schema.id
     named: dict[str, Use] = {}
     start = 0
     for batch in everything.batches(columns if key is None else [key, *columns]):
@@ -169,9 +162,9 @@ def sizes(
         yield from pool.map(size, locations)
 
 
-def _found(selection: Selection, named: Iterable[str], *, elsewhere: bool) -> dict[str, tuple[State, int | None]]:
+def _found(excerpt: Excerpt, named: Iterable[str], *, elsewhere: bool) -> dict[str, tuple[State, int | None]]:
     """What is at each reference, and its size."""
-    root = selection.root
+    root = excerpt.root
     states: dict[str, tuple[State, int | None]] = {}
     ask: dict[str, list[str]] = {}
     for reference in named:
@@ -182,11 +175,11 @@ def _found(selection: Selection, named: Iterable[str], *, elsewhere: bool) -> di
             states[reference] = ("missing", None)
             continue
         own_scheme = scheme(reference) != "file"
-        if here or (is_local(location) and selection.allow_outside) or (own_scheme and elsewhere):
+        if here or (is_local(location) and excerpt.allow_outside) or (own_scheme and elsewhere):
             ask.setdefault(location, []).append(reference)
         else:
             states[reference] = ("elsewhere" if own_scheme else "outside", None)
-    for location, size in _looked_for(list(ask), root, selection.storage):
+    for location, size in _looked_for(list(ask), root, excerpt.storage):
         for reference in ask[location]:
             states[reference] = ("missing" if size is None else "present", size)
     return states
@@ -211,7 +204,7 @@ def _looked_for(
     yield from sizes([one for one in locations if one not in rest], storage=storage, named_by=root)
 
 
-def _unnamed(selection: Selection, named: Mapping[str, object]) -> Iterator[FileEntry]:
+def _unnamed(selection: Readable, named: Mapping[str, object]) -> Iterator[FileEntry]:
     """Copied-in files that no row of this version names; only a whole dataset can tell."""
     whole = ability(selection, OfATable)
     folder = None if whole is None else ability(whole.table, HasStrangers)
@@ -225,7 +218,7 @@ def _unnamed(selection: Selection, named: Mapping[str, object]) -> Iterator[File
 _PLACE = r"^(?P<place>[A-Za-z][A-Za-z0-9+.-]+://[^/?#\\]*)"
 
 
-def elsewhere(selection: Selection, /) -> dict[str, int]:
+def elsewhere(selection: Readable, /) -> dict[str, int]:
     """How many references name each bucket or web server that is not the root's own, most first.
 
     Only the columns that hold references are read; nothing is asked of the places.
@@ -237,7 +230,7 @@ def elsewhere(selection: Selection, /) -> dict[str, int]:
     """
     columns = [name for name in selection.schema if refers(selection.schema[name])]
     counts: Counter[str] = Counter()
-    for batch in selection.batches(columns) if columns else ():
+    for batch in Excerpt.of(selection).batches(columns) if columns else ():
         for column in batch.columns:
             places = pc.struct_field(pc.extract_regex(_texts(column), _PLACE), "place")
             for one in pc.value_counts(places).to_pylist():

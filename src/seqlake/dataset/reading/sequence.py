@@ -12,7 +12,7 @@ from seqlake.dataset.reading.views import FileView, MediaView, StepsView
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from seqlake.dataset.reading.views import SelectedRows
+    from seqlake.dataset.reading.views import CellSource
     from seqlake.spec.schema import Column, Schema
     from seqlake.windows.frames import Decoded
     from seqlake.windows.spec import Edges, Rate
@@ -35,32 +35,32 @@ class SequenceView(Mapping[str, Any]):
         ```
     """
 
-    __slots__ = ("_row", "_selection")
+    __slots__ = ("_excerpt", "_row")
 
-    def __init__(self, selection: SelectedRows, row: int) -> None:
-        self._selection = selection
+    def __init__(self, excerpt: CellSource, row: int) -> None:
+        self._excerpt = excerpt
         self._row = row
 
     @property
     def id(self) -> str:
         """Its `sequence_id`; the row number as text where rows are samples."""
-        access = self._selection.access
+        access = self._excerpt.access
         name = access.source.schema.id  # the selection need not have selected it
         return str(self._row) if name is None else str(access.cell(self._row, access.source.schema[name]))
 
     @property
     def index(self) -> int:
         """Its place in the selection: `selection[view.index]` is this sequence."""
-        return self._selection.index_of(self._row)
+        return self._excerpt.index_of(self._row)
 
     @property
     def schema(self) -> Schema:
         """The columns of the selection."""
-        return self._selection.schema
+        return self._excerpt.schema
 
     def __getitem__(self, name: str) -> Any:
-        column = self._selection.schema[name]
-        value = self._selection.access.cell(self._row, column)
+        column = self._excerpt.schema[name]
+        value = self._excerpt.access.cell(self._row, column)
         if value is None or column.category not in {"file", "frames"}:
             return value
         if column.category == "file":
@@ -73,8 +73,8 @@ class SequenceView(Mapping[str, Any]):
         reference = cell if isinstance(cell, str) else cell.get("url")
         if reference is None:
             return None
-        selection = self._selection
-        root, storage, allow_outside = selection.root, selection.storage, selection.allow_outside
+        excerpt = self._excerpt
+        root, storage, allow_outside = excerpt.root, excerpt.storage, excerpt.allow_outside
         if column.type is None or not media.opens(column.type.type):
             return FileView(reference, root=root, column=column.type, storage=storage, allow_outside=allow_outside)
         file = MediaView(
@@ -83,7 +83,7 @@ class SequenceView(Mapping[str, Any]):
             column=column.type,
             storage=storage,
             allow_outside=allow_outside,
-            kept=selection.access.kept_packets,
+            kept=excerpt.access.kept_packets,
         )
         if not isinstance(cell, str):
             file.first, file.count = int(cell.get("first_frame") or 0), cell.get("num_frames")
@@ -101,11 +101,11 @@ class SequenceView(Mapping[str, Any]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SequenceView):
             return NotImplemented
-        mine, theirs = self._selection, other._selection
+        mine, theirs = self._excerpt, other._excerpt
         return self._row == other._row and mine.access.source is theirs.access.source and self.schema == other.schema
 
     def __hash__(self) -> int:
-        return hash((id(self._selection.access.source), self._row))
+        return hash((id(self._excerpt.access.source), self._row))
 
     def window(
         self,
@@ -140,7 +140,7 @@ class SequenceView(Mapping[str, Any]):
         from seqlake.windows.sources import MediaFiles
         from seqlake.windows.spec import Window
 
-        access = self._selection.access
+        access = self._excerpt.access
         schema = access.source.schema  # a clock may hang on a column that was not selected
         if columns is None:
             columns = [name for name in self.schema.names if self.schema[name].category == "temporal"]
@@ -153,7 +153,7 @@ class SequenceView(Mapping[str, Any]):
             schema,
             window,
             start,
-            clock=access.clock(window, MediaFiles.of(self._selection)),
+            clock=access.clock(window, MediaFiles.of(self._excerpt)),
             frames_of=self._frames,
         )
         return {"sequence_id": self.id, **sample}
@@ -165,8 +165,8 @@ class SequenceView(Mapping[str, Any]):
         frames = self[name]
         if _has_frames(frames):
             return frames  # type: ignore[no-any-return]  # a view of frames
-        rows = range(self._selection.access.starts[-1])
-        others = (SequenceView(self._selection, row)[name] for row in rows)
+        rows = range(self._excerpt.access.starts[-1])
+        others = (SequenceView(self._excerpt, row)[name] for row in rows)
         return Blank(next(filter(_has_frames, others), None))
 
     def __repr__(self) -> str:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from seqlake.spec.schema import Schema
 
 
-class SelectedRows(Readable, Protocol):
-    """What a sequence, and what prints rows, asks of the selection they belong to."""
+class CellSource(Readable, Protocol):
+    """What a sequence asks of the excerpt that it is a row of."""
 
     @property
     def access(self) -> Access:
@@ -40,7 +40,11 @@ class SelectedRows(Readable, Protocol):
         """Whether references may leave the dataset's root."""
 
     def index_of(self, row: int, /) -> int:
-        """Where a row of the source stands in the selection."""
+        """Where a row of the source stands in the excerpt."""
+
+
+class SelectedRows(Readable, Protocol):
+    """What prints rows asks of the selection they belong to."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, which: int, /) -> Any: ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from seqlake.dataset.reading.streaming import for_writing
-from seqlake.dataset.writing.staging import SHARD_BYTES, ShardShape, Staging, partition_of
+from seqlake.dataset.writing.staging import SHARD_BYTES, ShardShape, Staging, open_for_changes, partition_of
 from seqlake.shards.columns import Columns
 from seqlake.shards.rows import Rows
 from seqlake.versions import names
@@ -51,7 +51,7 @@ def compact(
         ds.vacuum(older_than=timedelta(days=7))
         ```
     """
-    dataset.open_for_changes()
+    open_for_changes(dataset)
     by = partition_of(dataset.table)
     chosen = wasteful(dataset.source.shards(), nbytes=bytes_per_shard, rows=rows_per_shard, by=by)
     if not chosen:

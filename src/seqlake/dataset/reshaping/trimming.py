@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from seqlake.dataset import progress
 from seqlake.dataset.reading import streaming
+from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.reshaping.merging import whole
 from seqlake.dataset.reshaping.slicing import Piece, Spans, changes, sliced, steps_in
 from seqlake.dataset.writing.carrying import Carrier
@@ -365,7 +366,7 @@ def _write(
     storage: Mapping[str, str] | None,
 ) -> Cuts:
     """The new dataset, or nothing of it."""
-    source = selection.pinned()
+    source = Excerpt.of(selection)
     schema = _schema_of_pieces(source.schema, numbered=numbered)
     with whole(out, schema, shape=ShardShape(), storage=storage) as (dataset, staging):
         pieces = _Pieces(source, schema, staging, borders, numbered=numbered)
@@ -392,7 +393,7 @@ class _Pieces:
     """Writes the pieces of all sequences, in order."""
 
     def __init__(
-        self, source: Selection, schema: Schema, staging: Staging, borders: Borders, /, *, numbered: bool
+        self, source: Excerpt, schema: Schema, staging: Staging, borders: Borders, /, *, numbered: bool
     ) -> None:
         self._source = source
         self._schema = schema

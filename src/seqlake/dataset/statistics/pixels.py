@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqlake.dataset.selection import Selection
+from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.statistics.chunks import each
 from seqlake.dataset.statistics.ranks import rank_of
 from seqlake.dataset.statistics.summary import ColumnStatistics
@@ -79,12 +79,12 @@ def statistics_of(
     """
     from tqdm import tqdm
 
-    selection = source if isinstance(source, Selection) else Selection(source)
-    column = selection.schema[name]
-    there = _there(selection, column)
+    excerpt = Excerpt.of(source)
+    column = excerpt.schema[name]
+    there = _there(excerpt, column)
     rows = np.flatnonzero(there)
     chosen = rows[evenly(len(rows), SEQUENCES)]
-    look = partial(_look, selection, name, most=max(1, FRAMES // max(len(chosen), 1)))
+    look = partial(_look, excerpt, name, most=max(1, FRAMES // max(len(chosen), 1)))
     hidden = None if progress is None else not progress
     total: _Counted | None = None
     with tqdm(total=len(chosen), desc=f"pictures of {name}", unit=" sequences", disable=hidden) as bar:
@@ -94,17 +94,17 @@ def statistics_of(
     return _finished(total, column, points, nulls=int(len(there) - there.sum()))
 
 
-def _there(selection: Selection, column: Column) -> NDArray[np.bool_]:
+def _there(excerpt: Excerpt, column: Column) -> NDArray[np.bool_]:
     """[rows] whether a row has a cell."""
     if column.category == "frames":
-        return selection.lengths(column.name) >= 0
-    parts = [np.asarray(batch.column(0).is_valid()) for batch in selection.batches([column.name])]
+        return excerpt.lengths(column.name) >= 0
+    parts = [np.asarray(batch.column(0).is_valid()) for batch in excerpt.batches([column.name])]
     return np.concatenate([np.zeros(0, np.bool_), *parts])
 
 
-def _look(selection: Selection, name: str, row: int, *, most: int) -> _Counted | None:
+def _look(excerpt: Excerpt, name: str, row: int, *, most: int) -> _Counted | None:
     """Count the values of one sequence's frames."""
-    view = selection[row][name]
+    view = excerpt[row][name]
     if view is None:
         return None
     counted: _Counted | None = None

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from seqlake.abilities import HasVersion, KeepsFiles, NamesShards, ability
 from seqlake.dataset import progress
+from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.reading.streaming import one_shard
 from seqlake.dataset.validation.files import FileWalk
 from seqlake.dataset.validation.looking import FileContext
@@ -42,7 +43,6 @@ from seqlake.windows.clock import dataset_clock
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from seqlake.dataset.selection import Selection
     from seqlake.protocols import Copied, Readable, Shard
     from seqlake.spec.alignment import Clock
 
@@ -131,7 +131,7 @@ def _misfits(shard: Shard, names: list[str]) -> Iterator[tuple[str, SchemaMismat
 DEPTHS: tuple[Depth, ...] = get_args(Depth)
 
 
-def report(selection: Selection, /, *, depth: Depth) -> Report:
+def report(selection: Readable, /, *, depth: Depth) -> Report:
     """Check the rows of a selection against the format; see `validate`.
 
     Raises:
@@ -139,10 +139,10 @@ def report(selection: Selection, /, *, depth: Depth) -> Report:
     """
     if depth not in DEPTHS:
         raise ValueError(f"A depth is one of {', '.join(DEPTHS)}; found {depth!r}.")
-    return Report(_findings(selection, depth), subject=selection.root, depth=depth)
+    return Report(_findings(Excerpt.of(selection), depth), subject=selection.root, depth=depth)
 
 
-def _findings(selection: Selection, depth: Depth) -> Iterator[Finding]:
+def _findings(selection: Excerpt, depth: Depth) -> Iterator[Finding]:
     schema = selection.schema
     yield from check_metadata(schema.metadata.to_json())
     samples = schema.id is None and "source" in schema.metadata.extra  # of another format, whose rows need no id
@@ -156,8 +156,8 @@ def _findings(selection: Selection, depth: Depth) -> Iterator[Finding]:
         yield from _rows(selection, depth, reported)
 
 
-def _rows(selection: Selection, depth: Depth, reported: set[str]) -> Iterator[Finding]:
-    schema, notes, source = selection.schema, Gathered(), selection.access.source
+def _rows(selection: Excerpt, depth: Depth, reported: set[str]) -> Iterator[Finding]:
+    schema, notes, source = selection.schema, Gathered(), selection.source
     place = FileContext(
         root=selection.root,
         storage=selection.storage,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 
+from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.writing import conforming
 from seqlake.dataset.writing.conforming import too_large
 from seqlake.dataset.writing.encoding import cell_of, encoded, is_video, stamps_of
@@ -249,7 +250,7 @@ class Recording:
         if self._state != "new":
             raise SeqlakeError(f"The take {self._key!r} was used already.", hint="Record each take anew.")
         dataset = self._dataset
-        if dataset.version.id != -1 and dataset.access.rows_of([self._key])[0] >= 0:
+        if dataset.version.id != -1 and Excerpt.of(dataset).find_ids([self._key])[0] >= 0:
             raise DuplicateSequenceError(
                 f"The sequence_id {self._key!r} is in the dataset already.", hint="Give each take an id of its own."
             )

@@ -22,7 +22,7 @@ from seqlake.dataset.writing.references import may_name, sizes_seen
 from seqlake.errors import ReadOnlyError, ValidationError
 from seqlake.files.locations import local_path
 from seqlake.files.room import room_in
-from seqlake.protocols import Change, Copied, Side, Written
+from seqlake.protocols import Change, Copied, Readable, Side, Written
 from seqlake.shards import parquet
 from seqlake.spec.rules.references import paths_in
 
@@ -31,9 +31,8 @@ if TYPE_CHECKING:
 
     import duckdb
 
-    from seqlake.dataset.reading.access import Access
     from seqlake.dataset.writing.ingest import File
-    from seqlake.protocols import Readable, Table, Transaction, Version
+    from seqlake.protocols import Table, Transaction, Version
     from seqlake.spec.schema import Schema
 
 _MOST_OPEN = 64  # shards that are written at once; each holds back up to a row group
@@ -150,7 +149,7 @@ _HOUR = 3600.0
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 
 
-class OpenDataset(Protocol):
+class OpenDataset(Readable, Protocol):
     """What verbs that write ask of a dataset: its table, the version that it shows, and the rows of it."""
 
     @property
@@ -162,10 +161,6 @@ class OpenDataset(Protocol):
         """The path or URI it was opened by."""
 
     @property
-    def schema(self) -> Schema:
-        """The columns of the version."""
-
-    @property
     def source(self) -> Readable:
         """The snapshot of the version."""
 
@@ -173,21 +168,22 @@ class OpenDataset(Protocol):
     def version(self) -> Version:
         """The version that it shows."""
 
-    @property
-    def access(self) -> Access:
-        """Point access to the snapshot."""
-
     def refresh(self) -> Version:
         """Show the newest version, whoever made it."""
-
-    def open_for_changes(self) -> None:
-        """Show the newest version; a plain folder is adopted first."""
 
     def batches(self, columns: Sequence[str] | None = None, /) -> Iterator[pa.RecordBatch]:
         """All rows of some columns, in order."""
 
     def sql(self, sql: str, /, **tables: object) -> duckdb.DuckDBPyRelation:
         """A query over the rows, which are called `dataset`."""
+
+
+def open_for_changes(dataset: OpenDataset, /) -> None:
+    """Let a dataset show the newest version; a plain folder is adopted first, and nothing in it moves."""
+    if dataset.refresh().id == -1:
+        with room_in(dataset.location):
+            dataset.table.discard(dataset.table.begin())
+        dataset.refresh()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
