@@ -181,7 +181,8 @@ class TrainingEngine(ABC):
 
     def __init__(self, settings: LoaderSettings) -> None:
         self.settings = settings
-        self._sharers = 1
+        self._processes = 1
+        self._datasets = 1
 
     # ---- the source through the window
 
@@ -238,11 +239,11 @@ class TrainingEngine(ABC):
         """Gives the samples of steps."""
 
     @abstractmethod
-    def assembler(self, *, sharers: int = 1) -> Assembler:
-        """Makes batches of samples; `sharers` processes of this machine do so at the same time."""
+    def assembler(self) -> Assembler:
+        """Makes batches of samples."""
 
     @abstractmethod
-    def frames(self, *, sharers: int = 1) -> FrameDecoding | None:
+    def frames(self) -> FrameDecoding | None:
         """Decodes frames; None where the window asks for none."""
 
     # ---- settings
@@ -251,9 +252,14 @@ class TrainingEngine(ABC):
     def changed(self, settings: LoaderSettings) -> TrainingEngine:
         """The same source with other settings; what does not depend on them is shared."""
 
-    def share(self, users: int, /) -> None:
-        """Divide the memory that none was given among so many, each of which opens shards for itself."""
-        self._sharers = users
+    def share(self, processes: int, /, *, datasets: int = 1) -> None:
+        """Divide the machine among those who read at the same time, each for itself.
+
+        Args:
+            processes: Of this machine; they divide its cores.
+            datasets: In each process; all divide the memory that none was given.
+        """
+        self._processes, self._datasets = processes, datasets
 
     # ---- what follows
 

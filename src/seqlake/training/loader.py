@@ -163,15 +163,13 @@ class Loader:
             "batch_sampler=loader.sampler()); its batches are as large as the loader's batch_size."
         )
 
-    def batches(self, steps: range, /, *, sharers: int = 1) -> Pass:
+    def batches(self, steps: range, /) -> Pass:
         """Some steps of the pass that begins at the loader's position, which does not move.
 
         Args:
             steps: Step numbers, as in `range(worker, len(loader), workers)`.
-            sharers: Processes of this machine that do so at the same time, each for itself.
         """
-        self._engine.share(sharers)
-        return Pass(self._engine, position=self._entry(), steps=steps, sharers=sharers)
+        return Pass(self._engine, position=self._entry(), steps=steps)
 
     @property
     def _position(self) -> tuple[int, int]:

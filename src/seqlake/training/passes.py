@@ -44,7 +44,6 @@ class Pipeline:
         others: (epochs, sample numbers, attempt) -> samples to be tried in the places of bad ones; None where bad ones
             are not to be replaced.
         transforms: What users do to batches.
-        sharers: Processes of this machine that do so at the same time.
         meter: Counts what is done; None for nobody.
         reuse: Write signals where those of the batch before were.
         pads: Batches say which samples are repetitions.
@@ -56,7 +55,6 @@ class Pipeline:
         *,
         others: Callable[[Ints, Ints, int], Samples] | None = None,
         transforms: Sequence[Transform] = (),
-        sharers: int = 1,
         meter: Meter | None = None,
         reuse: bool = False,
         pads: bool = False,
@@ -64,13 +62,12 @@ class Pipeline:
         self.opened = engine.opened
         self.meter = Meter() if meter is None else meter
         self._engine = engine
-        self._sharers = sharers
         self._transforms = transforms
         self._pads = pads
-        self._assembler = engine.assembler(sharers=sharers)
+        self._assembler = engine.assembler()
         if reuse:
             self._assembler.reuse_buffers()
-        self._frames = engine.frames(sharers=sharers)
+        self._frames = engine.frames()
         self.has_frames = self._frames is not None
         self._repair: Repair | None = None
         if others is not None and engine.settings.on_error.tolerant:
@@ -129,7 +126,7 @@ class Pipeline:
 
     def _as_they_are(self, samples: Samples) -> tuple[Batch, Mapping[int, Sequence[Harm]]]:
         """A batch of samples to be tried in places of others, and what is wrong with them."""
-        with closing(Pipeline(self._engine, sharers=self._sharers)) as pipeline:
+        with closing(Pipeline(self._engine)) as pipeline:
             return pipeline.at_once(samples)
 
     def _transformed(self, batch: Batch, samples: Samples, inside: slice) -> Batch:
@@ -149,10 +146,9 @@ class Pass:
         engine: Gives the parts.
         position: (epoch, sample) where the pass begins.
         steps: The step numbers to deliver.
-        sharers: Processes of this machine that do so at the same time, each for itself.
     """
 
-    def __init__(self, engine: TrainingEngine, *, position: tuple[int, int], steps: range, sharers: int = 1) -> None:
+    def __init__(self, engine: TrainingEngine, *, position: tuple[int, int], steps: range) -> None:
         settings, planner = engine.settings, engine.planner()
         self._planner = planner
         self._local = planner.local_batch
@@ -161,7 +157,6 @@ class Pass:
             engine,
             others=planner.substitutes,
             transforms=settings.transforms,
-            sharers=sharers,
             meter=engine.meter,
             reuse=settings.reuse,
             pads=settings.tail == "pad",

@@ -84,7 +84,7 @@ class SourceEngine(TrainingEngine, Generic[Shards]):
         """The shards in use, by this process."""
         # A forked child makes its own: a lock or thread of the parent's would be dead in it.
         if self._opened is None or self._opened[0] != os.getpid():
-            self._opened = (os.getpid(), self._open(shared(self.settings.cache, by=self._sharers)))
+            self._opened = (os.getpid(), self._open(shared(self.settings.cache, by=self._processes * self._datasets)))
         return self._opened[1]
 
     @property
@@ -122,7 +122,7 @@ class SourceEngine(TrainingEngine, Generic[Shards]):
 
     def _lend(self, other: SourceEngine[Shards]) -> None:
         """Share with another engine of the same dataset what does not depend on the settings that differ."""
-        other.share(self._sharers)
+        other.share(self._processes, datasets=self._datasets)
         if other.settings.on_error.tolerant == self.settings.on_error.tolerant:
             other._opened = self._opened
         if "survey" in self.__dict__:
@@ -171,7 +171,8 @@ class SourceEngine(TrainingEngine, Generic[Shards]):
         return numbers
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"source": self.source, "settings": self.settings, "_sharers": self._sharers, "_opened": None}
+        kept = ("source", "settings", "_processes", "_datasets")
+        return {**{name: self.__dict__[name] for name in kept}, "_opened": None}
 
 
 class WindowEngine(SourceEngine[Opened]):
@@ -192,16 +193,16 @@ class WindowEngine(SourceEngine[Opened]):
             other._frame_columns = self._frame_columns
         return other
 
-    def assembler(self, *, sharers: int = 1) -> WindowAssembler:  # noqa: ARG002 - threads are torch's own
+    def assembler(self) -> WindowAssembler:
         """Makes batches of samples."""
         kind = RangeAssembler if self.opened.is_ranged else WindowAssembler
         return kind(self.survey, self.opened)
 
-    def frames(self, *, sharers: int = 1) -> FrameStream | None:
+    def frames(self) -> FrameStream | None:
         """Decodes frames; None where the window asks for none."""
         if not self.survey.framed:
             return None
-        threads = self.settings.frames.threads or max(1, cores() // sharers)
+        threads = self.settings.frames.threads or max(1, cores() // self._processes)
         return FrameStream(lambda: self.frame_columns, self.meter.work, threads=threads)
 
     @property
@@ -236,10 +237,10 @@ class RowEngine(SourceEngine[RowShards]):
         self._lend(other)
         return other
 
-    def assembler(self, *, sharers: int = 1) -> RowAssembler:
+    def assembler(self) -> RowAssembler:
         """Makes batches of rows."""
-        pictures = RowPictures(self.settings.frames, sharers=sharers)
+        pictures = RowPictures(self.settings.frames, processes=self._processes)
         return RowAssembler(self.opened, pictures, tolerant=self.settings.on_error.tolerant)
 
-    def frames(self, *, sharers: int = 1) -> None:
+    def frames(self) -> None:
         """None: pictures in rows are values of theirs, decoded by the assembler."""

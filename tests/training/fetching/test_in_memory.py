@@ -309,7 +309,8 @@ def test_worker_processes_and_datasets_divide_the_memory_that_none_was_given(arm
     both = sl.Mix({"a": (source, 1), "b": (source, 1)})
     for data, cache in ((source, None), (source, sl.Cache(limit=777)), (both, None)):
         loader = pickle.loads(pickle.dumps(sl.Loader(data, window={"action": range(4)}, batch_size=4, cache=cache)))
-        next(loader.batches(range(1), sharers=3))
+        loader._engine.share(3)  # as a worker process of torch does
+        next(loader.batches(range(1)))
         opened = loader._engine.opened
         limits.append([member._residents.room.limit for member in getattr(opened, "_members", [opened])])
     assert limits == [[whole // 3], [777], [whole // 6] * 2]

@@ -91,7 +91,7 @@ class Excerpt:
 
     @property
     def fingerprint(self) -> str:
-        """See `Selection.fingerprint`."""
+        """Changes with any selected row, the order, the schema or the bytes."""
         if self.columns is None and self._is_everything():
             return self.source.fingerprint
         return plain.fingerprint(self.schema, self.shards())  # shards without selected rows are not named
@@ -105,12 +105,12 @@ class Excerpt:
         return self.access.shards if self.rows is None else self.access.cut(self.rows)
 
     def lengths(self, column: str, /) -> Ints:
-        """See `Selection.lengths`."""
+        """[rows] the steps of each cell; -1 null."""
         lengths = self.source.lengths(column)
         return lengths if self.rows is None else lengths[self.rows]
 
     def batches(self, columns: Sequence[str] | None = None, /) -> Iterator[pa.RecordBatch]:
-        """See `Selection.batches`."""
+        """The rows of some columns, in order."""
         names = self.schema.names if columns is None else columns
         if self.rows is None:
             return streaming.read(self.source, names)

@@ -72,18 +72,18 @@ class MixtureEngine(TrainingEngine):
         engine.share(1)
         return engine
 
-    def share(self, users: int, /) -> None:
-        """As for one dataset: here each dataset is a user."""
-        super().share(users)
+    def share(self, processes: int, /, *, datasets: int = 1) -> None:
+        """As for one dataset: here there are several in each process."""
+        super().share(processes, datasets=datasets * len(self.members))
         for member in self.members:
-            member.share(users * len(self.members))
+            member.share(processes, datasets=self._datasets)
 
     def changed(self, settings: LoaderSettings) -> MixtureEngine:
         """The same sources with other settings; what does not depend on them is shared."""
         if settings.groups is not None:
             raise ValueError("weights: groups are those of one dataset. Give the sources of a Mix their weights there.")
         other = MixtureEngine(self.mix, [member.changed(settings) for member in self.members], settings)
-        other._sharers = self._sharers
+        other._processes, other._datasets = self._processes, self._datasets
         if settings.shuffle == self.settings.shuffle and settings.seed == self.settings.seed:
             other.__dict__.update({"mixture": self.mixture} if "mixture" in self.__dict__ else {})
         return other
@@ -183,15 +183,15 @@ class MixtureEngine(TrainingEngine):
         """Gives the samples of steps."""
         return MixPlanner(self.mixture, self.steps)
 
-    def assembler(self, *, sharers: int = 1) -> MixtureAssembler:
+    def assembler(self) -> MixtureAssembler:
         """Makes batches of samples of all datasets."""
-        return MixtureAssembler(self, sharers=sharers)
+        return MixtureAssembler(self)
 
-    def frames(self, *, sharers: int = 1) -> MixtureFrames | None:
+    def frames(self) -> MixtureFrames | None:
         """Decodes frames of all datasets, on one set of threads."""
         for member in self.members:
             member.meter = self.meter
-        return MixtureFrames(self, sharers=sharers) if self.surveys[0].framed else None
+        return MixtureFrames(self) if self.surveys[0].framed else None
 
     def report(self) -> Telemetry:
         """The meter's counts, with what the shards in use know."""
@@ -199,7 +199,8 @@ class MixtureEngine(TrainingEngine):
         return self.meter.report(held=self.opened.decoded, fetched=self.opened.fetched, files=files)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"mix": self.mix, "members": self.members, "settings": self.settings, "_sharers": self._sharers}
+        kept = ("mix", "members", "settings", "_processes", "_datasets")
+        return {name: self.__dict__[name] for name in kept}
 
 
 def _firsts(counts: Sequence[int]) -> Ints:
@@ -343,10 +344,10 @@ class MixtureAssembler:
         window: Of all datasets.
     """
 
-    def __init__(self, engine: MixtureEngine, *, sharers: int) -> None:
+    def __init__(self, engine: MixtureEngine) -> None:
         self.window = engine.settings.window
         self._engine = engine
-        self._members: list[Assembler] = [member.assembler(sharers=sharers) for member in engine.members]
+        self._members: list[Assembler] = [member.assembler() for member in engine.members]
         self._names = np.array([*engine.mix.sources, None], dtype=object)[:-1]
         self._paces: dict[int, Pace] = {}
         in_place = all(type(member) is WindowAssembler for member in self._members)
@@ -500,9 +501,9 @@ def _alike(cells: Sequence[StepColumn]) -> bool:
 class MixtureFrames:
     """`Frames` of several datasets."""
 
-    def __init__(self, engine: MixtureEngine, *, sharers: int) -> None:
+    def __init__(self, engine: MixtureEngine) -> None:
         self._engine = engine
-        streams = [member.frames(sharers=sharers) for member in engine.members]
+        streams = [member.frames() for member in engine.members]
         self._streams: list[FrameStream] = [stream for stream in streams if stream is not None]
         for stream in self._streams[1:]:
             stream.share(self._streams[0])

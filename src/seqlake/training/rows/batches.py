@@ -277,12 +277,12 @@ class RowPictures:
 
     Args:
         options: Size, layout and threads.
-        sharers: Processes of this machine that decode at the same time.
+        processes: Processes of this machine that decode at the same time.
     """
 
-    def __init__(self, options: FrameOptions, *, sharers: int = 1) -> None:
+    def __init__(self, options: FrameOptions, *, processes: int = 1) -> None:
         self._options = options
-        self._threads = options.threads or max(1, cores() // sharers)
+        self._threads = options.threads or max(1, cores() // processes)
         self._pool: ThreadPoolExecutor | None = None
 
     def begin(self, cells: Sequence[Any], /) -> _Begun:
