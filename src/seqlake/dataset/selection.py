@@ -334,7 +334,7 @@ class Selection:
         frame: pd.DataFrame = (
             self.select(*others).to_arrow().to_pandas() if others else pd.DataFrame(index=range(len(self)))
         )
-        if signals is None and self._columns is None:
+        if signals is None and self._excerpt.columns is None:
             return frame
         for name in steps:
             cells: list[Any] = []
