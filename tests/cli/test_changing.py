@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -189,3 +191,62 @@ def test_index_says_what_it_cannot_do(run, tmp_path) -> None:
     told = run("index", folder)
     assert "0 of 1 shards" in told.out
     assert "seqlake repack" in told.out
+
+
+def test_nothing_is_written_into_a_dataset_by_another_verb(run, dataset) -> None:
+    before = snapshot(dataset)
+    for out in (dataset, dataset / "part", dataset / "data" / "part"):
+        for command in (
+            ["subset", dataset, out, "--where", "reward > 3"],
+            ["repack", dataset, out],
+            ["convert", dataset, out],
+            ["convert", dataset, out, "--to", "mds"],
+            ["trim", dataset, out, "--start", 1],
+            ["split", dataset, out, "--by", "task"],
+            ["subset", dataset, out, "--where", "reward > 3", "--overwrite"],
+        ):
+            told = run(*command)
+            assert told.code in {1, 2}, (command, told.err)
+            assert snapshot(dataset) == before, command
+
+
+def test_convert_counts_sequences_not_samples(run, tmp_path) -> None:
+    with sl.create(
+        tmp_path / "mds", {"episode": "str", "step": "int", "x": "ndarray:float32:2"}, format="mds"
+    ) as writer:
+        for step in range(10):
+            writer.write({"episode": f"ep_{step % 3}", "step": step, "x": np.ones(2, "f4")})
+    told = run("convert", tmp_path / "mds", tmp_path / "arm", "--sequence-id", "episode", "--steps", "step")
+    assert told.out.startswith("3 sequences at ")
+    told = run("convert", tmp_path / "arm", tmp_path / "again", "--to", "mds")
+    assert told.out.startswith("3 samples at ")
+
+
+def test_a_conversion_that_leaves_files_behind_says_where_they_stay(run, tmp_path) -> None:
+    (tmp_path / "a.mcap").write_bytes(b"abc")
+    ds = sl.create(tmp_path / "arm", sl.Schema({"log": sl.ColumnType("mcap"), "task": pa.string()}))
+    ds.append([{"sequence_id": "a", "log": sl.File(tmp_path / "a.mcap"), "task": "x"}])
+    told = run("convert", ds.location, tmp_path / "mds", "--to", "mds")
+    assert f"The files that log name stay at {ds.location}" in told.err
+    [sample] = sl.scan(tmp_path / "mds").to_arrow().to_pylist()
+    assert Path(sample["log"]).read_bytes() == b"abc"
+    assert "stay at" not in run("convert", ds.location, tmp_path / "ours").err
+
+
+def test_split_warns_of_parts_that_nobody_is_in(run, dataset) -> None:
+    told = run("split", dataset, "--shares", "train=0.999,val=0.001")
+    assert (told.code, told.out) == (0, "train: 12 sequences\nval: 0 sequences\n")
+    assert told.err.count("No sequence is in val: 12 sequences or groups are too few") == 1
+    assert "No sequence" in run("split", dataset, "--shares", "train=0.999,val=0.001", "--dry-run").err
+    assert run("split", dataset, "--shares", "train=0.5,val=0.5", "--dry-run").err == ""
+    assert run("split", dataset, "--shares", "train=1,val=0", "--dry-run").err == ""
+
+
+def test_vacuum_says_how_much_it_frees(run, dataset) -> None:
+    old = sum(path.stat().st_size for path in dataset.glob("data/*.parquet"))
+    sl.open(dataset).delete("true")
+    planned = run("vacuum", dataset, "--older-than", 0, "--dry-run", "--json").json
+    told = run("vacuum", dataset, "--older-than", 0, "--json").json
+    assert planned["nbytes"] == told["nbytes"] >= old
+    assert {**planned, "dry_run": False} == told
+    assert run("vacuum", dataset, "--older-than", 0).out.startswith("Removed 0 files, 0 B.")

@@ -208,3 +208,17 @@ def test_a_name_with_a_dot_needs_quotes(run, tmp_path) -> None:
         assert told.code == 2
         assert told.err.endswith(f"""A name with a dot stands in double quotes, as in "{name}".\n""")
         assert run("ls", ds.location, "--where", f'"{name}" IS NULL').code == 0
+
+
+def test_sql_shows_short_lists_and_all_of_every_list_when_asked(run, dataset) -> None:
+    query = "SELECT [1, 2.5] AS short, range(9) AS long, [[1, 2]] AS nested FROM dataset LIMIT 1"
+    assert run("sql", dataset, query).out.splitlines()[1] == "[1.0, 2.5]  [9]   [1]"
+    told = run("sql", dataset, query, "--no-truncate").out.splitlines()[1]
+    assert told == "[1.0, 2.5]  [0, 1, 2, 3, 4, 5, 6, 7, 8]  [[1, 2]]"
+
+
+@pytest.mark.parametrize("verb", ["info", "ls", "schema", "stats", "validate"])
+def test_a_folder_of_datasets_is_no_dataset(run, dataset, verb) -> None:
+    told = run(verb, dataset.parent)
+    assert told.code == 1
+    assert "it is a folder of datasets (arm). Open one of them." in told.err

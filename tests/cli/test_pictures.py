@@ -238,3 +238,15 @@ def test_wrong_usage_of_show_is_said(run, filmed, tmp_path, monkeypatch, argumen
     assert told.code == 2
     assert said in told.err
     assert not list(tmp_path.glob("*.png"))
+
+
+@pytest.mark.parametrize(("column", "last"), [("cam", "1.9"), ("depth", "1.95")])
+def test_a_time_beyond_the_end_is_wrong_usage(run, filmed, tmp_path, column, last) -> None:
+    for late in ("2.5", "0.1,60"):
+        told = run("frames", filmed, "ep", column, "--at", late, "-o", tmp_path / "out")
+        assert told.code == 2
+        assert "after 2 seconds" in told.err
+    assert run("frames", filmed, "ep", column, "--at", "-1", "-o", tmp_path / "out").code == 2
+    assert not (tmp_path / "out").exists()
+    told = run("frames", filmed, "ep", column, "--at", last, "-o", tmp_path / "out", "--json")
+    assert [row["frame"] for row in told.json["rows"]] == [19]

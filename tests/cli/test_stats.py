@@ -101,3 +101,18 @@ def test_files_without_a_table_are_looked_at_as_they_are(run, dataset, tmp_path,
     pq.write_table(table, tmp_path / "rewards.parquet")
     told = run("stats", tmp_path / "rewards.parquet", "--json").json
     assert told["columns"]["reward"]["max"] == 11.0
+
+
+def test_a_wide_vector_is_one_line_about_all_its_numbers(run, tmp_path) -> None:
+    vectors = np.random.default_rng(3).normal(2, 3, size=(7, 64)).astype("f4")
+    ds = sl.create(tmp_path / "wide", sl.Schema({"v": sl.Embedding(dim=64)}))
+    ds.append([{"sequence_id": f"{n}", "v": vector} for n, vector in enumerate(vectors)])
+    lines = [line for line in run("stats", ds.location).out.splitlines() if line.startswith("v ")]
+    assert len(lines) == 1
+    name, dim, count, low, high, mean, std, *note = lines[0].split()
+    assert (name, dim, int(count)) == ("v", "[64]", vectors.size)
+    truth = [vectors.min(), vectors.max(), vectors.mean(dtype="f8"), vectors.std(dtype="f8")]
+    assert [float(one) for one in (low, high, mean, std)] == pytest.approx(truth, rel=1e-4)
+    assert " ".join(note) == "64 dimensions together; --no-truncate lists each"
+    assert len(run("stats", ds.location, "--no-truncate").out.splitlines()) == 2 + 64
+    assert len(run("stats", ds.location, "--json").json["columns"]["v"]["mean"]) == 64

@@ -162,7 +162,9 @@ def _show_warnings_in_one_line() -> None:
         say(f"seqlake: warning: {message}", err=True)
 
     warnings.showwarning = show
-    logging.getLogger("seqlake").addHandler(_Told(logging.WARNING))
+    ours = logging.getLogger("seqlake")
+    if not any(isinstance(handler, _Told) for handler in ours.handlers):
+        ours.addHandler(_Told(logging.WARNING))
 
 
 class _Told(logging.Handler):

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 from seqlake.errors import in_line, visible
 
 SCHEMA_VERSION = 1
+_SHORT = 8  # values of a list that are shown
 FORMATS = ("table", "json", "ndjson", "csv", "tsv", "parquet")
 
 
@@ -65,7 +66,8 @@ class Output:
 
             self.arrow(pa.Table.from_pylist([plain(row) for row in rows]))
         else:
-            say(table([[cell_text(row[c]) for c in columns] for row in rows], head=columns, fit=self.truncate))
+            cells = [[cell_text(row[c], whole=not self.truncate) for c in columns] for row in rows]
+            say(table(cells, head=columns, fit=self.truncate))
 
     def _separated(self, rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> None:
         import csv
@@ -117,7 +119,7 @@ def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--format", "output_format", type=click.Choice(FORMATS), default="table", show_default=True)
     @click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
     @click.option("-q", "--quiet", is_flag=True, help="Only the essential, one per line.")
-    @click.option("--no-truncate", is_flag=True, help="Do not fit tables to the terminal.")
+    @click.option("--no-truncate", is_flag=True, help="Show all of every cell, and lists whole.")
     @click.option("--no-progress", is_flag=True, help="Show no progress on stderr.")
     def wrapped(
         *, output_format: str, as_json: bool, quiet: bool, no_truncate: bool, no_progress: bool, **others: Any
@@ -160,14 +162,16 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
-def cell_text(value: Any) -> str:
-    """A value in a table's cell; arrays as `f32[200,12]`, never their numbers."""
+def cell_text(value: Any, /, *, whole: bool = False) -> str:
+    """A value in a table's cell; arrays as `f32[200,12]`, lists by their length unless they are short or asked for."""
     if value is None:
         return "–"
     if hasattr(value, "shape") and value.shape != ():
         kind = {"f": "f", "i": "i", "u": "u", "b": "b"}.get(value.dtype.kind, value.dtype.kind)
         return f"{kind}{value.dtype.itemsize * 8}[{','.join(map(str, value.shape))}]"
     if isinstance(value, list):
+        if whole or (len(value) <= _SHORT and not any(isinstance(one, (list, dict, bytes)) for one in value)):
+            return f"[{', '.join(cell_text(one, whole=whole) for one in value)}]"
         return f"[{len(value)}]"
     if isinstance(value, (bytes, bytearray, memoryview)):
         return size(len(value))

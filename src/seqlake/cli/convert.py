@@ -76,5 +76,6 @@ def command(
         plan: Any = run(dry_run=True)
         output.document(plan.to_json(), text=str(plan))
         return
-    run(progress=output.progress)
-    output.document({"rows": len(selection), "out": out}, text=f"{len(selection)} sequences at {out}.")
+    written: Any = run(progress=output.progress)
+    rows, unit = (len(selection), "samples") if written is None else (len(written), "sequences")
+    output.document({"rows": rows, "out": out}, text=f"{rows} {unit} at {out}.")

@@ -221,6 +221,8 @@ class _Pictures:
     def at(self, times: Sequence[Fraction]) -> list[int]:
         """The frames that are shown at these times, each once."""
         if not self._steps:
+            if not self._image:
+                self._refuse_later(max(times))
             return sorted(set(self._frames.numbers_at(times).tolist()))
         if self._rate is None:
             raise click.UsageError("Nothing says the rate of these images; ask for them by --frames.")
@@ -228,6 +230,13 @@ class _Pictures:
         if steps[-1] >= len(self._frames):
             raise click.UsageError(f"The images end after {len(self._frames) / float(self._rate):g} seconds.")
         return steps
+
+    def _refuse_later(self, latest: Fraction) -> None:
+        """The last frame is shown as long as the one before it."""
+        starts = self._frames.seconds
+        end = float(starts[-1] + (starts[-1] - starts[-2])) if len(starts) > 1 else float(latest)
+        if float(latest) > end:
+            raise click.UsageError(f"The video ends after {end:g} seconds, found {float(latest):g}.")
 
     def seconds(self, number: int) -> float | None:
         """When a frame is shown, counted from the first."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Any
+
 import click
 
 from seqlake.cli import _options
@@ -64,8 +67,12 @@ def command(
         else:
             counts = {name: len(part) for name, part in split(dataset, out, by=by).items()}
     else:
-        counts = plan_splits(dataset, wanted, group=group, stratify=stratify, seed=seed)
-        if not dry_run:
-            assign_splits(dataset, wanted, group=group, stratify=stratify, seed=seed)
+        how: Any = {"group": group, "stratify": stratify, "seed": seed}
+        if dry_run:
+            counts = plan_splits(dataset, wanted, **how)
+        else:
+            assign_splits(dataset, wanted, **how)
+            given = Counter(dataset.select("split").to_arrow().column(0).to_pylist())
+            counts = {name: given[name] for name in wanted}
     text = "\n".join(f"{name}: {count} sequences" for name, count in counts.items())
     output.document({"splits": counts, "dry_run": dry_run}, text=text)

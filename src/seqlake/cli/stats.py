@@ -10,8 +10,11 @@ from seqlake.cli import _options, _remote
 from seqlake.cli._output import Output, cell_text, output_options, plain, table
 
 if TYPE_CHECKING:
-    from seqlake.dataset.statistics import Outlier
+    from collections.abc import Mapping, Sequence
 
+    from seqlake.dataset.statistics import ColumnStatistics, Outlier
+
+_WIDE = 32  # dimensions of a column that get a line each
 _RANKED = ("sequence_id", "score", "peak", "jerk", "static", "length", "reason")
 
 
@@ -74,10 +77,38 @@ def command(
         document["outliers"] = [_record(one) for one in unusual]
     text = [f"{stats.rows} sequences"]
     if records:
-        text.append(table([[cell_text(value) for value in one.values()] for one in records], head=list(records[0])))
+        lines = [line for name in stats for line in _lines(name, stats[name], records, whole=not output.truncate)]
+        cells = [[cell_text(line.get(key, "")) for key in records[0]] for line in lines]
+        text.append(table(cells, head=list(records[0]), fit=output.truncate))
     if unusual:
         text += ["", *(f"{_called(one)}  score {one.score:.3g}: {one.reason}" for one in unusual)]
     output.document(document, text="\n".join(text))
+
+
+def _lines(
+    name: str, column: ColumnStatistics, records: Sequence[Mapping[str, Any]], *, whole: bool
+) -> list[Mapping[str, Any]]:
+    """A line for each dimension; of many one, about all of their numbers together."""
+    import numpy as np
+
+    mine = [one for one in records if one["column"] == name]
+    if whole or len(mine) <= _WIDE:
+        return mine
+    count = column.count.ravel()
+    weights = count / max(1, count.sum())
+    mean, std = (np.nan_to_num(column[key].ravel()) for key in ("mean", "std"))
+    middle = float((weights * mean).sum())
+    together = {
+        "column": name,
+        "dim": f"[{','.join(map(str, column.shape))}]",
+        "count": int(count.sum()),
+        "min": np.nanmin(column.min).item(),
+        "max": np.nanmax(column.max).item(),
+        "mean": middle,
+        "std": float(np.sqrt((weights * (std**2 + (mean - middle) ** 2)).sum())),
+        "note": f"{len(mine)} dimensions together; --no-truncate lists each",
+    }
+    return [{key: together.get(key, "") for key in mine[0]}]
 
 
 def _record(one: Outlier) -> dict[str, Any]:

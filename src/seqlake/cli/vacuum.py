@@ -7,7 +7,7 @@ from datetime import timedelta
 import click
 
 from seqlake.cli import _options
-from seqlake.cli._output import Output, output_options
+from seqlake.cli._output import Output, output_options, size
 
 
 @click.command()
@@ -25,11 +25,14 @@ from seqlake.cli._output import Output, output_options
 @output_options
 def command(source: str, *, days: float, dry_run: bool, output: Output) -> None:
     """Remove old versions' shards and files, and what dead writers left, from DATASET."""
-    removed = list(_options.opened_dataset(source).vacuum(older_than=timedelta(days=days), dry_run=dry_run))
+    dataset = _options.opened_dataset(source)
+    sizes = dict(dataset.table.store.list())  # before they are gone
+    removed = list(dataset.vacuum(older_than=timedelta(days=days), dry_run=dry_run))
+    nbytes = sum(sizes.get(name, 0) for name in removed)
     verb = "Would remove" if dry_run else "Removed"
     names = "".join(f"\n  {name}" for name in removed[:20])
     more = f"\n  … and {len(removed) - 20} more" if len(removed) > 20 else ""
     output.document(
-        {"removed": removed, "dry_run": dry_run},
-        text=f"{verb} {len(removed)} files.{names}{more}",
+        {"removed": removed, "nbytes": nbytes, "dry_run": dry_run},
+        text=f"{verb} {len(removed)} files, {size(nbytes)}.{names}{more}",
     )

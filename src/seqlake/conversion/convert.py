@@ -22,9 +22,10 @@ from seqlake.dataset.writing.staging import SHARD_BYTES, ShardShape, Staging
 from seqlake.errors import CommitUnknownError, SeqlakeError
 from seqlake.executors.processes import Processes
 from seqlake.executors.receipts import WorkFolder
-from seqlake.files.locations import absolute
+from seqlake.files.locations import absolute, redacted
 from seqlake.files.room import room_in
 from seqlake.grouping import as_sequences
+from seqlake.spec.schema import is_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -220,6 +221,8 @@ def convert(
         )
     else:
         target = FormatTarget(name=to, location=place, schema=planned.schema, storage=storage, options=options)
+    if to is not None:
+        _say_where_files_stay(planned, to)
     if dry_run:
         return planned
     _warn_of_losses(planned)
@@ -272,6 +275,24 @@ def _warn_of_losses(planned: Plan) -> None:
             _log.warning("%s", finding)
     for name, reason in planned.dropped.items():
         _log.warning("Column %s is dropped: %s", name, reason)
+
+
+def _say_where_files_stay(planned: Plan, to: str) -> None:
+    """Other formats have no place for files: their references lead to where the files are."""
+    schema = planned.schema
+    naming = [
+        name
+        for name, column in schema.items()
+        if column.category == "file" or (column.category == "frames" and is_text(column.arrow.value_type))
+    ]
+    if naming and planned.tasks:
+        _log.warning(
+            "The files that %s name stay at %s: what is written as %r refers to them there. Keep them, or convert "
+            "without `to`, which takes them along.",
+            ", ".join(naming),
+            redacted(planned.tasks[0].root),
+            to,
+        )
 
 
 def _opened(source: Any, storage: Mapping[str, str] | None, options: Mapping[str, Any]) -> Readable:

@@ -56,6 +56,7 @@ def import_pandas_first() -> None:
 
 
 METADATA = "mixtrain.json"
+_DELTA = "_delta_log"
 
 
 def open(  # noqa: A001 - the public name, as in tarfile.open
@@ -298,6 +299,8 @@ def _scanned(
     known = format_of(place, storage) if name is None else None
     if known is not None:
         return _scanned_as(known, place, given), False
+    if name is None and _inner(place):
+        raise not_a_dataset(place, storage)
     foreign = sorted(options.keys() - {"column_types"})
     if foreign and name is None:
         raise DatasetNotFoundError(
@@ -365,13 +368,19 @@ def init(
 def refuse_occupied(location: str | os.PathLike[str], /, *, storage: Mapping[str, str] | None = None) -> None:
     """Raise `DatasetExistsError` unless a folder or prefix is new or empty; of a lake's address its catalog knows.
 
-    Folders without files are empty: what a run that was killed may leave.
+    Folders without files are empty: what a run that was killed may leave. A folder within a dataset's is not free:
+    whoever reads that one's files would find those of both.
     """
     place = place_of(location)
     if lake_of(place):
         return
     if locations.is_local(place):  # no link is followed to say whether a folder is free
         path = locations.local_path(place)
+        outer = next((one for one in path.parents if any((one / name).exists() for name in (METADATA, _DELTA))), None)
+        if outer is not None:
+            raise DatasetExistsError(
+                f"{place} lies in the dataset at {outer}.", path=place, hint="Give a location beside it."
+            )
         names = sorted(one.name for one in path.iterdir())[:3] if path.is_dir() and holds_files(path) else []
         names = [path.name] if path.exists() and not path.is_dir() else names
     else:
@@ -474,6 +483,13 @@ def not_a_dataset(place: object, storage: Mapping[str, str] | None, /) -> Datase
     return DatasetNotFoundError(f"No Mixtrain dataset is at {place}: {there}.", path=place, hint=hint)
 
 
+def _inner(place: str) -> list[str]:
+    """The datasets in a folder of this machine."""
+    if not locations.is_local(place):
+        return []
+    return sorted(path.parent.name for path in locations.local_path(place).glob(f"*/{METADATA}"))
+
+
 def _what_is_there(place: str, storage: Mapping[str, str] | None) -> tuple[str, str]:
     create_it = "Create one with sl.create(location, schema)."
     local = locations.local_path(place) if locations.is_local(place) else None
@@ -487,8 +503,7 @@ def _what_is_there(place: str, storage: Mapping[str, str] | None) -> tuple[str, 
             f"it is a dataset of the format {name!r}",
             f"Read it with sl.scan({place!r}), or convert it with sl.convert({place!r}, OUT).",
         )
-    inner = sorted(path.parent.name for path in local.glob(f"*/{METADATA}")) if local is not None else []
-    if inner:
+    if inner := _inner(place):
         return f"it is a folder of datasets ({', '.join(inner[:5])})", "Open one of them."
     _, files = plain.parquet_paths(place, storage=storage)
     if files:

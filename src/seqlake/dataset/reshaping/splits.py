@@ -8,6 +8,7 @@ stratum, and adding sequences may move some.
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 from collections import Counter, defaultdict
 from fractions import Fraction
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from seqlake.dataset.dataset import Dataset
     from seqlake.dataset.selection import Selection
     from seqlake.protocols import Version
+
+
+_log = logging.getLogger(__name__)
 
 
 def assign_splits(
@@ -103,7 +107,20 @@ def split_names(
         of_unit = {unit: _by_hash(number, exact) for unit, number in place.items()}
     else:
         of_unit = _stratified(groups, columns.column(stratify).to_pylist(), place, exact)
-    return {one: of_unit[unit] for one, unit in zip(ids, groups, strict=True)}
+    named = {one: of_unit[unit] for one, unit in zip(ids, groups, strict=True)}
+    _warn_of_empty(exact, set(named.values()), len(place))
+    return named
+
+
+def _warn_of_empty(shares: Mapping[str, Fraction], given: set[str], units: int) -> None:
+    empty = [name for name, share in shares.items() if share and name not in given]
+    if empty and units:
+        _log.warning(
+            "No sequence is in %s: %d sequences or groups are too few for these shares. Each is drawn by itself; "
+            "larger shares, another seed or stratify= may fill them.",
+            ", ".join(empty),
+            units,
+        )
 
 
 def _shares(shares: Mapping[str, float]) -> dict[str, Fraction]:
