@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -18,21 +19,21 @@ import pyarrow.compute as pc
 
 from seqlake.abilities import Checked, HasStorage, ability
 from seqlake.errors import SchemaMismatchError, ValidationError
-from seqlake.shards.reading import count_lengths, read_in_parts, refuse_unknown, rows_asked, runs_of
+from seqlake.shards.reading import count_lengths, rows_asked
+from seqlake.shards.scanned import ScannedDataset, ScannedReader, ScannedShard
 from seqlake.spec.column_types import Image, Trajectory
 from seqlake.spec.metadata import Metadata
 from seqlake.spec.schema import ID, Column, Schema, is_binary, is_list, is_number, is_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from seqlake.abilities import Kind
-    from seqlake.protocols import Flat, Ints, Readable, Shard, ShardReader
+    from seqlake.protocols import Flat, Ints, Readable, Shard
 
 _SHARD_BYTES = 64 << 20
-_BATCH_BYTES = 32 << 20
 
 Role = Literal["first", "number", "array", "list"]
 OPTIONS = frozenset({"sequence_id", "steps"})
@@ -68,7 +69,7 @@ def as_sequences(
     if not sequence_id:
         return source
     if not isinstance(sequence_id, str):
-        return NamedSamples(source)
+        return named(source)
     ids = read_ids(source, sequence_id)
     if steps is None:
         twice = [one for one, count in Counter(ids.to_pylist()).items() if count > 1]
@@ -77,7 +78,7 @@ def as_sequences(
                 f"{len(twice)} values of {sequence_id!r} occur more than once, the first is {twice[0]!r}.",
                 hint="If samples are time steps, say which column orders them: steps=... (or steps=True).",
             )
-        return NamedSamples(source, key=sequence_id)
+        return named(source, key=sequence_id)
     return grouped(source, ids, key=sequence_id, steps=None if steps is True else str(steps))
 
 
@@ -114,104 +115,82 @@ def is_image(column: Column, /) -> bool:
     return is_binary(column.arrow) and column.type is not None and column.type.type == "image"
 
 
-class NamedSamples:
-    """Samples as sequences, one each; a `Readable`.
+def named(source: Readable, /, *, key: str | None = None) -> NamedSamples:
+    """Samples as sequences, one each.
 
     Args:
         source: The samples.
         key: The column of their ids, which becomes `sequence_id`; None numbers them.
+
+    Raises:
+        SchemaMismatchError: None, and there is a column `sequence_id`.
+    """
+    columns = source.schema
+    if key is None and ID in columns:
+        raise SchemaMismatchError(f"The source has a column {ID!r} already.", hint=f"Use it: sequence_id={ID!r}.")
+    kept = {name: as_frames(columns[name]) for name in columns.names if name != key}
+    schema = Schema(kept, metadata=Metadata(version=columns.metadata.version, extra=columns.metadata.extra))
+    shards, parts, first = source.shards(), [], 0
+    width = len(str(sum(shard.rows for shard in shards)))
+    for shard in shards:
+        name, _, tail = shard.key.rpartition("#")
+        digest = hashlib.sha256(f"{tail} {key} {first} {width}".encode()).hexdigest()[:16]
+        reader = partial(NamedReader, shard, schema.arrow, key, first, width)
+        parts.append(ScannedShard(key=f"{name}#{digest}", rows=shard.rows, nbytes=shard.nbytes, reader=reader))
+        first += shard.rows
+    state = hashlib.sha256(f"named {key} {source.fingerprint}".encode()).hexdigest()[:32]
+    return NamedSamples(root=source.root, schema=schema, parts=parts, state=state, source=source)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class FromSamples(ScannedDataset):
+    """Sequences made of samples: a `Readable`.
+
+    Attributes:
+        source: The samples.
     """
 
-    def __init__(self, source: Readable, /, *, key: str | None = None) -> None:
-        self._source = source
-        self._key = key
-
-    @property
-    def schema(self) -> Schema:
-        """The source's columns behind `sequence_id`."""
-        columns = self._source.schema
-        if self._key is None and ID in columns:
-            raise SchemaMismatchError(f"The source has a column {ID!r} already.", hint=f"Use it: sequence_id={ID!r}.")
-        kept = {name: as_frames(columns[name]) for name in columns.names if name != self._key}
-        metadata = Metadata(version=columns.metadata.version, extra=columns.metadata.extra)
-        return Schema(kept, metadata=metadata)
-
-    @property
-    def root(self) -> str:
-        """What references resolve against, as in the source."""
-        return self._source.root
-
-    @property
-    def fingerprint(self) -> str:
-        """Of the source and the way ids are made."""
-        return hashlib.sha256(f"named {self._key} {self._source.fingerprint}".encode()).hexdigest()[:32]
-
-    def shards(self) -> list[NamedShard]:
-        """One a shard of the source."""
-        types, named, first = self.schema.arrow, [], 0
-        shards = self._source.shards()
-        width = len(str(sum(shard.rows for shard in shards)))
-        for shard in shards:
-            named.append(NamedShard(shard=shard, source_key=self._key, first=first, width=width, types=types))
-            first += shard.rows
-        return named
-
-    def lengths(self, column: str, /) -> Ints:
-        """The source's; an image is one frame."""
-        if is_image(self._source.schema[column]):
-            return np.ones(sum(shard.rows for shard in self._source.shards()), np.int64)
-        return self._source.lengths(column)
+    source: Readable
 
     def ability(self, kind: type[Kind], /) -> Kind | None:
         """What the source's plug knows beyond the protocol: findings of its own, its storage options."""
-        return ability(self._source, kind) if kind in {Checked, HasStorage} else None
+        return ability(self.source, kind) if kind in {Checked, HasStorage} else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class NamedShard:
-    """One shard of samples with ids."""
+class NamedSamples(FromSamples):
+    """Each sample is a sequence."""
 
-    shard: Shard
-    source_key: str | None
-    first: int
-    width: int
-    types: pa.Schema
-
-    @property
-    def key(self) -> str:
-        """Of the source's shard and the ids."""
-        name, _, tail = self.shard.key.rpartition("#")
-        state = f"{tail} {self.source_key} {self.first} {self.width}"
-        return f"{name}#{hashlib.sha256(state.encode()).hexdigest()[:16]}"
-
-    @property
-    def rows(self) -> int:
-        """Samples, each a row."""
-        return self.shard.rows
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the source's shard."""
-        return self.shard.nbytes
-
-    def open(self) -> NamedReader:
-        """A reader of this process."""
-        return NamedReader(self, self.shard.open())
+    def lengths(self, column: str, /) -> Ints:
+        """The source's; an image is one frame."""
+        if is_image(self.source.schema[column]):
+            return np.ones(sum(shard.rows for shard in self.parts), np.int64)
+        return self.source.lengths(column)
 
 
-class NamedReader:
-    """An open `NamedShard` of one process."""
+class NamedReader(ScannedReader):
+    """Samples with ids.
 
-    def __init__(self, shard: NamedShard, reader: ShardReader, /) -> None:
-        self._shard = shard
-        self._reader = reader
+    Args:
+        shard: The samples.
+        types: The logical Arrow schema.
+        key: The column of their ids; None numbers them.
+        first: The number of the first.
+        width: Digits of a number.
+    """
+
+    def __init__(self, shard: Shard, types: pa.Schema, key: str | None, first: int, width: int, /) -> None:
+        super().__init__(types, shard.rows)
+        self._key = key
+        self._first = first
+        self._width = width
+        self._reader = shard.open()
 
     def batches(self, columns: Sequence[str], /, *, rows: Ints | None = None) -> Iterator[pa.RecordBatch]:
-        """See `ShardReader.batches`: the columns asked for."""
-        key = self._shard.source_key
+        """See `ShardReader.batches`: the columns asked for, in the source's own batches."""
+        key = self._key
         stored = [name for name in columns if name != ID]
         asked = [*stored, *([key] if ID in columns and key is not None else [])]
-        numbers = rows_asked(rows, self._shard.rows)
+        numbers = rows_asked(rows, self.count)
         done = 0
         for batch in self._reader.batches(asked, rows=rows):
             arrays = {name: self._array(name, batch.column(name)) for name in stored}
@@ -222,18 +201,17 @@ class NamedReader:
             if not columns:
                 yield batch
                 continue
-            schema = pa.schema([self._shard.types.field(name) for name in columns])
+            schema = pa.schema([self.types.field(name) for name in columns])
             yield pa.RecordBatch.from_arrays([arrays[name] for name in columns], schema=schema)
 
     def _array(self, name: str, cells: pa.Array) -> pa.Array:
-        kind = self._shard.types.field(name).type
+        kind = self.types.field(name).type
         if cells.type == kind or not pa.types.is_binary(cells.type):
             return cells
         return pa.ListArray.from_arrays(pa.array(np.arange(len(cells) + 1), pa.int32()), cells).cast(kind)
 
     def _numbered(self, rows: Ints) -> pa.Array:
-        shard = self._shard
-        return pa.array([f"{shard.first + row:0{shard.width}d}" for row in rows.tolist()], pa.string())
+        return pa.array([f"{self._first + row:0{self._width}d}" for row in rows.tolist()], pa.string())
 
     def flat(self, column: str, /) -> Flat | None:
         """See `ShardReader.flat`; ids have none."""
@@ -259,7 +237,7 @@ class Recipe:
     size: int = 1
 
 
-def grouped(source: Readable, ids: pa.ChunkedArray, /, *, key: str, steps: str | None) -> GroupedSamples:
+def grouped(source: Readable, ids: pa.ChunkedArray, /, *, key: str, steps: str | None) -> FromSamples:
     """Sequences of the samples that share an id, in the order in which the ids first occur.
 
     Args:
@@ -281,7 +259,17 @@ def grouped(source: Readable, ids: pa.ChunkedArray, /, *, key: str, steps: str |
     constant = {name for name in texts if _is_constant(_codes_of(source, name)[order], starts)}
     recipes = {name: _recipe(source, name, constant) for name in source.schema.names if name != key}
     names = ids.take(pa.array(order[starts[:-1]])).to_pylist()
-    return GroupedSamples(source, recipes, names, order, starts)
+    extra = source.schema.metadata.extra
+    schema = Schema({name: recipe.column for name, recipe in recipes.items()}, metadata=Metadata(extra=extra))
+    state = hashlib.sha256(source.fingerprint.encode())
+    state.update(order.tobytes() + starts.tobytes())
+    return FromSamples(
+        root=source.root,
+        schema=schema,
+        parts=list(_shards(source.shards(), recipes, names, order, starts, schema.arrow)),
+        state=state.hexdigest()[:32],
+        source=source,
+    )
 
 
 def _refuse_twins(codes: Ints, moments: NDArray[Any], ids: pa.ChunkedArray, order: Ints) -> None:
@@ -356,80 +344,9 @@ def _shape(source: Readable, column: Column) -> tuple[int, ...] | None:
     return (int(sizes[0]), *step) if len(sizes) == 1 and sizes[0] > 0 else None
 
 
-class GroupedSamples:
-    """Sequences made of samples: a `Readable`."""
-
-    def __init__(
-        self, source: Readable, recipes: dict[str, Recipe], ids: list[str], order: Ints, starts: Ints, /
-    ) -> None:
-        self._source = source
-        self._recipes = recipes
-        self._ids = ids
-        self._order = order
-        self._starts = starts
-
-    @property
-    def schema(self) -> Schema:
-        """`sequence_id`, then the samples' columns."""
-        extra = self._source.schema.metadata.extra
-        return Schema({name: recipe.column for name, recipe in self._recipes.items()}, metadata=Metadata(extra=extra))
-
-    @property
-    def root(self) -> str:
-        """What references resolve against, as in the source."""
-        return self._source.root
-
-    @property
-    def fingerprint(self) -> str:
-        """Of the source and the grouping."""
-        state = hashlib.sha256(self._source.fingerprint.encode())
-        state.update(self._order.tobytes() + self._starts.tobytes())
-        return state.hexdigest()[:32]
-
-    def lengths(self, column: str, /) -> Ints:
-        """[sequences] T, which all columns of steps share."""
-        recipe = self._recipes[column]
-        if recipe.role == "first":
-            raise SchemaMismatchError(f"Expected a column of steps, found {column!r}.")
-        return np.diff(self._starts)
-
-    def shards(self) -> list[GroupedShard]:
-        """Sequences of about 64 MiB each."""
-        shards = self._source.shards()
-        firsts = np.cumsum([0, *(shard.rows for shard in shards)])
-        per_row = max(1.0, sum(shard.nbytes for shard in shards) / max(1, int(firsts[-1])))
-        groups, first, count = [], 0, len(self._ids)
-        while first < count:
-            limit = self._starts[first] + max(1, int(_SHARD_BYTES / per_row))
-            stop = max(first + 1, int(np.searchsorted(self._starts, limit, side="right")) - 1)
-            groups.append(self._shard(shards, firsts, first, min(stop, count), per_row))
-            first = stop
-        return groups
-
-    def _shard(self, shards: Sequence[Shard], firsts: Ints, first: int, stop: int, per_row: float) -> GroupedShard:
-        rows = self._order[self._starts[first] : self._starts[stop]]
-        numbers = np.searchsorted(firsts, rows, side="right") - 1
-        used, places = np.unique(numbers, return_inverse=True)
-        return GroupedShard(
-            sources=tuple(shards[int(number)] for number in used),
-            places=places,
-            numbers=rows - firsts[numbers],
-            starts=self._starts[first : stop + 1] - self._starts[first],
-            ids=tuple(self._ids[first:stop]),
-            recipes=self._recipes,
-            types=self.schema.arrow,
-            name=f"sequences-{first}",
-            per_row=per_row,
-        )
-
-    def ability(self, kind: type[Kind], /) -> Kind | None:
-        """What the source's plug knows beyond the protocol: findings of its own, its storage options."""
-        return ability(self._source, kind) if kind in {Checked, HasStorage} else None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class GroupedShard:
-    """Some sequences, with the rows that they are made of.
+class SampleRows:
+    """The rows that some sequences are made of.
 
     Attributes:
         sources: The shards that hold the rows.
@@ -437,10 +354,6 @@ class GroupedShard:
         numbers: [rows] the row in it.
         starts: [sequences + 1] the first row of each.
         ids: [sequences].
-        recipes: How each column is made.
-        types: The logical Arrow schema.
-        name: Begins the key.
-        per_row: Bytes of a row, about.
     """
 
     sources: Sequence[Shard]
@@ -448,73 +361,91 @@ class GroupedShard:
     numbers: Ints
     starts: Ints
     ids: Sequence[str]
-    recipes: dict[str, Recipe]
-    types: pa.Schema
-    name: str
-    per_row: float
 
-    @property
-    def key(self) -> str:
+    def key(self, name: str, recipes: Mapping[str, Recipe], /) -> str:
         """Of all rows and what becomes of them."""
         state = hashlib.sha256(repr([shard.key for shard in self.sources]).encode())
         state.update(self.places.tobytes() + self.numbers.tobytes() + self.starts.tobytes())
-        state.update(repr([(name, recipe.role, str(recipe.column)) for name, recipe in self.recipes.items()]).encode())
-        return f"{self.name}#{state.hexdigest()[:16]}"
-
-    @property
-    def rows(self) -> int:
-        """Sequences, each a row."""
-        return len(self.ids)
-
-    @property
-    def nbytes(self) -> int:
-        """Of the samples, about."""
-        return int(self.per_row * len(self.numbers))
-
-    def open(self) -> GroupedReader:
-        """A reader of this process."""
-        return GroupedReader(self)
+        state.update(repr([(name, recipe.role, str(recipe.column)) for name, recipe in recipes.items()]).encode())
+        return f"{name}#{state.hexdigest()[:16]}"
 
 
-class GroupedReader:
-    """An open `GroupedShard` of one process."""
+def _shards(
+    shards: Sequence[Shard], recipes: dict[str, Recipe], ids: list[str], order: Ints, starts: Ints, types: pa.Schema
+) -> Iterator[ScannedShard]:
+    """Sequences of about 64 MiB each."""
+    firsts = np.cumsum([0, *(shard.rows for shard in shards)])
+    per_row = max(1.0, sum(shard.nbytes for shard in shards) / max(1, int(firsts[-1])))
+    first, count = 0, len(ids)
+    while first < count:
+        limit = starts[first] + max(1, int(_SHARD_BYTES / per_row))
+        stop = min(count, max(first + 1, int(np.searchsorted(starts, limit, side="right")) - 1))
+        rows = order[starts[first] : starts[stop]]
+        numbers = np.searchsorted(firsts, rows, side="right") - 1
+        used, places = np.unique(numbers, return_inverse=True)
+        samples = SampleRows(
+            sources=tuple(shards[int(number)] for number in used),
+            places=places,
+            numbers=rows - firsts[numbers],
+            starts=starts[first : stop + 1] - starts[first],
+            ids=tuple(ids[first:stop]),
+        )
+        yield ScannedShard(
+            key=samples.key(f"sequences-{first}", recipes),
+            rows=stop - first,
+            nbytes=int(per_row * len(rows)),
+            reader=partial(GroupedReader, samples, recipes, types, per_row),
+        )
+        first = stop
 
-    def __init__(self, shard: GroupedShard, /) -> None:
-        self._shard = shard
 
-    def batches(self, columns: Sequence[str], /, *, rows: Ints | None = None) -> Iterator[pa.RecordBatch]:
-        """See `ShardReader.batches`: the columns asked for."""
-        shard = self._shard
-        return read_in_parts(columns, rows, types=shard.types, count=shard.rows, parts=self._parts, arrays=self._arrays)
+class GroupedReader(ScannedReader):
+    """Sequences that are put together of samples.
 
-    def _parts(self, rows: Ints) -> Iterator[Ints]:
-        steps = np.diff(self._shard.starts)[rows]
-        return runs_of(rows, steps * self._shard.per_row, most_bytes=_BATCH_BYTES)
+    Args:
+        samples: The rows that they are made of.
+        recipes: How each column is made.
+        types: The logical Arrow schema.
+        per_row: Bytes of a sample, about.
+    """
 
-    def _arrays(self, schema: pa.Schema, rows: Ints) -> list[pa.Array]:
-        shard = self._shard
-        lengths = np.diff(shard.starts)[rows]
+    most_rows = None
+
+    def __init__(self, samples: SampleRows, recipes: Mapping[str, Recipe], types: pa.Schema, per_row: float, /) -> None:
+        super().__init__(types, len(samples.ids), sizes=np.diff(samples.starts) * per_row)
+        self._rows = samples
+        self._recipes = recipes
+
+    def lengths(self, column: str, /) -> Ints | None:
+        """[sequences] T, which all columns of steps share; None for others."""
+        recipe = self._recipes.get(column)
+        return None if recipe is None or recipe.role == "first" else np.diff(self._rows.starts)
+
+    def arrays(self, schema: pa.Schema, rows: Ints, /) -> list[pa.Array]:
+        """The cells of some sequences."""
+        starts = self._rows.starts
+        lengths = np.diff(starts)[rows]
         offsets = np.zeros(len(rows) + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
-        samples = np.repeat(shard.starts[:-1][rows] - offsets[:-1], lengths) + np.arange(int(offsets[-1]))
+        samples = np.repeat(starts[:-1][rows] - offsets[:-1], lengths) + np.arange(int(offsets[-1]))
         table = self._samples([name for name in schema.names if name != ID], samples)
         arrays = []
         for field in schema:
             if field.name == ID:
-                arrays.append(pa.array([shard.ids[row] for row in rows.tolist()], pa.string()))
+                arrays.append(pa.array([self._rows.ids[row] for row in rows.tolist()], pa.string()))
                 continue
-            arrays.append(_sequences(shard.recipes[field.name], table.column(field.name), offsets, field.type))
+            arrays.append(_sequences(self._recipes[field.name], table.column(field.name), offsets, field.type))
         return arrays
 
     def _samples(self, columns: list[str], samples: Ints) -> pa.Table:
         """The samples' own columns, in the order of the steps."""
-        shard, parts, order = self._shard, [], []
-        places = shard.places[samples]
+        held, parts, order = self._rows, [], []
+        places = held.places[samples]
         for place in np.unique(places):
             here = np.flatnonzero(places == place)
-            reader = shard.sources[int(place)].open()
+            reader = held.sources[int(place)].open()
             try:
-                parts += list(reader.batches(columns, rows=shard.numbers[samples[here]]))
+                parts += list(reader.batches(columns, rows=held.numbers[samples[here]]))
             finally:
                 reader.close()
             order.append(here)
@@ -522,14 +453,6 @@ class GroupedReader:
         back = np.empty(len(samples), np.int64)
         back[np.concatenate(order)] = np.arange(len(samples))
         return table if bool((np.diff(back) == 1).all()) else table.take(pa.array(back))
-
-    def flat(self, column: str, /) -> Flat | None:
-        """None: rows are put together as they are read."""
-        refuse_unknown([column], self._shard.types.names)
-        return None
-
-    def close(self) -> None:
-        """Nothing is held open."""
 
 
 def _sequences(recipe: Recipe, cells: pa.ChunkedArray, offsets: Ints, kind: pa.DataType) -> pa.Array:

@@ -97,6 +97,13 @@ class FormatTests:
                 read_all = [steps(read(shard, [name])[name]) for shard in shards]
                 np.testing.assert_array_equal(lengths, np.concatenate(read_all))
 
+    def test_lengths_of_columns_without_steps_are_refused(self, source: Readable) -> None:
+        """So are those of columns that are not there."""
+        scalars = [name for name in source.schema.names if source.schema[name].category == "scalar"]
+        for name in (*scalars, "no such column here"):
+            with pytest.raises(SchemaMismatchError):
+                source.lengths(name)
+
     def test_flat_and_batches_agree(self, source: Readable) -> None:
         """Both ways to read a column give the same values, bit for bit."""
         for shard in source.shards():

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake.abilities import Checked, KeepsDerived, KeepsFiles, ShardSizes, ability
-from seqlake.dataset.reading import plain, streaming
+from seqlake.dataset.reading import streaming
 from seqlake.dataset.reading.access import Access
 from seqlake.dataset.reading.sequence import SequenceView
+from seqlake.shards.scanned import fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -94,7 +95,7 @@ class Excerpt:
         """Changes with any selected row, the order, the schema or the bytes."""
         if self.columns is None and self._is_everything():
             return self.source.fingerprint
-        return plain.fingerprint(self.schema, self.shards())  # shards without selected rows are not named
+        return fingerprint(self.schema, self.shards())  # shards without selected rows are not named
 
     def _is_everything(self) -> bool:
         rows = self.rows

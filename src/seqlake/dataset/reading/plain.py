@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
 from seqlake.errors import DatasetNotFoundError, SchemaMismatchError
@@ -19,51 +16,33 @@ from seqlake.shards.files import ParquetShard, innermost, parquet_shard
 from seqlake.shards.memory import ArrowShard
 from seqlake.shards.parquet.expansion import NARROW, checked_format, scannable
 from seqlake.shards.parquet.footer import read_footer
-from seqlake.shards.reading import lengths_of
+from seqlake.shards.scanned import ScannedDataset
 from seqlake.spec.column_types import ColumnType
 from seqlake.spec.metadata import Metadata
 from seqlake.spec.schema import ID, Schema, is_binary, is_list, is_text
 from seqlake.versions import folders
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from pyarrow.dataset import Dataset as ArrowDataset
 
-    from seqlake.protocols import Depth, Ints, Shard
+    from seqlake.protocols import Depth, Shard
     from seqlake.spec.findings import Finding
 
 _THREADS = 4
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlainFiles:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class PlainFiles(ScannedDataset):
     """A `Readable` over Parquet files, or over a table in memory.
 
     Attributes:
         schema: Types normalized (large and dictionary types become plain ones), with the declared column types.
-        root: What relative file references resolve against.
-        parts: The shards, in reading order.
         paths: Local files that pyarrow may scan in the same order; empty where it may not.
     """
 
-    schema: Schema
-    root: str
-    parts: tuple[Shard, ...]
     paths: tuple[str, ...] = ()
-
-    @property
-    def fingerprint(self) -> str:
-        """A hash of the schema and of every shard's key."""
-        return fingerprint(self.schema, self.parts)
-
-    def shards(self) -> Sequence[Shard]:
-        """One for each file, by path."""
-        return self.parts
-
-    def lengths(self, column: str, /) -> Ints:
-        """[rows] T of each cell; -1 null. Without an index in the file this decodes the column's lists."""
-        return np.concatenate([np.empty(0, np.int64), *(_lengths(shard, column) for shard in self.parts)])
 
     def bounds(self, column: str, /) -> list[tuple[object, object] | None]:
         """[shards] the one value of a column that folders are named for, twice; None where nothing is known."""
@@ -96,12 +75,6 @@ class PlainFiles:
         path = file.blob.location.replace("\\", "/") if isinstance(file, ParquetShard) else ""
         inner = path.removeprefix(self.root.replace("\\", "/").rstrip("/") + "/")
         return inner if inner != path else shard.key.rpartition("#")[0] or shard.key
-
-
-def fingerprint(schema: Schema, shards: Iterable[Shard], /) -> str:
-    """A hash of columns and shards: a shard's key changes with its bytes, deletes, mapping and kept rows."""
-    described = [schema.to_json(), *[[shard.key, shard.rows] for shard in shards]]
-    return hashlib.blake2b(json.dumps(described, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def scan_files(
@@ -244,11 +217,3 @@ def _id_of(schema: pa.Schema) -> str | None:
     """Rows are sequences where a text column `sequence_id` names them, else samples."""
     index = schema.get_field_index(ID)
     return ID if index >= 0 and is_text(schema.field(index).type) else None
-
-
-def _lengths(shard: Shard, column: str) -> Ints:
-    reader = shard.open()
-    try:
-        return lengths_of(reader, column)
-    finally:
-        reader.close()

@@ -30,7 +30,7 @@ from seqlake.formats._streaming.encodings import Options
 from seqlake.formats._streaming.restoring import declared
 from seqlake.formats._streaming.shard import SampleReader, SampleShard, sample_format
 from seqlake.formats._streaming.stored import SHARD_BYTES, ShardFolder
-from seqlake.shards.reading import lengths_of
+from seqlake.shards.scanned import lengths_in
 from seqlake.spec.metadata import Metadata
 from seqlake.spec.schema import Column, Schema
 
@@ -235,8 +235,7 @@ class SampleDataset:
         Raises:
             SchemaMismatchError: The column has no steps.
         """
-        declared = self.schema[column]
-        return np.concatenate([np.empty(0, np.int64), *(lengths_of(s.open(), declared.name) for s in self.shards())])
+        return lengths_in(self.shards(), self.schema, column)
 
     def check(self, depth: Depth, /) -> Iterator[Finding]:
         """What only this format knows: the index, sizes, hashes, each shard's own header and offsets."""

@@ -13,7 +13,8 @@ from seqlake.errors import CorruptFileError, DecodeError
 from seqlake.formats._streaming.cells import CellError
 from seqlake.formats._streaming.records import Records, SampleError, ranged
 from seqlake.formats._streaming.restoring import restored
-from seqlake.shards.reading import read_in_parts, refuse_unknown, runs_of
+from seqlake.shards.reading import runs_of
+from seqlake.shards.scanned import ScannedReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from seqlake.protocols import Blob, Flat, Ints
     from seqlake.spec.schema import Column
 
-_BATCH_BYTES = 32 << 20
-_BATCH_ROWS = 1 << 16
 _PLUGS = {"mds": "mds", "csv": "xsv", "tsv": "xsv", "xsv": "xsv", "json": "jsonl"}
 
 
@@ -123,10 +122,11 @@ class SampleShard:
         return kind(f"{location}, sample {int(rows[error.row])}{column}: {error.text}.", path=location)
 
 
-class SampleReader:
+class SampleReader(ScannedReader):
     """Reads samples of one shard."""
 
     def __init__(self, shard: SampleShard) -> None:
+        super().__init__(shard.types, shard.rows, location=shard.place.root)
         self._shard = shard
         self._opened: Records | None = None
 
@@ -144,28 +144,6 @@ class SampleReader:
                 shard.entry, shard.place, shard.options
             )
         return self._opened
-
-    def batches(self, columns: Sequence[str], /, *, rows: Ints | None = None) -> Iterator[pa.RecordBatch]:
-        """Batches of at most 65 536 rows or about 32 MiB of samples, in the order asked for.
-
-        Args:
-            columns: Names of the schema.
-            rows: Row numbers, any order, repeats allowed; None for all.
-
-        Raises:
-            SchemaMismatchError: A column that is not there.
-            IndexError: A row that is not there.
-            CorruptFileError: The shard, or a sample of it, is not what the index says; names sample and column.
-        """
-        return read_in_parts(
-            columns,
-            rows,
-            types=self._shard.types,
-            count=self._shard.rows,
-            parts=self._parts,
-            arrays=self._arrays,
-            path=self._shard.place.root,
-        )
 
     def sample(self, row: int, /) -> dict[str, Any]:
         """One sample as Python values: numbers, texts, bytes, numpy arrays over the shard's memory.
@@ -224,7 +202,7 @@ class SampleReader:
 
     def flat(self, column: str, /) -> Flat | None:
         """Where arrays lie in a shard that is not compressed: of a fixed shape, or exported signals."""
-        refuse_unknown([column], self._shard.types.names, path=self._shard.place.root)
+        self.type_of(column)
         if column not in self._shard.entry.config.names:
             return None
         try:
@@ -251,13 +229,15 @@ class SampleReader:
         buffer = np.concatenate([np.frombuffer(part, np.uint8) for part in parts])
         return buffer, ends - (stops - starts), ends
 
-    def _parts(self, rows: Ints) -> Iterator[Ints]:
+    def parts(self, rows: Ints, _columns: Sequence[str], /) -> Iterator[Ints]:
+        """Runs of samples that make a batch."""
         if not len(rows):
             return iter(())  # of which nothing need be there
         bounds = self.records.bounds
-        return runs_of(rows, bounds[rows + 1] - bounds[rows], most_bytes=_BATCH_BYTES, most_rows=_BATCH_ROWS)
+        return runs_of(rows, bounds[rows + 1] - bounds[rows], most_bytes=self.most_bytes, most_rows=self.most_rows)
 
-    def _arrays(self, schema: pa.Schema, rows: Ints) -> list[pa.Array]:
+    def arrays(self, schema: pa.Schema, rows: Ints, /) -> list[pa.Array]:
+        """The cells of some samples; CorruptFileError for one that is not what the index says."""
         buffer, starts, stops = self._fetched(rows, self.records.bounds)
         there = [name for name in schema.names if name in self._shard.entry.config.names]
         try:

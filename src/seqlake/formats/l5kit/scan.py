@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from functools import cached_property
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from seqlake.errors import DatasetNotFoundError, InvalidMetadataError, SchemaMismatchError
-from seqlake.formats.l5kit.layout import SceneLayout, layout_of
+from seqlake.formats.l5kit.layout import layout_of
 from seqlake.formats.l5kit.mapping import Mapping
 from seqlake.formats.l5kit.places import CHUNK_BYTES
 from seqlake.formats.l5kit.selecting import select_agents
-from seqlake.formats.l5kit.shard import SceneShard, lengths_of, scene_bytes
+from seqlake.formats.l5kit.shard import SceneReader, scene_bytes
 from seqlake.formats.l5kit.store import MASKS, Store, grouped, is_store, open_store, state_of, stem_of
 from seqlake.formats.l5kit.tracks import tracks_of
 from seqlake.formats.l5kit.windows import windows
-from seqlake.shards.reading import count_lengths
+from seqlake.shards.scanned import ScannedDataset, ScannedShard
 from seqlake.spec.findings import Finding
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from seqlake.protocols import Depth, Ints, Readable, Shard
+    from seqlake.formats.l5kit.layout import SceneLayout
+    from seqlake.protocols import Depth, Readable
     from seqlake.spec.schema import Schema
 
 VIEWS = ("scenes", "ego", "agents", "tracks")
@@ -93,62 +95,48 @@ def scenes(store: Store, /, *, ego: bool = False) -> L5kitScenes:
     layout = layout_of(store)
     mapping = Mapping.of(store, tiles=layout.tiles)
     schema = mapping.schema()
-    return L5kitScenes(store, layout, mapping, schema.select(_ego_columns(schema)) if ego else schema)
+    schema = schema.select(_ego_columns(schema)) if ego else schema
+    state = state_of(store)
+    return L5kitScenes(
+        root=store.location,
+        schema=schema,
+        parts=_shards(store, layout, mapping, schema, state),
+        state=hashlib.sha256(repr([state, schema.names]).encode()).hexdigest()[:32],
+        store=store,
+        layout=layout,
+    )
 
 
-class L5kitScenes:
-    """A store as rows of scenes: a `Readable`, `Checked` and picklable."""
-
-    def __init__(self, store: Store, layout: SceneLayout, mapping: Mapping, schema: Schema, /) -> None:
-        self.store = store
-        self.layout = layout
-        self.mapping = mapping
-        self._schema = schema
-
-    @property
-    def schema(self) -> Schema:
-        """Columns by their arrays: scenes, frames, agents, traffic lights, masks."""
-        return self._schema
-
-    @property
-    def root(self) -> str:
-        """Where the store lies."""
-        return self.store.location
-
-    @property
-    def fingerprint(self) -> str:
-        """Hash of what every array says of itself, of scenes and their intervals, and of the chunks' files."""
-        return hashlib.sha256(repr([self._state, self._schema.names]).encode()).hexdigest()[:32]
-
-    @cached_property
-    def _state(self) -> str:
-        return state_of(self.store)
-
-    def shards(self) -> list[Shard]:
-        """Neighbouring scenes, about 64 MiB of rows each."""
-        stem, state, rows = stem_of(self.store.location), self._state, self.layout.rows
-        shards: list[Shard] = []
-        for start, stop in grouped([scene_bytes(row, self.mapping) for row in rows]):
-            digest = hashlib.sha256(repr([state, start, stop, self._schema.names]).encode()).hexdigest()[:16]
-            scenes = rows[start:stop]
-            shards.append(
-                SceneShard(
-                    store=self.store,
-                    mapping=self.mapping,
-                    scenes=scenes,
-                    names=[_name(stem, row.scene, number) for number, row in enumerate(scenes, start)],
-                    types=self._schema.arrow,
-                    key=f"{stem}-{start:06d}#{digest}",
-                )
+def _shards(store: Store, layout: SceneLayout, mapping: Mapping, schema: Schema, state: str) -> list[ScannedShard]:
+    """Neighbouring scenes, about 64 MiB of rows each."""
+    stem, shards = stem_of(store.location), []
+    sizes = np.array([scene_bytes(row, mapping) for row in layout.rows], np.int64)
+    for start, stop in grouped(sizes.tolist()):
+        digest = hashlib.sha256(repr([state, start, stop, schema.names]).encode()).hexdigest()[:16]
+        rows = layout.rows[start:stop]
+        names = [_name(stem, row.scene, number) for number, row in enumerate(rows, start)]
+        shards.append(
+            ScannedShard(
+                key=f"{stem}-{start:06d}#{digest}",
+                rows=stop - start,
+                nbytes=int(sizes[start:stop].sum()),
+                reader=partial(SceneReader, store, mapping, rows, names, schema.arrow, sizes[start:stop]),
             )
-        return shards
+        )
+    return shards
 
-    def lengths(self, column: str, /) -> Ints:
-        """[rows] T, from the intervals."""
-        steps = lengths_of(self.layout.rows, self.mapping, column)
-        if steps is not None:
-            return steps
-        return np.concatenate([np.empty(0, np.int64), *(count_lengths(s.open(), column) for s in self.shards())])
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class L5kitScenes(ScannedDataset):
+    """A store as rows of scenes: a `Readable`, `Checked` and picklable.
+
+    Attributes:
+        store: The store.
+        layout: Which of its rows belong to which scene.
+    """
+
+    store: Store
+    layout: SceneLayout
 
     def check(self, depth: Depth, /) -> Iterator[Finding]:
         """What only this format knows: intervals that do not tile; from depth `rows` on, chunks that are not there."""
@@ -165,9 +153,6 @@ class L5kitScenes:
                     yield Finding(
                         code="l5kit-missing-chunk", severity="warning", message=text, location=f"{self.root}/{name}"
                     )
-
-    def __repr__(self) -> str:
-        return f"L5kitScenes({self.root!r}, {len(self.layout.rows)} scenes, columns: {', '.join(self._schema.names)})"
 
 
 def _ego_columns(schema: Schema) -> list[str]:

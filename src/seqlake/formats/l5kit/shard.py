@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -15,17 +14,15 @@ from seqlake.formats.l5kit.layout import CHILDREN, NO_RUNS, SceneRows
 from seqlake.formats.l5kit.mapping import COUNTS, RUNS, SCENE, TIMES, FieldColumn, Mapping, kind_of
 from seqlake.formats.l5kit.store import FACES, FRAMES, SCENES, Store
 from seqlake.protocols import Flat
-from seqlake.shards.reading import read_in_parts, refuse_unknown, runs_of
+from seqlake.shards.scanned import ScannedReader
 from seqlake.spec.schema import ID
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
     from seqlake.protocols import Ints
-
-_BATCH_BYTES = 32 << 20
 
 
 class SceneCells:
@@ -123,87 +120,52 @@ class SceneCells:
         return np.concatenate([np.zeros(0, np.int64), *parts])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class SceneShard:
-    """Neighbouring scenes; picklable.
-
-    Attributes:
-        store: Where they lie.
-        mapping: How its arrays are columns.
-        scenes: The scenes.
-        names: [rows] their ids.
-        types: The logical Arrow schema.
-        key: `<name>#<hash>`.
-    """
-
-    store: Store
-    mapping: Mapping = field(repr=False)
-    scenes: Sequence[SceneRows] = field(repr=False)
-    names: Sequence[str] = field(repr=False)
-    types: pa.Schema = field(repr=False)
-    key: str
-
-    @property
-    def rows(self) -> int:
-        """Scenes of the shard."""
-        return len(self.scenes)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of their rows, decoded."""
-        return sum(scene_bytes(scene, self.mapping) for scene in self.scenes)
-
-    def open(self) -> SceneReader:
-        """A reader for this process."""
-        return SceneReader(self)
-
-
 def scene_bytes(scene: SceneRows, mapping: Mapping, /) -> int:
     """Bytes of the rows that a scene holds, decoded."""
     arrays = mapping.arrays.items()
     return sum(metadata.row_bytes * (scene.count(kind_of(name)) if name != SCENES else 1) for name, metadata in arrays)
 
 
-class SceneReader:
-    """Reads one open `SceneShard`."""
+class SceneReader(ScannedReader):
+    """Reads neighbouring scenes.
 
-    def __init__(self, shard: SceneShard, /) -> None:
-        self._shard = shard
-        self._columns = {one.name: one for one in shard.mapping.fields}
+    Args:
+        store: Where they lie.
+        mapping: How its arrays are columns.
+        scenes: The scenes.
+        names: [rows] their ids.
+        types: The logical Arrow schema.
+        sizes: [rows] bytes of each, decoded.
+    """
 
-    def batches(self, columns: Sequence[str], /, *, rows: Ints | None = None) -> Iterator[pa.RecordBatch]:
-        """Record batches of at most about 32 MiB.
-
-        Args:
-            columns: Names of the schema.
-            rows: Row numbers, any order, repeats allowed; None for all.
-
-        Raises:
-            SchemaMismatchError: A column that is not there.
-            IndexError: A row that is not there.
-            CorruptFileError: A chunk that cannot be decoded.
-        """
-        return read_in_parts(
-            columns,
-            rows,
-            types=self._shard.types,
-            count=self._shard.rows,
-            parts=self._parts,
-            arrays=self._arrays,
-            path=self._shard.store.location,
-        )
+    def __init__(
+        self,
+        store: Store,
+        mapping: Mapping,
+        scenes: Sequence[SceneRows],
+        names: Sequence[str],
+        types: pa.Schema,
+        sizes: Ints,
+        /,
+    ) -> None:
+        super().__init__(types, len(scenes), location=store.location, sizes=sizes)
+        self._store = store
+        self._mapping = mapping
+        self._scenes = scenes
+        self._names = names
+        self._columns = {one.name: one for one in mapping.fields}
 
     def flat(self, column: str, /) -> Flat | None:
         """Where the numbers of a column lie in the store: where one plain, mapped file holds all of the shard's."""
-        refuse_unknown([column], self._shard.types.names, path=self._shard.store.location)
+        self.type_of(column)
         field = self._columns.get(column)
         if field is None or field.array == SCENES or field.dtype.base.kind not in "iufb":
             return None
-        array = self._shard.store.arrays[field.array]
+        array = self._store.arrays[field.array]
         metadata = array.metadata
         if metadata.compressor is not None or not field.dtype.base.isnative:
             return None
-        runs = [scene.runs.get(kind_of(field.array)) for scene in self._shard.scenes]
+        runs = [scene.runs.get(kind_of(field.array)) for scene in self._scenes]
         edges = [(0, 0) if run is None or not len(run) else (int(run[0, 0]), int(run[-1, 1])) for run in runs]
         if any(run is not None and len(run) > 1 for run in runs):
             return None
@@ -227,24 +189,12 @@ class SceneReader:
         )
 
     def lengths(self, column: str, /) -> Ints | None:
-        """[rows] T of a column of steps; None for others."""
-        return lengths_of(self._shard.scenes, self._shard.mapping, column)
+        """[rows] T of a column of steps, from the intervals alone; None for others."""
+        array = self._mapping.stepped.get(column)
+        return None if array is None else np.array([scene.count(array) for scene in self._scenes], np.int64)
 
-    def close(self) -> None:
-        """Nothing is held open."""
-
-    def _parts(self, rows: Ints) -> Iterator[Ints]:
-        nbytes = [scene_bytes(self._shard.scenes[row], self._shard.mapping) for row in rows.tolist()]
-        return runs_of(rows, np.array(nbytes, np.int64), most_bytes=_BATCH_BYTES)
-
-    def _arrays(self, schema: pa.Schema, rows: Ints) -> list[pa.Array]:
-        scenes = [self._shard.scenes[row] for row in rows.tolist()]
-        ids = [self._shard.names[row] for row in rows.tolist()]
-        cells = SceneCells(self._shard.store, self._shard.mapping, scenes, ids, self._shard.types)
+    def arrays(self, schema: pa.Schema, rows: Ints, /) -> list[pa.Array]:
+        """The cells of some scenes; CorruptFileError for a chunk that cannot be decoded."""
+        scenes, ids = ([one[row] for row in rows.tolist()] for one in (self._scenes, self._names))
+        cells = SceneCells(self._store, self._mapping, scenes, ids, self.types)
         return [cells.column(name) for name in schema.names]
-
-
-def lengths_of(scenes: Sequence[SceneRows], mapping: Mapping, column: str, /) -> Ints | None:
-    """[scenes] T of a column of steps, from the intervals alone; None for columns without steps."""
-    array = mapping.stepped.get(column)
-    return None if array is None else np.array([scene.count(array) for scene in scenes], np.int64)

@@ -8,34 +8,33 @@ from __future__ import annotations
 
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from seqlake.errors import InvalidMetadataError, SchemaMismatchError, in_line
+from seqlake.errors import InvalidMetadataError
 from seqlake.formats.l5kit.columns import step_cells, step_column, values_of
 from seqlake.formats.l5kit.intervals import expect_fields
 from seqlake.formats.l5kit.layout import layout_of
 from seqlake.formats.l5kit.mapping import SCENE, TIMES, Mapping
 from seqlake.formats.l5kit.shard import SceneCells, scene_bytes
 from seqlake.formats.l5kit.store import AGENTS, FRAMES, SCENES, Store, grouped, state_of, stem_of
-from seqlake.shards.reading import read_in_parts, refuse_unknown
+from seqlake.shards.scanned import ScannedDataset, ScannedReader, ScannedShard
 from seqlake.spec.metadata import Metadata
 from seqlake.spec.schema import ID, Column, Schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
     from seqlake.formats.l5kit.layout import SceneRows
-    from seqlake.protocols import Flat, Ints, Shard
+    from seqlake.protocols import Ints
 
 TRACK, HOST, FIRST, AVAILABLE, SELECTION = "track_id", "host", "first_frame", "available", "selection"
-_ROWS = 4096  # of a batch, at most
 _THREADS = 4
 _SPARSE, _FEW_STEPS = 100, 1_000_000  # steps of tracks for each sighting, and how many are let be in any case
 
@@ -107,8 +106,8 @@ def _one_scene(ids: NDArray[Any], frame: Ints) -> tuple[tuple[NDArray[Any], Ints
     return (unique[order], first, steps), source
 
 
-def tracks_of(store: Store, /, *, mask: NDArray[Any] | None = None) -> L5kitTracks:
-    """The view of tracks; reads all track ids once.
+def tracks_of(store: Store, /, *, mask: NDArray[Any] | None = None) -> ScannedDataset:
+    """The view of tracks; reads all track ids once. Shards are tracks of neighbouring scenes.
 
     Args:
         store: An open store.
@@ -124,83 +123,21 @@ def tracks_of(store: Store, /, *, mask: NDArray[Any] | None = None) -> L5kitTrac
         return found_in(SceneCells(store, mapping, group, [""] * len(group), pa.schema([])), len(group))[0]
 
     with ThreadPoolExecutor(_THREADS) as pool:
-        groups_and_tracks = list(zip(groups, pool.map(look, groups), strict=True))
-    return L5kitTracks(store, mapping, groups_and_tracks, mask)
-
-
-class L5kitTracks:
-    """A store as rows of tracks: a `Readable` and picklable.
-
-    Args:
-        store: The store.
-        mapping: How its arrays are columns.
-        groups: The scenes of each shard, with their tracks.
-        mask: See `tracks_of`.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        mapping: Mapping,
-        groups: Sequence[tuple[Sequence[SceneRows], Tracks]],
-        mask: NDArray[Any] | None,
-        /,
-    ) -> None:
-        self.store = store
-        self.mapping = mapping
-        self._groups = list(groups)
-        self._mask = mask
-
-    @cached_property
-    def _state(self) -> str:
-        chosen = b"" if self._mask is None else self._mask.tobytes()
-        return hashlib.sha256(state_of(self.store).encode() + chosen).hexdigest()
-
-    @cached_property
-    def _schema(self) -> Schema:
-        return schema_of(self.mapping, self.store, self._mask)
-
-    @property
-    def schema(self) -> Schema:
-        """Ids, then what was seen step by step."""
-        return self._schema
-
-    @property
-    def root(self) -> str:
-        """Where the store lies."""
-        return self.store.location
-
-    @property
-    def fingerprint(self) -> str:
-        """Of the store and the selection."""
-        return hashlib.sha256(f"tracks {self._state}".encode()).hexdigest()[:32]
-
-    def shards(self) -> list[Shard]:
-        """Tracks of neighbouring scenes, about 64 MiB of the store's rows each."""
-        stem = stem_of(self.store.location)
-        return [
-            TrackShard(
-                store=self.store,
-                mapping=self.mapping,
-                scenes=group,
-                tracks=tracks,
-                mask=None if self._mask is None else _of_scenes(self._mask, group),
-                types=self._schema.arrow,
-                key=f"{stem}-tracks-{group[0].scene:06d}#{self._state[:16]}",
-            )
-            for group, tracks in self._groups
-            if len(tracks.steps)
-        ]
-
-    def lengths(self, column: str, /) -> Ints:
-        """[rows] T, the same for every column with steps."""
-        if self._schema[column].category not in {"temporal", "other"}:
-            raise SchemaMismatchError(f"Column {column!r} has no steps.")
-        return np.concatenate([np.zeros(0, np.int64), *(tracks.steps for _, tracks in self._groups)])
-
-    def __repr__(self) -> str:
-        rows = sum(len(tracks.steps) for _, tracks in self._groups)
-        return f"L5kitTracks({self.root!r}, {rows} tracks, columns: {in_line(', '.join(self._schema.names))})"
+        tracks_of_groups = list(pool.map(look, groups))
+    schema, stem = schema_of(mapping, store, mask), stem_of(store.location)
+    state = hashlib.sha256(state_of(store).encode() + (b"" if mask is None else mask.tobytes())).hexdigest()
+    shards = [
+        ScannedShard(
+            key=f"{stem}-tracks-{group[0].scene:06d}#{state[:16]}",
+            rows=len(tracks.steps),
+            nbytes=int(tracks.steps.sum()) * store.agents.metadata.row_bytes,
+            reader=partial(TrackReader, store, mapping, group, tracks, schema.arrow, mask=_of_scenes(mask, group)),
+        )
+        for group, tracks in zip(groups, tracks_of_groups, strict=True)
+        if len(tracks.steps)
+    ]
+    state = hashlib.sha256(f"tracks {state}".encode()).hexdigest()[:32]
+    return ScannedDataset(root=store.location, schema=schema, parts=shards, state=state)
 
 
 def schema_of(mapping: Mapping, store: Store, mask: NDArray[Any] | None, /) -> Schema:
@@ -222,92 +159,54 @@ def schema_of(mapping: Mapping, store: Store, mask: NDArray[Any] | None, /) -> S
     return Schema(columns, metadata=Metadata(extra={"source": {"format": "l5kit", "view": "tracks"}}))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TrackShard:
-    """The tracks of some scenes; picklable.
+class TrackReader(ScannedReader):
+    """Tracks of some scenes: their agents are read once, when a column of theirs is asked for.
 
-    Attributes:
+    Args:
         store: Where they lie.
         mapping: How its arrays are columns.
         scenes: The scenes.
         tracks: Their tracks.
-        mask: [agents of these scenes, ...] see `L5kitTracks`.
         types: The logical Arrow schema.
-        key: `<name>#<hash>`.
+        mask: [agents of these scenes, ...] see `tracks_of`.
     """
 
-    store: Store
-    mapping: Mapping = field(repr=False)
-    scenes: Sequence[SceneRows] = field(repr=False)
-    tracks: Tracks = field(repr=False)
-    mask: NDArray[Any] | None = field(repr=False)
-    types: pa.Schema = field(repr=False)
-    key: str
+    most_rows = 4096
 
-    @property
-    def rows(self) -> int:
-        """Tracks of the shard."""
-        return len(self.tracks.steps)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all steps, decoded."""
-        return int(self.tracks.steps.sum()) * self.store.agents.metadata.row_bytes
-
-    def open(self) -> TrackReader:
-        """A reader for this process."""
-        return TrackReader(self)
-
-
-class TrackReader:
-    """One open `TrackShard`: its agents are read once, when a column of theirs is asked for."""
-
-    def __init__(self, shard: TrackShard, /) -> None:
-        self._shard = shard
-        self._cells = SceneCells(shard.store, shard.mapping, shard.scenes, [""] * len(shard.scenes), pa.schema([]))
+    def __init__(
+        self,
+        store: Store,
+        mapping: Mapping,
+        scenes: Sequence[SceneRows],
+        tracks: Tracks,
+        types: pa.Schema,
+        /,
+        *,
+        mask: NDArray[Any] | None,
+    ) -> None:
+        super().__init__(types, len(tracks.steps), location=store.location)
+        self._scenes = scenes
+        self._tracks = tracks
+        self._mask = mask
+        self._cells = SceneCells(store, mapping, scenes, [""] * len(scenes), pa.schema([]))
         self._source: Ints | None = None
-
-    def batches(self, columns: Sequence[str], /, *, rows: Ints | None = None) -> Iterator[pa.RecordBatch]:
-        """Record batches of some tracks.
-
-        Args:
-            columns: Names of the schema.
-            rows: Row numbers, any order, repeats allowed; None for all.
-
-        Raises:
-            SchemaMismatchError: A column that is not there.
-            IndexError: A row that is not there.
-        """
-        return read_in_parts(
-            columns,
-            rows,
-            types=self._shard.types,
-            count=self._shard.rows,
-            parts=lambda wanted: (wanted[at : at + _ROWS] for at in range(0, len(wanted), _ROWS)),
-            arrays=lambda schema, part: [self._column(name, part) for name in schema.names],
-            path=self._shard.store.location,
-        )
-
-    def flat(self, column: str, /) -> Flat | None:
-        """None: the steps of a track lie apart in a store."""
-        refuse_unknown([column], self._shard.types.names, path=self._shard.store.location)
-        return None
 
     def lengths(self, column: str, /) -> Ints | None:
         """[rows] T of a column with steps."""
-        return self._shard.tracks.steps if pa.types.is_list(self._shard.types.field(column).type) else None
+        return self._tracks.steps if pa.types.is_list(self.type_of(column)) else None
 
-    def close(self) -> None:
-        """Nothing is held open."""
+    def arrays(self, schema: pa.Schema, rows: Ints, /) -> list[pa.Array]:
+        """The cells of some tracks."""
+        return [self._column(field.name, rows, field.type) for field in schema]
 
-    def _column(self, name: str, rows: Ints) -> pa.Array:
-        tracks, kind = self._shard.tracks, self._shard.types.field(name).type
+    def _column(self, name: str, rows: Ints, kind: pa.DataType) -> pa.Array:
+        tracks = self._tracks
         scenes = tracks.scene[rows]
         if name in {SCENE, ID}:
-            numbers = np.array([one.scene for one in self._shard.scenes], np.int64)[scenes]
+            numbers = np.array([one.scene for one in self._scenes], np.int64)[scenes]
             if name == SCENE:
                 return pa.array(numbers, kind)
-            stem = stem_of(self._shard.store.location)
+            stem = stem_of(self.location)
             named = zip(numbers.tolist(), tracks.track[rows].tolist(), strict=True)
             return pa.array([f"{stem}-{scene:05d}-{track}" for scene, track in named], kind)
         if name == TRACK:
@@ -325,7 +224,7 @@ class TrackReader:
         return values_of(scenes[HOST], name=HOST)
 
     def _steps(self, name: str, rows: Ints, kind: pa.DataType) -> pa.Array:
-        tracks = self._shard.tracks
+        tracks = self._tracks
         steps = tracks.steps[rows]
         offsets = np.concatenate([[0], np.cumsum(steps)])
         within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], steps)
@@ -344,18 +243,20 @@ class TrackReader:
 
     def _sources(self) -> Ints:
         if self._source is None:
-            self._source = found_in(self._cells, len(self._shard.scenes))[1]
+            self._source = found_in(self._cells, len(self._scenes))[1]
         return self._source
 
     def _values(self, name: str) -> NDArray[Any]:
         """[agents, ...] one field, or the selection, of all agents of the shard."""
         if name != SELECTION:
             return self._cells.array(AGENTS)[name]
-        assert self._shard.mask is not None
-        return self._shard.mask
+        assert self._mask is not None
+        return self._mask
 
 
-def _of_scenes(mask: NDArray[Any], scenes: Sequence[SceneRows]) -> NDArray[Any]:
+def _of_scenes(mask: NDArray[Any] | None, scenes: Sequence[SceneRows]) -> NDArray[Any] | None:
     """The rows of a mask that belong to the agents of some scenes."""
+    if mask is None:
+        return None
     runs = [run for scene in scenes for run in scene.runs[AGENTS].tolist()]
     return np.concatenate([mask[:0], *(mask[a:b] for a, b in runs)])

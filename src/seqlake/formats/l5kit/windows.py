@@ -7,7 +7,8 @@ windows that overlap share their bytes.
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +22,8 @@ from seqlake.formats.l5kit.mapping import SCENE
 from seqlake.formats.l5kit.selecting import MIN_FRAME_FUTURE, MIN_FRAME_HISTORY, selected
 from seqlake.formats.l5kit.tracks import AVAILABLE, FIRST, HOST, SELECTION, TRACK
 from seqlake.protocols import Flat
-from seqlake.shards.reading import read_in_parts, refuse_unknown, runs_of
+from seqlake.shards.reading import runs_of
+from seqlake.shards.scanned import ScannedDataset, ScannedReader, ScannedShard
 from seqlake.spec.schema import ID, Column, Schema
 
 if TYPE_CHECKING:
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
 
 FRAME = "frame_index"
 _SINGLES = (SCENE, TRACK, HOST)
-_BATCH_BYTES = 16 << 20
 _TRACKS = Kind(
     "rows of tracks, as scan(store, view='tracks')", lambda value: callable(value.shards) and bool(value.schema)
 )
@@ -61,7 +62,7 @@ def windows(
     future: int = 50,
     min_frame_history: int = MIN_FRAME_HISTORY,
     min_frame_future: int = MIN_FRAME_FUTURE,
-) -> AgentWindows:
+) -> ScannedDataset:
     """Windows around the sightings of agents, from rows of tracks: of a store, or of a dataset converted from them.
 
     Args:
@@ -86,9 +87,40 @@ def windows(
             f"Expected rows of tracks, which have a column {missing[0]!r}; found {', '.join(tracks.schema)}.",
             hint='scan(store, view="tracks") gives such rows.',
         )
-    span = Span(history=history, future=future)
-    places = [_places(shard, tracks.schema, (min_frame_history, min_frame_future)) for shard in tracks.shards()]
-    return AgentWindows(tracks, span, places)
+    span, shards = Span(history=history, future=future), tracks.shards()
+    places = [_places(shard, tracks.schema, (min_frame_history, min_frame_future)) for shard in shards]
+    state, schema = _state(span, places), _schema(tracks.schema)
+    return ScannedDataset(
+        root=tracks.root,
+        schema=schema,
+        parts=[
+            ScannedShard(
+                key=f"{shard.key}-windows-{state[:16]}",
+                rows=len(place.row),
+                nbytes=shard.nbytes,  # windows share the bytes of the tracks
+                reader=partial(WindowReader, shard, span, place, schema.arrow, f"{shard.key}-windows-{state[:16]}"),
+            )
+            for shard, place in zip(shards, places, strict=True)
+            if len(place.row)
+        ],
+        state=hashlib.sha256(f"{tracks.fingerprint} {state}".encode()).hexdigest()[:32],
+    )
+
+
+def _schema(tracks: Schema) -> Schema:
+    """Which sighting it is, then the windows of all columns of the tracks."""
+    columns: dict[str, Column] = {name: tracks[name] for name in _SINGLES if name in tracks}
+    columns[FRAME] = Column(FRAME, pa.int64(), None, nullable=False)
+    columns |= {name: tracks[name] for name in tracks if tracks[name].category == "temporal" and name != SELECTION}
+    return Schema(columns)
+
+
+def _state(span: Span, places: Sequence[Places]) -> str:
+    state = hashlib.sha256(repr(span).encode())
+    for place in places:
+        state.update(place.tracks[place.row].tobytes())
+        state.update(place.step.tobytes())
+    return state.hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -133,149 +165,51 @@ def _places(shard: Shard, schema: Schema, least: tuple[int, int]) -> Places:
     return Places(tracks=used, row=row, step=at - begins[owner], steps=steps[used], first=first[used])
 
 
-class AgentWindows:
-    """Rows of windows: a `Readable` and picklable.
+class WindowReader(ScannedReader):
+    """Reads the windows of one shard of tracks.
 
     Args:
-        tracks: The rows of tracks.
-        span: What a window holds.
-        places: For each of their shards, where windows are.
-    """
-
-    def __init__(self, tracks: Readable, span: Span, places: Sequence[Places], /) -> None:
-        self._tracks = tracks
-        self._span = span
-        self._places = list(places)
-        logical = tracks.schema
-        columns: dict[str, Column] = {name: logical[name] for name in _SINGLES if name in logical}
-        columns[FRAME] = Column(FRAME, pa.int64(), None, nullable=False)
-        columns |= {n: logical[n] for n in logical if logical[n].category == "temporal" and n != SELECTION}
-        self._schema = Schema(columns)
-
-    @property
-    def schema(self) -> Schema:
-        """Which sighting it is, then the windows of all columns of the tracks."""
-        return self._schema
-
-    @property
-    def root(self) -> str:
-        """The root of the tracks."""
-        return self._tracks.root
-
-    @property
-    def fingerprint(self) -> str:
-        """Of the tracks and of what is selected."""
-        return hashlib.sha256(f"{self._tracks.fingerprint} {self._told()}".encode()).hexdigest()[:32]
-
-    def _told(self) -> str:
-        state = hashlib.sha256(repr(self._span).encode())
-        for place in self._places:
-            state.update(place.tracks[place.row].tobytes())
-            state.update(place.step.tobytes())
-        return state.hexdigest()
-
-    def shards(self) -> list[Shard]:
-        """One for each shard of the tracks that has a window."""
-        digest = self._told()[:16]
-        return [
-            WindowShard(
-                tracks=shard,
-                span=self._span,
-                places=place,
-                types=self._schema.arrow,
-                key=f"{shard.key}-windows-{digest}",
-            )
-            for shard, place in zip(self._tracks.shards(), self._places, strict=True)
-            if len(place.row)
-        ]
-
-    def lengths(self, column: str, /) -> Ints:
-        """[rows] the width of a window, for every column."""
-        if self._schema[column].category != "temporal":
-            raise SchemaMismatchError(f"Column {column!r} has no steps.")
-        return np.full(sum(len(place.row) for place in self._places), self._span.width, np.int64)
-
-    def __repr__(self) -> str:
-        rows = sum(len(place.row) for place in self._places)
-        return f"AgentWindows({rows} windows of {self._span.history} + 1 + {self._span.future} steps)"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class WindowShard:
-    """The windows of one shard of tracks; picklable.
-
-    Attributes:
         tracks: The shard.
         span: What a window holds.
         places: Where they are.
         types: The logical Arrow schema.
-        key: `<name>#<hash>`.
+        key: Of this shard, for messages.
     """
 
-    tracks: Shard
-    span: Span
-    places: Places = field(repr=False)
-    types: pa.Schema = field(repr=False)
-    key: str
+    most_bytes = 16 << 20
 
-    @property
-    def rows(self) -> int:
-        """Windows of the shard."""
-        return len(self.places.row)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the tracks: windows share them."""
-        return self.tracks.nbytes
-
-    def open(self) -> WindowReader:
-        """A reader for this process."""
-        return WindowReader(self)
-
-
-class WindowReader:
-    """Reads one open `WindowShard`."""
-
-    def __init__(self, shard: WindowShard, /) -> None:
-        self._shard = shard
+    def __init__(self, tracks: Shard, span: Span, places: Places, types: pa.Schema, key: str, /) -> None:
+        super().__init__(types, len(places.row))
+        self._shard = tracks
+        self._span = span
+        self._places = places
+        self._key = key
         self._reader: ShardReader | None = None
         self._laid: dict[str, NDArray[Any]] = {}
 
-    def batches(self, columns: Sequence[str], /, *, rows: Ints | None = None) -> Iterator[pa.RecordBatch]:
-        """Record batches of some windows.
+    def parts(self, rows: Ints, columns: Sequence[str], /) -> Iterator[Ints]:
+        """Runs of rows whose windows of these columns make a batch."""
+        width = sum(self._step_bytes(name) for name in columns) * self._span.width
+        return runs_of(rows, np.full(len(rows), max(1, width)), most_bytes=self.most_bytes)
 
-        Args:
-            columns: Names of the schema.
-            rows: Row numbers, any order, repeats allowed; None for all.
+    def arrays(self, schema: pa.Schema, rows: Ints, /) -> list[pa.Array]:
+        """The cells of some windows."""
+        return [self._column(field.name, rows, field.type) for field in schema]
 
-        Raises:
-            SchemaMismatchError: A column that is not there.
-            IndexError: A row that is not there.
-        """
-        return read_in_parts(
-            columns,
-            rows,
-            types=self._shard.types,
-            count=self._shard.rows,
-            parts=lambda wanted: self._parts(wanted, columns),
-            arrays=lambda schema, part: [self._column(name, part) for name in schema.names],
-        )
-
-    def _parts(self, rows: Ints, columns: Sequence[str]) -> Iterator[Ints]:
-        width = sum(self._step_bytes(name) for name in columns) * self._shard.span.width
-        return runs_of(rows, np.full(len(rows), max(1, width)), most_bytes=_BATCH_BYTES)
+    def lengths(self, column: str, /) -> Ints | None:
+        """[rows] the width of a window, for every column with steps."""
+        return np.full(self.count, self._span.width, np.int64) if pa.types.is_list(self.type_of(column)) else None
 
     def flat(self, column: str, /) -> Flat | None:
         """Every window as a place in the steps that lie end to end; None for columns without steps."""
-        refuse_unknown([column], self._shard.types.names)
-        if not pa.types.is_list(self._shard.types.field(column).type):
+        if not pa.types.is_list(self.type_of(column)):
             return None
         laid = self._steps(column)
         stride = laid.dtype.itemsize * int(np.prod(laid.shape[1:], dtype=np.int64))
         return Flat(
-            blob=MemoryBlob(laid.reshape(-1).view(np.uint8).data, location=f"{self._shard.key}/{column}"),
-            start=self._begins(np.arange(self._shard.rows)) * stride,
-            steps=np.full(self._shard.rows, self._shard.span.width, np.int64),
+            blob=MemoryBlob(laid.reshape(-1).view(np.uint8).data, location=f"{self._key}/{column}"),
+            start=self._begins(np.arange(self.count)) * stride,
+            steps=np.full(self.count, self._span.width, np.int64),
             stride=stride,
             stored=laid.dtype,
             dtype=laid.dtype,
@@ -289,7 +223,7 @@ class WindowReader:
             self._reader = None
 
     def _step_bytes(self, name: str) -> int:
-        kind, size = self._shard.types.field(name).type, 1
+        kind, size = self.types.field(name).type, 1
         while pa.types.is_nested(kind):
             size *= kind.list_size if pa.types.is_fixed_size_list(kind) else 1
             kind = kind.value_type
@@ -297,12 +231,12 @@ class WindowReader:
 
     def _begins(self, rows: Ints) -> Ints:
         """[n] the first step of each window among those that lie end to end."""
-        places = self._shard.places
-        return self._offsets()[places.row[rows]] + places.step[rows] - self._shard.span.history
+        places = self._places
+        return self._offsets()[places.row[rows]] + places.step[rows] - self._span.history
 
     def _offsets(self) -> Ints:
         """[tracks] the first step of each track: a gap between two is long enough for both."""
-        span, steps = self._shard.span, self._shard.places.steps
+        span, steps = self._span, self._places.steps
         return span.history + np.cumsum(steps) - steps + max(span.history, span.future) * np.arange(len(steps))
 
     def _steps(self, name: str) -> NDArray[Any]:
@@ -313,8 +247,8 @@ class WindowReader:
             size = values.type.list_size if pa.types.is_fixed_size_list(values.type) else 0
             flat = (values.flatten() if pa.types.is_nested(values.type) else values).to_numpy()
             dense = flat.reshape(len(values), size) if size else flat
-            steps, offsets = self._shard.places.steps, self._offsets()
-            total = int(offsets[-1] + steps[-1]) + self._shard.span.future if len(steps) else 0
+            steps, offsets = self._places.steps, self._offsets()
+            total = int(offsets[-1] + steps[-1]) + self._span.future if len(steps) else 0
             laid = np.zeros((total, *dense.shape[1:]), dense.dtype)
             laid[np.repeat(offsets - (np.cumsum(steps) - steps), steps) + np.arange(len(dense))] = dense
             self._laid[name] = laid
@@ -322,12 +256,12 @@ class WindowReader:
 
     def _tracks(self, columns: Sequence[str]) -> list[Any]:
         if self._reader is None:
-            self._reader = self._shard.tracks.open()
-        table = pa.Table.from_batches(self._reader.batches(list(columns), rows=self._shard.places.tracks))
+            self._reader = self._shard.open()
+        table = pa.Table.from_batches(self._reader.batches(list(columns), rows=self._places.tracks))
         return [table[name].combine_chunks() for name in columns]
 
-    def _column(self, name: str, rows: Ints) -> pa.Array:
-        kind, places, span = self._shard.types.field(name).type, self._shard.places, self._shard.span
+    def _column(self, name: str, rows: Ints, kind: pa.DataType) -> pa.Array:
+        places, span = self._places, self._span
         if name == FRAME:
             return pa.array(places.first[places.row[rows]] + places.step[rows], kind)
         if name == ID:

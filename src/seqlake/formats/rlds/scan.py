@@ -7,12 +7,11 @@ import json
 import re
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from seqlake.arguments import TEXT, TEXT_OR_TEXTS, TEXTS, Kind, takes
+from seqlake.arguments import TEXT_OR_TEXTS, TEXTS, Kind, takes
 from seqlake.errors import (
     CorruptFileError,
     DatasetNotFoundError,
@@ -24,16 +23,16 @@ from seqlake.files.locations import absolute, is_local, join, local_path
 from seqlake.files.stores import exists, open_store, read_all
 from seqlake.formats.rlds.example import NOTHING, FeatureValues, parse, steps_of
 from seqlake.formats.rlds.features import read
-from seqlake.formats.rlds.shard import FeatureColumn, RldsShard, columns, schema
+from seqlake.formats.rlds.shard import FeatureColumn, RldsReader, columns, schema
 from seqlake.formats.rlds.survey import RecordSurvey, Surveyed, damaged, survey, unique_ids
 from seqlake.formats.rlds.tfrecord import records
-from seqlake.shards.reading import count_lengths
+from seqlake.shards.scanned import ScannedDataset, ScannedShard
 from seqlake.spec.findings import Finding
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
-    from seqlake.protocols import Depth, Ints, Store
+    from seqlake.protocols import Depth, Store
     from seqlake.spec.schema import Schema
 
 FEATURES, INFO = "features.json", "dataset_info.json"
@@ -105,68 +104,57 @@ def scan(
     surveyed = survey(((store.blob(file.path), file.split) for file in folder.files), features)
     step_columns = columns(surveyed, keep_constant=keep_constant)
     source = {"format": "rlds", **{key: folder.info[key] for key in ("name", "version") if key in folder.info}}
+    logical, mapping = schema(step_columns, surveyed, source=source), _mapping(step_columns)
+    parts = [[file.name, file.split, file.digest] for file in surveyed.files]
     return RldsDataset(
-        join(root, folder.folder), folder, surveyed, step_columns, schema(step_columns, surveyed, source=source)
+        root=join(root, folder.folder),
+        schema=logical,
+        parts=_shards(surveyed, step_columns, logical),
+        state=hashlib.sha256(json.dumps([parts, mapping]).encode()).hexdigest()[:32],
+        folder=folder,
+        survey=surveyed,
+        columns=step_columns,
     )
 
 
-class RldsDataset:
-    """A scanned RLDS dataset: a `Readable`, `Checked` and picklable."""
+def _mapping(columns: Sequence[FeatureColumn]) -> list[list[str]]:
+    return [[column.name, column.feature.path, column.role, column.feature.dtype] for column in columns]
 
-    def __init__(
-        self,
-        root: str,
-        folder: TfdsFolder,
-        surveyed: RecordSurvey,
-        columns: Sequence[FeatureColumn],
-        logical: Schema,
-        /,
-    ) -> None:
-        self._root = root
-        self._layout = folder
-        self._survey = surveyed
-        self._columns = tuple(columns)
-        self._schema = logical
 
-    @property
-    def schema(self) -> Schema:
-        """Columns in the order `sequence_id`, `split`, then the features by their paths."""
-        return self._schema
+def _shards(surveyed: RecordSurvey, columns: Sequence[FeatureColumn], logical: Schema) -> list[ScannedShard]:
+    """One a file, in the order of `dataset_info.json`."""
+    unique, mapping, shards = unique_ids(surveyed.files), _mapping(columns), []
+    for file in surveyed.files:
+        digest = hashlib.sha256(json.dumps([file.digest, file.split, unique, mapping]).encode()).hexdigest()[:16]
+        shards.append(
+            ScannedShard(
+                key=f"{file.name}#{digest}",
+                rows=len(file.steps),
+                nbytes=int(file.sizes.sum()),
+                reader=partial(RldsReader, file, columns, logical.arrow, file.ids if unique else _numbered(file)),
+            )
+        )
+    return shards
 
-    @property
-    def root(self) -> str:
-        """The folder of the version."""
-        return self._root
 
-    @property
-    def fingerprint(self) -> str:
-        """Hash of the stored checksums of all records, the file names and the columns."""
-        parts = [[file.name, file.split, file.digest] for file in self._survey.files]
-        return hashlib.sha256(json.dumps([parts, self._mapping()]).encode()).hexdigest()[:32]
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class RldsDataset(ScannedDataset):
+    """A scanned RLDS dataset: a `Readable`, `Checked` and picklable; the root is the folder of the version.
 
-    def shards(self) -> list[RldsShard]:
-        """One a file, in the order of `dataset_info.json`."""
-        types, unique, mapping = self._schema.arrow, unique_ids(self._survey.files), self._mapping()
-        shards = []
-        for file in self._survey.files:
-            digest = hashlib.sha256(json.dumps([file.digest, file.split, unique, mapping]).encode()).hexdigest()[:16]
-            ids = file.ids if unique else _numbered(file)
-            key = f"{file.name}#{digest}"
-            shards.append(RldsShard(file=file, key=key, columns=self._columns, types=types, ids=ids))
-        return shards
+    Attributes:
+        folder: Its files.
+        survey: What was learned about them.
+        columns: How columns are made of features.
+    """
 
-    @takes(column=TEXT)
-    def lengths(self, column: str, /) -> Ints:
-        """[rows] T of a column with steps, from the pass that `scan` made; other list columns are read."""
-        role = next((one.role for one in self._columns if one.name == column), None)
-        if role == "steps":
-            return np.concatenate([file.steps for file in self._survey.files])
-        return np.concatenate([np.empty(0, np.int64), *(count_lengths(s.open(), column) for s in self.shards())])
+    folder: TfdsFolder
+    survey: RecordSurvey
+    columns: Sequence[FeatureColumn]
 
     def check(self, depth: Depth, /) -> Iterator[Finding]:
         """What only this format knows: missing files, record counts; from depth `rows` on, checksums and steps."""
-        yield from self._layout.findings
-        for file, named in zip(self._survey.files, self._layout.files, strict=True):
+        yield from self.folder.findings
+        for file, named in zip(self.survey.files, self.folder.files, strict=True):
             if named.expected is not None and named.expected != len(file.steps):
                 text = f"dataset_info.json says {named.expected} records, the file has {len(file.steps)}"
                 yield Finding(code="rlds-record-count", severity="error", message=text, location=file.blob.location)
@@ -186,16 +174,9 @@ class RldsDataset:
                 text = str(damaged(file.blob, number, record, error))
                 yield Finding(code="rlds-record", severity="error", message=text, location=location)
                 continue
-            for column in self._columns:
+            for column in self.columns:
                 if column.feature.step:
                     yield from _check_steps(column, example.get(column.feature.path, NOTHING), file, number)
-
-    def _mapping(self) -> list[list[str]]:
-        return [[column.name, column.feature.path, column.role, column.feature.dtype] for column in self._columns]
-
-    def __repr__(self) -> str:
-        rows = sum(len(file.steps) for file in self._survey.files)
-        return f"RldsDataset({self._root!r}, {rows} episodes, columns: {', '.join(self._schema.names)})"
 
 
 def _left_out(without: Collection[str]) -> Iterator[Finding]:

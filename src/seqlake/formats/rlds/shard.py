@@ -20,7 +20,7 @@ from seqlake.formats.rlds.example import NOTHING, FeatureValues, numbers, parse,
 from seqlake.formats.rlds.survey import RecordSurvey, Surveyed, damaged
 from seqlake.formats.rlds.tfrecord import TfRecord
 from seqlake.protocols import Flat, Ints
-from seqlake.shards.reading import read_in_parts, refuse_unknown, runs_of
+from seqlake.shards.scanned import ScannedReader
 from seqlake.spec.column_types import ColumnType, Embedding, Image, Trajectory
 from seqlake.spec.metadata import Metadata
 from seqlake.spec.schema import ID, Schema
@@ -126,72 +126,26 @@ def _type(column: FeatureColumn, *, binary: bool) -> tuple[pa.DataType, ColumnTy
     return pa.list_(number), Embedding(dim=feature.size, dtype=number, **details)
 
 
-_BATCH_BYTES = 32 << 20
-_BATCH_ROWS = 1024
+class RldsReader(ScannedReader):
+    """Reads episodes of one file; every record that is read is checked against its checksum.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RldsShard:
-    """A TFRecord file with the columns the dataset decided on; picklable.
-
-    Attributes:
-        file: What the survey learned about it.
-        key: `<file name>#<hash of records and columns>`.
-        columns: How each column is made.
+    Args:
+        file: What the survey learned about it; one that changed since is `ShardChangedError` when it is read.
+        columns: The columns without id and split.
         types: The logical Arrow schema of the dataset.
         ids: [rows] sequence ids.
     """
 
-    file: Surveyed
-    key: str
-    columns: Sequence[FeatureColumn]
-    types: pa.Schema
-    ids: Sequence[str]
+    most_rows = 1024
 
-    @property
-    def rows(self) -> int:
-        """Episodes in the file."""
-        return len(self.file.steps)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the records."""
-        return int(self.file.sizes.sum())
-
-    def open(self) -> RldsReader:
-        """A reader for this process; a file that changed since the scan is `ShardChangedError` when it is read."""
-        return RldsReader(self)
-
-
-class RldsReader:
-    """Reads episodes of one file; every record that is read is checked against its checksum."""
-
-    def __init__(self, shard: RldsShard) -> None:
-        self._shard = shard
-        self._blob = copy(shard.file.blob)  # what is mapped or held goes with the reader
-        self._columns = {column.name: column for column in shard.columns}
-
-    def batches(self, columns: Sequence[str], /, *, rows: Ints | None = None) -> Iterator[pa.RecordBatch]:
-        """Batches of at most 1024 rows or about 32 MiB of records, in the order asked for.
-
-        Args:
-            columns: Names of the schema.
-            rows: Row numbers, any order, repeats allowed; None for all.
-
-        Raises:
-            SchemaMismatchError: A column that is not there.
-            IndexError: A row that is not there.
-            CorruptFileError: A record that fails its checksum or is not what `features.json` says.
-        """
-        return read_in_parts(
-            columns,
-            rows,
-            types=self._shard.types,
-            count=self._shard.rows,
-            parts=self._parts,
-            arrays=self._arrays,
-            path=self._blob.location,
-        )
+    def __init__(
+        self, file: Surveyed, columns: Sequence[FeatureColumn], types: pa.Schema, ids: Sequence[str], /
+    ) -> None:
+        super().__init__(types, len(file.steps), location=file.blob.location, sizes=file.sizes)
+        self._file = file
+        self._ids = ids
+        self._blob = copy(file.blob)  # what is mapped or held goes with the reader
+        self._columns = {column.name: column for column in columns}
 
     def flat(self, column: str, /) -> Flat | None:
         """Where the floats of a step column lie in the file.
@@ -199,15 +153,15 @@ class RldsReader:
         Only for floats (records keep them as packed float32) of files that can be mapped; the checksums of records
         are not looked at on this path.
         """
-        refuse_unknown([column], self._shard.types.names, path=self._blob.location)
+        self.type_of(column)
         declared, blob = self._columns.get(column), self._blob
         if declared is None or declared.role != "steps" or declared.feature.kind != "tensor" or blob.view() is None:
             return None
         feature = declared.feature
         if feature.encoding != "none" or np.dtype(feature.dtype).kind != "f":
             return None
-        starts = np.zeros(self._shard.rows, np.int64)
-        for row, record in self._records(np.arange(self._shard.rows), check=False):
+        starts = np.zeros(self.count, np.int64)
+        for row, record in self._records(np.arange(self.count), check=False):
             try:
                 values = parse(record.data).get(feature.path, NOTHING)
                 self._steps(declared, values, row)
@@ -220,25 +174,25 @@ class RldsReader:
         return Flat(
             blob=blob,
             start=starts,
-            steps=self._shard.file.steps,
+            steps=self._file.steps,
             stride=4 * feature.size,
             stored=np.dtype("<f4"),
             dtype=np.dtype(feature.dtype),
             shape=feature.shape or (1,),
         )
 
-    def close(self) -> None:
-        """Nothing is held open."""
+    def lengths(self, column: str, /) -> Ints | None:
+        """[rows] T of a column with steps, from the survey; None for others."""
+        declared = self._columns.get(column)
+        return self._file.steps if declared is not None and declared.role == "steps" else None
 
-    def _parts(self, rows: Ints) -> Iterator[Ints]:
-        return runs_of(rows, self._shard.file.sizes[rows], most_bytes=_BATCH_BYTES, most_rows=_BATCH_ROWS)
-
-    def _arrays(self, schema: pa.Schema, rows: Ints) -> list[pa.Array]:
+    def arrays(self, schema: pa.Schema, rows: Ints, /) -> list[pa.Array]:
+        """The cells of some episodes; CorruptFileError for a record that is not what `features.json` says."""
         examples = self._examples(rows) if any(name in self._columns for name in schema.names) else []
         return [self._array(name, rows, examples) for name in schema.names]
 
     def _records(self, rows: Ints, *, check: bool) -> Iterator[tuple[int, TfRecord]]:
-        blob, file = self._blob, self._shard.file
+        blob, file = self._blob, self._file
         starts = file.starts[rows]
         stops = starts + file.sizes[rows] + 4
         view = blob.view()
@@ -264,10 +218,10 @@ class RldsReader:
 
     def _array(self, name: str, rows: Ints, examples: list[tuple[TfRecord, dict[str, FeatureValues]]]) -> pa.Array:
         if name == ID:
-            return pa.array([self._shard.ids[row] for row in rows.tolist()], pa.string())
+            return pa.array([self._ids[row] for row in rows.tolist()], pa.string())
         if name == SPLIT:
-            return pa.array([self._shard.file.split] * len(rows), pa.string())
-        column, arrow = self._columns[name], self._shard.types.field(name).type
+            return pa.array([self._file.split] * len(rows), pa.string())
+        column, arrow = self._columns[name], self.types.field(name).type
         cells = []
         for row, (record, example) in zip(rows.tolist(), examples, strict=True):
             try:
@@ -298,7 +252,7 @@ class RldsReader:
         return read[0] if read else None
 
     def _steps(self, column: FeatureColumn, values: FeatureValues, row: int) -> None:
-        steps, expected = steps_of(column.feature, values), int(self._shard.file.steps[row])
+        steps, expected = steps_of(column.feature, values), int(self._file.steps[row])
         if steps != expected:
             raise CorruptFileError(f"{column.feature.path!r} has {steps} steps, the episode has {expected}.")
 
