@@ -65,7 +65,7 @@ def _write(source: Source, path: Path, start: int, stop: int) -> str:
 
     blob = blob_of(source)
     with open_container(BlobBytes(blob), blob.location) as container:
-        stream = container.streams.audio[int(source.column.get("stream", 0))]
+        stream = container.streams.audio[source.column.stream or 0]
         codec = stream.codec_context.codec.canonical_name
         if codec != "flac" and not codec.startswith("pcm_"):
             raise DecodeError(

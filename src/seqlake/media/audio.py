@@ -136,8 +136,8 @@ def sound(source: Source, /) -> Iterator[tuple[AudioStream, Iterator[AudioFrame]
     """
     blob = blob_of(source)
     with open_container(BlobBytes(blob), blob.location) as container:
-        streams, number = container.streams.audio, source.column.get("stream", 0)
-        if not isinstance(number, int) or not 0 <= number < len(streams):
+        streams, number = container.streams.audio, source.column.stream or 0
+        if not 0 <= number < len(streams):
             raise DecodeError(f"{blob.location} has {len(streams)} audio streams, found stream={number!r}.")
         stream = streams[number]
         codec: object = stream.codec_context  # None for a codec that is not known

@@ -75,6 +75,25 @@ def cast(array: pa.Array, target: pa.DataType, /, *, column: str) -> pa.Array:
         ) from None
 
 
+def step_shape(steps: pa.Array, /) -> tuple[pa.Array, tuple[int, ...] | None]:
+    """The numbers of nested steps in order, and the shape that every step has; None where they differ.
+
+    Args:
+        steps: [n] lists of numbers, or lists in lists; no list of them is null.
+
+    Example:
+        >>> step_shape(pa.array([[[1, 2], [3, 4], [5, 6]]]))[1]
+        (3, 2)
+    """
+    shape: tuple[int, ...] | None = ()
+    while is_list(steps.type):
+        widths = pc.min_max(pc.list_value_length(steps)).as_py()
+        same = shape is not None and widths["min"] == widths["max"]
+        shape = (*(shape or ()), widths["min"] or 0) if same else None
+        steps = steps.flatten()
+    return steps, shape
+
+
 def numpy_type_of(kind: pa.DataType, /) -> np.dtype[Any] | None:
     """The numpy type of the numbers inside a column type; None where it holds none."""
     held = step_type(kind)

@@ -126,7 +126,7 @@ def clock_of(schema: Schema, /, *, observed: Sequence[Observed] = (), given: flo
 
 def _by_counted_frames(schema: Schema, observed: Sequence[Observed]) -> Clock | None:
     # Signals with times of their own have a T of their own.
-    signals = [n for n in schema if schema[n].category == "temporal" and not _timed(schema[n])]
+    signals = [n for n in schema if schema[n].category == "temporal" and on_clock(schema, n, None)]
     for name in schema:
         rate = own_rate(schema[name])
         pairs = [(row.frames[name], {row.steps.get(n, 0) for n in signals}) for row in observed if name in row.frames]
@@ -139,20 +139,21 @@ def _by_counted_frames(schema: Schema, observed: Sequence[Observed]) -> Clock | 
 def on_clock(schema: Schema, name: str, rate: Fraction | None, /) -> bool:
     """Whether the steps of a column are the clock's.
 
-    It names no times, is not itself the times of another column, and has no rate of its own, or this one.
+    It names no times, is not itself the times of another column, and has no rate of its own, or this one. The points
+    of a cloud are no steps.
 
     Args:
         schema: All columns.
         name: One of them.
         rate: The clock's rate; None where nothing says it.
     """
-    times = {column.type.get("timestamps") for column in schema.values() if column.type is not None}
-    declared = own_rate(schema[name])
-    return name not in times and not _timed(schema[name]) and (declared is None or rate is None or declared == rate)
+    times = {column.timestamps for column in schema.values()}
+    declared, apart = own_rate(schema[name]), schema[name].timeless or _timed(schema[name])
+    return name not in times and not apart and (declared is None or rate is None or declared == rate)
 
 
 def _timed(column: Column) -> bool:
-    return column.type is not None and bool(column.type.get("timestamps"))
+    return column.timestamps is not None
 
 
 def _by_duration(observed: Sequence[Observed]) -> Clock | None:

@@ -24,7 +24,8 @@ class ColumnType:
 
     Args:
         type: The type's name, as in `"mcap"`; any string.
-        fields: Type-specific fields, each a JSON value; `None` leaves a field out.
+        fields: Type-specific fields, each a JSON value; `None` leaves a field out. `file=True` says that the texts of
+            a column are paths or URLs of files, where `type` is none of `FILE_TYPES`.
 
     Raises:
         InvalidMetadataError: A type that is no string, or a field that is no JSON value.
@@ -58,6 +59,18 @@ class ColumnType:
     def get(self, name: str, default: Any = None, /) -> Any:
         """One field, or `default`."""
         return self._fields.get(name, default)
+
+    @property
+    def timestamps(self) -> str | None:
+        """The column that the field `timestamps` names; None where it holds no name."""
+        named = self._fields.get("timestamps")
+        return named if isinstance(named, str) and named else None
+
+    @property
+    def stream(self) -> int | None:
+        """Which of a container's streams is meant; None where the field `stream` is no whole number."""
+        number = self._fields.get("stream")
+        return number if isinstance(number, int) and not isinstance(number, bool) else None
 
     @property
     def arrow(self) -> pa.DataType:
@@ -224,7 +237,8 @@ class Image(ColumnType):
     def arrow(self) -> pa.DataType:
         """`string`, or a list per step with `frames`."""
         frames = self.get("frames")
-        return {"bytes": pa.list_(pa.binary()), "files": pa.list_(pa.string())}.get(frames, pa.string())
+        inner = {"bytes": pa.binary(), "files": pa.string()}.get(frames if isinstance(frames, str) else "")
+        return pa.string() if inner is None else pa.list_(inner)
 
 
 class Audio(ColumnType):
@@ -310,6 +324,9 @@ class Embedding(ColumnType):
         """`list<dtype>`, float32 unless a dtype was given."""
         return pa.list_(self._value_type or pa.float32())
 
+
+FILE_TYPES = frozenset({"video", "image", "audio", "3d", "4d", "mcap", "zarr", "nifti", "rerun", "hdf5"})
+"""The types whose columns of text name files: those that the specification names. Any other type is a hint."""
 
 KINDS: dict[str, type[ColumnType]] = {
     "trajectory": Trajectory,

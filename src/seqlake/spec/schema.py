@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from seqlake.errors import ColumnNotFoundError, SchemaMismatchError, in_line
-from seqlake.spec.column_types import ColumnType
+from seqlake.spec.column_types import FILE_TYPES, ColumnType
 from seqlake.spec.metadata import Metadata
 
 if TYPE_CHECKING:
@@ -36,6 +36,19 @@ def is_list(kind: pa.DataType, /) -> bool:
     types = pa.types
     tests = (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_list_view, types.is_large_list_view)
     return any(test(kind) for test in tests)
+
+
+def list_levels(kind: pa.DataType, /) -> tuple[int, pa.DataType]:
+    """How many lists stand in each other, and the Arrow type inside the innermost.
+
+    Example:
+        >>> list_levels(pa.list_(pa.list_(pa.float32())))
+        (2, DataType(float))
+    """
+    levels = 0
+    while is_list(kind):
+        levels, kind = levels + 1, kind.value_type
+    return levels, kind
 
 
 def is_number(kind: pa.DataType, /) -> bool:
@@ -116,33 +129,57 @@ class Column:
         if is_list(kind) and declared == "image" and (is_binary(kind.value_type) or is_text(kind.value_type)):
             return "frames"
         has_url = pa.types.is_struct(kind) and kind.get_field_index("url") >= 0
-        if declared is not None and declared not in {"trajectory", "embedding"} and (is_text(kind) or has_url):
+        if self._names_files() and (is_text(kind) or has_url):
             return "file"
         if is_list(kind) and declared == "embedding" and is_number(kind.value_type):
             return "vector"
         return "scalar" if _is_scalar(kind) else "other"
 
+    def _names_files(self) -> bool:
+        return self.type is not None and (self.type.type in FILE_TYPES or self.type.get("file") is True)
+
     def _is_temporal(self) -> bool:
-        kind = self.arrow
         if self.raw:
             return True
-        if not is_list(kind):
-            return False
-        if is_list(kind.value_type):
-            return is_number(kind.value_type.value_type)
+        levels, inner = list_levels(self.arrow)
         marked = self.type is not None and (self.type.type == "trajectory" or self.type.get("time") is True)
-        return marked and is_number(kind.value_type)
+        return is_number(inner) and (levels > 1 or (levels == 1 and marked))
+
+    @property
+    def timestamps(self) -> str | None:
+        """The column that its type names for the times of its samples; None where it names none."""
+        return None if self.type is None else self.type.timestamps
+
+    @cached_property
+    def timeless(self) -> bool:
+        """Whether the first axis of a temporal column is none of time: the points of one cloud, [N, 3]."""
+        return self.type is not None and self.type.type == "3d" and list_levels(self.arrow)[0] == 2
 
     @cached_property
     def raw(self) -> bool:
-        """Whether a cell is one binary value of little-endian numbers."""
-        return self.type is not None and self.type.get("encoding") == "raw" and is_binary(self.arrow)
+        """Whether a cell is one binary value of little-endian numbers, and its type says how many and which."""
+        if self.type is None or self.type.get("encoding") != "raw" or not is_binary(self.arrow):
+            return False
+        return (self._declared_dim() or self._declared_shape()) is not None and self._raw_type() is not None
+
+    def _raw_type(self) -> pa.DataType | None:
+        """The Arrow type that `dtype` names; None where that is no type of numbers."""
+        try:
+            kind = pa.type_for_alias(str(self.type.get("dtype", "float32") if self.type is not None else ""))
+        except ValueError:
+            return None
+        return kind if is_number(kind) and not pa.types.is_boolean(kind) else None
+
+    def _declared_dim(self) -> int | None:
+        declared = self.type.get("dim") if self.type is not None else None
+        if not isinstance(declared, int) or isinstance(declared, bool):
+            return None
+        return declared if 0 < declared <= _LARGEST_DIM else None
 
     @cached_property
     def dim(self) -> int | None:
         """Numbers per step (or of a vector), where that is declared."""
-        declared = self.type.get("dim") if self.type is not None else None
-        if isinstance(declared, int) and not isinstance(declared, bool) and 0 < declared <= _LARGEST_DIM:
+        if (declared := self._declared_dim()) is not None:
             return declared
         kind = self.arrow
         if is_list(kind) and pa.types.is_fixed_size_list(kind.value_type):
@@ -150,7 +187,7 @@ class Column:
         if self.category == "vector" and pa.types.is_fixed_size_list(kind):
             return int(kind.list_size)
         shape = self._declared_shape()
-        return prod(shape) if shape is not None and prod(shape) <= _LARGEST_DIM else None
+        return prod(shape) if shape is not None else None
 
     @cached_property
     def nested(self) -> bool:
@@ -158,15 +195,18 @@ class Column:
         return self.raw or (is_list(self.arrow) and is_list(self.arrow.value_type))
 
     @cached_property
+    def deep(self) -> bool:
+        """Whether a step of a temporal column is lists in lists, as in [T, N, D], where N may differ."""
+        return self.category == "temporal" and not self.raw and list_levels(self.arrow)[0] > 2
+
+    @cached_property
     def value_type(self) -> pa.DataType | None:
         """The Arrow type of one number of a temporal or vector column; None for others."""
         if self.raw:
-            assert self.type is not None
-            return _named(str(self.type.get("dtype", "float32")))
+            return self._raw_type()
         if self.category not in {"temporal", "vector"}:
             return None
-        inner = self.arrow.value_type
-        return inner.value_type if is_list(inner) else inner
+        return list_levels(self.arrow)[1]
 
     @cached_property
     def dtype(self) -> np.dtype[Any] | None:
@@ -181,6 +221,8 @@ class Column:
         if self.category == "temporal" and not self.nested:
             return ()
         declared = self._declared_shape()
+        if self.deep:
+            return declared if declared is not None and len(declared) == list_levels(self.arrow)[0] - 1 else None
         # A shape that does not hold `dim` numbers is a finding (M114); arrays must come out all the same.
         if declared is not None and prod(declared) == self.dim:
             return declared
@@ -190,11 +232,13 @@ class Column:
         declared = self.type.get("shape") if self.type is not None else None
         if not isinstance(declared, list) or not declared or not all(type(n) is int and n > 0 for n in declared):
             return None
-        return tuple(declared)
+        return tuple(declared) if prod(declared) <= _LARGEST_DIM else None
 
     @cached_property
     def logical(self) -> pa.DataType:
         """The Arrow type that streams and tables show."""
+        if self.deep:
+            return _lists(list_levels(self.arrow)[0], self.value_type)
         if self.category == "temporal" and self.nested:
             value = self.value_type
             return pa.list_(pa.list_(value, self.dim) if self.dim else pa.list_(value))
@@ -206,7 +250,7 @@ class Column:
         """The Arrow type that our files hold."""
         if self.raw:
             return pa.binary()
-        if self.category == "temporal" and self.nested:
+        if self.category == "temporal" and self.nested and not self.deep:
             return self.logical if fixed_size_inner else pa.list_(pa.list_(self.value_type))
         return self.logical
 
@@ -221,6 +265,8 @@ class Column:
         size = "[T]" if self.category == "temporal" and not self.nested else ""
         if self.category == "temporal" and self.nested:
             size = f"[T, {self.dim or '?'}]"
+        if self.deep:
+            size = f"[T{', ?' * (list_levels(self.arrow)[0] - 1)}]"
         if self.category == "vector":
             size = f"[{self.dim or '?'}]"
         facts = " ".join(f"{k}={v}" for k, v in self.type.fields.items() if k != "dim")
@@ -228,14 +274,8 @@ class Column:
         return in_line(" ".join(part for part in (f"{self.name}: {self.type.type}", size, value, facts) if part))
 
 
-def _named(name: str) -> pa.DataType:
-    try:
-        kind = pa.type_for_alias(name)
-    except ValueError:
-        kind = None
-    if kind is None or not is_number(kind) or pa.types.is_boolean(kind):
-        raise SchemaMismatchError(f"A raw column's dtype must be a number type such as 'float32', found {name!r}.")
-    return kind
+def _lists(levels: int, kind: pa.DataType | None) -> pa.DataType:
+    return kind if levels == 0 else pa.list_(_lists(levels - 1, kind))
 
 
 class Schema(Mapping[str, Column]):

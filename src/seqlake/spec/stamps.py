@@ -27,9 +27,8 @@ _COARSE = 1e-3  # seconds between two floating-point numbers, where stamps are n
 
 def stamp_columns(schema: Schema, /) -> tuple[str, ...]:
     """The columns that hold the time stamps of others, in schema order."""
-    columns = schema.values()
-    named = {column.type.get("timestamps") for column in columns if column.type is not None}
-    return tuple(column.name for column in columns if column.name in named)
+    named = {column.timestamps for column in schema.values()}
+    return tuple(name for name in schema if name in named)
 
 
 def origin_of(schema: Schema, name: str, /) -> Origin:
@@ -45,11 +44,11 @@ def origin_of(schema: Schema, name: str, /) -> Origin:
     kind = schema[name].type
     declared = None if kind is None else kind.get("origin")
     if isinstance(declared, (int, float)) and not isinstance(declared, bool):
-        return _in_unit(schema, kind.get("timestamps"), declared) if kind is not None else declared
+        return _in_unit(schema, kind.timestamps, declared) if kind is not None else declared
     if isinstance(declared, str) and declared in schema:
         return (declared,)
     kinds = [column.type for column in schema.values() if column.type is not None]
-    named = {kind.get("timestamps") for kind in kinds if kind.get("origin") is None}
+    named = {kind.timestamps for kind in kinds if kind.get("origin") is None}
     return tuple(name for name in schema if name in named)
 
 

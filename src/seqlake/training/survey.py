@@ -12,7 +12,7 @@ from seqlake.errors import DamagedTableError, SchemaMismatchError
 from seqlake.spec.alignment import Clock
 from seqlake.training.order import Axis
 from seqlake.windows.assemble import step_dtype
-from seqlake.windows.clock import check_columns, dataset_clock, frame_tracks, singles, tracks
+from seqlake.windows.clock import check_columns, dataset_clock, deciding, frame_tracks, singles, tracks
 from seqlake.windows.edges import anchors, sequence_steps
 from seqlake.windows.frames import Shown, by_time, count_frames, steps_shown
 from seqlake.windows.frames import framed as has_frames
@@ -212,11 +212,13 @@ def survey(source: Readable, window: Window | Whole, /) -> WindowSurvey:
     first: int | Ints = 0
     lengths = Lengths(source, wanted, framed if isinstance(window, Window) else (), rows)
     if isinstance(window, Window) and (wanted or framed) and schema.id is not None:
+        known = deciding(wanted, schema)
+        clouds = {track.column for track in wanted} - {track.column for track in known}
         if clock.rate is None and lengths.counts:
-            _check_alike(lengths.counts)
+            _check_alike({name: counts for name, counts in lengths.counts.items() if name not in clouds})
         declared = _declared(source) if _needs_length(source, wanted, lengths.counts) else None
         steps = sequence_steps(
-            wanted,
+            known,
             counts=lengths.counts,
             declared=declared,
             framed=framed,

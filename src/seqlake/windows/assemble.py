@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake.spec.schema import is_list
-from seqlake.windows.clock import declared_clock, frame_tracks, singles, tracks
+from seqlake.windows.clock import deciding, declared_clock, frame_tracks, singles, tracks
 from seqlake.windows.edges import nearest, sequence_steps
 from seqlake.windows.frames import find, shown_of, steps_shown
 from seqlake.windows.timestamps import samples_at
@@ -70,7 +70,7 @@ def assemble(
     if wanted or framed:
         length = cell_of("length") if "length" in schema and schema["length"].category == "scalar" else None
         steps = sequence_steps(
-            wanted,
+            deciding(wanted, schema),
             counts=counts,
             declared=None if length is None else np.array([int(str(length))]),
             framed=framed,

@@ -54,7 +54,7 @@ def singles(window: Window, schema: Schema) -> list[str]:
     _check_known(window.columns, schema)
     names = [name for name in schema if name in window.columns and window.columns[name] is None and name != schema.id]
     for name in names:
-        if schema[name].category not in ("scalar", "vector", "file"):
+        if schema[name].category not in ("scalar", "vector", "file") and not schema[name].timeless:
             raise SchemaMismatchError(
                 f"Column {name!r} ({_kind(schema[name])}) has no single value a sample.",
                 hint="Give it offsets, as in range(16), or leave it out.",
@@ -118,7 +118,7 @@ def depends(window: Window, schema: Schema) -> bool:
     """Whether it depends on the clock which samples a window takes."""
     for name in windowed(window, schema):
         column = schema[name]
-        rated = own_rate(column) is not None or (column.type is not None and column.type.get("timestamps"))
+        rated = own_rate(column) is not None or column.timestamps is not None
         if rated or isinstance(window.columns[name], Seconds):
             return True
     return False
@@ -147,6 +147,11 @@ def _first_rows(source: Readable) -> list[Observed]:
         finally:
             reader.close()
     return observed
+
+
+def deciding(tracks: list[Track], schema: Schema, /) -> list[Track]:
+    """Those that say how many steps a sequence has: not the points of clouds, unless there is nothing else."""
+    return [track for track in tracks if not schema[track.column].timeless] or tracks
 
 
 def tracks(window: Window, schema: Schema, clock: Clock) -> list[Track]:
@@ -181,13 +186,18 @@ def frame_tracks(window: Window, schema: Schema, clock: Clock) -> list[Track]:
 def _track(name: str, window: Window, schema: Schema, clock: Clock) -> Track:
     offsets, column = window.columns[name], schema[name]
     assert offsets is not None
-    stamps = column.type.get("timestamps") if column.type is not None else None
+    stamps = column.timestamps
+    if stamps is not None and stamps not in schema:
+        raise SchemaMismatchError(
+            f"Column {name!r} has its times in {stamps!r}, and there is no such column here.",
+            hint="Select that column, too; or mend the field `timestamps` of the column's type.",
+        )
     rate = own_rate(column)
     return Track.of(
         name,
         offsets if isinstance(offsets, Seconds) else list(offsets),
         ratio=Fraction(1) if rate is None or clock.rate is None or stamps else rate / clock.rate,
-        timestamps=stamps if isinstance(stamps, str) else None,
+        timestamps=stamps,
         origin=origin_of(schema, name) if stamps else (),
         clock=clock.rate,
     )

@@ -15,7 +15,7 @@ import numpy as np
 
 from seqlake import media
 from seqlake.errors import SeqlakeError
-from seqlake.spec.alignment import LOOKED_AT, Observed, own_rate, rounding
+from seqlake.spec.alignment import LOOKED_AT, Observed, on_clock, own_rate, rounding
 from seqlake.windows.edges import nearest
 from seqlake.windows.sources import FileSpan, MediaFiles, cells_of, located, place_of
 from seqlake.windows.timestamps import samples_at
@@ -280,8 +280,7 @@ def count_first_rows(source: Readable, files: MediaFiles, /) -> tuple[list[Obser
         Up to `LOOKED_AT` rows, and why a video could not be counted, "" where all could.
     """
     schema = source.schema
-    stamps = {column.type.get("timestamps") for column in schema.values() if column.type is not None}
-    signals = [name for name in schema if schema[name].category == "temporal" and name not in stamps]
+    signals = [name for name in schema if schema[name].category == "temporal" and on_clock(schema, name, None)]
     steps = {name: source.lengths(name) for name in signals}
     rows = np.flatnonzero(np.maximum.reduce(list(steps.values())) > 0)[:LOOKED_AT] if steps else np.zeros(0, np.int64)
     seen = [Observed(steps={name: int(lengths[row]) for name, lengths in steps.items()}) for row in rows.tolist()]

@@ -98,8 +98,8 @@ def _seconds(view: Row, column: Column, cell: Any, count: int) -> NDArray[np.flo
     """[T] seconds after the start; None where nothing says them."""
     if is_sound(column):
         return np.arange(count, dtype=np.float64) * float(cell.time_base)
-    stamps = column.type.get("timestamps") if column.type is not None else None
-    if isinstance(stamps, str):
+    stamps = column.timestamps
+    if stamps is not None:
         times = view.get(stamps)
         if times is None or len(times) != count:
             return None

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.errors import ShardChangedError, ValidationError
-from seqlake.shards.cells import fetched
+from seqlake.shards.cells import fetched, step_shape
 from seqlake.spec.schema import is_binary, is_list
 
 if TYPE_CHECKING:
@@ -105,13 +105,15 @@ def _microseconds(kind: pa.DataType) -> pa.DataType:
     return pa.time64("us") if pa.types.is_time64(kind) else pa.duration("us")
 
 
-def _steps(scalar: pa.Scalar, column: Column) -> NDArray[Any]:
+def _steps(scalar: pa.Scalar, column: Column) -> Any:
     if is_binary(scalar.type):
         assert column.dtype is not None
         return _shaped(np.frombuffer(scalar.as_py(), column.dtype.newbyteorder("<")), None, column)
     values = scalar.values
     if not is_list(values.type):
         return _numbers(values, column)
+    if column.deep:
+        return _deep(values, column)
     fixed = pa.types.is_fixed_size_list(values.type)
     width = values.type.list_size if fixed else _one_width(values, column)
     if values.null_count:
@@ -120,6 +122,16 @@ def _steps(scalar: pa.Scalar, column: Column) -> NDArray[Any]:
             hint="Every step has a value for every dimension; ds.validate() lists all such cells.",
         )
     return _shaped(_numbers(values.flatten(), column), len(values), column, width)
+
+
+def _deep(steps: pa.Array, column: Column) -> Any:
+    """[T, N, D] of steps that are lists in lists; a list of arrays where their shapes differ."""
+    values, shape = step_shape(steps)
+    if shape is None:
+        return [
+            _deep(one.values, column) if is_list(one.type.value_type) else _numbers(one.values, column) for one in steps
+        ]
+    return _numbers(values, column).reshape(len(steps), *shape)
 
 
 def _one_width(values: pa.Array, column: Column) -> int | None:

@@ -143,8 +143,10 @@ class SequenceView(Mapping[str, Any]):
         access = self._excerpt.access
         schema = access.source.schema  # a clock may hang on a column that was not selected
         if columns is None:
-            columns = [name for name in self.schema.names if self.schema[name].category == "temporal"]
+            steps = (name for name in self.schema.names if self.schema[name].category == "temporal")
+            columns = [name for name in steps if not self.schema[name].timeless]
         stepped = [name for name in columns if schema[name].category == "temporal" or framed(schema[name])]
+        stepped = [name for name in stepped if not schema[name].timeless]
         window = Window(
             {name: range(stop - start) if name in stepped else None for name in columns}, edges=edges, clock=clock
         )

@@ -63,16 +63,15 @@ class Spans:
     def __init__(self, schema: Schema, clock: Clock, /) -> None:
         self._schema = schema
         self.clock = clock
-        kinds = [(name, schema[name].type) for name in schema]
-        self._times = {name: kind.get("timestamps") for name, kind in kinds if kind is not None}
+        self._times = {name: schema[name].timestamps for name in schema}
         self._origins = {str(self._times[n]): origin_of(schema, n) for n in self._times if self.stamps_of(n)}
         # A column of times is cut by itself.
-        self._times |= {stamps: stamps for stamps in self._times.values() if stamps in schema}
+        self._times |= {stamps: stamps for stamps in self._times.values() if stamps is not None and stamps in schema}
 
     def stamps_of(self, name: str, /) -> str | None:
         """The column that holds the times of this one's samples."""
         times = self._times.get(name)
-        return times if isinstance(times, str) and times in self._schema else None
+        return times if times in self._schema else None
 
     def span(self, name: str, piece: Piece, there: int, cell_of: Callable[[str], Any] | None = None) -> tuple[int, int]:
         """First sample, and one past the last.

@@ -96,7 +96,7 @@ def _names(schema: Schema, columns: Sequence[str] | None) -> list[str]:
     def has_numbers(name: str) -> bool:
         column = schema[name]
         numbers = column.category == "scalar" and is_number(column.arrow)
-        return numbers or column.category in {"temporal", "vector"} or is_visual(column)
+        return numbers or (column.category in {"temporal", "vector"} and not column.deep) or is_visual(column)
 
     if columns is None:
         return [name for name in schema.names if has_numbers(name)]

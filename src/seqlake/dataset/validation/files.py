@@ -224,8 +224,7 @@ class FileWalk:
 
     def _listed(self, batch: Batch) -> list[str]:
         """Signals, columns of pictures, and columns of times, which may be plain lists."""
-        types = [column.type for column in self._schema.values() if column.type is not None]
-        times = {kind.get("timestamps") for kind in types}
+        times = {column.timestamps for column in self._schema.values()}
         names = batch.columns("temporal", "frames")
         rows = batch.rows.schema
         return names + [n for n in rows.names if n in times and n not in names and is_list(rows.field(n).type)]

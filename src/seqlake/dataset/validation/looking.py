@@ -244,7 +244,7 @@ def _unopened(facts: FileFacts, source: Source, error: DecodeError) -> FileFacts
     from seqlake.media import video
 
     why = said(error, blob_of(source).location)
-    if not isinstance(error, CorruptFileError) and source.column.get("stream") is not None:
+    if not isinstance(error, CorruptFileError) and source.column.stream is not None:
         fields = {key: value for key, value in source.column.to_json().items() if key != "stream"}
         try:
             video.open(replace(source, column=ColumnType.from_json(fields)))
@@ -260,12 +260,12 @@ def _sound(blob: Blob, column: ColumnType) -> dict[str, Any]:
 
     try:
         with open_container(BlobBytes(blob), blob.location) as container:
-            streams, number = container.streams.audio, column.get("stream", 0)
-            if column.get("stream") is not None and not (isinstance(number, int) and 0 <= number < len(streams)):
+            streams, number = container.streams.audio, column.stream or 0
+            if column.stream is not None and not 0 <= number < len(streams):
                 return {"trouble": "no stream", "why": f"it has {len(streams)} streams of sound"}
             if not streams:
                 return {"trouble": "unreadable", "why": "expected sound, found none in the file"}
-            stream = streams[number]
+            stream: Any = streams[number]
             if stream.codec_context is None:
                 return {"trouble": "unreadable", "why": "its sound is of no codec that FFmpeg knows"}
             lasts = None if stream.duration is None else float(stream.duration * stream.time_base)

@@ -153,8 +153,7 @@ def _fill(frames: FramesCell, pictures: Iterable[object], times: list[int] | Non
 
 def stamps_of(column: Column, /) -> str | None:
     """The column that holds the times of this one's samples, if it names one."""
-    named = column.type.get("timestamps") if column.type is not None else None
-    return named if isinstance(named, str) and named else None
+    return column.timestamps
 
 
 def takes_frames(column: Column, /) -> bool:

@@ -92,9 +92,15 @@ class Signal(RecordedColumn):
             raise SchemaMismatchError(
                 f"{where}: expected numbers of shape {_of(wanted)}, found {type(value).__name__}."
             )
-        if step.shape != wanted and (not column.nested or step.ndim != 1 or column.dim not in {None, step.size}):
+        if (
+            not column.deep
+            and step.shape != wanted
+            and not (  # of deep ones `cell` says what is wrong
+                column.nested and step.ndim == 1 and column.dim in {None, step.size}
+            )
+        ):
             raise SchemaMismatchError(f"{where}: expected one step of shape {_of(wanted)}, found {_of(step.shape)}.")
-        if column.nested and self._width not in {None, step.size}:
+        if column.nested and not column.deep and self._width not in {None, step.size}:
             raise SchemaMismatchError(f"{where}: expected {self._width} numbers as before, found {step.size}.")
         numbers = cell(step[None], column, self._logical, where=where).flatten()
         size = self._nbytes + numbers.nbytes

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from seqlake.dataset.writing.conforming import conform, fits, too_large
 from seqlake.errors import SchemaMismatchError, ValidationError
 from seqlake.spec.rules.signals import LARGEST_CELL
-from seqlake.spec.schema import is_binary, is_list, is_text
+from seqlake.spec.schema import is_binary, is_list, is_text, list_levels
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -130,7 +130,7 @@ def _temporal(value: Any, column: Column, logical: pa.DataType, where: str) -> p
             raise ValidationError(f"{where}: expected whole steps of {width} bytes, found {len(value)} bytes.")
         value = np.frombuffer(value, dtype.newbyteorder("<")).reshape(-1, column.dim or 1)
     values = as_array(value, where=where)
-    if values.dtype.kind == "O":
+    if values.dtype.kind == "O" or (column.deep and not values.size):
         return _by_elements(value, logical, where)
     nested = column.nested
     values = _steps(values, column, nested=nested, where=where)
@@ -139,6 +139,12 @@ def _temporal(value: Any, column: Column, logical: pa.DataType, where: str) -> p
     values = lossless(values, dtype, where=where)
     flat = pa.array(np.array(values, copy=True, order="C").ravel())
     steps = len(values)
+    if column.deep:
+        for width in reversed(values.shape[1:]):
+            ends = np.arange(len(flat) // width + 1 if width else 1, dtype=np.int32) * width
+            flat = pa.ListArray.from_arrays(pa.array(ends), flat)
+        whole = pa.ListArray.from_arrays(pa.array([0, steps], pa.int32()), flat)
+        return whole.cast(logical)
     if nested:
         inner, width = logical.value_type, values.shape[1]
         if pa.types.is_fixed_size_list(inner):
@@ -153,6 +159,12 @@ def _steps(values: NDArray[Any], column: Column, *, nested: bool, where: str) ->
     if values.size == 0 and values.ndim <= 1:
         return np.empty((0, column.dim or 0), values.dtype) if nested else values.reshape(0)
     shape = tuple(column.shape or ())
+    if column.deep:
+        levels = list_levels(column.arrow)[0]
+        if values.ndim == levels and shape in {(), values.shape[1:]} and values.size:
+            return values
+        wanted = ", ".join(map(str, shape)) or ", ".join("NMKLJ"[: levels - 2]) + ", D"
+        raise SchemaMismatchError(f"{where}: expected shape [T, {wanted}], found {list(values.shape)}.")
     if nested and len(shape) > 1 and values.shape[1:] == shape:
         return values.reshape(len(values), -1)
     if nested and values.ndim == 2 and column.dim in {None, values.shape[1]}:
@@ -264,7 +276,7 @@ def _by_elements(value: Any, logical: pa.DataType, where: str) -> pa.Array:
         raise SchemaMismatchError(f"{where}: expected {logical}, found values Arrow cannot hold ({error}).") from error
     if not fits(array.type, logical):
         raise SchemaMismatchError(f"{where}: expected {logical}, found {array.type}.")
-    if is_list(array.type.value_type):
+    if list_levels(logical)[0] == 2 and is_list(array.type.value_type):
         lengths = pc.unique(pc.list_value_length(array.flatten()).drop_null()).to_pylist()
         if len(lengths) > 1:
             raise ValidationError(f"{where}: ragged: the steps of a sequence are equally long, found {lengths}.")

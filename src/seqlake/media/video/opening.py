@@ -123,12 +123,12 @@ def _cached(blob: Blob) -> Mapping[int, PacketIndex]:
 
 
 def _choose(source: Source, indexes: Mapping[int, PacketIndex], blob: Blob) -> PacketIndex:
-    asked = source.column.get("stream")
+    asked = source.column.stream
     if not indexes:
         raise CorruptFileError(f"{blob.location} holds no video: expected at least one stream of pictures.")
     if asked is None:
         return max(indexes.values(), key=lambda one: (one.stream.width * one.stream.height, -one.stream.number))
-    if not isinstance(asked, int) or asked not in indexes:
+    if asked not in indexes:
         raise DecodeError(f"{blob.location} has no video stream {asked!r}; it has {', '.join(map(str, indexes))}.")
     return indexes[asked]
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow.compute as pc
 
-from seqlake.errors import SchemaMismatchError
 from seqlake.spec.alignment import Clock
 from seqlake.spec.schema import Column
 
@@ -46,7 +45,7 @@ class Batch:
     def columns(self, *categories: str) -> list[str]:
         """The columns of these categories that the rows have, in a form that can be judged cell by cell."""
         wanted = [n for n, c in self.schema.items() if c.category in categories and n in self.rows.schema.names]
-        return [n for n in wanted if self.held(n).category == self.schema[n].category and _readable(self.held(n))]
+        return [n for n in wanted if self.held(n).category == self.schema[n].category]
 
     def steps(self, name: str, /) -> list[int]:
         """T of each cell of a list or raw column; -1 for null."""
@@ -58,16 +57,6 @@ class Batch:
         if self.schema.id is not None and self.schema.id in self.rows.schema.names:
             name = str(self.rows.column(self.schema.id)[row].as_py() or f"row {self.start + row}")
         return {"location": self.location, "sequence_id": name, "column": column, "step": step}
-
-
-def _readable(column: Column) -> bool:
-    """Whether raw bytes can be understood; where not, M111 has said so."""
-    if not column.raw:
-        return True
-    try:
-        return column.dim is not None and column.value_type is not None
-    except SchemaMismatchError:
-        return False
 
 
 @dataclass(slots=True)

@@ -357,8 +357,8 @@ def _count(expected: Fraction) -> str:
 def _expected(row: RowFacts, name: str, clock: Clock) -> tuple[Fraction | None, str]:
     """How many frames a video should have, and why; `=` before the reason where it is exact."""
     column = row.schema[name]
-    stamps = column.type.get("timestamps") if column.type is not None else None
-    if isinstance(stamps, str):
+    stamps = column.timestamps
+    if stamps is not None:
         times = row.observed.steps.get(stamps, -1)
         return (Fraction(times), f"={stamps} has so many times") if times >= 0 else (None, "")
     rate = own_rate(column)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from difflib import get_close_matches
 from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -13,10 +14,10 @@ from seqlake.errors import InvalidMetadataError, UnsupportedVersionError
 from seqlake.spec.column_types import KINDS
 from seqlake.spec.metadata import MAJOR, Metadata
 from seqlake.spec.rules._rule import rule
-from seqlake.spec.schema import ID, Column, Schema, is_binary, is_list, is_number, is_text
+from seqlake.spec.schema import ID, Column, Schema, is_binary, is_list, is_number, is_text, list_levels
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from seqlake.spec.findings import Finding
 
@@ -76,7 +77,7 @@ def check_arrow(arrow: pa.Schema, /, *, location: str = "") -> Iterator[Finding]
 
 def check_schema(schema: Schema, /, *, location: str = "mixtrain.json") -> Iterator[Finding]:
     """All rules over the schema and the column types."""
-    rules = (m104_column_is_there, m118_known_type, s205_standard_scalars)
+    rules = (m104_column_is_there, m119_spelled, m118_known_type, s205_standard_scalars)
     yield from chain.from_iterable(check(schema, location=location) for check in rules)
     # Not `schema.arrow`: its logical types cannot be made of every declaration that is to be judged here.
     arrow = pa.schema([(column.name, column.arrow) for column in schema.values()])
@@ -121,12 +122,28 @@ def m103_newer_minor(text: str | bytes, /, *, location: str) -> Iterator[dict[st
         yield {"message": f"version {version} may hold more than this package understands", "location": location}
 
 
-@rule("M104", "warning", "A column type belongs to a column that is there.", section=METADATA)
+@rule("M104", "note", "A column type belongs to a column that is there.", section=METADATA)
 def m104_column_is_there(schema: Schema, /, *, location: str) -> Iterator[dict[str, Any]]:
-    """A type declared for a column that no shard has."""
+    """A type declared for a column that no shard has: of another export of the same robot, or of a column to come."""
     for name in schema.metadata.column_types:
-        if name not in schema:
+        if name not in schema and _nearly(name, schema) is None:
             yield {"message": "declared in column_types, but no such column", "location": location, "column": name}
+
+
+@rule("M119", "warning", "The name that a column type is declared for is spelled as the column's.", section=METADATA)
+def m119_spelled(schema: Schema, /, *, location: str) -> Iterator[dict[str, Any]]:
+    """A type for `acton`, beside a column `action` that has none."""
+    for name in schema.metadata.column_types:
+        near = None if name in schema else _nearly(name, schema)
+        if near is not None:
+            message = f"declared in column_types, but no such column; is {near!r} meant?"
+            yield {"message": message, "location": location, "column": name}
+
+
+def _nearly(name: str, schema: Schema) -> str | None:
+    """The column without a type whose name is nearly this one."""
+    near = get_close_matches(name, [one for one in schema if schema[one].type is None], n=1, cutoff=0.8)
+    return near[0] if near else None
 
 
 @rule("M117", "warning", "The metadata stand in one place.", section=METADATA)
@@ -141,7 +158,7 @@ def m117_one_place(texts: Sequence[tuple[str, str]], /) -> Iterator[dict[str, An
 def m118_known_type(schema: Schema, /, *, location: str) -> Iterator[dict[str, Any]]:
     """Types are open; the data of others are carried and shown as they are."""
     for name, kind in schema.metadata.column_types.items():
-        if kind.type not in KINDS:
+        if kind.type not in KINDS and kind.get("file") is not True:
             yield {"message": f"type {kind.type!r} is carried as it is", "location": location, "column": name}
 
 
@@ -221,8 +238,9 @@ def m107_dim_agrees(column: Column, _: Schema, /, *, location: str) -> Iterator[
 
 @rule("M108", "error", "A trajectory is a list of numbers, of lists of numbers, or raw binary.", section=TEMPORAL)
 def m108_trajectory(column: Column, _: Schema, /, *, location: str) -> Iterator[dict[str, Any]]:
-    """`list<list<number>>`, `list<number>`, or `binary` with `encoding: raw`."""
-    if column.type is not None and column.type.type == "trajectory" and column.category != "temporal":
+    """`list<list<number>>`, `list<number>`, deeper lists, or `binary` with `encoding: raw`. Of structs: see M120."""
+    wrong = column.type is not None and column.type.type == "trajectory" and column.category != "temporal"
+    if wrong and not _says_raw(column) and not pa.types.is_struct(list_levels(column.arrow)[1]):
         yield _facts(column, location, f"a trajectory must be list<list<number>>, found {column.arrow}")
 
 
@@ -236,17 +254,26 @@ def m109_file(column: Column, schema: Schema, /, *, location: str) -> Iterator[d
         yield _facts(column, location, f"{column.type.type} must be a string or a struct with url, is {column.arrow}")
 
 
-@rule("M110", "error", "An embedding is a list of numbers.", section=METADATA)
+@rule("M120", "note", "The steps of a trajectory are numbers.", section=TEMPORAL)
+def m120_structs(column: Column, _: Schema, /, *, location: str) -> Iterator[dict[str, Any]]:
+    """`list<struct>` is carried, shown and queried; windows take numbers."""
+    levels, inner = list_levels(column.arrow)
+    if column.type is not None and column.type.type == "trajectory" and levels and pa.types.is_struct(inner):
+        yield _facts(column, location, f"{column.arrow} is carried as it is: no windows can be taken of structs")
+
+
+@rule("M110", "error", "An embedding is a list of numbers, or one for each step.", section=METADATA)
 def m110_embedding(column: Column, _: Schema, /, *, location: str) -> Iterator[dict[str, Any]]:
-    """It has no time: each cell is [D]."""
-    if column.type is not None and column.type.type == "embedding" and column.category != "vector":
+    """Each cell is [D], without time, or [T, D]."""
+    is_one = column.category in {"vector", "temporal"}
+    if column.type is not None and column.type.type == "embedding" and not is_one:
         yield _facts(column, location, f"an embedding must be list<number>, found {column.arrow}")
 
 
 @rule("M111", "error", "A raw column declares `dim` and a number `dtype`.", section="Implementation Notes")
 def m111_raw(column: Column, _: Schema, /, *, location: str) -> Iterator[dict[str, Any]]:
     """Its bytes say neither."""
-    if not column.raw or column.type is None:
+    if not _says_raw(column) or column.type is None:
         return
     if column.dim is None:
         yield _facts(column, location, "encoding raw needs dim")
@@ -256,11 +283,15 @@ def m111_raw(column: Column, _: Schema, /, *, location: str) -> Iterator[dict[st
         yield _facts(column, location, f"dtype must be a number type such as 'float32', found {dtype!r}")
 
 
+def _says_raw(column: Column) -> bool:
+    return column.type is not None and column.type.get("encoding") == "raw" and is_binary(column.arrow)
+
+
 @rule("M112", "warning", "An `encoding` is one that readers know.", section=METADATA)
 def m112_encoding(column: Column, _: Schema, /, *, location: str) -> Iterator[dict[str, Any]]:
     """Only `raw`, and only over binary."""
     encoding = column.type.get("encoding") if column.type else None
-    if encoding is not None and column.type is not None and column.type.type == "trajectory" and not column.raw:
+    if encoding is not None and column.type is not None and column.type.type == "trajectory" and not _says_raw(column):
         yield _facts(column, location, f"encoding {encoding!r} on {column.arrow} is not understood")
 
 
@@ -307,11 +338,35 @@ def m115_names(column: Column, _: Schema, /, *, location: str) -> Iterator[dict[
         yield _facts(column, location, f"{len(names)} names for {column.dim} dimensions")
 
 
-@rule("S204", "warning", "A list of lists holds numbers.", section=TEMPORAL)
+@rule("M121", "warning", "The fields that readers act on are what they expect.", section=METADATA)
+def m121_fields(column: Column, _: Schema, /, *, location: str) -> Iterator[dict[str, Any]]:
+    """Fields are open, and others may mean something else by them; then they count as not given."""
+    for name, (wanted, fits) in FIELDS.items():
+        value = column.type.get(name) if column.type else None
+        if value is not None and not fits(value):
+            yield _facts(column, location, f"{name} is not understood: expected {wanted}, found {value!r}")
+
+
+def _is_number_of_stream(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "stream": ("a stream's number, from 0", _is_number_of_stream),
+    "frames": ('"bytes" or "files"', lambda value: value in ("bytes", "files")),
+    "encoding": ("text", lambda value: isinstance(value, str)),
+    "names": ("a list of names", lambda value: isinstance(value, list)),
+    "file": ("true or false", lambda value: isinstance(value, bool)),
+    "time": ("true or false", lambda value: isinstance(value, bool)),
+}
+"""What readers of this package act on, beside the fields with rules of their own: what they expect there."""
+
+
+@rule("S204", "note", "A list of lists holds numbers.", section=TEMPORAL)
 def s204_numbers(column: Column, _: Schema, /, *, location: str) -> Iterator[dict[str, Any]]:
     """Others are carried, shown and queried, but never windowed."""
-    kind = column.arrow
-    if column.type is None and is_list(kind) and is_list(kind.value_type) and not is_number(kind.value_type.value_type):
+    levels, inner = list_levels(kind := column.arrow)
+    if column.type is None and levels > 1 and not is_number(inner):
         yield _facts(column, location, f"{kind} is not list<list<number>>, so that no windows can be taken")
 
 
@@ -322,10 +377,12 @@ COLUMN_RULES = (
     m108_trajectory,
     m109_file,
     m110_embedding,
+    m120_structs,
     m111_raw,
     m112_encoding,
     m113_timestamps,
     m114_shape,
     m115_names,
+    m121_fields,
     s204_numbers,
 )

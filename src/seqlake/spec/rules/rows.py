@@ -148,8 +148,8 @@ def r318_one_clock(batch: Batch, /) -> Iterator[dict[str, Any]]:
     """Between two columns lies more time than all of them last. A sensor with a clock of its own declares `origin`."""
     groups: dict[Origin, set[str]] = {}
     for name, column in batch.schema.items():
-        times = column.type.get("timestamps") if column.type is not None else None
-        if isinstance(times, str):
+        times = column.timestamps
+        if times is not None:
             groups.setdefault(origin_of(batch.schema, name), set()).add(times)
     counts = {row: (name, count) for row, name, count in _steps_on_clock(batch)} if groups else {}
     for origin, names in groups.items():

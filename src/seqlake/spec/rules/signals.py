@@ -52,21 +52,25 @@ def r304_nulls(batch: Batch, name: str, /) -> Iterator[dict[str, Any]]:
     for row in range(len(cells)):
         if cells[row].is_valid and _holds_null(cells.slice(row, 1)):
             values = cells[row].as_py()
-            step = next(i for i, v in enumerate(values) if v is None or (isinstance(v, list) and None in v))
+            step = next(i for i, value in enumerate(values) if _has_none(value))
             place = batch.place(row, name, None if column.category == "vector" else step)
             yield {**place, "message": "null inside a cell; use NaN for a missing number"}
 
 
 def _holds_null(cells: pa.Array) -> bool:
     inner = cells.flatten()
-    return bool(inner.null_count) or (is_list(inner.type) and bool(inner.flatten().null_count))
+    return bool(inner.null_count) or (is_list(inner.type) and _holds_null(inner))
+
+
+def _has_none(value: Any) -> bool:
+    return value is None or (isinstance(value, list) and any(map(_has_none, value)))
 
 
 @rule("R305", "error", "Every step of a signal has the same dimension, the declared one.", section=TEMPORAL)
 def r305_dimension(batch: Batch, name: str, /) -> Iterator[dict[str, Any]]:
     """[T, D] is never ragged, and D is what `dim` says."""
     column, cells = batch.held(name), batch.rows.column(name)
-    if column.raw or not column.nested or _one_dim(cells) in {None, column.dim}:
+    if column.raw or not column.nested or column.deep or _one_dim(cells) in {None, column.dim}:
         return
     for row in range(len(cells)):
         sizes = pc.list_value_length(cells.slice(row, 1).flatten()).to_pylist()
@@ -81,7 +85,7 @@ def r305_dimension(batch: Batch, name: str, /) -> Iterator[dict[str, Any]]:
 def r306_same_dimension(batch: Batch, name: str, ids: SeenIds, /) -> Iterator[dict[str, Any]]:
     """Where `dim` is not declared, the first sequence says it."""
     column, cells = batch.held(name), batch.rows.column(name)
-    if column.raw or not column.nested or column.dim is not None:
+    if column.raw or not column.nested or column.deep or column.dim is not None:
         return
     if _one_dim(cells) in {None, ids.dims.get(name)}:
         return
@@ -137,6 +141,8 @@ def _step_of_number(number: int, cell: pa.Array, column: Column) -> int | None:
         return number // column.dim
     if not column.nested:
         return number
+    if column.deep:
+        return next(i for i, step in enumerate(cell.flatten()) if (number := number - len(_numbers(step.values))) < 0)
     sizes = pc.list_value_length(cell.flatten()).fill_null(0).to_numpy()
     return int(np.searchsorted(np.cumsum(sizes), number, side="right"))
 
@@ -187,9 +193,8 @@ def r311_raw(batch: Batch, name: str, /) -> Iterator[dict[str, Any]]:
 @rule("R312", "error", "Timestamps are sorted times, one per step.", section="Synchronization")
 def r312_timestamps(batch: Batch, name: str, /) -> Iterator[dict[str, Any]]:
     """Of the column that `timestamps` names: without them its steps have no time. Seconds since 1970 need float64."""
-    declared = batch.schema[name].type
-    times = declared.get("timestamps") if declared is not None else None
-    if not isinstance(times, str):
+    times = batch.schema[name].timestamps
+    if times is None:
         return
     if (cells := times_of(batch, times)) is None:
         return
@@ -261,6 +266,11 @@ def _constant(batch: Batch, name: str) -> Iterator[tuple[int, bool]]:
             one = step_width(column)
             whole = memoryview(data)[: int(steps[row]) * one]
             yield row, whole[one:] == whole[:-one]
+        return
+    if column.deep:
+        for row in np.flatnonzero(steps > 1).tolist():
+            each = cells[row].values
+            yield row, each[1:].equals(each[:-1])
         return
     values = _numbers(cells).to_numpy(zero_copy_only=False)
     ends = np.cumsum(np.maximum(steps, 0))
