@@ -23,6 +23,7 @@ SeqlakeError
 ├── ForkedProcessError        (RuntimeError)        a remote store in a forked child
 ├── LoaderStateError          (ValueError)          a state that belongs to another loader
 ├── CacheTooSmallError        (ValueError)          says the least size that works
+├── BacklogFullError          (RuntimeError)        frames come faster than they are encoded
 ├── BadDataError              (ValueError)          more bad samples than a loader's budget allows
 ├── DecodeError               (ValueError)          bytes that cannot be decoded
 │   ├── CorruptFileError                            the container is damaged
@@ -206,6 +207,10 @@ class LoaderStateError(SeqlakeError, ValueError):
 
 class CacheTooSmallError(SeqlakeError, ValueError):
     """The cache cannot hold what one step needs; says the least size that can."""
+
+
+class BacklogFullError(SeqlakeError, RuntimeError):
+    """Frames of a take come faster than they are encoded, and no more may wait."""
 
 
 class BadDataError(SeqlakeError, ValueError):

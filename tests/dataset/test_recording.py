@@ -20,15 +20,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from seqlake.dataset import opening
+from seqlake.dataset.writing import waiting
 from seqlake.dataset.writing.ingest import File
 from seqlake.errors import (
+    BacklogFullError,
     CommitConflictError,
     DuplicateSequenceError,
     SchemaMismatchError,
     SeqlakeError,
     ValidationError,
 )
-from seqlake.media import VideoEncoder
+from seqlake.media import Encoding, VideoEncoder
 from seqlake.spec.column_types import Image, Trajectory, Video
 from seqlake.spec.schema import Column, Schema
 
@@ -481,7 +483,8 @@ def test_a_slow_encoder_holds_the_steps_back(root: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(VideoEncoder, "write", slow)
     buffer = np.empty((48, 64, 3), np.uint8)
-    with opening.open(root).writer() as writer, writer.record("ep") as take:
+    waits = opening.open(root).writer(on_full="wait", spill_bytes=0)
+    with waits as writer, writer.record("ep") as take:
         for k in range(100):
             buffer[:] = picture(k)  # the same memory, while frames before it still wait
             take.add(cam=buffer)
@@ -529,7 +532,11 @@ def stuck(monkeypatch: pytest.MonkeyPatch):
 
 def test_ctrl_c_while_waiting_for_the_encoder(root: Path, stuck) -> None:
     before = files_in(root)
-    with pytest.raises(KeyboardInterrupt), opening.open(root).writer() as writer, writer.record("ep") as take:
+    with (
+        pytest.raises(KeyboardInterrupt),
+        opening.open(root).writer(on_full="wait", spill_bytes=0) as writer,
+        writer.record("ep") as take,
+    ):
         stuck(take)
     assert not encoders()
     assert files_in(root) == before
@@ -539,9 +546,186 @@ def test_a_step_that_was_interrupted_loses_the_take(root: Path, stuck) -> None:
     """Whoever catches Ctrl-C in the block must not commit half a step."""
     before = files_in(root)
     broken = pytest.raises(SeqlakeError, match="is broken")
-    with broken, opening.open(root).writer() as writer, writer.record("ep") as take, suppress(KeyboardInterrupt):
+    with (
+        broken,
+        opening.open(root).writer(on_full="wait", spill_bytes=0) as writer,
+        writer.record("ep") as take,
+        suppress(KeyboardInterrupt),
+    ):
         stuck(take)
     assert files_in(root) == before
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch):
+    """No encoder goes on before it is opened."""
+    real, release = VideoEncoder.write, threading.Event()
+
+    def wait(self, frame, **rest) -> None:
+        release.wait()
+        real(self, frame, **rest)
+
+    monkeypatch.setattr(VideoEncoder, "write", wait)
+    yield release
+    release.set()
+
+
+def spilled_files(root: Path) -> list[Path]:
+    return [path for path in root.rglob("*.tmp") if path.stat().st_size]
+
+
+def test_a_robot_does_not_wait_for_an_encoder(root: Path, gate: threading.Event) -> None:
+    """All steps are added while no encoder moves: half in memory, the rest on disk, in their order."""
+    buffer = np.empty((48, 64, 3), np.uint8)
+    with opening.open(root).writer() as writer, writer.record("ep") as take:
+        for k in range(200):
+            buffer[:] = picture(k)
+            take.add(cam=buffer, action=np.full(3, k))
+            if k == 100:
+                take.add(wrist=picture(7))
+        assert take.spilled >= 180 * buffer.nbytes
+        assert spilled_files(root)
+        gate.set()
+    assert not spilled_files(root)
+    row = pq.read_table(root / "data").to_pylist()[0]
+    assert near(video(root / row["cam"])[0], np.stack([picture(k) for k in range(200)]))
+    assert [step[0] for step in row["action"]] == list(range(200))
+
+
+def test_frames_on_disk_come_and_go_in_order(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Encoders that are slow in turns, parts that are read while more is written."""
+    monkeypatch.setattr(waiting, "_PART", 5 * 48 * 64 * 3)
+    real, rng = VideoEncoder.write, random.Random(3)
+
+    def slow(self, frame, **rest) -> None:
+        if rng.random() < 0.1:
+            time.sleep(0.05)
+        real(self, frame, **rest)
+
+    monkeypatch.setattr(VideoEncoder, "write", slow)
+    with opening.open(root).writer() as writer, writer.record("ep") as take:
+        for k in range(400):
+            take.add(cam=picture(k), stills=picture(k)[:4, :4])
+        assert take.spilled
+    row = pq.read_table(root / "data").to_pylist()[0]
+    assert near(video(root / row["cam"])[0], np.stack([picture(k) for k in range(400)]))
+    assert not spilled_files(root)
+
+
+def test_a_full_backlog_is_an_error_and_the_take_goes_on(root: Path, gate: threading.Event) -> None:
+    nbytes = picture(0).nbytes
+    with opening.open(root).writer(spill_bytes=3 * nbytes) as writer, writer.record("ep") as take:
+        with pytest.raises(BacklogFullError, match=r"step 20: frames of cam come faster") as caught:
+            for k in range(30):
+                take.add(cam=picture(k), action=np.full(3, k))
+        assert "ultrafast" in str(caught.value.hint)
+        assert take.steps == 20  # one in the encoder, sixteen in memory, three on disk
+        gate.set()
+        while True:
+            with suppress(BacklogFullError):
+                take.add(cam=picture(20), action=np.full(3, 20))
+                break
+    row = pq.read_table(root / "data").to_pylist()[0]
+    assert near(video(root / row["cam"])[0], np.stack([picture(k) for k in range(21)]))
+    assert len(row["action"]) == 21
+
+
+def test_dropped_frames_leave_the_others_at_their_times(tmp_path: Path, gate: threading.Event) -> None:
+    times = Trajectory(dim=1, dtype=pa.float64())
+    schema = Schema({"action": Trajectory(dim=1, fps=10), "cam": Video(timestamps="t"), "t": times})
+    ds = opening.create(tmp_path / "ds", schema)
+    with ds.writer(on_full="drop", spill_bytes=0) as writer, writer.record("ep") as take:
+        for k in range(40):
+            take.add(action=[k], cam=picture(k), t=[k / 10])
+            if k == 29:
+                gate.set()
+                while len(take._tracks["cam"]._waiting):
+                    time.sleep(0.01)
+        dropped = take.dropped["cam"]
+    assert 12 <= dropped <= 14
+    assert f"{dropped} frames of cam dropped" in repr(take)
+    row = ds["ep"]
+    kept = np.asarray(row["t"])[:, 0]
+    assert len(row["action"]) == 40
+    assert len(kept) == len(row["cam"]) == 40 - dropped
+    np.testing.assert_allclose(row["cam"].seconds, kept, atol=1e-4)
+    for place, moment in enumerate(kept):
+        assert near(row["cam"][place], picture(round(moment * 10)))
+    assert ds.validate(depth="decode").ok
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ({"cam": Video(fps=30), "action": Trajectory(dim=1, fps=30)}, "'cam', which has no times of its own"),
+        ({"cam": Video(timestamps="t"), "t": Trajectory(), "action": Trajectory(timestamps="t")}, "with action"),
+    ],
+)
+def test_frames_that_would_move_others_are_not_dropped(columns: dict, said: str, tmp_path: Path) -> None:
+    ds = opening.create(tmp_path / "ds", Schema(columns))
+    values = {"cam": picture(0), "action": [1.0], "t": [0.0]}
+    with ds.writer(on_full="drop") as writer, pytest.raises(SchemaMismatchError, match=said):  # noqa: SIM117
+        with writer.record("ep") as take:
+            take.add(**{name: values[name] for name in columns})
+
+
+@pytest.mark.parametrize("given", [{"on_full": "skip"}, {"spill_bytes": -1}, {"spill_bytes": "4 GB"}])
+def test_wrong_settings_of_the_backlog(given: dict, root: Path) -> None:
+    with pytest.raises(ValueError, match=next(iter(given))):
+        opening.open(root).writer(**given)
+
+
+def test_a_take_that_is_given_up_leaves_nothing_on_disk(root: Path, gate: threading.Event) -> None:
+    before = files_in(root)
+    with opening.open(root).writer() as writer, writer.record("ep") as take:
+        for k in range(40):
+            take.add(cam=picture(k))
+        assert spilled_files(root)
+        threading.Timer(0.2, gate.set).start()
+        take.discard()
+    assert files_in(root) == before
+
+
+# ---- encodings
+
+
+def test_each_column_has_an_encoding_of_its_own(root: Path) -> None:
+    fine = Encoding(pixel_format="yuv444p", options={"crf": "5"})
+    ds = opening.open(root)
+    with ds.writer(encoding={"wrist": fine}) as writer:
+        writer.add("a", cam=[picture(k) for k in range(4)], wrist=[picture(k) for k in range(4)])
+        with writer.record("b") as take:
+            take.add(cam=picture(0))
+            take.add(wrist=picture(0))
+    ds.upsert([{"sequence_id": "c", "wrist": [picture(0)]}], encoding={"wrist": fine})
+    for row in pq.read_table(root / "data").to_pylist():
+        for name, wanted in (("cam", "yuv420p"), ("wrist", "yuv444p")):
+            if row[name] is not None:
+                with av.open(str(root / row[name])) as container:
+                    assert container.streams.video[0].pix_fmt == wanted
+
+
+@pytest.mark.parametrize(
+    ("encoding", "error", "said"),
+    [
+        ({"can": Encoding()}, SchemaMismatchError, "columns of videos, which are cam, wrist; found 'can'"),
+        ({"action": Encoding()}, SchemaMismatchError, "found 'action'"),
+        ({"cam": "libx264"}, ValueError, "expected sl.Encoding"),
+        ("libx264", ValueError, "expected sl.Encoding"),
+    ],
+)
+def test_encodings_without_effect_are_refused(root: Path, encoding, error, said: str) -> None:
+    ds = opening.open(root)
+    with pytest.raises(error, match=said):
+        ds.writer(encoding=encoding)
+    with pytest.raises(error, match=said):
+        ds.upsert([{"sequence_id": "c", "task": "x"}], encoding=encoding)
+
+
+def test_an_encoding_of_no_video_is_refused(tmp_path: Path) -> None:
+    ds = opening.create(tmp_path / "ds", Schema({"action": Trajectory(dim=1)}))
+    with pytest.raises(ValueError, match="no effect: no column holds videos"):
+        ds.writer(encoding=Encoding())
 
 
 def test_a_commit_that_fails_discards_the_take(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 from seqlake import plugins
 from seqlake.errors import SchemaMismatchError, SeqlakeError, ValidationError
-from seqlake.media import Encoding, VideoEncoder, encode_image, image_format
+from seqlake.media import Encoding, VideoEncoder, _encoding, encode_image, image_format
 
 LEAST_PSNR = 36.0  # dB, of the smooth clip at crf 23
 
@@ -174,6 +174,10 @@ def test_options_of_ones_own(tmp_path: Path) -> None:
         (Encoding(codec="nothing"), "found none called 'nothing'"),
         (Encoding(options={"preset": "nonsense"}), "libx264 refused the options"),
         (Encoding(options={"crff": "3"}), "Expected options of libx264, found crff"),
+        (Encoding(options={"x264-params": "keyint=9:crff=3"}), "Error parsing option 'crff = 3'"),
+        (Encoding(pixel_format="yuv420p10le"), "8 bits a sample, such as yuv420p"),
+        (Encoding(pixel_format="yuv"), "libx264 writes yuv420p, .*; found 'yuv'"),
+        (Encoding(codec="libsvtav1", pixel_format="yuv444p"), "libsvtav1 writes yuv420p; found 'yuv444p'"),
     ],
 )
 def test_options_that_are_none(encoding: Encoding, message: str, tmp_path: Path) -> None:
@@ -182,6 +186,43 @@ def test_options_that_are_none(encoding: Encoding, message: str, tmp_path: Path)
         encoder.write(np.zeros((32, 32, 3), np.uint8))
     encoder.abort()
     assert not list(tmp_path.iterdir())
+
+
+def test_options_that_would_have_no_effect() -> None:
+    with pytest.raises(ValueError, match="'g' would have no effect: give keyframe_every"):
+        Encoding(options={"g": "3"})
+    with pytest.raises(ValueError, match="takes no options"):
+        Encoding(codec="auto", options={"crf": "3"})
+
+
+@pytest.mark.parametrize("pixel_format", ["yuv422p", "yuv444p"])
+def test_pixel_formats(pixel_format: str, tmp_path: Path) -> None:
+    frames = clip(6, 48, 64)
+    file = encode(tmp_path / "a.mp4", frames, encoding=Encoding(pixel_format=pixel_format, options={"crf": "8"}))
+    pictures, stream = decoded(file)
+    assert stream.codec_context.pix_fmt == pixel_format
+    assert psnr(as_rgb(pictures), frames) > 33
+
+
+def test_subsampled_colour_needs_even_sizes(tmp_path: Path) -> None:
+    encoder = VideoEncoder(tmp_path / "a.mp4", fps=Fraction(30), encoding=Encoding(pixel_format="yuv420p"))
+    with pytest.raises(SchemaMismatchError, match="even width and height for yuv420p, found 33x32"):
+        encoder.write(np.zeros((32, 33, 3), np.uint8))
+
+
+def test_auto_takes_the_first_encoder_that_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where hardware has none it is libx264, by the training profile; a name that FFmpeg lacks is passed over."""
+    _encoding._fastest.cache_clear()
+    chosen = Encoding(codec="auto").encoder
+    assert chosen in {*_encoding._HARDWARE, "libx264"}
+    file = encode(tmp_path / "a.mp4", clip(16, 256, 256), encoding=Encoding(codec="auto"))
+    pictures, stream = decoded(file)
+    assert (len(pictures), stream.codec_context.name) == (16, "h264")
+    assert [k for k, picture in enumerate(pictures) if picture.key_frame] == [0, 8]
+    monkeypatch.setattr(_encoding, "_HARDWARE", ("no_such_encoder", "libx264rgb", "mpeg4"))
+    _encoding._fastest.cache_clear()
+    assert Encoding(codec="auto").encoder == "mpeg4"  # libx264rgb takes no 4:2:0
+    _encoding._fastest.cache_clear()
 
 
 def test_bad_keyframe_interval() -> None:

@@ -54,7 +54,7 @@ def convert(
     steps: str | bool | None = ...,
     images: str | Mapping[str, str] | None = ...,
     fps: float | Fraction | None = ...,
-    encoding: Encoding | None = ...,
+    encoding: Encoding | Mapping[str, Encoding] | None = ...,
     files: FilesMode | None = ...,
     layout: str | None = ...,
     rows_per_shard: int | None = ...,
@@ -83,7 +83,7 @@ def convert(
     steps: str | bool | None = ...,
     images: str | Mapping[str, str] | None = ...,
     fps: float | Fraction | None = ...,
-    encoding: Encoding | None = ...,
+    encoding: Encoding | Mapping[str, Encoding] | None = ...,
     files: FilesMode | None = ...,
     layout: str | None = ...,
     rows_per_shard: int | None = ...,
@@ -111,7 +111,7 @@ def convert(
     steps: str | bool | None = None,
     images: str | Mapping[str, str] | None = None,
     fps: float | Fraction | None = None,
-    encoding: Encoding | None = None,
+    encoding: Encoding | Mapping[str, Encoding] | None = None,
     files: FilesMode | None = None,
     layout: str | None = None,
     rows_per_shard: int | None = None,
@@ -143,7 +143,7 @@ def convert(
         images: What becomes of images in rows: `"bytes"` (they stay there), `"video"` or `"files"`, or a mapping of
             columns to these.
         fps: With videos: frames per second, where the source tells no rate.
-        encoding: With videos: how they are encoded.
+        encoding: With videos: how they are encoded, all or by column.
         files: What happens to relative file references: `"copy"` (the default), `"hardlink"` or `"reference"`.
         layout: `"training"` (the default), for random windows without decoding, or `"archive"`, for small files.
         rows_per_shard: Close a shard at so many rows.

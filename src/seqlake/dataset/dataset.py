@@ -11,6 +11,7 @@ from seqlake.dataset.changing import changes, evolving
 from seqlake.dataset.selection import Selection
 from seqlake.dataset.validation.checking import report
 from seqlake.dataset.writing.staging import SHARD_BYTES, ShardShape, open_for_changes
+from seqlake.dataset.writing.waiting import SPILL_BYTES, OnFull
 from seqlake.dataset.writing.writer import Writer
 from seqlake.files.room import room_in
 from seqlake.moved import OldName
@@ -92,7 +93,9 @@ class Dataset(Selection):
         bytes_per_shard: int = SHARD_BYTES,
         layout: str = "training",
         fixed_size_inner: bool = False,
-        encoding: Encoding | None = None,
+        encoding: Encoding | Mapping[str, Encoding] | None = None,
+        on_full: OnFull = "error",
+        spill_bytes: int = SPILL_BYTES,
     ) -> Writer:
         """A writer that appends sequences; nothing is visible before it commits.
 
@@ -102,7 +105,10 @@ class Dataset(Selection):
             bytes_per_shard: Close it once it has so many bytes.
             layout: `training`, for random windows without decoding, or `archive`, for small files.
             fixed_size_inner: Store fixed-size inner lists, as the specification's notes advise.
-            encoding: How frames given as arrays become videos; by default by the training profile.
+            encoding: How frames given as arrays become videos, all or by column; by default by the training profile.
+            on_full: What `Recording.add` does when frames come faster than they are encoded and no more may wait:
+                `error` raises, `wait` waits, `drop` leaves out the frame and its time, and counts it.
+            spill_bytes: Bytes of frames of one take that may wait on this machine's disk; 0 for none.
 
         Example:
             ```python
@@ -114,7 +120,14 @@ class Dataset(Selection):
         shape = ShardShape(
             rows=rows_per_shard, nbytes=bytes_per_shard, layout=layout, fixed_size_inner=fixed_size_inner
         )
-        return Writer(self, shape=shape, commit_every=commit_every, encoding=encoding)
+        return Writer(
+            self,
+            shape=shape,
+            commit_every=commit_every,
+            encoding=encoding,
+            on_full=on_full,
+            spill_bytes=spill_bytes,
+        )
 
     def append(
         self,
@@ -126,7 +139,7 @@ class Dataset(Selection):
         bytes_per_shard: int = SHARD_BYTES,
         layout: str = "training",
         fixed_size_inner: bool = False,
-        encoding: Encoding | None = None,
+        encoding: Encoding | Mapping[str, Encoding] | None = None,
     ) -> Version:
         """Add rows in one commit.
 
@@ -163,7 +176,7 @@ class Dataset(Selection):
             writer.add_batch(data)
             return writer.commit()
 
-    def upsert(self, data: Any, /, *, encoding: Encoding | None = None) -> Version:
+    def upsert(self, data: Any, /, *, encoding: Encoding | Mapping[str, Encoding] | None = None) -> Version:
         """Change the rows whose ids are there and add the others, in one commit.
 
         Only the columns given are changed. Of a row that was there the other cells stay; of a new one they are null.

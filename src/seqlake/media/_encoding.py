@@ -9,6 +9,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +31,7 @@ _PROFILE = {
     "sc_threshold": "0",
     "x264-params": "open-gop=0:threads=1",
 }
+_PROFILES = {"libx264": _PROFILE, "libx265": {"x265-params": "log-level=error"}}
 _TV, _FULL, _BT709 = 1, 2, 1  # as FFmpeg numbers them
 _NOMINAL = Fraction(30)  # what an encoder without a rate plans its bits by
 
@@ -38,30 +40,53 @@ TICKS = 90_000
 _IMAGES = {"png": "png", "jpeg": "jpeg", "jpg": "jpeg"}
 
 
+_HARDWARE = ("h264_nvenc", "h264_videotoolbox", "h264_qsv", "h264_amf")
+_FIELDS = {"g": "keyframe_every", "pix_fmt": "pixel_format", "pixel_format": "pixel_format", "r": "fps of the column"}
+_NESTED = ("x264-params", "x265-params", "x264opts", "svtav1-params")  # whose mistakes FFmpeg only logs
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Encoding:
     """How frames that are given as arrays become a video.
 
     Attributes:
-        codec: FFmpeg's name of the encoder.
+        codec: FFmpeg's name of the encoder; or `auto`: one for H.264 in this machine's hardware if there is one that
+            works, else libx264.
         keyframe_every: Frames from one keyframe to the next. 16 takes 0.6 of the bytes and a fifth of the speed of
             short random windows; 2 and 4 take two to three times the bytes and gain little.
+        pixel_format: FFmpeg's name, of 8 bits a sample; by default `yuv420p`, and `yuv444p` where width or height is
+            odd. `yuv444p` keeps all colour detail, for more bytes.
         options: Options of the encoder, on top of the training profile (`preset` veryfast, `tune` fastdecode, `crf` 23,
             no B-frames) where it is libx264, and alone for any other.
+
+    Raises:
+        ValueError: A value that cannot be, or an option that another field is there for.
 
     Example:
         ```python
         writer = ds.writer(encoding=sl.Encoding(options={"preset": "ultrafast", "crf": "18"}))
+        writer = ds.writer(encoding={"cam": sl.Encoding(codec="auto"), "wrist": sl.Encoding(pixel_format="yuv444p")})
         ```
     """
 
     codec: str = "libx264"
     keyframe_every: int = 8
+    pixel_format: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.keyframe_every < 1:
             raise ValueError(f"keyframe_every is a number of frames, at least 1; found {self.keyframe_every}.")
+        for name in self.options:
+            if name in _FIELDS:
+                raise ValueError(f"The option {name!r} would have no effect: give {_FIELDS[name]} instead.")
+        if self.codec == "auto" and self.options:
+            raise ValueError("codec='auto' takes no options, which differ from encoder to encoder; name the encoder.")
+
+    @property
+    def encoder(self) -> str:
+        """FFmpeg's name of the encoder that is used on this machine: what `auto` stands for, else `codec`."""
+        return _fastest() if self.codec == "auto" else self.codec
 
     @property
     def produces(self) -> str:
@@ -73,12 +98,71 @@ class Encoding:
         import av
 
         try:
-            return str(av.Codec(self.codec, "w").canonical_name)
+            return str(av.Codec(self.encoder, "w").canonical_name)
         except ValueError as error:
             raise SeqlakeError(
                 f"Expected an encoder of FFmpeg, found none called {self.codec!r}.",
-                hint="`libx264` is in every wheel of PyAV; av.codecs_available lists all.",
+                hint="libx264 is in every wheel of PyAV, auto takes what is fastest here; av.codecs_available has all.",
             ) from error
+
+    def pixel_format_for(self, height: int, width: int, /) -> str:
+        """The pixel format of a video of this size.
+
+        Raises:
+            SeqlakeError: The encoder cannot write the one asked for, or none that fits the size.
+            SchemaMismatchError: It needs a width and height that are even.
+        """
+        import av
+
+        known = [one.name for one in av.Codec(self.encoder, "w").video_formats or []]
+        odd = bool(width % 2 or height % 2)
+        wanted = self.pixel_format or ("yuv444p" if odd else "yuv420p")
+        if self.pixel_format is None and not odd and wanted not in known and "nv12" in known:
+            return "nv12"  # the same pixels, laid out as some hardware has them
+        eight = [name for name in known if _bits(name) == 8]
+        if known and wanted not in known:
+            raise SeqlakeError(f"{self.encoder} writes {', '.join(eight) or 'no pixels of 8 bits'}; found {wanted!r}.")
+        if _bits(wanted) != 8:
+            raise SeqlakeError(
+                f"Expected a pixel format of 8 bits a sample, such as {', '.join(eight[:3]) or 'yuv420p'}; "
+                f"found {wanted!r}."
+            )
+        chroma = av.VideoFormat(wanted, width, height)
+        if odd and (chroma.chroma_width(2) < 2 or chroma.chroma_height(2) < 2):
+            raise SchemaMismatchError(
+                f"Expected an even width and height for {wanted}, found {width}x{height}.", hint="yuv444p takes any."
+            )
+        return wanted
+
+
+def _bits(pixel_format: str) -> int:
+    """Bits of a sample; 0 of a name that FFmpeg does not know, and of pixels in a device's memory."""
+    import av
+
+    try:
+        return max((one.bits for one in av.VideoFormat(pixel_format, 16, 16).components), default=0)
+    except ValueError:
+        return 0
+
+
+@cache
+def _fastest() -> str:
+    """The first encoder for H.264 that this machine's hardware has and that encodes a frame; else libx264."""
+    import av
+
+    for name in _HARDWARE:
+        try:
+            context: Any = av.CodecContext.create(name, "w")
+            known = [one.name for one in context.codec.video_formats or []]
+            context.pix_fmt = "yuv420p" if "yuv420p" in known else "nv12"
+            context.width, context.height, context.time_base = 256, 256, Fraction(1, 30)
+            frame = av.VideoFrame(256, 256, context.pix_fmt)
+            frame.pts = 0
+            if [*context.encode(frame), *context.encode(None)]:
+                return name
+        except (ValueError, OSError, av.error.FFmpegError):  # no such device, driver or encoder
+            continue
+    return "libx264"
 
 
 class VideoEncoder:
@@ -183,16 +267,22 @@ class VideoEncoder:
         encoding = self._encoding
         _ = encoding.produces  # says which encoder is missing
         height, width = frame.shape[:2]
+        pixels = encoding.pixel_format_for(height, width)
+        _check_nested(encoding.encoder, tuple((k, v) for k, v in encoding.options.items() if k in _NESTED))
         self._size = (height, width)
-        profile = _PROFILE if encoding.codec == "libx264" else {}
+        profile = _PROFILES.get(encoding.encoder, {})
+        options = {**profile, **encoding.options}
+        for name in options.keys() & profile.keys() & encoding.options.keys() & {*_NESTED}:
+            options[name] = f"{profile[name]}:{encoding.options[name]}"
         scale = {"video_track_timescale": str(TICKS)} if self._fps is None else {}
         self._container = av.open(str(self._path), "w", format="mp4", options={"movflags": "+faststart", **scale})
-        options = {**profile, **encoding.options}
-        stream = self._container.add_stream(encoding.codec, rate=self._fps or _NOMINAL, options=options)
+        stream = self._container.add_stream(encoding.encoder, rate=self._fps or _NOMINAL, options=options)
         stream.width, stream.height = width, height
-        stream.pix_fmt = "yuv444p" if width % 2 or height % 2 else "yuv420p"
+        stream.pix_fmt = pixels
         stream.gop_size = encoding.keyframe_every
         context = stream.codec_context
+        if encoding.codec == "auto":
+            context.max_b_frames = 0
         context.time_base = self._time_base
         context.color_range, context.colorspace = _TV, _BT709
         context.color_primaries, context.color_trc = _BT709, _BT709
@@ -207,15 +297,38 @@ class VideoEncoder:
         except OSError:
             raise
         except (av.error.FFmpegError, ValueError) as error:
-            raise SeqlakeError(f"{encoding.codec} refused the options {dict(encoding.options)}: {error}.") from error
+            refused = f"the options {dict(encoding.options)}" if encoding.options else f"{context.pix_fmt} of this size"
+            raise SeqlakeError(f"{encoding.encoder} refused {refused}: {error}.") from error
         unknown = context.options.keys() & encoding.options.keys()  # the encoder takes out what it knows
         if unknown:
-            raise SeqlakeError(f"Expected options of {encoding.codec}, found {', '.join(sorted(unknown))}.")
+            raise SeqlakeError(f"Expected options of {encoding.encoder}, found {', '.join(sorted(unknown))}.")
         return packets
 
     def _mux(self, packets: Any) -> None:
         for packet in packets:
             self._container.mux(packet)
+
+
+@cache
+def _check_nested(encoder: str, options: tuple[tuple[str, str], ...]) -> None:
+    """Options within an option: FFmpeg goes on without those that the encoder does not know, and only logs it."""
+    import av
+
+    for name, value in options:
+        level = av.logging.get_level()
+        av.logging.set_level(av.logging.WARNING)
+        try:
+            with av.logging.Capture(local=True) as logged:
+                context: Any = av.CodecContext.create(encoder, "w")
+                context.width, context.height, context.time_base = 64, 64, Fraction(1, 30)
+                context.pix_fmt, context.options = "yuv420p", {name: value}
+                with suppress(av.error.FFmpegError, ValueError):
+                    context.open(strict=False)
+        finally:
+            av.logging.set_level(level)
+        refused = [text.strip() for _, _, text in logged if "rror parsing option" in text]
+        if refused:
+            raise SeqlakeError(f"{encoder} refused {name}={value!r}: {refused[0]}")
 
 
 def checked_frame(

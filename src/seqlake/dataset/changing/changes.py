@@ -17,16 +17,16 @@ from seqlake.dataset.changing.rewriting import LARGE
 from seqlake.dataset.reading import query
 from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.writing import ingest
-from seqlake.dataset.writing.encoding import encoded
+from seqlake.dataset.writing.encoding import Encodings, encoded
 from seqlake.dataset.writing.staging import ShardShape, Staging, open_for_changes
 from seqlake.errors import SchemaMismatchError, SequenceNotFoundError
-from seqlake.media import Encoding
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from seqlake.dataset.writing.ingest import Given
     from seqlake.dataset.writing.staging import OpenDataset
+    from seqlake.media import Encoding
     from seqlake.protocols import Copied, Ints, Readable, Version
     from seqlake.spec.schema import Schema
 
@@ -46,12 +46,12 @@ def update(dataset: OpenDataset, data: Any, /) -> Version:
     return _finish(dataset, staging, lambda: change_cells(staging, dataset.source, schema, given, rows))
 
 
-def upsert(dataset: OpenDataset, data: Any, /, *, encoding: Encoding | None = None) -> Version:
+def upsert(dataset: OpenDataset, data: Any, /, *, encoding: Encoding | Mapping[str, Encoding] | None = None) -> Version:
     """Change rows that are there and add those that are not; what `Dataset.upsert` does."""
     open_for_changes(dataset)
     schema = dataset.schema
     staging = Staging(dataset.table, schema, shape=ShardShape())
-    encode = partial(encoded, schema, encoding=encoding or Encoding(), scratch=staging.scratch)
+    encode = partial(encoded, schema, encoding=Encodings.given(encoding, schema), scratch=staging.scratch)
 
     def change() -> list[str]:
         given = ingest.given_cells(data, schema, copy=staging.take_in, encode=encode)

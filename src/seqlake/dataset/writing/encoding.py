@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -23,7 +24,7 @@ from seqlake.windows.timestamps import nanoseconds
 from seqlake.windows.tracks import NANOSECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -34,6 +35,54 @@ if TYPE_CHECKING:
     Keep = Callable[[Encoded], object]
 
 _SAME_CODEC = {"avc": "h264", "avc1": "h264", "x264": "h264", "h265": "hevc", "x265": "hevc"}
+
+
+@dataclass(frozen=True, slots=True)
+class Encodings:
+    """How the videos of a dataset are encoded: all alike, or some columns in a way of their own; picklable."""
+
+    default: Encoding = field(default_factory=Encoding)
+    by_column: Mapping[str, Encoding] = field(default_factory=dict)
+
+    def of(self, column: str, /) -> Encoding:
+        """That of one column."""
+        return self.by_column.get(column, self.default)
+
+    @staticmethod
+    def given(encoding: Encoding | Mapping[str, Encoding] | None, schema: Schema, /) -> Encodings:
+        """What a caller asked for, if it has an effect.
+
+        Args:
+            encoding: For all videos, or by column; None for the training profile.
+            schema: The columns.
+
+        Raises:
+            SchemaMismatchError: A column is named that holds no video.
+            ValueError: No column holds one; or it is no encoding.
+        """
+        if encoding is None:
+            return Encodings()
+        return Encodings.among([name for name in schema if is_video(schema[name])], encoding)
+
+    @staticmethod
+    def among(videos: Sequence[str], encoding: Encoding | Mapping[str, Encoding], /) -> Encodings:
+        """What a caller asked for, if these are the columns of videos; as `given`."""
+        by_column = dict(encoding) if isinstance(encoding, Mapping) else {}
+        for one in by_column.values() if isinstance(encoding, Mapping) else [encoding]:
+            if not isinstance(one, Encoding):
+                raise ValueError(  # noqa: TRY004 - as every other argument that is none
+                    f"encoding: expected sl.Encoding(...), or one for each column named, found {one!r}."
+                )
+        if not videos:
+            raise ValueError("encoding= would have no effect: no column holds videos.")
+        for name in by_column:
+            if name not in videos:
+                near = difflib.get_close_matches(name, videos, n=1)
+                raise SchemaMismatchError(
+                    f"encoding: expected columns of videos, which are {', '.join(videos)}; found {name!r}.",
+                    hint=f"Did you mean {near[0]!r}?" if near else None,
+                )
+        return Encodings(by_column=by_column) if isinstance(encoding, Mapping) else Encodings(default=encoding)
 
 
 class FramesCell(Protocol):
@@ -87,7 +136,7 @@ def is_video(column: Column, /) -> bool:
 
 @contextmanager
 def encoded(
-    schema: Schema, key: str, values: Mapping[str, object], /, *, encoding: Encoding, scratch: Scratch
+    schema: Schema, key: str, values: Mapping[str, object], /, *, encoding: Encodings, scratch: Scratch
 ) -> Iterator[Mapping[str, object]]:
     """The cells of a row with frames replaced by what they become; files made for it are gone afterwards.
 
@@ -114,7 +163,7 @@ def encoded(
         if not is_video(column) and column.category == "file":
             frame = checked_frame(as_array(value, where=where), size=_declared(column), where=where, still=True)
             return _image_file(frame, column, path())
-        frames = cell_of(schema, name, encoding=encoding, scratch=path, keep=lambda file: file)
+        frames = cell_of(schema, name, encoding=encoding.of(name), scratch=path, keep=lambda file: file)
         times = _times(values.get(stamps), where) if is_video(column) and (stamps := stamps_of(column)) else None
         try:
             count = _fill(frames, _pictures(value, where), times, where)
@@ -182,14 +231,15 @@ def _is_image_file(column: Column) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown:
+class TimedFrame:
     """A checked frame of a video, and its time in nanoseconds where frames have times of their own."""
 
     picture: NDArray[Any]
     time: int | None
 
-    def copy(self) -> _Shown:
-        return _Shown(self.picture.copy(), self.time)
+    def copy(self) -> TimedFrame:
+        """The same, in memory of its own."""
+        return TimedFrame(self.picture.copy(), self.time)
 
 
 class _VideoCell:
@@ -210,16 +260,16 @@ class _VideoCell:
 
     def check(self, frame: object, /, *, where: str, time: object = None) -> Any:
         picture = checked_frame(as_array(frame, where=where), size=self._size, where=where)
-        return _Shown(picture, self._checked_time(time, where) if self._stamps else None)
+        return TimedFrame(picture, self._checked_time(time, where) if self._stamps else None)
 
-    def settle(self, frame: _Shown, /) -> None:
+    def settle(self, frame: TimedFrame, /) -> None:
         height, width = frame.picture.shape[:2]
         self._size = (height, width)
         if self._first is None:
             self._first = frame.time
         self._newest = frame.time
 
-    def write(self, frame: _Shown, /) -> None:
+    def write(self, frame: TimedFrame, /) -> None:
         if self._encoder is None:
             self._path = self._scratch()
             self._encoder = VideoEncoder(self._path, fps=self._rate, encoding=self._encoding)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 
-from seqlake.dataset.writing.encoding import encoded, stamps_of
+from seqlake.dataset.writing.encoding import Encodings, encoded, stamps_of
 from seqlake.dataset.writing.ingest import Encoded
 from seqlake.errors import SchemaMismatchError, ValidationError
-from seqlake.media import Encoding, image
+from seqlake.media import image
 from seqlake.spec.alignment import clock_of, exact, own_rate
 from seqlake.spec.column_types import Image, Video
 from seqlake.spec.schema import is_binary
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fractions import Fraction
 
     from seqlake.dataset.writing.staging import Staging
+    from seqlake.media import Encoding
     from seqlake.spec.column_types import ColumnType
     from seqlake.spec.schema import Column, Schema
 
@@ -42,7 +43,7 @@ class Pictures:
 
     forms: Mapping[str, Form] = field(default_factory=dict)
     fps: float | Fraction | None = None
-    encoding: Encoding = field(default_factory=Encoding)
+    encoding: Encodings = field(default_factory=Encodings)
 
     @staticmethod
     def of(
@@ -51,7 +52,7 @@ class Pictures:
         /,
         *,
         fps: float | Fraction | None = None,
-        encoding: Encoding | None = None,
+        encoding: Encoding | Mapping[str, Encoding] | None = None,
     ) -> Pictures:
         """What is asked for, checked against the columns.
 
@@ -78,7 +79,9 @@ class Pictures:
                 f"there are such in {', '.join(inside) or 'no column'}."
             )
         forms: dict[str, Any] = {name: form for name, form in named.items() if form != "bytes"}
-        return Pictures(forms=forms, fps=fps, encoding=encoding or Encoding())
+        videos = [name for name, form in forms.items() if form == "video"]
+        encodings = Encodings() if encoding is None else Encodings.among(videos, encoding)
+        return Pictures(forms=forms, fps=fps, encoding=encodings)
 
     def declared(self, schema: Schema, /) -> Schema:
         """The columns as they will be.
@@ -97,7 +100,7 @@ class Pictures:
             kind = Image(format=column.type.get("format"), frames="files", fps=column.type.get("fps"), **kept)
         else:
             rate = None if stamps_of(column) else _plain(self._rate(schema, column))
-            kind = Video(fps=rate, codec=self.encoding.produces, **kept)
+            kind = Video(fps=rate, codec=self.encoding.of(column.name).produces, **kept)
         return replace(column, type=kind, arrow=kind.arrow)
 
     def _rate(self, schema: Schema, column: Column) -> Fraction:

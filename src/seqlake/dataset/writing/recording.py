@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import atexit
 import threading
-from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
 
@@ -22,22 +21,21 @@ from seqlake.dataset.writing.encoding import cell_of, encoded, is_video, stamps_
 from seqlake.dataset.writing.ingest import RowBuffer, prepare
 from seqlake.dataset.writing.staging import ShardShape, Staging, clear_errors
 from seqlake.dataset.writing.values import as_array, cell
-from seqlake.errors import DuplicateSequenceError, SchemaMismatchError, SeqlakeError, ValidationError
+from seqlake.dataset.writing.waiting import IN_MEMORY, OnFull, Spill, WaitingFrames
+from seqlake.errors import BacklogFullError, DuplicateSequenceError, SchemaMismatchError, SeqlakeError, ValidationError
 from seqlake.spec.alignment import clock_of, on_clock
 from seqlake.spec.rules.signals import LARGEST_CELL
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from types import TracebackType
 
-    from seqlake.dataset.writing.encoding import FramesCell
+    from seqlake.dataset.writing.encoding import Encodings, FramesCell
     from seqlake.dataset.writing.ingest import KnownIds
     from seqlake.dataset.writing.staging import OpenDataset
-    from seqlake.media import Encoding
     from seqlake.protocols import Version
     from seqlake.spec.schema import Column, Schema
 
-_WAITING = 16  # frames of one camera: half a second at 30 fps, 15 MB at 640x480
 _JOINED = 1024
 
 
@@ -53,6 +51,10 @@ class RecordedColumn:
             time: When it was taken, of a column that names `timestamps`.
         """
         raise NotImplementedError
+
+    def has_room(self, value: Any, /) -> bool:  # noqa: ARG002 - what is held in memory has
+        """Whether a checked step can be kept at once."""
+        return True
 
     def add(self, value: Any, /) -> None:
         """Keep a checked step."""
@@ -128,12 +130,12 @@ def _of(shape: tuple[object, ...]) -> str:
 
 
 class Camera(RecordedColumn):
-    """Frames of one column, encoded by a thread of its own; `add` waits while too many are waiting."""
+    """Frames of one column, encoded by a thread of its own; `add` waits while no more may wait."""
 
-    def __init__(self, name: str, frames: FramesCell, *, table: Any) -> None:
+    def __init__(self, name: str, frames: FramesCell, *, table: Any, spill: Spill) -> None:
         self._frames = frames
         self._table = table
-        self._waiting: deque[Any] = deque()
+        self._waiting = WaitingFrames(spill)
         self._changed = threading.Condition()
         self._ended = self._stopped = False
         self._error: BaseException | None = None
@@ -144,16 +146,21 @@ class Camera(RecordedColumn):
         self.raise_error()
         return self._frames.check(value, where=where, time=time)
 
+    def has_room(self, value: Any, /) -> bool:
+        """Whether it can wait for the thread."""
+        with self._changed:
+            return self._waiting.has_room(value)
+
     def add(self, value: Any, /) -> None:
-        """Hand a copy of it to the thread; waits while too many are waiting."""
-        frame = value.copy() if hasattr(value, "copy") else value
-        self._frames.settle(frame)
+        """Hand a copy of it to the thread; waits while there is no room."""
+        self._frames.settle(value)
         if self._thread.ident is None:
             atexit.register(self._leave)  # a thread that came back from FFmpeg after the end would take Python down
             self._thread.start()
         with self._changed:
-            self._changed.wait_for(lambda: len(self._waiting) < _WAITING or self._error is not None)
-            self._waiting.append(frame)
+            self._changed.wait_for(lambda: self._waiting.has_room(value) or self._error is not None)
+            with clear_errors(self._table):
+                self._waiting.put(value)
             self._changed.notify_all()
         self.raise_error()
 
@@ -180,6 +187,7 @@ class Camera(RecordedColumn):
         if self._thread.ident is not None:
             self._thread.join()
         atexit.unregister(self._leave)
+        self._waiting.clear()
         with suppress(OSError):  # what cannot be removed is swept with the transaction
             self._frames.abort()
 
@@ -195,7 +203,7 @@ class Camera(RecordedColumn):
     def _next(self) -> Any:
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._ended or self._stopped)
-            frame = self._waiting.popleft() if self._waiting else None
+            frame = self._waiting.get() if self._waiting else None
             self._changed.notify_all()
             return frame
 
@@ -216,8 +224,13 @@ class Recording:
     At the end of the block the row is written and committed. An exception, Ctrl-C among them, or `discard` drops the
     take whole: no row, no file, no thread is left.
 
+    Frames that come faster than they are encoded wait, in memory and then on disk, so that `add` does not. What happens
+    when no more may wait is said by `on_full` of `Dataset.writer`.
+
     Attributes:
         steps: How many steps were added.
+        dropped: How many frames of each camera were dropped, with `on_full="drop"`; empty where none was.
+        spilled: Bytes of frames that waited on disk at a time, at most.
         version: The version that has the take; None before its end, and when it was discarded.
 
     Example:
@@ -237,7 +250,9 @@ class Recording:
         columns: Mapping[str, object],
         *,
         shape: ShardShape,
-        encoding: Encoding,
+        encoding: Encodings,
+        on_full: OnFull,
+        spill_bytes: int,
     ) -> None:
         self._dataset = dataset
         self._schema: Schema = dataset.schema
@@ -246,10 +261,13 @@ class Recording:
         self._row: dict[str, pa.Array] = {}
         self._given = dict(columns)
         self._encoding = encoding
+        self._on_full = on_full
         self._staging = Staging(dataset.table, self._schema, shape=shape)
+        self._spill = Spill(spill_bytes, self._staging.scratch)
         self._paces = _Paces(self._schema)
         self._tracks: dict[str, RecordedColumn] = {}
         self._state = "new"
+        self.dropped: dict[str, int] = {}
         self.version: Version | None = None
 
     def __enter__(self) -> Self:
@@ -283,19 +301,25 @@ class Recording:
                 self.discard()
 
     def __repr__(self) -> str:
-        return f"<Recording {self._key!r} to {self._dataset.location}: {self._state}, {self.steps} steps>"
+        lost = "".join(f", {count} frames of {name} dropped" for name, count in self.dropped.items())
+        return f"<Recording {self._key!r} to {self._dataset.location}: {self._state}, {self.steps} steps{lost}>"
 
     @property
     def steps(self) -> int:
         """Steps recorded so far."""
         return self._paces.steps
 
+    @property
+    def spilled(self) -> int:
+        """Bytes of frames that waited on disk at a time, at most."""
+        return self._spill.most
+
     def add(self, **columns: object) -> None:
         """Add one step.
 
         The columns on the dataset's clock make a step: the first names them, and every later one must give the same.
         A column with an `fps` of its own, or with time stamps, is given whenever it has a sample; it may come alone,
-        and then is no step. Values are copied. Waits where frames come faster than they can be encoded.
+        and then is no step. Values are copied. Does not wait for an encoder, but with `on_full="wait"`.
 
         Args:
             **columns: One step of signals, [D] (or the column's shape) or a number; one frame, uint8 [H, W, 3] RGB, of
@@ -305,6 +329,7 @@ class Recording:
             SchemaMismatchError: A column is missing or new, or a value has another shape or kind. Nothing of the step
                 is kept, and the take may go on.
             ValidationError: A value does not fit the column's type.
+            BacklogFullError: No more frames may wait. Nothing of the step is kept, and the take may go on.
             SeqlakeError, OSError: A frame given before could not be encoded or written; the take is lost.
         """
         self._check_open()
@@ -313,9 +338,18 @@ class Recording:
         if unknown:
             raise SchemaMismatchError(f"{where}:\n" + "\n".join(unknown))
         groups = self._paces.check(columns, where)
+        if self._on_full == "drop":
+            self._paces.check_droppable(groups, where)
         tracks = {name: self._track(name) for name in columns}
         times = {n: columns.get(stamps) for n in columns if (stamps := stamps_of(self._schema[n]))}
         checked = {n: tracks[n].check(v, f"{where}, column {n!r}", time=times.get(n)) for n, v in columns.items()}
+        full = [name for name, value in checked.items() if not tracks[name].has_room(value)]
+        if full and self._on_full == "error":
+            raise _full(where, full, self._spill)
+        if full and self._on_full == "drop":
+            groups = {pace: names for pace, names in groups.items() if not names & set(full)}
+            checked = {name: checked[name] for names in groups.values() for name in names}
+            self.dropped |= {name: self.dropped.get(name, 0) + 1 for name in full}
         self._staging.renew_if_due()
         self._state = "broken"  # until the step is there whole: Ctrl-C may come in between
         self._tracks.update(tracks)
@@ -401,11 +435,20 @@ class Recording:
         frames = cell_of(
             self._schema,
             name,
-            encoding=self._encoding,
+            encoding=self._encoding.of(name),
             scratch=staging.scratch,
             keep=lambda file: staging.take_in(name, self._key, file),
         )
-        return Camera(name, frames, table=self._dataset.table)
+        return Camera(name, frames, table=self._dataset.table, spill=self._spill)
+
+
+def _full(where: str, columns: Sequence[str], spill: Spill) -> BacklogFullError:
+    return BacklogFullError(
+        f"{where}: frames of {', '.join(columns)} come faster than they are encoded; {IN_MEMORY} wait in memory and "
+        f"{spill.most / 1e6:.0f} MB on disk, and there is no room for more.",
+        hint='A faster encoding, as sl.Encoding(options={"preset": "ultrafast"}) or codec="auto"; more room, as '
+        'ds.writer(spill_bytes=...); or on_full="wait" or "drop".',
+    )
 
 
 class _Paces:
@@ -438,6 +481,19 @@ class _Paces:
                     hint="Each step of a take has the same columns; one that has a rate of its own declares its fps.",
                 )
         return groups
+
+    def check_droppable(self, groups: Mapping[str, set[str]], where: str) -> None:
+        """A frame can only be left out where the others keep their times, and no signal goes with it."""
+        for pace, names in groups.items():
+            cameras = [n for n in names if is_video(self._schema[n]) or self._schema[n].category == "frames"]
+            signals = [n for n in names if n not in cameras and n != pace]
+            if cameras and (pace not in self._schema or signals):
+                shared = pace in self._schema
+                problem = f"shares its times with {', '.join(signals)}" if shared else "has no times of its own"
+                raise SchemaMismatchError(
+                    f"{where}: on_full='drop' would move the later frames of {cameras[0]!r}, which {problem}.",
+                    hint=f"Give it a column of times, as in sl.Video(timestamps='{cameras[0]}_times').",
+                )
 
     def count(self, groups: Mapping[str, set[str]]) -> None:
         """The columns of one call were taken."""

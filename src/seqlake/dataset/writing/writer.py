@@ -6,17 +6,19 @@ import warnings
 from typing import TYPE_CHECKING, Any, Self
 
 from seqlake.dataset.writing import conforming
-from seqlake.dataset.writing.encoding import encoded, holds_frames, takes_frames
+from seqlake.dataset.writing.encoding import Encodings, encoded, holds_frames, takes_frames
 from seqlake.dataset.writing.ingest import File, KnownIds, RowBuffer, is_rows, prepare, rows, with_lengths
 from seqlake.dataset.writing.recording import Recording
 from seqlake.dataset.writing.staging import ShardShape, Staging
+from seqlake.dataset.writing.waiting import SPILL_BYTES, OnFull, checked_on_full
 from seqlake.errors import SeqlakeError
-from seqlake.media import Encoding
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import TracebackType
 
     from seqlake.dataset.writing.staging import OpenDataset
+    from seqlake.media import Encoding
     from seqlake.protocols import Version
 
 _PLAIN = -1  # the version of a folder that becomes a table when its first transaction begins
@@ -41,7 +43,9 @@ class Writer:
         *,
         shape: ShardShape,
         commit_every: int | None = None,
-        encoding: Encoding | None = None,
+        encoding: Encoding | Mapping[str, Encoding] | None = None,
+        on_full: OnFull = "error",
+        spill_bytes: int = SPILL_BYTES,
     ) -> None:
         self._uncommitted = 0
         if commit_every is not None and commit_every < 1:
@@ -49,8 +53,9 @@ class Writer:
         self._dataset = dataset
         self._shape = shape
         self._commit_every = commit_every
-        self._encoding = encoding or Encoding()
         self._schema = dataset.schema
+        self._encoding = Encodings.given(encoding, self._schema)
+        self._on_full, self._spill_bytes = checked_on_full(on_full, spill_bytes)
         self._parent = dataset.version  # whose schema the rows are checked against
         self._pictures = {name: column for name in self._schema if takes_frames(column := self._schema[name])}
         self._ids = KnownIds()
@@ -163,7 +168,16 @@ class Writer:
             ```
         """
         self._check_usable()
-        return Recording(self._dataset, self._ids, sequence_id, columns, shape=self._shape, encoding=self._encoding)
+        return Recording(
+            self._dataset,
+            self._ids,
+            sequence_id,
+            columns,
+            shape=self._shape,
+            encoding=self._encoding,
+            on_full=self._on_full,
+            spill_bytes=self._spill_bytes,
+        )
 
     def commit(self) -> Version:
         """Make everything added so far durable and visible, and go on.
