@@ -15,7 +15,7 @@ FOREIGN = {
         setitimer st_blocks sysconf winerror _register_atexit
     """,
     "protocols of Python and of arrays": """
-        __annotations__ __array__ __arrow_c_stream__ __dlpack__ __iter__ __name__ copy cpu detach dtype isoformat items
+        __annotations__ __array__ __arrow_c_stream__ __dlpack__ __iter__ __name__ cpu detach dtype isoformat items
         ndim shape tobytes tolist
     """,
     "pyarrow's types, arrays and datasets": "flatten scanner value_field value_type values",
