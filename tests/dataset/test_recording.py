@@ -664,7 +664,7 @@ def test_dropped_frames_leave_the_others_at_their_times(tmp_path: Path, gate: th
 def test_frames_that_would_move_others_are_not_dropped(columns: dict, said: str, tmp_path: Path) -> None:
     ds = opening.create(tmp_path / "ds", Schema(columns))
     values = {"cam": picture(0), "action": [1.0], "t": [0.0]}
-    with ds.writer(on_full="drop") as writer, pytest.raises(SchemaMismatchError, match=said):  # noqa: SIM117
+    with ds.writer(on_full="drop") as writer, pytest.raises(SchemaMismatchError, match=said):  # noqa: SIM117 - the take is within
         with writer.record("ep") as take:
             take.add(**{name: values[name] for name in columns})
 
