@@ -156,6 +156,61 @@ def test_merge_names_the_columns_that_differ(arm: Dataset, tmp_path: Path) -> No
     assert not (tmp_path / "out").exists()
 
 
+def test_merge_of_different_columns(arm: Dataset, tmp_path: Path) -> None:
+    """The union, null where a part lacks a column, numbers in the wider type, files and times along."""
+    schema = Schema(
+        {
+            "task": pa.string(),
+            "trial": pa.int32(),
+            "reward": pa.float64(),
+            "force": Trajectory(dim=2, fps=10, timestamps="when"),
+            "when": Trajectory(dim=1, dtype=pa.float64()),
+            "notes": pa.string(),
+        }
+    )
+    other = opening.create(tmp_path / "other", schema)
+    with other.writer() as writer:
+        for number in range(3):
+            times = np.arange(4)[:, None] / 10
+            writer.add(f"ep_000{number}", task="push", trial=number, reward=0.1, force=np.ones((4, 2)), when=times)
+    first = arm.where("reward > 35")
+    out = merge(
+        [first, other], tmp_path / "out", union=True, columns={"when": "force_times"}, prefixes=["arm/", "push/"]
+    )
+    assert out.schema["reward"].arrow == pa.float64()
+    assert out.schema["force"].type.get("timestamps") == "force_times"
+    assert out.schema["action"] == arm.schema["action"]
+    rows = out.to_arrow()
+    assert rows["sequence_id"].to_pylist() == [
+        *(f"arm/{one.id}" for one in first),
+        *(f"push/{one.id}" for one in other),
+    ]
+    mine = rows.slice(0, len(first))
+    for name in arm.schema.names:
+        if name != "sequence_id" and arm.schema[name].category != "file":
+            assert mine[name].cast(first.to_arrow()[name].type).equals(first.to_arrow()[name]), name
+    theirs = rows.slice(len(first))
+    assert theirs["force_times"].to_pylist() == other.to_arrow()["when"].to_pylist()
+    assert theirs["action"].null_count == 3
+    assert mine["trial"].null_count == len(first)
+    assert out.validate(depth="files").ok
+
+
+def test_a_union_that_would_lose_values_is_refused(arm: Dataset, tmp_path: Path) -> None:
+    other = opening.create(
+        tmp_path / "other", Schema({"task": pa.int64(), "reward": pa.int64(), "action": pa.string()})
+    )
+    with pytest.raises(SchemaMismatchError) as caught:
+        merge([arm, other], tmp_path / "out", union=True)
+    assert all(f"  {name}: " in str(caught.value) for name in ("task", "reward", "action"))
+    with pytest.raises(SchemaMismatchError, match="different names"):
+        merge([arm, other.select("task")], tmp_path / "out", union=True, columns=[{}, {"task": "other"}])
+    for wrong in ({"prefixes": ["a"]}, {"prefixes": "ab"}, {"columns": [{}]}, {"columns": ["a", "b"]}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            merge([arm, other], tmp_path / "out", **wrong)
+    assert not (tmp_path / "out").exists()
+
+
 def test_split(arm: Dataset, tmp_path: Path) -> None:
     parts = split(arm, tmp_path / "parts", by="task")
     assert list(parts) == sorted(set(samples.TASKS))

@@ -12,13 +12,33 @@ from seqlake.cli._overwriting import replacing
 @click.command()
 @click.argument("sources", nargs=-1, required=True, metavar="DATASET...")
 @_options.out
+@click.option("--union", is_flag=True, help="Schemas may differ: a column that a dataset lacks is null there.")
+@click.option("--rename", "renames", multiple=True, metavar="OLD=NEW", help="A column's name in OUT. Repeatable.")
+@click.option(
+    "--prefix", "prefixes", multiple=True, metavar="TEXT", help="Put before ids; once for each DATASET, in their order."
+)
 @_options.overwrite
 @_options.dry_run
 @output_options
-def command(sources: tuple[str, ...], out: str, *, overwrite: bool, dry_run: bool, output: Output) -> None:
-    """Join the sequences of several DATASETs of one schema into a new dataset at OUT."""
+def command(
+    sources: tuple[str, ...],
+    out: str,
+    *,
+    union: bool,
+    renames: tuple[str, ...],
+    prefixes: tuple[str, ...],
+    overwrite: bool,
+    dry_run: bool,
+    output: Output,
+) -> None:
+    """Join the sequences of several DATASETs into a new dataset at OUT."""
     from seqlake.dataset.reshaping.merging import merge
 
+    if len(prefixes) not in {0, len(sources)}:
+        raise click.UsageError(f"Expected --prefix once for each of {len(sources)} datasets, found {len(prefixes)}.")
+    columns = dict(one.partition("=")[::2] for one in renames)
+    if not all(columns) or not all(columns.values()):
+        raise click.UsageError("Expected --rename OLD=NEW.")
     parts = [_options.opened(source, asks=False) for source in sources]
     rows = sum(len(part) for part in parts)
     if dry_run:
@@ -28,6 +48,6 @@ def command(sources: tuple[str, ...], out: str, *, overwrite: bool, dry_run: boo
         )
         return
     with replacing(out, overwrite=overwrite, sources=sources) as place:
-        merged = merge(parts, place)
+        merged = merge(parts, place, union=union, columns=columns, prefixes=prefixes)
         text = f"{len(merged)} sequences of {len(parts)} datasets at {out}."
         output.document({"rows": len(merged), "out": out}, text=text)

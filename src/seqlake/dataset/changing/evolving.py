@@ -80,7 +80,7 @@ def rename_column(dataset: OpenDataset, old: str, new: str, /, *, rewrite: bool 
             raise SchemaMismatchError(f"There is a column {new!r} already ({schema[new]}).")
         if not new:
             raise SchemaMismatchError("A column's name must not be empty.")
-        return _commit(dataset, _followed(schema.renamed({old: new}), old, new), renamed={old: new}, rewrite=rewrite)
+        return _commit(dataset, followed(schema.renamed({old: new}), {old: new}), renamed={old: new}, rewrite=rewrite)
 
     return replayed(dataset, change)
 
@@ -165,14 +165,22 @@ def _known(dataset: OpenDataset, name: str, verb: str) -> Schema:
     return schema
 
 
-def _followed(schema: Schema, old: str, new: str) -> Schema:
-    """Columns whose steps a renamed column times still name it."""
+def followed(schema: Schema, names: Mapping[str, str], /) -> Schema:
+    """Columns whose steps a renamed column times still name it.
+
+    Args:
+        schema: With the new names.
+        names: Old name -> new name.
+    """
     moved = {}
     for name in schema.names:
         column = schema[name]
-        naming = [field for field in ("timestamps", "origin") if column.type and column.type.get(field) == old]
-        if naming and column.type is not None:
-            kind = ColumnType.from_json({**column.type.to_json(), **dict.fromkeys(naming, new)})
+        if column.type is None:
+            continue
+        naming = {field: names.get(str(column.type.get(field))) for field in ("timestamps", "origin")}
+        changed = {field: new for field, new in naming.items() if new is not None}
+        if changed:
+            kind = ColumnType.from_json({**column.type.to_json(), **changed})
             moved[name] = Column(name, column.arrow, kind, nullable=column.nullable)
     return schema.with_columns(moved) if moved else schema
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from seqlake.abilities import Removable, ability
 from seqlake.dataset import opening, progress
+from seqlake.dataset.changing.evolving import followed
 from seqlake.dataset.opening import nothing_left
 from seqlake.dataset.reading import streaming
 from seqlake.dataset.selection import Selection
@@ -20,15 +25,16 @@ from seqlake.errors import ColumnNotFoundError, CommitUnknownError, SchemaMismat
 from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import absolute, is_local, local_path
 from seqlake.files.stores import open_store
+from seqlake.spec.schema import is_list, is_number
 from seqlake.windows.sources import MediaFiles
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from seqlake.dataset.dataset import Dataset
     from seqlake.protocols import Readable
-    from seqlake.spec.schema import Schema
+    from seqlake.spec.schema import Column, Schema
 
 
 def repack(
@@ -103,14 +109,21 @@ def merge(
     out: str | os.PathLike[str],
     /,
     *,
+    union: bool = False,
+    columns: Mapping[str, str] | Sequence[Mapping[str, str]] = (),
+    prefixes: Sequence[str] = (),
     files: FilesMode = "copy",
     storage: Mapping[str, str] | None = None,
 ) -> Dataset:
-    """Join the rows of datasets of one schema, in the order given.
+    """Join the rows of datasets, in the order given.
 
     Args:
         parts: Datasets, selections, scanned formats.
         out: A new or empty folder or URI.
+        union: Schemas may differ: the new dataset has the columns of all, null where a part lacks one, and numbers in
+            the wider of two types that can hold both. Without it all must have the same schema.
+        columns: Old name -> new name, in every part that has the column; or one such mapping for each part.
+        prefixes: A text for each part that is put before its ids, so that parts may have the same.
         files: `copy`, `hardlink` or `reference`.
         storage: Options of the new dataset's store.
 
@@ -122,18 +135,94 @@ def merge(
     Example:
         ```python
         ds = sl.merge([sl.open("data/monday"), sl.open("data/tuesday")], "data/week")
+        ds = sl.merge([arm, hand], "data/all", union=True, columns={"obs": "state"}, prefixes=["arm/", "hand/"])
         ```
     """
     if not parts:
         raise ValueError("merge needs at least one dataset.")
-    for number, part in enumerate(parts[1:], 1):
-        problems = conforming.differences(parts[0].schema, part.schema)
+    if len(prefixes) not in {0, len(parts)} or isinstance(prefixes, str):
+        raise ValueError(f"prefixes: expected a text for each of {len(parts)} datasets, found {prefixes!r}.")
+    renamed = [_renamed(part.schema, names) for part, names in zip(parts, _each(columns, len(parts)), strict=True)]
+    schema = united([one for one, _ in renamed]) if union else renamed[0][0]
+    for number, (one, _) in enumerate(renamed if not union else (), 1):
+        problems = conforming.differences(schema, one)
         if problems:
             raise SchemaMismatchError(
-                f"Dataset {number} does not have the schema of dataset 0:\n" + "\n".join(problems),
-                hint="Add, rename or select columns until they agree.",
+                f"Dataset {number - 1} does not have the schema of dataset 0:\n" + "\n".join(problems),
+                hint="merge(..., union=True) joins datasets of different columns, columns={'old': 'new'} renames them.",
             )
-    return _write(parts, out, shape=ShardShape(), files=files, storage=storage)
+    with whole(out, schema, shape=ShardShape(), storage=storage) as (dataset, staging):
+        for part, (_, origins), prefix in zip(parts, renamed, prefixes or [""] * len(parts), strict=True):
+            _copy(part, schema, staging, files, origins=origins, prefix=prefix)
+    return dataset
+
+
+def _each(columns: Mapping[str, str] | Sequence[Mapping[str, str]], count: int) -> Sequence[Mapping[str, str]]:
+    """The new names of each part's columns."""
+    given = [columns] * count if isinstance(columns, Mapping) else list(columns) or [{}] * count
+    if len(given) != count or not all(isinstance(one, Mapping) for one in given):
+        raise ValueError(
+            f"columns: expected new names by old ones, or one such mapping for each of {count} datasets; "
+            f"found {columns!r}."
+        )
+    return given
+
+
+def _renamed(schema: Schema, names: Mapping[str, str]) -> tuple[Schema, dict[str, str]]:
+    """A part's schema under its new names, and where each column comes from."""
+    there = {old: new for old, new in names.items() if old in schema}
+    result = followed(schema.renamed(there), there) if there else schema
+    return result, {there.get(old, old): old for old in schema.names}
+
+
+def united(schemas: Sequence[Schema], /) -> Schema:
+    """The columns of all, in the order in which they first come; each holds the cells of every schema.
+
+    Raises:
+        SchemaMismatchError: Two have a column that no type holds both kinds of, or that means two things.
+    """
+    columns: dict[str, Column] = {}
+    problems = []
+    for number, schema in enumerate(schemas):
+        for name, column in schema.items():
+            known = columns.get(name)
+            both = column if known is None else _both(known, column)
+            if both is None:
+                problems.append(f"  {name}: {known} before, {column} in dataset {number}")
+            else:
+                columns[name] = both
+    if problems:
+        raise SchemaMismatchError(
+            "Columns of one name differ in more than the width of their numbers:\n" + "\n".join(problems),
+            hint="Rename one with columns={'old': 'new'}, or change its type first.",
+        )
+    optional = {name for name in columns if any(name not in schema or schema[name].nullable for schema in schemas)}
+    joined = {name: replace(column, nullable=name in optional) for name, column in columns.items()}
+    ids = {schema.id for schema in schemas}
+    if len(ids) > 1:
+        raise SchemaMismatchError(f"The ids of the rows have different names: {', '.join(sorted(map(str, ids)))}.")
+    return schemas[0].with_columns(joined)
+
+
+def _both(one: Column, other: Column) -> Column | None:
+    """The column that holds cells of both; None where there is none."""
+    if one.type is not None and other.type is not None and one.type != other.type:
+        return None
+    kind = one.type or other.type
+    if one.logical == other.logical:
+        return replace(one, type=kind)
+    for wide, narrow in ((one, other), (other, one)):
+        fitting = conforming.fits(narrow.logical, wide.logical) and wide.raw == narrow.raw
+        numbers = (_values_of(narrow.logical), _values_of(wide.logical))
+        if fitting and all(map(is_number, numbers)) and np.can_cast(*(kind.to_pandas_dtype() for kind in numbers)):
+            return replace(wide, type=kind)
+    return None
+
+
+def _values_of(kind: pa.DataType) -> pa.DataType:
+    while is_list(kind):
+        kind = kind.value_type
+    return kind
 
 
 def split(
@@ -244,13 +333,37 @@ def whole(
     dataset.refresh()
 
 
-def _copy(part: Readable, schema: Schema, staging: Staging, files: FilesMode) -> None:
+def _copy(
+    part: Readable,
+    schema: Schema,
+    staging: Staging,
+    files: FilesMode,
+    *,
+    origins: Mapping[str, str] | None = None,
+    prefix: str = "",
+) -> None:
+    """Rows of a part; `origins`: which of its columns becomes which, those that are not named are null."""
     place = MediaFiles.of(part)
     carrier = Carrier(schema, root=place.root, staging=staging, mode=files, storage=place.storage, kept=place.kept)
+    names = {name: name for name in schema.names} if origins is None else origins
     for shard in progress.over(part.shards(), "write"):
-        for batch in streaming.for_writing(shard, schema.names):
-            for rows in staging.parts(batch):
+        for batch in streaming.for_writing(shard, list(names.values())):
+            for rows in staging.parts(_under(batch, schema, names, prefix)):
                 staging.write(carrier.carry(rows))
+
+
+def _under(batch: pa.RecordBatch, schema: Schema, names: Mapping[str, str], prefix: str) -> pa.RecordBatch:
+    """Rows in the columns and types of a schema."""
+    columns = [
+        conforming.conform(batch.column(names[name]), field.type, where=f"column {name!r}")
+        if name in names
+        else pa.nulls(batch.num_rows, field.type)
+        for name, field in zip(schema.names, schema.arrow, strict=True)
+    ]
+    if prefix and schema.id is not None:
+        place = schema.names.index(schema.id)
+        columns[place] = pc.binary_join_element_wise(prefix, columns[place], "")
+    return pa.RecordBatch.from_arrays(columns, schema=schema.arrow)
 
 
 def _take_back(dataset: Dataset, out: str | os.PathLike[str], *, storage: Mapping[str, str] | None) -> None:
