@@ -53,6 +53,18 @@ def test_a_version_that_is_gone_is_no_newest_version(root, act):
         act(sl.open(root))
 
 
+def test_a_gap_of_eight_is_seen_wherever_reading_stands(root):
+    ds = sl.open(root)
+    for number in range(9):
+        ds.append([{"sequence_id": f"more{number}"}])
+    assert ds.version.id == 14
+    for number in range(6, 14):
+        version(root, number).unlink()
+    for _ in range(2):
+        with pytest.raises(DamagedTableError, match="00000000000000000006.json is gone"):
+            sl.open(root)
+
+
 def test_a_gap_that_nobody_looks_beyond_is_found_by_writers_and_by_validation(root):
     ds = sl.open(root)
     for number in range(15):

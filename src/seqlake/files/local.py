@@ -89,9 +89,9 @@ class LocalStore:
         """
         return fence.walk_without_links(self.root, folder(prefix))
 
-    def taken(self, paths: Iterable[str], /) -> Iterator[str]:
+    def taken(self, paths: Iterable[str], /) -> list[str]:  # type: ignore[valid-type]  # `list` is a method here
         """Those of these names that are taken, broken links too; one call of the system each."""
-        return (path for path in paths if os.path.lexists(f"{self.root}{os.sep}{path}"))
+        return [path for path in paths if os.path.lexists(f"{self.root}{os.sep}{path}")]
 
     def put(self, path: str, data: bytes | Path, /, *, if_absent: bool = False, temporary: str = "") -> None:
         """Bytes under a name: whole and durable, or not there. The name itself is durable after `sync`.

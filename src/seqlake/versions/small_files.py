@@ -10,7 +10,7 @@ import numpy as np
 from seqlake.abilities import SeesNames, WholeFiles, ability
 from seqlake.errors import ShardChangedError
 from seqlake.files.locations import is_local, scheme
-from seqlake.files.stores import exists, list_without_links
+from seqlake.files.stores import list_without_links
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,10 +58,13 @@ def read_many(store: Store, paths: Sequence[str], /) -> list[bytes | None]:
         return list(pool.map(lambda path: read(store, path), paths))
 
 
-def has_one_of(store: Store, paths: Sequence[str], /) -> bool:
-    """Whether one of these names is taken, of a folder that was just read from: its fence was asked then."""
+def worth_asking(store: Store, paths: Sequence[str], /) -> Sequence[str]:
+    """Those of some names that are worth a request: the ones that are taken, or all where nobody can tell cheaply.
+
+    Nothing is opened and no fence is asked: that is for whoever uses the names that are left.
+    """
     known = ability(store, SeesNames)
-    return any(exists(store, path) for path in (paths if known is None else known.taken(paths)))
+    return paths if known is None else list(known.taken(paths))
 
 
 def names_in(store: Store, folder: str, /, *, after: str = "") -> list[str]:

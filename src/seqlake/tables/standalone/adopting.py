@@ -123,7 +123,11 @@ def adopt_folder(context: LogContext, /, *, move: bool = False) -> VersionRecord
     schema = plain.encode(plain.unified(files), mixtrain)
 
     def make(transaction: str) -> VersionRecord:
-        renamed = {path: names.part(transaction, f"{at}") for at, path in enumerate(paths)} if at_root else {}
+        renamed = (
+            {path: names.part(transaction, str(at), shard_formats.name_of(path)) for at, path in enumerate(paths)}
+            if at_root
+            else {}
+        )
         for path, name in renamed.items():
             store.copy(path, names.staged(name))
         if renamed:

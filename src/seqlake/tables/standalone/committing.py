@@ -32,12 +32,17 @@ _LONGEST_WAIT = 1.0
 _FORBIDDEN = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
-def begin(log: Log, /, *, parent: Version | None = None) -> Transaction:
-    """Announce a transaction and put right what earlier ones left."""
-    log.refuse_holes()
-    newest = log.newest()
+def begin(log: Log, /, *, parent: Version | None = None, newest: State | None = None) -> Transaction:
+    """Announce a transaction and put right what earlier ones left.
+
+    Args:
+        log: The table's log.
+        parent: The version that the change will be made on; None for the newest.
+        newest: What `Log.refuse_holes` gave, where it was asked just now.
+    """
+    newest = log.refuse_holes() if newest is None else newest
     transaction = announce(log.store, newest.version)
-    recover(log, transaction)
+    recover(log, transaction, newest)
     return Transaction(id=transaction, parent=version_of(newest) if parent is None else parent)
 
 

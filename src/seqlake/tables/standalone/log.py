@@ -8,11 +8,12 @@ from threading import RLock
 from typing import TYPE_CHECKING
 
 from seqlake.errors import DamagedTableError, UnsupportedVersionError, VersionNotFoundError
+from seqlake.files.stores import exists
 from seqlake.tables.standalone import checkpoints
 from seqlake.tables.standalone.records import VersionRecord, parse
 from seqlake.tables.standalone.state import EMPTY, State, fold
 from seqlake.versions import names
-from seqlake.versions.small_files import can_list, has_one_of, names_in, on_disk, read, read_many
+from seqlake.versions.small_files import can_list, names_in, on_disk, read, read_many, worth_asking
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from seqlake.protocols import Store
 
 _REMEMBERED = 1024
-_BEYOND = 8  # numbers above the newest version that are looked at for what lies behind a gap
+_AHEAD = 9  # numbers that one look takes in: the next, and those above it for what lies behind a gap
 
 
 class Log:
@@ -167,38 +168,53 @@ class Log:
             return
         number = version + 1
         while True:
-            known = self._records.get(number)
-            if known is None:
-                data = read(self.store, names.version(number))
-                if data is None and self._is_hole(number):
-                    data = read(self.store, names.version(number))  # two rivals may have come meanwhile
-                    if data is None:
-                        raise self._gone(number)
+            first = number
+            while (known := self._records.get(number)) is not None:
+                yield known
+                number += 1
+            for data in self._look(number):
+                yield self._remember(data, number)
+                number += 1
+            if number == first:  # nothing came in the last look, which saw what lies beyond
+                return
+
+    def _look(self, number: int) -> Iterator[bytes]:
+        """The records from this version to the first that is not there; on disk a few in one look, which costs nothing.
+
+        Raises:
+            DamagedTableError: One is not there, and another above it is.
+        """
+        paths = names.versions(range(number, number + (_AHEAD if self._on_disk else 1)))
+        there = worth_asking(self.store, paths) if self._on_disk else paths
+        for path in paths:
+            data = read(self.store, path) if path in there else None
+            if data is None and any(later > path and exists(self.store, later) for later in there):
+                data = read(self.store, path)  # two rivals may have come meanwhile
                 if data is None:
-                    return
-                known = self._remember(data, number)
-            yield known
-            number += 1
+                    raise self._gone(number + paths.index(path))
+            if data is None:
+                return
+            yield data
 
-    def _is_hole(self, number: int) -> bool:
-        """Whether a version lies a few numbers above one that is absent; on disk, where looking costs nothing."""
-        return self._on_disk and has_one_of(self.store, names.versions(range(number + 1, number + _BEYOND + 1)))
-
-    def refuse_holes(self) -> None:
+    def refuse_holes(self) -> State:
         """List the log, once, for a version above a gap however wide: the next commit would go into the gap.
 
         Where the log is listed to be read, nothing more is asked.
 
+        Returns:
+            The state of the newest version.
+
         Raises:
-            DamagedTableError: There is one.
+            DamagedTableError: There is a gap.
         """
         if self._is_whole or self._is_listed or not can_list(self.store):
-            return
+            return self.newest()
         numbers = [n for name in names_in(self.store, names.VERSIONS) if (n := names.version_number(name)) is not None]
-        newest = self.newest().version  # read after the listing, so that what rivals add is no gap
-        if max(numbers, default=-1) > newest:
-            raise self._gone(newest + 1)
+        newest = self.newest()  # read after the listing, so that what rivals add is no gap
+        if max(numbers, default=-1) > newest.version:
+            raise self._gone(newest.version + 1)
         self._is_whole = True
+        return newest
 
     def _gone(self, number: int) -> DamagedTableError:
         return DamagedTableError(

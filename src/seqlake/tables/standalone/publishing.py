@@ -60,11 +60,17 @@ def publish_or_warn(log: Log, transaction: str, /, *, first: int) -> bool:
     return True
 
 
-def recover(log: Log, transaction: str, /) -> None:
-    """Put right what transactions left that are under way or dead; `transaction` is the caller's own."""
+def recover(log: Log, transaction: str, newest: State, /) -> None:
+    """Put right what transactions left that are under way or dead.
+
+    Args:
+        log: The table's log.
+        transaction: The caller's own.
+        newest: The newest version, as the caller read it. Who commits after that publishes for itself, or leaves
+            a marker to the next who opens the table for writing.
+    """
     store = log.store
     left = [marker for marker in markers.read_all(store) if marker.transaction != transaction]
-    newest = log.newest()
     pending: dict[str, int] = {}
     for marker in left:
         since = log.records(max(marker.begin + 1, 0), newest.version)

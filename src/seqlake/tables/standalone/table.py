@@ -14,7 +14,7 @@ from seqlake.tables.standalone.conflicts import check_fence
 from seqlake.tables.standalone.context import LogContext
 from seqlake.tables.standalone.log import Log
 from seqlake.tables.standalone.plain import plain_state
-from seqlake.tables.standalone.publishing import metadata_is_edited, publish_or_warn, recover
+from seqlake.tables.standalone.publishing import metadata_is_edited, publish_or_warn
 from seqlake.tables.standalone.snapshot import PlainSnapshot, StandaloneSnapshot
 from seqlake.tables.standalone.state import table_state, version_of
 from seqlake.tables.standalone.vacuuming import copied_files, vacuum, would_remove
@@ -146,8 +146,11 @@ class StandaloneTable(StagingTable):
         Raises:
             ReadOnlyError: The place cannot be written.
         """
-        self._ensure_version()
-        return begin(self._log, parent=parent)
+        newest = self._log.refuse_holes()
+        if newest.version < 0:
+            adopting.adopt_folder(self._context)
+            newest = self._log.newest()
+        return begin(self._log, parent=parent, newest=newest)
 
     def place(
         self,
@@ -178,9 +181,10 @@ class StandaloneTable(StagingTable):
         """
         log, parent = self._log, int(transaction.parent.id)
         with all_or_nothing(log, transaction.id):
-            before = log.at(parent)
+            newest = log.newest()
             # What vacuum gave up it has removed, too; that is said better than that a file is missing.
-            check_fence(transaction.id, log.records(parent + 1, log.newest().version), path=self.root)
+            check_fence(transaction.id, log.records(parent + 1, newest.version), path=self.root)
+            before = newest if parent == newest.version else log.at(parent)
             proposal = changes.propose(self._context, change, transaction=transaction.id, parent=before)
             if proposal.mixtrain is not None:
                 self._refuse_edited()
@@ -197,10 +201,7 @@ class StandaloneTable(StagingTable):
     def publish(self) -> None:
         """Finish what interrupted publishes left, as every `begin` does."""
         if self.manifest_exists:
-            self._log.refuse_holes()
-            transaction = markers.announce(self.store, self._log.newest().version)
-            recover(self._log, transaction)
-            markers.end(self.store, transaction)
+            markers.end(self.store, begin(self._log).id)
 
     def rollback(self, version: Version | int | str, /) -> Version:
         """A new version with the rows, schema and metadata of an old one.

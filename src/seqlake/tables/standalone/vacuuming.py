@@ -59,7 +59,7 @@ def vacuum(log: Log, /, *, older_than: timedelta) -> list[str]:
             )
 
         commit_version(log, transaction, parent=log.newest().version, propose=propose)
-    recover(log, transaction)
+    recover(log, transaction, log.newest())
     removed = sweep(log)
     end(log.store, transaction)
     return removed
