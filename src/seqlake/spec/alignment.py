@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from seqlake.spec.schema import Column, Schema
 
 LOOKED_AT = 16
@@ -79,6 +82,32 @@ def _simplest(rate: Fraction, *, tolerance: Fraction) -> Fraction:
     if rate < 1:  # a slow rate is told by its period
         return 1 / (1 / rate).limit_denominator(_LARGEST_DENOMINATOR)
     return rate.limit_denominator(_LARGEST_DENOMINATOR)
+
+
+def even_rate(ticks: NDArray[np.int64], tick: Fraction, /) -> Fraction | None:
+    """The constant rate that the times of frames show, as people would write it; None where they are uneven.
+
+    Args:
+        ticks: [frames] when each is shown, ascending.
+        tick: Seconds of one.
+
+    Example:
+        >>> import numpy as np
+        >>> even_rate(np.array([0, 33, 67, 100]), Fraction(1, 1000)), even_rate(np.array([0, 1, 5]), Fraction(1, 30))
+        (Fraction(30, 1), None)
+    """
+    frames = len(ticks) - 1
+    if frames < 1 or int(ticks[-1]) <= int(ticks[0]):
+        return None
+    mean = Fraction(int(ticks[-1]) - int(ticks[0]), frames)
+    off = max(abs(int(one) - int(ticks[0]) - number * mean) for number, one in enumerate(ticks))
+    if off > 1:  # each time is rounded to a tick
+        return None
+    loose = Fraction(1, frames)
+    low, high = 1 / ((mean + loose) * tick), 1 / (max(mean - loose, mean / 2) * tick)
+    measured = 1 / (mean * tick)
+    written = [Fraction(round(measured)), *_BROADCAST, measured.limit_denominator(100)]
+    return next((rate for rate in written if rate > 0 and low <= rate <= high), measured)
 
 
 def own_rate(column: Column, /) -> Fraction | None:

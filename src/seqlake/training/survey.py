@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqlake.errors import DamagedTableError, SchemaMismatchError
+from seqlake.errors import DamagedTableError
 from seqlake.spec.alignment import Clock
 from seqlake.training.order import Axis
 from seqlake.windows.assemble import step_dtype
 from seqlake.windows.clock import check_columns, dataset_clock, deciding, frame_tracks, singles, tracks
-from seqlake.windows.edges import anchors, sequence_steps
+from seqlake.windows.edges import anchors, check_alike, sequence_steps
 from seqlake.windows.frames import Shown, by_time, count_frames, steps_shown
 from seqlake.windows.frames import framed as has_frames
 from seqlake.windows.sources import MediaFiles
@@ -214,8 +214,8 @@ def survey(source: Readable, window: Window | Whole, /) -> WindowSurvey:
     if isinstance(window, Window) and (wanted or framed) and schema.id is not None:
         known = deciding(wanted, schema)
         clouds = {track.column for track in wanted} - {track.column for track in known}
-        if clock.rate is None and lengths.counts:
-            _check_alike({name: counts for name, counts in lengths.counts.items() if name not in clouds})
+        if clock.rate is None:
+            check_alike({name: counts for name, counts in lengths.all_counts().items() if name not in clouds})
         declared = _declared(source) if _needs_length(source, wanted, lengths.counts) else None
         steps = sequence_steps(
             known,
@@ -302,28 +302,22 @@ class Lengths:
             begins=begins,
         )
 
+    def all_counts(self) -> Mapping[str, Ints]:
+        """Column -> [rows] T, with the frames of videos where others stand beside them; -1 null."""
+        if len(self._all) > 1:
+            self._count_all()
+        return self.counts
+
     def _count_all(self) -> None:
-        """Count the frames of every video."""
+        """Count the frames of every video, once."""
         for track in self._videos:
+            if track.column in self.counts:
+                continue
             frames = count_frames(self._source, MediaFiles.of(self._source), track, np.arange(self._rows))
             self.counts[track.column] = np.array([-1 if one is None else one.count for one in frames], dtype=np.int64)
             if by_time(track, self._source.schema[track.column]):
                 ends = [0 if one is None else one.moments(track.denominator) for one in frames]
                 self.ends[track.column] = np.array(ends, dtype=np.int64)
-
-
-def _check_alike(counts: Mapping[str, Ints]) -> None:
-    """Without a clock, columns share steps only where they have equally many in every row."""
-    (first, counts_of_first), *others = counts.items()
-    for name, other in others:
-        unlike = np.flatnonzero((counts_of_first != other) & (counts_of_first >= 0) & (other >= 0))
-        if len(unlike):
-            row = int(unlike[0])
-            raise SchemaMismatchError(
-                f"Columns {first!r} and {name!r} have {counts_of_first[row]} and {other[row]} steps in row {row}, and "
-                f"no clock relates them ({len(unlike)} rows differ).",
-                hint="Declare fps on the columns, or window them one at a time.",
-            )
 
 
 def _needs_length(source: Readable, wanted: Sequence[Track], counts: Mapping[str, Ints]) -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 
 from seqlake.spec.schema import is_list
 from seqlake.windows.clock import deciding, declared_clock, frame_tracks, singles, tracks
-from seqlake.windows.edges import nearest, sequence_steps
+from seqlake.windows.edges import check_alike, nearest, sequence_steps
 from seqlake.windows.frames import find, shown_of, steps_shown
 from seqlake.windows.timestamps import samples_at
 
@@ -68,6 +68,9 @@ def assemble(
     anchor = np.array([start], dtype=np.int64)
     sample: dict[str, Any] = {}
     if wanted or framed:
+        if clock.rate is None:
+            pictured = {name: np.array([one.count or -1]) for name, one in films_shown.items()}
+            check_alike({t.column: (counts | pictured)[t.column] for t in [*deciding(wanted, schema), *framed]})
         length = cell_of("length") if "length" in schema and schema["length"].category == "scalar" else None
         steps = sequence_steps(
             deciding(wanted, schema),

@@ -169,17 +169,10 @@ def frame_tracks(window: Window, schema: Schema, clock: Clock) -> list[Track]:
     """The window's videos and columns of images on the clock, in schema order.
 
     Raises:
-        SchemaMismatchError: A column cannot be windowed, or a video stands beside others and nothing says a rate.
+        SchemaMismatchError: A column cannot be windowed.
         ValueError: Offsets in seconds, or time stamps, without a clock.
     """
     names = windowed(window, schema)
-    videos = [name for name in names if schema[name].category == "file"]
-    if clock.rate is None and videos and len(names) > 1:
-        raise SchemaMismatchError(
-            f"Video {videos[0]!r} is asked for together with {', '.join(n for n in names if n != videos[0])}, but no "
-            "clock relates their steps.",
-            hint="Declare fps on the columns, give Window(..., clock=steps_per_second), or window them one at a time.",
-        )
     return [_track(name, window, schema, clock) for name in names if schema[name].category != "temporal"]
 
 

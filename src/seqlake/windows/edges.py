@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from seqlake.errors import SchemaMismatchError
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
@@ -62,6 +64,28 @@ def nearest(samples: Ints, counts: Ints) -> Ints:
         counts: [n] T of each sequence.
     """
     return np.maximum(np.minimum(samples, counts[:, None] - 1), 0)
+
+
+def check_alike(counts: Mapping[str, Ints], /) -> None:
+    """Without a clock, columns share steps by index: only where they have equally many in every row.
+
+    Args:
+        counts: Column -> [rows] T, the frames of a video among them; -1 null.
+
+    Raises:
+        SchemaMismatchError: Some have not, so that nothing relates their steps.
+    """
+    (first, counts_of_first), *others = counts.items() or [("", np.zeros(0, np.int64))]
+    for name, other in others:
+        unlike = np.flatnonzero((counts_of_first != other) & (counts_of_first >= 0) & (other >= 0))
+        if len(unlike):
+            row = int(unlike[0])
+            raise SchemaMismatchError(
+                f"Columns {first!r} and {name!r} have {counts_of_first[row]} and {other[row]} steps in row {row}, and "
+                f"no clock relates them ({len(unlike)} rows differ).",
+                hint=f"Declare the fps of both, or name the column that holds the times of {name!r} (timestamps=); "
+                "Window(..., clock=steps_per_second) takes them by index all the same. Or window them one at a time.",
+            )
 
 
 def sequence_steps(

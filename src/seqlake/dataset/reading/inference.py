@@ -6,14 +6,19 @@ from itertools import islice
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from seqlake import media
 from seqlake.dataset.reading import streaming
-from seqlake.errors import DuplicateSequenceError, SchemaMismatchError, ValidationError
-from seqlake.spec.column_types import ColumnType, Embedding, Image, Trajectory
+from seqlake.errors import DuplicateSequenceError, SchemaMismatchError, SeqlakeError, ValidationError
+from seqlake.spec.alignment import even_rate
+from seqlake.spec.column_types import ColumnType, Embedding, Image, Trajectory, Video
 from seqlake.spec.metadata import Metadata
+from seqlake.spec.rules.references import is_relative
 from seqlake.spec.schema import is_list, is_number
+from seqlake.windows.sources import MediaFiles, cells_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,6 +26,7 @@ if TYPE_CHECKING:
     from seqlake.protocols import Readable
 
 _SAMPLE_ROWS = 32
+_PROBED = 4
 _SAMPLE_SHARDS = 4
 _SUFFIXES = {
     "video": ("mp4", "mov", "mkv", "webm", "avi", "m4v"),
@@ -53,8 +59,27 @@ def infer(source: Readable, known: Mapping[str, ColumnType], /) -> Metadata:
     _check_ids(source)
     asked = [name for name in schema.names if name not in known and name != schema.id]
     guessed = {name: _guess(name, kind, cells) for name, (kind, cells) in _sample(source, asked).items()}
-    types = {name: known.get(name) or guessed.get(name) for name in schema.names}
+    types = {name: known.get(name) or _rated(source, name, guessed.get(name)) for name in schema.names}
     return Metadata(column_types={name: kind for name, kind in types.items() if kind is not None})
+
+
+def _rated(source: Readable, name: str, kind: ColumnType | None) -> ColumnType | None:
+    """A video's type with the rate that its first files show, where they can be opened and all show one."""
+    if kind is None or kind.type != "video":
+        return kind
+    files, rates = MediaFiles.of(source), set()
+    cells = cells_of(source, name, np.arange(min(_PROBED, sum(shard.rows for shard in source.shards()))))
+    for cell in dict.fromkeys(cell for cell in cells if cell and is_relative(cell)):
+        try:
+            decoder = media.open(files.source(cell, kind))
+        except (SeqlakeError, OSError):
+            continue  # validation says so
+        rates.add(even_rate(decoder.pts, decoder.time_base))
+        decoder.close()
+    rate = rates.pop() if len(rates) == 1 else None
+    if rate is None:
+        return kind
+    return Video(fps=int(rate) if rate.denominator == 1 else round(float(rate), 3))
 
 
 def _check_ids(source: Readable) -> None:

@@ -131,7 +131,7 @@ class SequenceView(Mapping[str, Any]):
             [stop - start], True where the step exists; frames are uint8 [stop - start, height, width, 3].
 
         Raises:
-            SchemaMismatchError: A column cannot be windowed, or a video stands beside others and nothing says a rate.
+            SchemaMismatchError: A column cannot be windowed, or columns have unlike steps and nothing says a rate.
             ValueError: `edges="drop"` and a step is missing.
             DecodeError: A frame cannot be decoded.
         """
