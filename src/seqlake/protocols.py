@@ -239,6 +239,8 @@ class ShardFormat(Protocol):
 class Version:
     """One commit of a table, as `Dataset.versions()` lists them; `time` is UTC, `rows` counts sequences.
 
+    `message` is what its maker said it is for.
+
     Example:
         ```python
         [(v.id, v.operation, v.rows) for v in ds.versions()]  # [(0, "create", 0), (1, "append", 20)]
@@ -250,6 +252,7 @@ class Version:
     time: datetime
     operation: str
     rows: int
+    message: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

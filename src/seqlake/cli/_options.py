@@ -51,6 +51,19 @@ overwrite = click.option("--overwrite", is_flag=True, help="Replace what seqlake
 where = click.option("--where", metavar="SQL", help="Only rows for which this holds.")
 
 
+def message(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--message`: every commit of the command carries it."""
+
+    def said(context: click.Context, _parameter: click.Parameter, text: str | None) -> None:
+        if text is not None:
+            from seqlake.versions.messages import saying
+
+            context.with_resource(saying(text))
+
+    unseen: Any = {"expose_value": False, "callback": said}
+    return click.option("-m", "--message", metavar="TEXT", help="What the commit is for.", **unseen)(command)
+
+
 def version_of(text: str | None) -> int | str | None:
     """A version as given on the command line: a number where it is one."""
     if text is None:

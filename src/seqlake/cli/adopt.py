@@ -12,6 +12,7 @@ from seqlake.cli._output import Output, output_options
 
 @click.command()
 @_options.source
+@_options.message
 @_options.dry_run
 @output_options
 def command(source: str, *, dry_run: bool, output: Output) -> None:

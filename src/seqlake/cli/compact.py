@@ -12,6 +12,7 @@ from seqlake.dataset.writing.staging import SHARD_BYTES
 @click.command()
 @_options.source
 @click.option("--rows-per-shard", type=click.IntRange(min=1), metavar="N", help="Close a new shard at so many rows.")
+@_options.message
 @_options.dry_run
 @output_options
 def command(source: str, *, rows_per_shard: int | None, dry_run: bool, output: Output) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 @click.option("--move", "files", flag_value="move", help="The same, and remove the old files after the commit.")
 @click.option("--allow-missing", is_flag=True, help="Also write references to files that are not there.")
 @click.option("--allow-outside", is_flag=True, help="Also copy what links in the dataset's folder point at.")
+@_options.message
 @_options.dry_run
 @output_options
 def command(

@@ -11,6 +11,7 @@ from seqlake.cli._output import Output, output_options
 @click.command()
 @_options.source
 @click.argument("version", metavar="VERSION", callback=lambda _c, _p, v: _options.version_of(v))
+@_options.message
 @_options.dry_run
 @output_options
 def command(source: str, version: int | str, *, dry_run: bool, output: Output) -> None:

@@ -38,6 +38,7 @@ def _shares(text: str) -> dict[str, float]:
     show_default=True,
     help="With OUT: write one dataset for each value of this column.",
 )
+@_options.message
 @_options.dry_run
 @output_options
 def command(

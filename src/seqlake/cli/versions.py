@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import click
 
 from seqlake.cli import _options
@@ -12,9 +14,9 @@ from seqlake.cli._output import Output, output_options
 @_options.source
 @output_options
 def command(source: str, *, output: Output) -> None:
-    """List the versions of DATASET, oldest first."""
+    """List the versions of DATASET, oldest first, with what their makers said they are for."""
     rows = [
-        {"id": v.id, "time": v.time.isoformat(timespec="seconds"), "operation": v.operation, "rows": v.rows}
-        for v in _options.opened_dataset(source).versions()
+        {**asdict(version), "time": version.time.isoformat(timespec="seconds")}
+        for version in _options.opened_dataset(source).versions()
     ]
-    output.rows(rows, key="id", columns=["id", "time", "operation", "rows"])
+    output.rows(rows, key="id", columns=["id", "time", "operation", "rows", "message"])

@@ -16,6 +16,7 @@ from seqlake.dataset.writing.writer import Writer
 from seqlake.files.room import room_in
 from seqlake.moved import OldName
 from seqlake.shards.files import verified_alike
+from seqlake.versions.messages import saying
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -96,6 +97,7 @@ class Dataset(Selection):
         encoding: Encoding | Mapping[str, Encoding] | None = None,
         on_full: OnFull = "error",
         spill_bytes: int = SPILL_BYTES,
+        message: str | None = None,
     ) -> Writer:
         """A writer that appends sequences; nothing is visible before it commits.
 
@@ -109,6 +111,7 @@ class Dataset(Selection):
             on_full: What `Recording.add` does when frames come faster than they are encoded and no more may wait:
                 `error` raises, `wait` waits, `drop` leaves out the frame and its time, and counts it.
             spill_bytes: Bytes of frames of one take that may wait on this machine's disk; 0 for none.
+            message: What the commit is for; `versions()` shows it.
 
         Example:
             ```python
@@ -127,6 +130,7 @@ class Dataset(Selection):
             encoding=encoding,
             on_full=on_full,
             spill_bytes=spill_bytes,
+            message=message,
         )
 
     def append(
@@ -140,6 +144,7 @@ class Dataset(Selection):
         layout: str = "training",
         fixed_size_inner: bool = False,
         encoding: Encoding | Mapping[str, Encoding] | None = None,
+        message: str | None = None,
     ) -> Version:
         """Add rows in one commit.
 
@@ -152,6 +157,7 @@ class Dataset(Selection):
             layout: `training` or `archive`.
             fixed_size_inner: Store fixed-size inner lists.
             encoding: How frames given as arrays become videos.
+            message: What the commit is for; `versions()` shows it.
 
         Returns:
             The new version.
@@ -172,11 +178,19 @@ class Dataset(Selection):
             layout=layout,
             fixed_size_inner=fixed_size_inner,
             encoding=encoding,
+            message=message,
         ) as writer:
             writer.add_batch(data)
             return writer.commit()
 
-    def upsert(self, data: Any, /, *, encoding: Encoding | Mapping[str, Encoding] | None = None) -> Version:
+    def upsert(
+        self,
+        data: Any,
+        /,
+        *,
+        encoding: Encoding | Mapping[str, Encoding] | None = None,
+        message: str | None = None,
+    ) -> Version:
         """Change the rows whose ids are there and add the others, in one commit.
 
         Only the columns given are changed. Of a row that was there the other cells stay; of a new one they are null.
@@ -184,6 +198,7 @@ class Dataset(Selection):
         Args:
             data: As for `append`; held in memory. Frames are encoded as for `Writer.add`.
             encoding: How frames are encoded.
+            message: What the commit is for; `versions()` shows it.
 
         Raises:
             SchemaMismatchError, ValidationError: Columns or values do not fit, or an id is given twice.
@@ -194,10 +209,11 @@ class Dataset(Selection):
             ds.upsert([{"sequence_id": "ep_001", "action": actions}, {"sequence_id": "ep_900", "task": "pour"}])
             ```
         """
-        return changes.upsert(self, data, encoding=encoding)
+        with saying(message):
+            return changes.upsert(self, data, encoding=encoding)
 
     # ---- changing rows
-    def update(self, data: Any, /) -> Version:
+    def update(self, data: Any, /, *, message: str | None = None) -> Version:
         """Change scalar cells by id, in one commit.
 
         Columns that were added after a shard was written lie beside it, and their cells are changed without
@@ -205,20 +221,25 @@ class Dataset(Selection):
 
         Args:
             data: A list of dicts or Arrow data, with `sequence_id` and the columns to change.
+            message: What the commit is for; `versions()` shows it.
 
         Raises:
             SequenceNotFoundError: An id is not in the dataset; nothing is changed.
             SchemaMismatchError: Unknown, temporal or frames columns.
             CommitConflictError: A rival rewrote one of the shards meanwhile.
         """
-        return changes.update(self, data)
+        with saying(message):
+            return changes.update(self, data)
 
-    def delete(self, where: str | None = None, /, *, ids: Iterable[str] | None = None) -> Version:
+    def delete(
+        self, where: str | None = None, /, *, ids: Iterable[str] | None = None, message: str | None = None
+    ) -> Version:
         """Remove rows, in one commit; older versions keep them until `vacuum`.
 
         Args:
             where: One boolean SQL expression, as in `Selection.where`.
             ids: These sequences instead.
+            message: What the commit is for; `versions()` shows it.
 
         Returns:
             The new version; the current one if no row matched.
@@ -228,7 +249,8 @@ class Dataset(Selection):
             SequenceNotFoundError: One of `ids` is not in the dataset.
             CommitConflictError: A rival rewrote one of the shards meanwhile.
         """
-        return changes.delete(self, where, ids=ids)
+        with saying(message):
+            return changes.delete(self, where, ids=ids)
 
     # ---- changing columns
     def add_column(
@@ -239,6 +261,7 @@ class Dataset(Selection):
         *,
         values: Mapping[str, Any] | None = None,
         sql: str | None = None,
+        message: str | None = None,
     ) -> Version:
         """Add a column: null, by id, or computed; it lies beside the shards, which stay as they are.
 
@@ -247,6 +270,7 @@ class Dataset(Selection):
             kind: An Arrow type or a column type.
             values: `{sequence_id: value}`; sequences without one read null.
             sql: A row expression over the other columns.
+            message: What the commit is for; `versions()` shows it.
 
         Raises:
             SchemaMismatchError: A column of that name is there, its type breaks a rule of the format, or the values are
@@ -258,43 +282,57 @@ class Dataset(Selection):
             ds.add_column("steps", pa.int64(), sql="len(action)")
             ```
         """
-        return evolving.add_column(self, name, kind, values=values, sql=sql)
+        with saying(message):
+            return evolving.add_column(self, name, kind, values=values, sql=sql)
 
-    def rename_column(self, old: str, new: str, /, *, rewrite: bool = False) -> Version:
+    def rename_column(self, old: str, new: str, /, *, rewrite: bool = False, message: str | None = None) -> Version:
         """Rename a column. Readers that glob `data/` see the old name in old shards until `repack`, or `rewrite`.
 
         `rewrite` writes every shard anew in the same commit; a Delta table cannot do it otherwise.
 
+        `message` says what the commit is for; `versions()` shows it.
+
         Raises:
             SchemaMismatchError: No such column, the id, or a name that is taken.
         """
-        return evolving.rename_column(self, old, new, rewrite=rewrite)
+        with saying(message):
+            return evolving.rename_column(self, old, new, rewrite=rewrite)
 
-    def drop_column(self, name: str, /, *, rewrite: bool = False) -> Version:
+    def drop_column(self, name: str, /, *, rewrite: bool = False, message: str | None = None) -> Version:
         """Drop a column. Its bytes stay in old shards until `repack`, or `rewrite`; a later one of that name is null.
+
+        `message` says what the commit is for; `versions()` shows it.
 
         Raises:
             SchemaMismatchError: No such column, or the id.
         """
-        return evolving.drop_column(self, name, rewrite=rewrite)
+        with saying(message):
+            return evolving.drop_column(self, name, rewrite=rewrite)
 
-    def widen_column(self, name: str, kind: pa.DataType, /, *, rewrite: bool = False) -> Version:
+    def widen_column(
+        self, name: str, kind: pa.DataType, /, *, rewrite: bool = False, message: str | None = None
+    ) -> Version:
         """Give a column a type that holds every value of its old one; `rewrite` as for `rename_column`.
 
         For a signal or vector the type of its numbers is enough.
 
+        `message` says what the commit is for; `versions()` shows it.
+
         Raises:
             SchemaMismatchError: No such column, or a type that would lose values.
         """
-        return evolving.widen_column(self, name, kind, rewrite=rewrite)
+        with saying(message):
+            return evolving.widen_column(self, name, kind, rewrite=rewrite)
 
     # ---- versions and upkeep
     def versions(self) -> Sequence[Version]:
         """Every version that can still be opened, oldest first."""
         return self.table.versions()
 
-    def rollback(self, version: Version | int | str, /) -> Version:
+    def rollback(self, version: Version | int | str, /, *, message: str | None = None) -> Version:
         """Commit a new version with the rows, schema and metadata of an old one.
+
+        `message` says what the commit is for; `versions()` shows it.
 
         Raises:
             VersionNotFoundError: It expired, or never was there.
@@ -304,21 +342,23 @@ class Dataset(Selection):
             ds.rollback(ds.versions()[-2])
             ```
         """
-        with room_in(self.location):
+        with room_in(self.location), saying(message):
             restored = self.table.rollback(version)
         self.refresh()
         return restored
 
-    def adopt(self) -> Version:
+    def adopt(self, *, message: str | None = None) -> Version:
         """Take in what others put into `data/` and a `mixtrain.json` edited by hand, after checking both.
 
         Of a plain folder whose Parquet files lie directly in its root, they move into `data/`.
+
+        `message` says what the commit is for; `versions()` shows it.
 
         Raises:
             ReadOnlyError: Parquet files lie in folders; the error says what to do.
             ValidationError: What is there breaks a rule; nothing is taken in.
         """
-        with room_in(self.location):
+        with room_in(self.location), saying(message):
             adopted = self.table.adopt()
         self.refresh()
         return adopted

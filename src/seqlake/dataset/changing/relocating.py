@@ -25,6 +25,7 @@ from seqlake.errors import CommitConflictError, CommitUnknownError, UnsafeRefere
 from seqlake.files.locations import absolute, checked, inside, is_local, join, local_path, scheme
 from seqlake.files.stores import open_store
 from seqlake.spec.rules.references import is_relative, paths_in
+from seqlake.versions.messages import saying
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -202,6 +203,7 @@ def relocate(
     *,
     files: Mode = "leave",
     allow_missing: bool = False,
+    message: str | None = None,
 ) -> Version:
     """Make every reference at or below one place name the same file below another, in one commit.
 
@@ -219,6 +221,7 @@ def relocate(
             `File` cells are.
         files: `leave` them (they are at the new place already), `copy` or `move` them.
         allow_missing: Also write references to files that are not there.
+        message: What the commit is for; `versions()` shows it.
 
     Returns:
         The new version.
@@ -235,7 +238,9 @@ def relocate(
         ```
     """
     open_for_changes(dataset)
-    return carry_out(dataset, plan_relocation(dataset, old, new, files=files), allow_missing=allow_missing)
+    planned = plan_relocation(dataset, old, new, files=files)
+    with saying(message):
+        return carry_out(dataset, planned, allow_missing=allow_missing)
 
 
 def carry_out(dataset: Dataset, planned: Relocation, /, *, allow_missing: bool = False) -> Version:

@@ -9,6 +9,7 @@ from seqlake.dataset.writing.staging import SHARD_BYTES, ShardShape, Staging, op
 from seqlake.shards.columns import Columns
 from seqlake.shards.rows import Rows
 from seqlake.versions import names
+from seqlake.versions.messages import saying
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +27,7 @@ def compact(
     rows_per_shard: int | None = None,
     bytes_per_shard: int = SHARD_BYTES,
     layout: str = "training",
+    message: str | None = None,
 ) -> Version:
     """Write shards that cost time anew, in one commit: small ones, other clients', those with deleted rows.
 
@@ -37,6 +39,7 @@ def compact(
         rows_per_shard: Close a new shard at so many rows.
         bytes_per_shard: Close it once it has so many bytes; shards of less than half of it are small.
         layout: `training` or `archive`.
+        message: What the commit is for; `versions()` shows it.
 
     Returns:
         The new version; the current one where there was nothing to gain.
@@ -67,7 +70,8 @@ def compact(
     except BaseException:
         staging.discard()
         raise
-    version = staging.commit("rewrite", remove=[shard.key for shard in chosen])
+    with saying(message):
+        version = staging.commit("rewrite", remove=[shard.key for shard in chosen])
     dataset.refresh()
     return version
 

@@ -38,6 +38,7 @@ def assign_splits(
     group: str | None = None,
     stratify: str | None = None,
     column: str = "split",
+    message: str | None = None,
 ) -> Version:
     """Give every sequence the name of a split and commit it; no temporal byte is rewritten.
 
@@ -48,6 +49,7 @@ def assign_splits(
         group: Sequences with one value of this column stay together (one robot, one scene). Null is a group of one.
         stratify: Each value of this column is split by the same shares, exactly.
         column: Where the names are stored; added if it is not there.
+        message: What the commit is for; `versions()` shows it.
 
     Returns:
         The new version.
@@ -65,8 +67,8 @@ def assign_splits(
     named = split_names(dataset, shares, seed=seed, group=group, stratify=stratify)
     if column in dataset.schema.names:
         labels = pa.table({str(dataset.schema.id): list(named), column: list(named.values())})
-        return dataset.update(labels)
-    return dataset.add_column(column, pa.string(), values=named)
+        return dataset.update(labels, message=message)
+    return dataset.add_column(column, pa.string(), values=named, message=message)
 
 
 def plan_splits(

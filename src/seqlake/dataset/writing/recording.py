@@ -25,6 +25,7 @@ from seqlake.dataset.writing.waiting import IN_MEMORY, OnFull, Spill, WaitingFra
 from seqlake.errors import BacklogFullError, DuplicateSequenceError, SchemaMismatchError, SeqlakeError, ValidationError
 from seqlake.spec.alignment import clock_of, on_clock
 from seqlake.spec.rules.signals import LARGEST_CELL
+from seqlake.versions.messages import saying
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -253,6 +254,7 @@ class Recording:
         encoding: Encodings,
         on_full: OnFull,
         spill_bytes: int,
+        message: str | None = None,
     ) -> None:
         self._dataset = dataset
         self._schema: Schema = dataset.schema
@@ -268,6 +270,7 @@ class Recording:
         self._tracks: dict[str, RecordedColumn] = {}
         self._state = "new"
         self.dropped: dict[str, int] = {}
+        self._message = message
         self.version: Version | None = None
 
     def __enter__(self) -> Self:
@@ -406,7 +409,8 @@ class Recording:
         buffer = RowBuffer(schema)
         buffer.add({name: row[name] for name in schema.names})
         staging.write(buffer.flush())
-        self.version = staging.commit("append")
+        with saying(self._message):
+            self.version = staging.commit("append")
         self._state = "committed"
         self._ids.add(self._key)
         self._dataset.refresh()

@@ -12,6 +12,7 @@ from seqlake.dataset.writing.recording import Recording
 from seqlake.dataset.writing.staging import ShardShape, Staging
 from seqlake.dataset.writing.waiting import SPILL_BYTES, OnFull, checked_on_full
 from seqlake.errors import SeqlakeError
+from seqlake.versions.messages import check, saying
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -46,6 +47,7 @@ class Writer:
         encoding: Encoding | Mapping[str, Encoding] | None = None,
         on_full: OnFull = "error",
         spill_bytes: int = SPILL_BYTES,
+        message: str | None = None,
     ) -> None:
         self._uncommitted = 0
         if commit_every is not None and commit_every < 1:
@@ -53,6 +55,8 @@ class Writer:
         self._dataset = dataset
         self._shape = shape
         self._commit_every = commit_every
+        check(message)
+        self._message = message
         self._schema = dataset.schema
         self._encoding = Encodings.given(encoding, self._schema)
         self._on_full, self._spill_bytes = checked_on_full(on_full, spill_bytes)
@@ -177,6 +181,7 @@ class Writer:
             encoding=self._encoding,
             on_full=self._on_full,
             spill_bytes=self._spill_bytes,
+            message=self._message,
         )
 
     def commit(self) -> Version:
@@ -195,7 +200,8 @@ class Writer:
             return self._dataset.version
         try:
             self._flush()
-            version = self._staged.commit("append")
+            with saying(self._message):
+                version = self._staged.commit("append")
         except BaseException:
             self._give_up()
             raise

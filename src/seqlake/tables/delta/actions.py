@@ -11,8 +11,9 @@ from urllib.parse import quote, unquote
 
 from seqlake.errors import DamagedTableError
 from seqlake.tables.delta import checkpoints, listing, schemas
-from seqlake.tables.delta.log import OPERATION, TRANSACTION
+from seqlake.tables.delta.log import MESSAGE, OPERATION, TRANSACTION
 from seqlake.versions.format import writer_name
+from seqlake.versions.messages import message
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -56,6 +57,7 @@ def lines(table: Any, proposal: LakeProposal, /, *, log: DeltaLog) -> list[dict[
 
 
 def _info(proposal: LakeProposal, time: int) -> dict[str, Any]:
+    said = message()
     return {
         "timestamp": time,
         "operation": _CALLED.get(proposal.operation, "SET TBLPROPERTIES" if proposal.schema is None else "ADD COLUMN"),
@@ -65,6 +67,7 @@ def _info(proposal: LakeProposal, time: int) -> dict[str, Any]:
         "readVersion": int(proposal.base.version.id),
         TRANSACTION: proposal.transaction.id,
         OPERATION: proposal.operation,
+        **({} if said is None else {MESSAGE: said}),
     }
 
 

@@ -29,8 +29,9 @@ from seqlake.spec.schema import ID, comparable
 from seqlake.tables._lakes import paths, types
 from seqlake.tables._lakes.engine import Expired, LakeEngine, RivalError
 from seqlake.tables.delta import actions, checkpoints, listing, protocol, retention, schemas, unity
-from seqlake.tables.delta.log import LOG, DeltaLog, described, is_there
+from seqlake.tables.delta.log import LOG, MESSAGE, DeltaLog, described, is_there
 from seqlake.versions import names
+from seqlake.versions.messages import message
 from seqlake.versions.small_files import on_disk
 from seqlake.versions.state import FileList, TableState
 
@@ -220,7 +221,10 @@ class DeltaEngine(LakeEngine):
         table = deltalake.DeltaTable(
             self._uri(), version=int(base.version.id), storage_options=self._deltalake_options()
         )
-        once = deltalake.CommitProperties(max_commit_retries=0)
+        said = message()
+        once = deltalake.CommitProperties(
+            max_commit_retries=0, custom_metadata=None if said is None else {MESSAGE: said}
+        )
         try:
             table.restore(int(version), commit_properties=once)
         except deltalake.exceptions.CommitFailedError as error:

@@ -21,6 +21,7 @@ LOG = "_delta_log"
 OLDEST = f"{names.OURS}/oldest"
 OPERATION = "mixtrain.operation"
 TRANSACTION = "txnId"
+MESSAGE = "userMetadata"  # as Spark and Databricks call it
 _COMMIT = re.compile(r"\d{20}\.(json|checkpoint.*\.parquet)")
 _CALLED = {
     "WRITE": "append", "CREATE TABLE": "create", "MERGE": "upsert", "RESTORE": "rollback", "ADD COLUMN": "evolve",
@@ -120,4 +121,5 @@ def described(number: int, actions: Sequence[Mapping[str, Any]], /) -> Version:
     operation = str(commit.get("operation", "unknown"))
     called = commit.get(OPERATION) or _CALLED.get(operation.upper()) or operation.lower()
     time = datetime.fromtimestamp(int(commit.get("timestamp", 0)) / 1000, UTC)
-    return Version(id=number, time=time, operation=str(called), rows=0)
+    said = commit.get(MESSAGE)
+    return Version(id=number, time=time, operation=str(called), rows=0, message=None if said is None else str(said))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from seqlake.protocols import Version
 from seqlake.tables.ducklake import reading
@@ -51,21 +52,21 @@ def versions(session: Session, place: CatalogTable, files: DataFiles, /) -> list
     numbers = sorted(reading.touching(session, place))
     rows = dict(zip(numbers, _counted(session, place, files, numbers), strict=True))
     snapshots = session.rows(
-        "SELECT s.snapshot_id, CAST(s.snapshot_time AS VARCHAR), c.changes_made, c.commit_extra_info "
+        "SELECT s.snapshot_id, CAST(s.snapshot_time AS VARCHAR), c.changes_made, c.commit_extra_info, c.commit_message "
         "FROM ducklake_snapshot s LEFT JOIN ducklake_snapshot_changes c ON c.snapshot_id = s.snapshot_id "
         "WHERE s.snapshot_id >= ? ORDER BY s.snapshot_id",
         place.since,
     )
     return [
-        Version(
-            id=number,
-            time=moment(when),
-            operation=operation_of(changes or "", extra, place.id, first=number == place.since),
-            rows=rows[number],
-        )
-        for number, when, changes, extra in snapshots
+        replace(_version(number, when, changes, extra, text, place), rows=rows[number])
+        for number, when, changes, extra, text in snapshots
         if number in rows
     ]
+
+
+def _version(number: int, when: Any, changes: Any, extra: Any, text: Any, place: CatalogTable) -> Version:
+    operation = operation_of(changes or "", extra, place.id, first=number == place.since)
+    return Version(id=number, time=moment(when), operation=operation, rows=0, message=_said(text, operation))
 
 
 def times(session: Session, place: CatalogTable, /) -> list[tuple[int, datetime]]:
@@ -79,13 +80,23 @@ def times(session: Session, place: CatalogTable, /) -> list[tuple[int, datetime]
 
 def version_at(session: Session, place: CatalogTable, number: int, /) -> Version:
     """One version without its rows, which the files tell."""
-    ((when, changes, extra),) = session.rows(
-        "SELECT CAST(s.snapshot_time AS VARCHAR), c.changes_made, c.commit_extra_info FROM ducklake_snapshot s "
-        "LEFT JOIN ducklake_snapshot_changes c ON c.snapshot_id = s.snapshot_id WHERE s.snapshot_id = ?",
+    ((when, changes, extra, text),) = session.rows(
+        "SELECT CAST(s.snapshot_time AS VARCHAR), c.changes_made, c.commit_extra_info, c.commit_message "
+        "FROM ducklake_snapshot s LEFT JOIN ducklake_snapshot_changes c ON c.snapshot_id = s.snapshot_id "
+        "WHERE s.snapshot_id = ?",
         number,
     )
-    operation = operation_of(changes or "", extra, place.id, first=number == place.since)
-    return Version(id=number, time=moment(when), operation=operation, rows=0)
+    return _version(number, when, changes, extra, text, place)
+
+
+def _said(text: str | None, operation: str) -> str | None:
+    """A snapshot's message, but for what stands there where nobody said anything."""
+    return None if text is None or text == unsaid(operation) else text
+
+
+def unsaid(operation: str, /) -> str:
+    """What stands for a message in a catalog where nobody said one."""
+    return f"seqlake {operation}"
 
 
 def _counted(session: Session, place: CatalogTable, files: DataFiles, numbers: Sequence[int]) -> list[int]:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from seqlake.errors import CommitConflictError
 from seqlake.tables.ducklake import evolving, reading, statistics
 from seqlake.tables.ducklake.catalogs import moment, text_of
-from seqlake.tables.ducklake.history import extra_of
+from seqlake.tables.ducklake.history import extra_of, unsaid
+from seqlake.versions.messages import message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -76,10 +77,8 @@ def finish(session: Session, counters: Counters, changes: Sequence[str], operati
             )
         ],
     )
-    session.insert(
-        "ducklake_snapshot_changes",
-        [(counters.snapshot, ",".join(changes), "seqlake", f"seqlake {operation}", extra_of(operation, transaction))],
-    )
+    said, extra = message() or unsaid(operation), extra_of(operation, transaction)
+    session.insert("ducklake_snapshot_changes", [(counters.snapshot, ",".join(changes), "seqlake", said, extra)])
 
 
 def make_table(

@@ -15,6 +15,7 @@ from seqlake.tables.iceberg import datafiles, history, offsets, schemas
 from seqlake.tables.iceberg.listing import relative_to
 from seqlake.tables.iceberg.undoing import settled, undone
 from seqlake.versions import names
+from seqlake.versions.messages import message
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -163,7 +164,9 @@ def _refuse_other_ids(engine: OpenTable, proposal: LakeProposal, ids: Mapping[st
 
 
 def _summary(transaction: str, operation: str) -> dict[str, str]:
-    return {history.OPERATION: operation, history.TRANSACTION: transaction}
+    said = message()
+    kept = {} if said is None else {history.MESSAGE: said}
+    return {history.OPERATION: operation, history.TRANSACTION: transaction, **kept}
 
 
 def _producer(pending: Transaction, proposal: LakeProposal) -> Any:

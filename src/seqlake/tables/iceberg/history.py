@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 OPERATION = "mixtrain.operation"
 TRANSACTION = "mixtrain.transaction"
+MESSAGE = "mixtrain.message"
 NO_SNAPSHOT = 0
 
 _BEGINNING = datetime.fromtimestamp(0, UTC)
@@ -54,6 +55,7 @@ def version_of(snapshot: Snapshot | None, /, *, time: int | None = None, again: 
         time=_BEGINNING + timedelta(milliseconds=snapshot.timestamp_ms if time is None else time),
         operation="rollback" if again else said or "unknown",
         rows=max(rows, 0),
+        message=None if summary is None or again else summary[MESSAGE],
     )
 
 

@@ -16,6 +16,7 @@ from seqlake.tables.standalone.publishing import discard, recover
 from seqlake.tables.standalone.state import version_of
 from seqlake.versions import names
 from seqlake.versions.markers import announce
+from seqlake.versions.messages import message
 from seqlake.versions.small_files import on_disk
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def commit_version(
             if record.transaction == transaction:
                 return _durable(log, record)
         check_fence(transaction, since, path=log.root)
-        record = replace(propose(state, since), version=state.version + 1, previous=state.digest)
+        record = replace(propose(state, since), version=state.version + 1, previous=state.digest, message=message())
         if _create(log, record):
             return _durable(log, record)
         if time.monotonic() > deadline:

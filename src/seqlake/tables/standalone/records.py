@@ -88,6 +88,7 @@ class VersionRecord:
     oldest: int | None = None
     previous: str = ""
     requires: tuple[str, ...] = ()
+    message: str | None = None
     format: int = field(default=FORMAT, compare=False)
     digest: str = field(default="", compare=False)
 
@@ -112,6 +113,7 @@ class VersionRecord:
             "side": [encode_side(side) for side in self.side],
             "aborted": list(self.aborted),
             "oldest": self.oldest,
+            "message": self.message,
             "previous": self.previous or None,
         }
         document |= {key: value for key, value in rest.items() if value is not None and value not in ([], {})}
@@ -203,6 +205,7 @@ def _parse(document: dict[str, Any], number: int, digest: str) -> VersionRecord:
         oldest=None if oldest is None else count(oldest),
         previous=_text(document.get("previous", "")),
         requires=tuple(_list(document, "requires")),
+        message=None if document.get("message") is None else _text(document["message"]),
         format=number,
         digest=digest,
     )

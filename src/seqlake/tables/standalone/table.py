@@ -294,7 +294,9 @@ def opened(store: Store, /) -> StandaloneTable:
 
 
 def _version(record: VersionRecord) -> Version:
-    return Version(id=record.version, time=record.time, operation=record.operation, rows=record.rows)
+    return Version(
+        id=record.version, time=record.time, operation=record.operation, rows=record.rows, message=record.message
+    )
 
 
 def _number(version: Version | int | str | datetime) -> int | None:
