@@ -73,30 +73,7 @@ def convert(
 
 @overload
 def convert(
-    source: str | os.PathLike[str] | Readable,
-    out: str | os.PathLike[str],
-    /,
-    *,
-    to: str | None = ...,
-    storage: Mapping[str, str] | None = ...,
-    sequence_id: str | bool | None = ...,
-    steps: str | bool | None = ...,
-    images: str | Mapping[str, str] | None = ...,
-    fps: float | Fraction | None = ...,
-    encoding: Encoding | Mapping[str, Encoding] | None = ...,
-    files: FilesMode | None = ...,
-    layout: str | None = ...,
-    rows_per_shard: int | None = ...,
-    bytes_per_shard: int | None = ...,
-    fixed_size_inner: bool | None = ...,
-    adopt: bool = ...,
-    bytes_per_part: int = ...,
-    workers: int | None = ...,
-    on: Literal["processes"] | Executor = ...,
-    work: str | os.PathLike[str] | None = ...,
-    progress: bool | None = ...,
-    dry_run: Literal[True],
-    **options: Any,
+    source: str | os.PathLike[str] | Readable, out: str | os.PathLike[str], /, *, dry_run: Literal[True], **options: Any
 ) -> Plan: ...
 
 

@@ -15,16 +15,18 @@ An engine says what there is; `passes.Pipeline` runs it: assemble, add frames, r
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
+from seqlake.errors import LoaderStateError
 from seqlake.training.bad_data.damage import Ledger
-from seqlake.training.state import describe
+from seqlake.training.order import ORDER_VERSION
 from seqlake.training.steps import Steps
 from seqlake.training.telemetry import Meter
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -40,6 +42,21 @@ if TYPE_CHECKING:
     from seqlake.training.survey import WindowSurvey
     from seqlake.training.telemetry import Fetched, Telemetry
     from seqlake.training.visits import Visits
+
+
+STATE_FORMAT = "seqlake loader state 1"
+
+_MEANING = {
+    "format": "the form of the state",
+    "order": "the version of the order algorithm",
+    "fingerprint": "the dataset (its rows, their order or their bytes), or the selection from it",
+    "window": "the window",
+    "samples": "the number of windows",
+    "seed": "the seed",
+    "shuffle": "the shuffle (its lanes, block or visits)",
+    "tail": "the tail rule",
+    "mix": "the mixture (its sources, weights, curriculum or shuffle)",
+}
 
 
 class Planner(Protocol):
@@ -284,15 +301,17 @@ class TrainingEngine(ABC):
     @property
     def identity(self) -> dict[str, Any]:
         """Everything that decides which sample comes when."""
-        return describe(
-            fingerprint=self.fingerprint,
-            window=self.settings.window.digest,
-            samples=self.samples,
-            seed=self.settings.seed,
-            shuffle=self.shuffle,
-            tail=self.settings.tail,
-            mix=None if self.mixture is None else self.mixture.digest,
-        )
+        return {
+            "format": STATE_FORMAT,
+            "order": ORDER_VERSION,
+            "fingerprint": self.fingerprint,
+            "window": self.settings.window.digest,
+            "samples": self.samples,
+            "seed": self.settings.seed,
+            "shuffle": None if self.shuffle is None else _mixing(self.shuffle),
+            "tail": self.settings.tail,
+            "mix": None if self.mixture is None else self.mixture.digest,
+        }
 
     @cached_property
     def ledger(self) -> Ledger:
@@ -308,3 +327,49 @@ class TrainingEngine(ABC):
     @abstractmethod
     def report(self) -> Telemetry:
         """The meter's counts, with what the shards in use know."""
+
+
+# ---- where a loader is, as a small JSON value that every rank agrees on
+
+
+def _mixing(shuffle: Shuffle) -> list[int]:
+    visits = [] if shuffle.visits == 1 else [shuffle.visits]
+    return [shuffle.lanes, shuffle.block, *visits]
+
+
+def position_of(state: Mapping[str, Any], here: Mapping[str, Any], /) -> tuple[int, int]:
+    """The (epoch, sample) of a state, if it belongs here.
+
+    Args:
+        state: What `state_dict` gave.
+        here: `TrainingEngine.identity` of this loader.
+
+    Raises:
+        LoaderStateError: It is not a state, or one of another dataset, window or order; says what differs.
+    """
+    if not isinstance(state, Mapping) or state.get("format") != STATE_FORMAT:
+        form = state.get("format") if isinstance(state, Mapping) else type(state).__name__
+        raise LoaderStateError(f"Expected a loader's state_dict ({STATE_FORMAT!r}), found {form!r}.")
+    # JSON, msgpack and torch.save give lists back as lists or tuples.
+    changed = [name for name in here if _plain(state.get(name)) != _plain(here[name])]
+    if changed:
+        parts = "; ".join(f"{_MEANING[each]} (saved {state.get(each)!r}, here {here[each]!r})" for each in changed)
+        raise LoaderStateError(
+            f"This state belongs to another loader. Changed since it was saved: {parts}.",
+            hint="Make the loader as it was, open the dataset at the version it had, or start a new epoch without "
+            "load_state_dict. Batch size, rank and world size may differ.",
+        )
+    epoch, sample = state.get("epoch"), state.get("next_sample")
+    if (
+        not isinstance(epoch, int)
+        or not isinstance(sample, int)
+        or not (0 <= epoch < 1 << 62 and 0 <= sample <= here["samples"])
+    ):
+        raise LoaderStateError(
+            f"A state needs an epoch and a sample of it (0 .. {here['samples']}); found {epoch!r} and {sample!r}."
+        )
+    return epoch, sample
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

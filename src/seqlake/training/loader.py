@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from seqlake.moved import OldName
-from seqlake.training import state
 from seqlake.training.bad_data.damage import OnError
+from seqlake.training.engine import position_of
 from seqlake.training.mixtures.engine import MixtureEngine
 from seqlake.training.mixtures.samples import Groups
 from seqlake.training.mixtures.schedule import Mix
@@ -238,7 +238,7 @@ class Loader:
         Raises:
             LoaderStateError: The state belongs to another dataset, window or order; says what changed.
         """
-        position = state.position(saved, self._engine.identity)
+        position = position_of(saved, self._engine.identity)
         self._end_live()
         self._go(position)
 

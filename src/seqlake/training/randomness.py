@@ -11,8 +11,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from seqlake.protocols import Ints
+    from seqlake.training.order import Shuffle
 
 _GOLDEN, _FIRST, _SECOND = (np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+
+ATTEMPTS = 16
+"""Samples tried for one place; if all are bad it stays masked."""
+
+_NEAR = 1 << 12  # in source order: substitutes come from so many samples around
 
 
 class Random:
@@ -60,6 +66,36 @@ class Random:
     def generator(self, sample: int) -> np.random.Generator:
         """A numpy generator for one sample of the batch."""
         return np.random.Generator(np.random.Philox(key=int(self._streams[sample])))
+
+
+class Substitutes:
+    """Samples that may stand in for those of one order.
+
+    They lie in the same lane and block, so that their shards are in use anyway.
+
+    Args:
+        samples: Samples of an epoch.
+        shuffle: Lanes and block; None in source order.
+        seed: The loader's.
+    """
+
+    def __init__(self, *, samples: int, shuffle: Shuffle | None, seed: int) -> None:
+        self._samples = samples
+        self._lanes = 1 if shuffle is None else min(shuffle.lanes, max(1, samples))
+        self._block = _NEAR if shuffle is None else shuffle.block
+        digest = hashlib.blake2b(f"seqlake substitutes {seed}".encode(), digest_size=8).digest()
+        self._seed = int.from_bytes(digest, "little")
+
+    def of(self, epochs: Ints, numbers: Ints) -> Ints:
+        """[n] samples of epochs -> [n, attempts] sample numbers of the same epochs, to be tried in turn."""
+        words = Random(seed=self._seed, epochs=epochs, numbers=numbers).words(ATTEMPTS)
+        lane, place = numbers % self._lanes, numbers // self._lanes
+        length = self._samples // self._lanes + (lane < self._samples % self._lanes)
+        first = place // self._block * self._block
+        span = np.minimum(self._block, length - first)
+        chosen = first[:, None] + (words % span[:, None].astype(np.uint64)).astype(np.int64)
+        substitutes: Ints = chosen * self._lanes + lane[:, None]
+        return substitutes
 
 
 def _mixed(values: Any) -> NDArray[np.uint64]:

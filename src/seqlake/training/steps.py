@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from seqlake.training.bad_data.substitutes import Substitutes
 from seqlake.training.order import Order
+from seqlake.training.randomness import Substitutes
 from seqlake.training.samples import Samples
 from seqlake.training.visits import visits
 

@@ -12,9 +12,9 @@ import numpy as np
 
 from seqlake.plugins import require
 from seqlake.training.bad_data.damage import LEDGER
-from seqlake.training.bad_data.substitutes import Substitutes
 from seqlake.training.gather import torch as imported
 from seqlake.training.passes import Pipeline, parts
+from seqlake.training.randomness import Substitutes
 from seqlake.training.samples import Samples, batch_like
 from seqlake.windows.spec import Whole
 

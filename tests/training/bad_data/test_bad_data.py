@@ -23,8 +23,8 @@ from seqlake.files.stores import open_store
 from seqlake.spec.column_types import Trajectory
 from seqlake.spec.schema import Schema
 from seqlake.training.bad_data.damage import BadSample, is_damage
-from seqlake.training.bad_data.substitutes import Substitutes
 from seqlake.training.order import Shuffle
+from seqlake.training.randomness import Substitutes
 
 from ...media.test_image import png  # noqa: TID252 - tests are no package that could be named
 from .. import faulty, films  # noqa: TID252 - the same

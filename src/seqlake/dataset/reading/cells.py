@@ -157,11 +157,21 @@ def _shaped(flat: NDArray[Any], steps: int | None, column: Column, width: int | 
 
 
 def _numbers(values: pa.Array, column: Column) -> NDArray[Any]:
+    array = numbers_of(values, column)
+    array.flags.writeable = False
+    return array
+
+
+def numbers_of(values: pa.Array, column: Column, /) -> NDArray[Any]:
+    """The numbers of a column as numpy has them; null floats are NaN.
+
+    Raises:
+        ValidationError: A null that numpy cannot hold.
+    """
     if values.null_count and not pa.types.is_floating(values.type):
         raise ValidationError(
             f"Column {column.name!r} has a null among its {values.type} values, which numpy cannot hold.",
             hint="ds.validate() lists all such cells.",
         )
     array: NDArray[Any] = values.to_numpy(zero_copy_only=False)
-    array.flags.writeable = False
     return array

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seqlake.dataset.reading.cells import flat_cell
+from seqlake.dataset.reading.cells import flat_cell, numbers_of
 from seqlake.dataset.reading.streaming import one_shard
 from seqlake.errors import ValidationError
 from seqlake.files.blobs import MemoryBlob
@@ -201,10 +201,4 @@ def _one_width(steps: pa.Array, column: Column) -> int | None:
 def _array(values: pa.Array, column: Column) -> NDArray[Any]:
     if pa.types.is_boolean(values.type):
         values = values.cast(pa.uint8())
-    if values.null_count and not pa.types.is_floating(values.type):
-        raise ValidationError(
-            f"Column {column.name!r} has a null among its {values.type} values, which numpy cannot hold.",
-            hint="ds.validate() lists all such cells.",
-        )
-    array: NDArray[Any] = values.to_numpy(zero_copy_only=False)
-    return array
+    return numbers_of(values, column)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from seqlake.training.bad_data.damage import BadSample
-from seqlake.training.bad_data.substitutes import ATTEMPTS
 from seqlake.training.mixtures.parts import chosen, exchanged
+from seqlake.training.randomness import ATTEMPTS
 from seqlake.windows.spec import Whole
 
 if TYPE_CHECKING:

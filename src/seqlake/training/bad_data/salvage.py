@@ -11,7 +11,7 @@ import pyarrow as pa
 from seqlake.errors import CorruptFileError, SchemaMismatchError
 from seqlake.shards.reading import gathered
 from seqlake.training.bad_data.damage import Harm, is_damage
-from seqlake.training.decoded import flatten
+from seqlake.training.cells import flatten
 
 if TYPE_CHECKING:
     from threading import Lock

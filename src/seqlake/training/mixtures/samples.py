@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from seqlake.errors import SchemaMismatchError
-from seqlake.training.bad_data.substitutes import Substitutes
 from seqlake.training.mixtures.schedule import Proportions, Schedule
 from seqlake.training.order import Axis, Order, Shuffle, resolved
+from seqlake.training.randomness import Substitutes
 from seqlake.training.samples import Samples
 from seqlake.training.visits import Visits, visits
 

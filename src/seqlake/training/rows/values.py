@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from seqlake.errors import SchemaMismatchError
 from seqlake.spec.schema import is_binary, is_list, is_number, is_text
-from seqlake.training.decoded import single_values
+from seqlake.training.cells import single_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
