@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from PIL import Image
 from pyarrow import feather
 
 import seqlake as sl
@@ -100,6 +101,30 @@ def test_a_dataset_that_lies_elsewhere_may_not_name_their_stores(
         sl.open("sent")["a"]["pic"].open()
     trusted = sl.open("sent", allow_buckets=["box://films.db"])
     assert trusted["a"]["pic"].open().read() == b"a picture"
+
+
+def test_files_that_were_copied_in_lie_in_their_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are read, checked, converted and cleaned up where the rows are."""
+    monkeypatch.chdir(tmp_path)
+    pictures = {f"ep_{number}": np.full((8, 6, 3), 40 * number, np.uint8) for number in range(4)}
+    for name, picture in pictures.items():
+        Image.fromarray(picture).save(f"{name}.png")
+    ds = sl.create("box://arm.db/takes", {"cam": sl.Image()})
+    ds.append([{"sequence_id": name, "cam": sl.File(f"{name}.png")} for name in pictures])
+    for path in tmp_path.glob("*.png"):
+        path.unlink()
+    ds = sl.open("box://arm.db/takes")
+    assert ds["ep_1"]["cam"].location.startswith("box://arm.db/takes/files/cam/")
+    for name, picture in pictures.items():
+        assert np.array_equal(ds[name]["cam"][0], picture)
+    assert ds.validate(depth="decode").ok
+    assert {entry.state for entry in ds.files()} == {"present"}
+    copy = sl.convert(ds, "box://arm.db/copy")
+    assert np.array_equal(copy["ep_3"]["cam"][0], pictures["ep_3"])
+    ds.delete(ids=["ep_0"])
+    assert any(".png" in path for path in ds.vacuum(older_than=timedelta(0)))
+    assert ds.validate(depth="decode").ok
+    assert len([path for path, _ in ds.table.store.list("files")]) == 3
 
 
 def feathered(table: Any, ids: list[str]) -> Version:
