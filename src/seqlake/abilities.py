@@ -333,6 +333,23 @@ class Removable(Protocol):
 
 
 @runtime_checkable
+class OpensUntyped(Protocol):
+    """Its tables may lack the metadata that make them datasets, which `open` asks for."""
+
+    def open_untyped(self, location: Any, /, *, storage: Mapping[str, str] | None = None) -> Table:
+        """As `open`, whether or not the table has metadata."""
+
+
+@runtime_checkable
+class MayBeUntyped(Protocol):
+    """A version of a table that may lack the metadata which make it a dataset."""
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether it has the key `mixtrain`."""
+
+
+@runtime_checkable
 class HasStrangers(Protocol):
     """Files may lie in it that are not part of it."""
 

@@ -105,6 +105,9 @@ def test_metadata_in_two_places() -> None:
     [other] = check_places([*twice[:1], ("mixtrain.json", "{}")])
     assert "differ" in other.message
     assert list(check_places(twice[:1])) == []
+    [none] = check_places([("table property", "")])
+    assert (none.code, none.location) == ("M122", "table property")
+    assert [one.code for one in check_places([("table property", ""), *twice[1:]])] == ["M122"]
 
 
 MORE_BAD_SCHEMAS = [
@@ -372,7 +375,16 @@ def test_a_shared_file_may_be_declared() -> None:
 
 
 def test_every_rule_has_a_case() -> None:
-    assert set(RULES) == {*BAD_TEXTS, *BAD_SCHEMAS, *BAD_FILES, *BAD_ROWS, "M117", "R310", *test_file_rules.CODES}
+    assert set(RULES) == {
+        *BAD_TEXTS,
+        *BAD_SCHEMAS,
+        *BAD_FILES,
+        *BAD_ROWS,
+        "M117",
+        "M122",
+        "R310",
+        *test_file_rules.CODES,
+    }
 
 
 def test_a_report_raises_only_when_asked() -> None:

@@ -36,7 +36,7 @@ SUMMARIES = {
     "frames": "Write frames of one sequence as pictures.",
     "index": "Add the sequence offset index to plain uncompressed Parquet.",
     "info": "Say what a dataset holds.",
-    "init": "Make a plain Parquet folder a Mixtrain dataset.",
+    "init": "Make a plain Parquet folder or a lake's table a Mixtrain dataset.",
     "ls": "List sequences.",
     "merge": "Join several datasets into a new one.",
     "relocate": "Make references lead to another place, with their files or without.",

@@ -53,6 +53,7 @@ def command(source: str, *, version: int | str | None, output: Output) -> None:
 
 def _of_table(selection: Any) -> dict[str, Any]:
     from seqlake.abilities import HasStrangers, OfATable, ability
+    from seqlake.dataset.opening import is_typed
 
     whole = ability(selection, OfATable)
     if whole is None:
@@ -60,6 +61,8 @@ def _of_table(selection: Any) -> dict[str, Any]:
     notes = []
     folder = ability(whole.table, HasStrangers)
     strangers = [] if folder is None else folder.strangers()
+    if not is_typed(whole.table.snapshot(whole.version)):
+        notes.append("untyped: the table has no property mixtrain; `seqlake init` makes it a dataset")
     if strangers:
         notes.append(f"{len(strangers)} files in data/ were put there by others; `seqlake adopt` takes them in")
     if folder is not None and folder.metadata_edited():

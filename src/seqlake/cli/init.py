@@ -1,4 +1,4 @@
-"""`seqlake init`: make a plain Parquet folder a Mixtrain dataset."""
+"""`seqlake init`: make plain Parquet files, or a table of a lake, a Mixtrain dataset."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from seqlake.cli._output import Output, output_options
 
 
 @click.command()
-@click.argument("folder")
+@click.argument("place")
 @click.option(
     "--type",
     "types",
@@ -21,12 +21,13 @@ from seqlake.cli._output import Output, output_options
 )
 @_options.dry_run
 @output_options
-def command(folder: str, *, types: tuple[str, ...], dry_run: bool, output: Output) -> None:
-    """Look at the Parquet files in FOLDER and write the mixtrain.json that makes them a dataset.
+def command(place: str, *, types: tuple[str, ...], dry_run: bool, output: Output) -> None:
+    """Look at the Parquet files in PLACE and write the mixtrain.json that makes them a dataset.
 
-    Only mixtrain.json is written; data files stay as they are.
+    PLACE may be a table of a lake, as delta:FOLDER: its property mixtrain is set, in one commit. Data files
+    stay as they are.
     """
-    from seqlake.dataset.opening import init
+    from seqlake.dataset.opening import init, lake_table, place_of
 
     declared = {}
     for text in types:
@@ -37,7 +38,8 @@ def command(folder: str, *, types: tuple[str, ...], dry_run: bool, output: Outpu
             declared[name] = json.loads(value)
         except json.JSONDecodeError as error:
             raise click.UsageError(f"--type {name}: not JSON: {error}.") from error
-    metadata = init(folder, column_types=declared, dry_run=dry_run)
+    metadata = init(place, column_types=declared, dry_run=dry_run)
     text = metadata.to_json()
     verb = "Would write" if dry_run else "Wrote"
-    output.document({"metadata": json.loads(text), "dry_run": dry_run}, text=f"{verb} mixtrain.json:\n{text}")
+    where = "mixtrain.json" if lake_table(place_of(place), None) is None else "the table's property mixtrain"
+    output.document({"metadata": json.loads(text), "dry_run": dry_run}, text=f"{verb} {where}:\n{text}")

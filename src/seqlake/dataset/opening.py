@@ -11,7 +11,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, overload
 
 from seqlake import plugins
-from seqlake.abilities import OfALake, Removable, WritesSamples, ability
+from seqlake.abilities import MayBeUntyped, OfALake, OpensUntyped, Removable, WritesSamples, ability
 from seqlake.dataset.reading import inference, plain
 from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.selection import Selection
@@ -29,7 +29,7 @@ from seqlake.files.local import holds_files, remove_empty_folders
 from seqlake.files.locations import is_local, local_path
 from seqlake.files.room import room_in
 from seqlake.files.stores import open_store
-from seqlake.protocols import Readable
+from seqlake.protocols import Change, Readable
 from seqlake.shards.files import ParquetShard, innermost, verified_source
 
 if TYPE_CHECKING:
@@ -242,8 +242,8 @@ def scan(
     """Look at, query or train on data that is no Mixtrain dataset, as it is and without converting.
 
     Args:
-        source: A Parquet file or folder of any engine, or a folder of another format (path or URI); rows in memory,
-            as an Arrow, pandas or Polars table or a dict of columns; or any `Readable`.
+        source: A Parquet file or folder of any engine, a lake's table, or a folder of another format (path or URI);
+            rows in memory, as an Arrow, pandas or Polars table or a dict of columns; or any `Readable`.
         format: A format's name, as in `"rlds"`; found out by default. `"parquet"` for plain Parquet.
         storage: Options of the object store.
         allow_outside: References, links and the paths in a lake's metadata may leave the folder; say so only of data
@@ -288,12 +288,13 @@ def _scanned(
             readable: Readable = source if shows is None else shows
             shards = [innermost(shard) for shard in readable.shards()]
             return readable, not shards or any(isinstance(shard, ParquetShard) for shard in shards)
-        return plain.scan_table(source, **options), False
+        table = lake_table(source, storage)
+        return (table.snapshot(), True) if table is not None else (plain.scan_table(source, **options), False)
     place = place_of(source)
     given = {**options, **({} if storage is None else {"storage": storage})}
     if name not in {None, "parquet"}:
         return _scanned_as(str(name), place, given), False
-    table = _table(place, storage) if name is None and not options else None
+    table = _scanned_table(place, storage) if name is None and not options else None
     if table is not None:
         return table.snapshot(), True
     known = format_of(place, storage) if name is None else None
@@ -311,6 +312,12 @@ def _scanned(
     return plain.scan_files(place, storage=storage, **options), True
 
 
+def _scanned_table(place: str, storage: Mapping[str, str] | None) -> Any:
+    """The table at a place, as it is: a lake's before a folder's, since the lake knows which files count."""
+    lake = lake_table(place, storage)
+    return _table(place, storage) if lake is None else lake
+
+
 def _scanned_as(name: str, place: str, options: Mapping[str, Any]) -> Any:
     format_ = plugins.load("formats", name)
     plugins.check_options(format_.scan, options, what=f"The format {name!r}")
@@ -318,20 +325,22 @@ def _scanned_as(name: str, place: str, options: Mapping[str, Any]) -> Any:
 
 
 def init(
-    location: str | os.PathLike[str],
+    location: object,
     /,
     *,
     column_types: Mapping[str, ColumnType | Mapping[str, Any]] | None = None,
     dry_run: bool = False,
     storage: Mapping[str, str] | None = None,
 ) -> Metadata:
-    """Make a folder of Parquet files a Mixtrain dataset by writing its `mixtrain.json`; data stay as they are.
+    """Make Parquet files, or a table of a lake, a Mixtrain dataset: say what columns mean; data stay as they are.
+
+    Of a folder `mixtrain.json` is written; of a lake's table the property `mixtrain` is set, in one commit.
 
     What the columns mean is read off their types and first values: nested lists are trajectories, paths that end in
     `.mp4` videos, and so on. Look at the result with `dry_run=True` before you write it.
 
     Args:
-        location: The folder.
+        location: A folder; a lake's address, as in `delta:FOLDER`; or a lake's own table object.
         column_types: What you know better, by column; JSON or `ColumnType`.
         dry_run: Write nothing.
         storage: Options of the object store.
@@ -340,8 +349,8 @@ def init(
         The metadata that were, or would be, written.
 
     Raises:
-        DatasetNotFoundError: No Parquet file is there.
-        DatasetExistsError: It has a `mixtrain.json` already.
+        DatasetNotFoundError: No Parquet file is there, or no table.
+        DatasetExistsError: It has a `mixtrain.json`, or the property, already.
         SchemaMismatchError: The files disagree, or `sequence_id` is missing or no text.
         ValidationError: An id is null or empty; `DuplicateSequenceError` for one that occurs twice.
 
@@ -349,20 +358,77 @@ def init(
         ```python
         print(sl.init("exports/episodes", dry_run=True).to_json())
         sl.init("exports/episodes", column_types={"action": sl.Trajectory(dim=7, units="rad", fps=20)})
+        sl.init("delta:lake/episodes")
         ```
     """
     import_pandas_first()
-    place = locations.absolute(location)
+    place = place_of(location) if isinstance(location, (str, os.PathLike)) else location
+    known = dict(plain.declared(column_types).column_types)
+    table = lake_table(place, storage)
+    if table is not None:
+        return _init_table(table, known, dry_run=dry_run)
+    if not isinstance(place, str):
+        raise not_a_dataset(place, storage)
     store = stores.open_store(place, storage=storage)
     if stores.exists(store, METADATA):
         raise DatasetExistsError(
             f"{place} has a {METADATA} already.", path=place, hint="Open it with sl.open, or edit that file."
         )
-    source = plain.scan_files(place, storage=storage)
-    metadata = inference.infer(source, dict(plain.declared(column_types).column_types))
+    metadata = inference.infer(plain.scan_files(place, storage=storage), known)
     if not dry_run:
         store.put(METADATA, metadata.to_json().encode(), if_absent=True)
     return metadata
+
+
+def _init_table(table: Any, known: dict[str, ColumnType], *, dry_run: bool) -> Metadata:
+    """Set the property of a lake's table, in one commit."""
+    snapshot = table.snapshot()
+    if is_typed(snapshot):
+        raise DatasetExistsError(
+            f"{table.root} is a Mixtrain dataset already: the table has the property `mixtrain`.",
+            path=table.root,
+            hint="Open it with sl.open.",
+        )
+    metadata = inference.infer(snapshot, known)
+    schema = type(snapshot.schema).from_arrow(snapshot.state.schema, metadata=metadata, id=snapshot.schema.id)
+    conforming.refuse_broken(schema)
+    if not dry_run:
+        transaction = table.begin(snapshot.version)
+        table.commit(Change(operation="metadata", schema=schema), transaction=transaction)
+    return metadata
+
+
+def is_typed(snapshot: object, /) -> bool:
+    """Whether a version of a table has the metadata that make it a dataset."""
+    known = ability(snapshot, MayBeUntyped)
+    return known is None or known.is_typed
+
+
+def lake_table(place: object, storage: Mapping[str, str] | None, /) -> Any:
+    """The table of a lake at a place, with or without metadata; None where there is none."""
+    lake = lake_of(place) if isinstance(place, str) else None
+    if lake:
+        return _opened_untyped(lake, place, storage)
+    for name in plugins.names("tables"):
+        if name != "standalone" and plugins.load("tables", name).matches(place):
+            with suppress(DatasetNotFoundError):
+                return _opened_untyped(name, place, storage)
+    if isinstance(place, str) and has_delta_log(place, storage):
+        return _opened_untyped("delta", f"delta:{place}", storage)
+    return None
+
+
+def _opened_untyped(name: str, place: object, storage: Mapping[str, str] | None) -> Any:
+    plug = plugins.load("tables", name)
+    untyped = ability(plug, OpensUntyped)
+    return plug.open(place, storage=storage) if untyped is None else untyped.open_untyped(place, storage=storage)
+
+
+def has_delta_log(place: str, storage: Mapping[str, str] | None, /) -> bool:
+    """Whether a bucket's prefix is a Delta table, which nothing but a look tells."""
+    if is_local(place) or place.startswith(("http://", "https://")):
+        return False
+    return next(open_store(place, storage=storage).list("_delta_log"), None) is not None
 
 
 def refuse_occupied(location: str | os.PathLike[str], /, *, storage: Mapping[str, str] | None = None) -> None:
@@ -422,7 +488,10 @@ def _table(place: object, storage: Mapping[str, str] | None) -> Any:
         if lake:
             return plug.open(place, storage=storage)
         # The last one that is asked looks when it opens, and says the same; on object stores others do so, too.
-        if (name == "standalone" and isinstance(place, str)) or plug.matches(place):
+        if not isinstance(place, str):
+            if plug.matches(place):
+                return plug.open(place, storage=storage)
+        elif name == "standalone" or plug.matches(place):
             with suppress(DatasetNotFoundError):
                 return plug.open(place, storage=storage)
     return None
@@ -503,6 +572,8 @@ def _what_is_there(place: str, storage: Mapping[str, str] | None) -> tuple[str, 
             f"it is a dataset of the format {name!r}",
             f"Read it with sl.scan({place!r}), or convert it with sl.convert({place!r}, OUT).",
         )
+    if has_delta_log(place, storage):
+        return "it is a Delta table", f"Open it with sl.open('delta:{place}')."
     if inner := _inner(place):
         return f"it is a folder of datasets ({', '.join(inner[:5])})", "Open one of them."
     _, files = plain.parquet_paths(place, storage=storage)

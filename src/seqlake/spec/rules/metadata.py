@@ -63,9 +63,12 @@ def check_places(texts: Sequence[tuple[str, str]], /) -> Iterator[Finding]:
     """The rule over metadata that stand in several places.
 
     Args:
-        texts: (location, JSON text), the one that counts first, as a table's property before a `mixtrain.json`.
+        texts: (location, JSON text), the one that counts first, as a table's property before a `mixtrain.json`; "" for
+            a place that has none.
     """
-    yield from m117_one_place(texts)
+    if texts:
+        yield from m122_is_there(texts[0][1], location=texts[0][0])
+    yield from m117_one_place([one for one in texts if one[1]])
 
 
 def check_arrow(arrow: pa.Schema, /, *, location: str = "") -> Iterator[Finding]:
@@ -152,6 +155,13 @@ def m117_one_place(texts: Sequence[tuple[str, str]], /) -> Iterator[dict[str, An
     for location, text in texts[1:]:
         differ = "" if text.strip() == texts[0][1].strip() else ", and they differ"
         yield {"message": f"there are metadata in {texts[0][0]} as well, which count{differ}", "location": location}
+
+
+@rule("M122", "warning", "A table that is opened as a dataset has the key `mixtrain`.", section=METADATA)
+def m122_is_there(text: str, /, *, location: str) -> Iterator[dict[str, Any]]:
+    """Its presence marks a dataset: without it columns have no types, and other readers see a plain table."""
+    if not text:
+        yield {"message": "untyped: there is no key `mixtrain`; `seqlake init` sets it", "location": location}
 
 
 @rule("M118", "note", "The type of a column is one that this package knows.", section=METADATA)

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from seqlake.errors import DamagedTableError, ShardChangedError
 from seqlake.spec.findings import Finding
-from seqlake.tables._lakes import paths
+from seqlake.spec.rules import check_places
+from seqlake.tables._lakes import paths, types
 from seqlake.tables._lakes.context import LakeBlob
 from seqlake.tables._lakes.paths import blob_at
-from seqlake.versions import markers
-from seqlake.versions.small_files import can_list
+from seqlake.versions import markers, names
+from seqlake.versions.small_files import can_list, read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 def check(context: LakeContext, state: TableState, depth: Depth, /) -> Iterator[Finding]:
     """The findings about one version and what lies beside the table."""
+    beside = read(context.store, names.METADATA)
+    texts = [(f"table property {types.PROPERTY}", state.mixtrain)]
+    yield from check_places([*texts, (names.METADATA, beside.decode(errors="replace"))] if beside else texts)
     yield from _shards(context, state)
     if can_list(context.store):
         yield from markers.findings(context.store)

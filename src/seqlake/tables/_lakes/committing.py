@@ -201,6 +201,8 @@ def _new_schema(context: LakeContext, change: Change, parent: TableState) -> tup
             )
     mixtrain = types.encode_metadata(change.schema)
     same = types.encode_metadata(types.as_schema(parent.schema, parent.mixtrain, path=context.root)) == mixtrain
+    if change.operation == "metadata":  # a table of another client becomes a dataset even if no column has a type
+        return None, None if same and parent.mixtrain else mixtrain
     return (None if schema.equals(parent.schema) and not change.renamed else schema), (None if same else mixtrain)
 
 

@@ -26,6 +26,11 @@ class LakeSnapshot(TableSnapshot):
         """The columns that the lake partitions by."""
         return self.state.partition_by
 
+    @property
+    def is_typed(self) -> bool:
+        """Whether the table has the property that makes it a Mixtrain dataset."""
+        return bool(self.state.mixtrain)
+
     def bounds(self, column: str, /) -> list[tuple[object, object] | None]:
         """[shards] the least and the most that a column has in each, as partition or by the lake's statistics.
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from seqlake.tables._lakes.table import LakeTable
     from seqlake.tables.iceberg.engine import IcebergEngine
 
-__all__ = ["create", "matches", "open"]
+__all__ = ["create", "matches", "open", "open_untyped"]
 
 # Every table plug is asked whether a folder is its own: what opens one is imported once it is.
 
@@ -39,45 +39,56 @@ def open(location: Any, /, *, storage: Mapping[str, str] | None = None) -> LakeT
             and those with a dot); never stored, never printed.
 
     Raises:
-        DatasetNotFoundError: No such catalog or table.
+        DatasetNotFoundError: No such catalog or table, or one without the property `mixtrain`.
 
     Example:
         ```python
         table = iceberg.open("iceberg:warehouse/robots.episodes")
         ```
     """
-    plugins.require("pyiceberg", extra="iceberg")
-    from seqlake.tables.iceberg import addresses
-    from seqlake.tables.iceberg.engine import IcebergEngine
-
-    if not isinstance(location, str):
-        return _opened(IcebergEngine(addresses.of_table(location, storage), table=location))
-    address = addresses.parse(location, storage)
-    if addresses.is_missing(address):
-        raise DatasetNotFoundError(
-            f"No Iceberg warehouse is at {location.rpartition('/')[0]}: it has no {addresses.CATALOG_FILE}.",
-            path=location,
-            hint="Check the path, or create a table there with sl.create(address, schema).",
-        )
-    return _opened(IcebergEngine(address))
-
-
-def _opened(engine: IcebergEngine) -> LakeTable:
-    from seqlake.tables._lakes.damage import as_damage
     from seqlake.tables._lakes.table import LakeTable
     from seqlake.tables._lakes.types import PROPERTY
 
-    name = engine.address.name
-    with as_damage(name):
-        properties = engine.load().properties
-    if PROPERTY not in properties:
+    engine = _engine(location, storage)
+    if PROPERTY not in engine.table.properties:
+        call = repr(location) if isinstance(location, str) else "table"
         raise DatasetNotFoundError(
-            f"{name} is no Mixtrain dataset: the table has no property {PROPERTY!r}.",
-            path=name,
-            hint="Make it one by setting that property to the JSON object that mixtrain.json would hold, at least "
-            '{"mixtrain": "1.0"}.',
+            f"{engine.address.name} is no Mixtrain dataset: the table has no property {PROPERTY!r}.",
+            path=engine.address.name,
+            hint=f"sl.init({call}) makes it one: it sets that property, and rewrites nothing. sl.scan({call}) "
+            "reads the table as it is.",
         )
     return LakeTable(engine)
+
+
+def open_untyped(location: Any, /, *, storage: Mapping[str, str] | None = None) -> LakeTable:
+    """As `open`, whether or not the table has the property `mixtrain`."""
+    from seqlake.tables._lakes.table import LakeTable
+
+    return LakeTable(_engine(location, storage))
+
+
+def _engine(location: Any, storage: Mapping[str, str] | None) -> IcebergEngine:
+    """The table behind a location, loaded; `open` says what it raises."""
+    plugins.require("pyiceberg", extra="iceberg")
+    from seqlake.tables._lakes.damage import as_damage
+    from seqlake.tables.iceberg import addresses
+    from seqlake.tables.iceberg.engine import IcebergEngine
+
+    if isinstance(location, str):
+        address = addresses.parse(location, storage)
+        if addresses.is_missing(address):
+            raise DatasetNotFoundError(
+                f"No Iceberg warehouse is at {location.rpartition('/')[0]}: it has no {addresses.CATALOG_FILE}.",
+                path=location,
+                hint="Check the path, or create a table there with sl.create(address, schema).",
+            )
+        engine = IcebergEngine(address)
+    else:
+        engine = IcebergEngine(addresses.of_table(location, storage), table=location)
+    with as_damage(engine.address.name):
+        engine.load()
+    return engine
 
 
 def create(
