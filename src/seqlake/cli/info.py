@@ -52,8 +52,7 @@ def command(source: str, *, version: int | str | None, output: Output) -> None:
 
 
 def _of_table(selection: Any) -> dict[str, Any]:
-    from seqlake.abilities import HasStrangers, OfATable, ability
-    from seqlake.dataset.opening import is_typed
+    from seqlake.abilities import HasStrangers, MayBeUntyped, OfATable, ability
 
     whole = ability(selection, OfATable)
     if whole is None:
@@ -61,7 +60,8 @@ def _of_table(selection: Any) -> dict[str, Any]:
     notes = []
     folder = ability(whole.table, HasStrangers)
     strangers = [] if folder is None else folder.strangers()
-    if not is_typed(whole.table.snapshot(whole.version)):
+    lake = ability(whole.table.snapshot(whole.version), MayBeUntyped)
+    if lake is not None and not lake.is_typed:
         notes.append("untyped: the table has no property mixtrain; `seqlake init` makes it a dataset")
     if strangers:
         notes.append(f"{len(strangers)} files in data/ were put there by others; `seqlake adopt` takes them in")

@@ -380,28 +380,23 @@ def init(
     return metadata
 
 
-def _init_table(table: Any, known: dict[str, ColumnType], *, dry_run: bool) -> Metadata:
+def _init_table(table: Any, types: dict[str, ColumnType], *, dry_run: bool) -> Metadata:
     """Set the property of a lake's table, in one commit."""
     snapshot = table.snapshot()
-    if is_typed(snapshot):
+    known = ability(snapshot, MayBeUntyped)
+    if known is None or known.is_typed:
         raise DatasetExistsError(
             f"{table.root} is a Mixtrain dataset already: the table has the property `mixtrain`.",
             path=table.root,
             hint="Open it with sl.open.",
         )
-    metadata = inference.infer(snapshot, known)
+    metadata = inference.infer(snapshot, types)
     schema = type(snapshot.schema).from_arrow(snapshot.state.schema, metadata=metadata, id=snapshot.schema.id)
     conforming.refuse_broken(schema)
     if not dry_run:
         transaction = table.begin(snapshot.version)
         table.commit(Change(operation="metadata", schema=schema), transaction=transaction)
     return metadata
-
-
-def is_typed(snapshot: object, /) -> bool:
-    """Whether a version of a table has the metadata that make it a dataset."""
-    known = ability(snapshot, MayBeUntyped)
-    return known is None or known.is_typed
 
 
 def lake_table(place: object, storage: Mapping[str, str] | None, /) -> Any:

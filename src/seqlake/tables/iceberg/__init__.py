@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from seqlake import plugins
 from seqlake.errors import DatasetExistsError, DatasetNotFoundError
+from seqlake.tables._lakes.types import PROPERTY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,10 +47,7 @@ def open(location: Any, /, *, storage: Mapping[str, str] | None = None) -> LakeT
         table = iceberg.open("iceberg:warehouse/robots.episodes")
         ```
     """
-    from seqlake.tables._lakes.table import LakeTable
-    from seqlake.tables._lakes.types import PROPERTY
-
-    engine = _engine(location, storage)
+    table, engine = _opened(location, storage)
     if PROPERTY not in engine.table.properties:
         call = repr(location) if isinstance(location, str) else "table"
         raise DatasetNotFoundError(
@@ -58,20 +56,19 @@ def open(location: Any, /, *, storage: Mapping[str, str] | None = None) -> LakeT
             hint=f"sl.init({call}) makes it one: it sets that property, and rewrites nothing. sl.scan({call}) "
             "reads the table as it is.",
         )
-    return LakeTable(engine)
+    return table
 
 
 def open_untyped(location: Any, /, *, storage: Mapping[str, str] | None = None) -> LakeTable:
     """As `open`, whether or not the table has the property `mixtrain`."""
-    from seqlake.tables._lakes.table import LakeTable
-
-    return LakeTable(_engine(location, storage))
+    return _opened(location, storage)[0]
 
 
-def _engine(location: Any, storage: Mapping[str, str] | None) -> IcebergEngine:
+def _opened(location: Any, storage: Mapping[str, str] | None) -> tuple[LakeTable, IcebergEngine]:
     """The table behind a location, loaded; `open` says what it raises."""
     plugins.require("pyiceberg", extra="iceberg")
     from seqlake.tables._lakes.damage import as_damage
+    from seqlake.tables._lakes.table import LakeTable
     from seqlake.tables.iceberg import addresses
     from seqlake.tables.iceberg.engine import IcebergEngine
 
@@ -88,7 +85,7 @@ def _engine(location: Any, storage: Mapping[str, str] | None) -> IcebergEngine:
         engine = IcebergEngine(addresses.of_table(location, storage), table=location)
     with as_damage(engine.address.name):
         engine.load()
-    return engine
+    return LakeTable(engine), engine
 
 
 def create(
