@@ -27,7 +27,7 @@ def command(place: str, *, types: tuple[str, ...], dry_run: bool, output: Output
     PLACE may be a table of a lake, as delta:FOLDER: its property mixtrain is set, in one commit. Data files
     stay as they are.
     """
-    from seqlake.dataset.opening import init, lake_table, place_of
+    from seqlake.dataset import opening
 
     declared = {}
     for text in types:
@@ -38,8 +38,12 @@ def command(place: str, *, types: tuple[str, ...], dry_run: bool, output: Output
             declared[name] = json.loads(value)
         except json.JSONDecodeError as error:
             raise click.UsageError(f"--type {name}: not JSON: {error}.") from error
-    metadata = init(place, column_types=declared, dry_run=dry_run)
+    metadata = opening.init(place, column_types=declared, dry_run=dry_run)
     text = metadata.to_json()
     verb = "Would write" if dry_run else "Wrote"
-    where = "mixtrain.json" if lake_table(place_of(place), None) is None else "the table's property mixtrain"
+    where = (
+        "mixtrain.json"
+        if opening.lake_table(opening.place_of(place), None) is None
+        else "the table's property mixtrain"
+    )
     output.document({"metadata": json.loads(text), "dry_run": dry_run}, text=f"{verb} {where}:\n{text}")
