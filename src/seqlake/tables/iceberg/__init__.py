@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from seqlake import plugins
 from seqlake.errors import DatasetExistsError, DatasetNotFoundError
-from seqlake.tables._lakes.types import PROPERTY
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -47,6 +46,8 @@ def open(location: Any, /, *, storage: Mapping[str, str] | None = None) -> LakeT
         table = iceberg.open("iceberg:warehouse/robots.episodes")
         ```
     """
+    from seqlake.tables._lakes.types import PROPERTY
+
     table, engine = _opened(location, storage)
     if PROPERTY not in engine.table.properties:
         call = repr(location) if isinstance(location, str) else "table"
