@@ -52,15 +52,15 @@ def command(source: str, *, version: int | str | None, output: Output) -> None:
 
 
 def _of_table(selection: Any) -> dict[str, Any]:
-    from seqlake.abilities import HasStrangers, MayBeUntyped, OfATable, ability
+    from seqlake import abilities
 
-    whole = ability(selection, OfATable)
+    whole = abilities.ability(selection, abilities.OfATable)
     if whole is None:
         return {}
     notes = []
-    folder = ability(whole.table, HasStrangers)
+    folder = abilities.ability(whole.table, abilities.HasStrangers)
     strangers = [] if folder is None else folder.strangers()
-    lake = ability(whole.table.snapshot(whole.version), MayBeUntyped)
+    lake = abilities.ability(whole.table.snapshot(whole.version), abilities.MayBeUntyped)
     if lake is not None and not lake.is_typed:
         notes.append("untyped: the table has no property mixtrain; `seqlake init` makes it a dataset")
     if strangers:
