@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from seqlake.protocols import Blob, Copied, Depth, Ints, Readable, Shard, Sink, Table, Transaction, Version
     from seqlake.spec.findings import Finding
     from seqlake.spec.schema import Schema
+    from seqlake.spec.unfolded import Unfolded
 
 Kind = TypeVar("Kind")
 Need = Literal["needed", "staged", "orphan", "stranger"]
@@ -277,6 +278,26 @@ class OfATable(Protocol):
 
     @property
     def version(self) -> Version: ...
+    @property
+    def unfolded(self) -> Unfolded:
+        """Where its files say otherwise; nothing where readers of the files are told by others."""
+
+
+@runtime_checkable
+class HasUnfolded(Protocol):
+    """Its files may hold other columns than it shows, and readers of the files alone would not know."""
+
+    @property
+    def unfolded(self) -> Unfolded:
+        """Where its files say otherwise."""
+
+
+@runtime_checkable
+class Folds(HasUnfolded, Protocol):
+    """It knows which shards those are."""
+
+    def lagging(self) -> Sequence[Shard]:
+        """Those, as `shards` has them; opens none."""
 
 
 # ---- tables

@@ -267,7 +267,7 @@ class Transaction:
 class Change:
     """One commit: all of it or nothing."""
 
-    operation: str  # append rewrite delete upsert evolve metadata adopt
+    operation: str  # append rewrite fold delete upsert evolve metadata adopt
     add: Sequence[Written] = ()
     side: Sequence[Side] = ()
     remove: Sequence[str] = ()  # Shard.key

@@ -82,6 +82,17 @@ def evolve(table):
     return _commit(table, Change(operation="evolve", schema=schema, renamed={"reward": "score"}), transaction)
 
 
+def fold(table):
+    snapshot = table.snapshot()
+    transaction = table.begin(snapshot.version)
+    written = [
+        tables.write(table, transaction, tables.rows_of_shard(shard, snapshot.schema.names), n=str(number))
+        for number, shard in enumerate(snapshot.lagging())
+    ]
+    change = Change(operation="fold", add=written, remove=[shard.key for shard in snapshot.lagging()])
+    return _commit(table, change, transaction)
+
+
 def rollback(table):
     version = table.rollback(2)
     return version.id, _transaction(table, version.id)
@@ -119,6 +130,13 @@ def worn(root):
     tables.write(table, dead, [tables.episode("never")])
     marker = Path(root, f"_seqlake/staged/{dead.id}.json")
     marker.write_text(json.dumps({**json.loads(marker.read_text()), "time": "2020-01-01T00:00:00.000000Z"}))
+
+
+def lagging(root):
+    """The same with a renamed column and labels, which the files do not have yet."""
+    worn(root)
+    evolve(opened(root))
+    upsert_side(opened(root))
 
 
 def edited(root):
@@ -161,6 +179,7 @@ SCENARIOS = [
     Scenario(worn, delete, frozenset("c")),
     Scenario(worn, upsert_side, OLD),
     Scenario(worn, evolve, OLD),
+    Scenario(lagging, fold, OLD),
     Scenario(worn, rollback, frozenset("abx")),
     Scenario(worn, collect, OLD),
     Scenario(edited, adopt, OLD | {"theirs"}),

@@ -102,6 +102,18 @@ def two_writers_rewrite_one_shard(root, monkeypatch):
     return acknowledged
 
 
+def a_rename_overtakes_an_append(root, monkeypatch):
+    """On an empty table, so that the rename itself has nothing to say."""
+    opened(root).commit(
+        Change(operation="delete", remove=tables.keys(opened(root).snapshot())), transaction=opened(root).begin()
+    )
+    slow = begun(root, ["slow"])
+    table = opened(root)
+    schema = table.snapshot().schema.renamed({"reward": "score"})
+    table.commit(Change(operation="evolve", schema=schema, renamed={"reward": "score"}), transaction=table.begin())
+    return committed(*slow)
+
+
 def a_collection_comes_before_the_commit(root, monkeypatch):
     writer = begun(root, ["slow"])
     opened(root).vacuum(older_than=timedelta(0))
@@ -199,12 +211,17 @@ def no_id_check(monkeypatch):
 
 def no_remove_check(monkeypatch):
     monkeypatch.setattr(changes, "check_change", lambda *_, **__: None)
+    monkeypatch.setattr(committing, "declared", lambda _, record: record)  # it folds the record, and would notice
     real = changes.Proposal.__call__
 
     def call(self, state, since):
         return real(self, replace(state, shards={**self.parent.shards, **state.shards}), since)
 
     monkeypatch.setattr(changes.Proposal, "__call__", call)
+
+
+def metadata_of_the_dataset_alone(monkeypatch):
+    monkeypatch.setattr(committing, "declared", lambda _, record: record)
 
 
 def no_fence(monkeypatch):
@@ -270,6 +287,7 @@ CASES = [
     (killed_before_publishing, publish_not_repeated),
     (killed_at_each_step_of_publishing, old_out_before_new_in),
     (metadata_vanishes, metadata_not_compared_at_open),
+    (a_rename_overtakes_an_append, metadata_of_the_dataset_alone),
 ]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from seqlake.cli import _options
-from seqlake.cli._output import Output, output_options, size
+from seqlake.cli._output import Output, cell_text, output_options, size
 
 _NAMED = 8  # of other places; the JSON has all of them
 
@@ -43,6 +43,8 @@ def command(source: str, *, version: int | str | None, output: Output) -> None:
             f"{facts['shards_not_flat']} shards are decoded before training ({', '.join(facts['not_flat'])}): "
             f"`seqlake repack {source} OUT` makes them direct"
         )
+    if facts.get("metadata"):
+        lines.append("metadata: " + ", ".join(f"{key}={cell_text(value)}" for key, value in facts["metadata"].items()))
     if places:
         named = [f"{count} in {place}" for place, count in islice(places.items(), _NAMED)]
         more = f" and {len(places) - _NAMED} places more" if len(places) > _NAMED else ""
@@ -67,7 +69,15 @@ def _of_table(selection: Any) -> dict[str, Any]:
         notes.append(f"{len(strangers)} files in data/ were put there by others; `seqlake adopt` takes them in")
     if folder is not None and folder.metadata_edited():
         notes.append("mixtrain.json was edited by hand and is not used; `seqlake adopt` takes it in")
-    return {"version": whole.version.id, "notes": notes}
+    if whole.unfolded:
+        why = "; ".join(whole.unfolded.lines())
+        notes.append(f"readers of data/*.parquet alone see other columns ({why}); `seqlake fold` writes them anew")
+    return {
+        "version": whole.version.id,
+        "metadata": dict(selection.schema.metadata.extra),
+        "unfolded": whole.unfolded.to_json(),
+        "notes": notes,
+    }
 
 
 def _of_format(selection: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import json
 
 import click
 
-from seqlake.cli import _options
+from seqlake.cli import _declaring, _options
 from seqlake.cli._output import Output, output_options
 
 
@@ -16,8 +16,8 @@ from seqlake.cli._output import Output, output_options
     "--type",
     "types",
     multiple=True,
-    metavar="COLUMN=JSON",
-    help='A column type to declare, as in --type \'cam={"type": "video", "fps": 30}\'.',
+    metavar="COLUMN=TYPE,...",
+    help="A column type to declare, as in --type cam=video,fps=30, or as JSON. Repeatable.",
 )
 @_options.dry_run
 @output_options
@@ -29,15 +29,7 @@ def command(place: str, *, types: tuple[str, ...], dry_run: bool, output: Output
     """
     from seqlake.dataset import opening
 
-    declared = {}
-    for text in types:
-        name, separator, value = text.partition("=")
-        if not separator:
-            raise click.UsageError(f"--type wants COLUMN=JSON, got {text!r}.")
-        try:
-            declared[name] = json.loads(value)
-        except json.JSONDecodeError as error:
-            raise click.UsageError(f"--type {name}: not JSON: {error}.") from error
+    declared = {name: kind for name, kind in _declaring.types("--type", types).items() if kind is not None}
     metadata = opening.init(place, column_types=declared, dry_run=dry_run)
     text = metadata.to_json()
     verb = "Would write" if dry_run else "Wrote"

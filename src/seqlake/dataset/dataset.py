@@ -6,8 +6,8 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from seqlake.abilities import HasVersion, ability
-from seqlake.dataset.changing import changes, evolving
+from seqlake.abilities import HasUnfolded, HasVersion, ability
+from seqlake.dataset.changing import changes, declaring, evolving, folding
 from seqlake.dataset.selection import Selection
 from seqlake.dataset.validation.checking import report
 from seqlake.dataset.writing.staging import SHARD_BYTES, ShardShape, open_for_changes
@@ -16,6 +16,7 @@ from seqlake.dataset.writing.writer import Writer
 from seqlake.files.room import room_in
 from seqlake.moved import OldName
 from seqlake.shards.files import verified_alike
+from seqlake.spec.unfolded import Unfolded
 from seqlake.versions.messages import saying
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from seqlake.media import Encoding
-    from seqlake.protocols import Depth, Readable, Table, Version
+    from seqlake.protocols import Depth, Readable, Shard, Table, Version
     from seqlake.spec.column_types import ColumnType
     from seqlake.spec.findings import Report
     from seqlake.spec.schema import Column
@@ -265,6 +266,8 @@ class Dataset(Selection):
     ) -> Version:
         """Add a column: null, by id, or computed; it lies beside the shards, which stay as they are.
 
+        Shards that hold a dropped or renamed column under this name are written anew.
+
         Args:
             name: Its name.
             kind: An Arrow type or a column type.
@@ -286,8 +289,9 @@ class Dataset(Selection):
             return evolving.add_column(self, name, kind, values=values, sql=sql)
 
     def rename_column(self, old: str, new: str, /, *, rewrite: bool = False, message: str | None = None) -> Version:
-        """Rename a column. Readers that glob `data/` see the old name in old shards until `repack`, or `rewrite`.
+        """Rename a column. Readers that glob `data/` see the old name in old shards until `fold`, or `rewrite`.
 
+        `mixtrain.json` says so until then. Old shards that hold `new` for a column that is gone are written anew.
         `rewrite` writes every shard anew in the same commit; a Delta table cannot do it otherwise.
 
         `message` says what the commit is for; `versions()` shows it.
@@ -299,7 +303,7 @@ class Dataset(Selection):
             return evolving.rename_column(self, old, new, rewrite=rewrite)
 
     def drop_column(self, name: str, /, *, rewrite: bool = False, message: str | None = None) -> Version:
-        """Drop a column. Its bytes stay in old shards until `repack`, or `rewrite`; a later one of that name is null.
+        """Drop a column. Its bytes stay in old shards until `fold`, or `rewrite`; a later one of that name is null.
 
         `message` says what the commit is for; `versions()` shows it.
 
@@ -324,7 +328,116 @@ class Dataset(Selection):
         with saying(message):
             return evolving.widen_column(self, name, kind, rewrite=rewrite)
 
+    # ---- what columns mean
+    def set_type(
+        self, name: str, kind: ColumnType | None, /, *, depth: Depth = "rows", message: str | None = None
+    ) -> Version:
+        """Say what a column means; its cells stay as they are, and so does every file.
+
+        Args:
+            name: The column.
+            kind: Its type from now on, with all its fields; None for a plain column.
+            depth: How thoroughly the cells are compared with it first: `metadata` (the Arrow type), `rows`, `files` or
+                `decode`, as `validate` does.
+            message: What the commit is for; `versions()` shows it.
+
+        Raises:
+            SchemaMismatchError: No such column, or one of an Arrow type that cannot mean this.
+            ValidationError: Cells, or files, are not what it says; nothing is changed.
+
+        Example:
+            ```python
+            ds.set_type("cam", sl.Video(fps=30), depth="files")
+            ```
+        """
+        return self.declare(types={name: kind}, depth=depth, message=message)
+
+    def set_metadata(self, values: Mapping[str, Any], /, *, message: str | None = None) -> Version:
+        """Set keys of `mixtrain.json` (or of a lake's property) that the format does not define.
+
+        Args:
+            values: Key -> any JSON value; None removes the key, others stay.
+            message: What the commit is for; `versions()` shows it.
+
+        Raises:
+            InvalidMetadataError: A key that seqlake or the format writes, or a value that is not JSON.
+
+        Example:
+            ```python
+            ds.set_metadata({"license": "CC-BY-4.0", "draft": None})
+            ds.schema.metadata.extra["license"]
+            ```
+        """
+        return self.declare(metadata=values, message=message)
+
+    def declare(
+        self,
+        *,
+        types: Mapping[str, ColumnType | Mapping[str, Any] | None] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        depth: Depth = "rows",
+        dry_run: bool = False,
+        message: str | None = None,
+    ) -> Version:
+        """Set types of several columns, and metadata, in one commit; as `set_type` and `set_metadata` do.
+
+        Args:
+            types: Column -> its type, or that as JSON; None for a plain column.
+            metadata: Key -> value; None removes the key.
+            depth: How thoroughly the cells are compared with their new types.
+            dry_run: Only compare.
+            message: What the commit is for; `versions()` shows it.
+
+        Returns:
+            The new version; the current one where nothing changes.
+
+        Example:
+            ```python
+            ds.declare(types={"cam": sl.Video(fps=30), "wrist": sl.Video(fps=30)}, metadata={"license": "MIT"})
+            ```
+        """
+        with saying(message):
+            return declaring.declare(self, types=types, metadata=metadata, depth=depth, dry_run=dry_run)
+
     # ---- versions and upkeep
+    @property
+    def unfolded(self) -> Unfolded:
+        """What the data files hold otherwise than this version: older names, dropped columns, labels beside them.
+
+        Empty in a lake, whose own log says it to every reader.
+        """
+        known = ability(self.source, HasUnfolded)
+        return Unfolded() if known is None else known.unfolded
+
+    def lagging(self) -> Sequence[Shard]:
+        """The shards that `fold` would write anew: the log knows some, the footers of all others are opened."""
+        return folding.due(self)
+
+    def fold(self, *, message: str | None = None) -> Version:
+        """Write into the shards what lies beside them or only the log knows: labels, renames, drops; in one commit.
+
+        Then `data/*.parquet` and `mixtrain.json` alone say all that this version says. Only shards that say otherwise
+        are written anew, each as one in its layout; they come last in the order of rows. In a lake, those with deleted
+        rows.
+
+        Args:
+            message: What the commit is for; `versions()` shows it.
+
+        Returns:
+            The new version; the current one where nothing is due.
+
+        Raises:
+            CommitConflictError: A rival changed one of these shards, or the columns, meanwhile.
+
+        Example:
+            ```python
+            if ds.unfolded:
+                ds.fold()
+            ```
+        """
+        with saying(message):
+            return folding.fold(self)
+
     def versions(self) -> Sequence[Version]:
         """Every version that can still be opened, oldest first."""
         return self.table.versions()

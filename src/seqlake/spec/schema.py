@@ -56,6 +56,13 @@ def is_number(kind: pa.DataType, /) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
 
 
+def innermost(kind: pa.DataType, /) -> pa.DataType:
+    """What lists of any depth hold in the end; the type itself where it is no list."""
+    while is_list(kind):
+        kind = kind.value_type
+    return kind
+
+
 def is_text(kind: pa.DataType, /) -> bool:
     """Whether an Arrow type is one of strings, however they are held."""
     if pa.types.is_dictionary(kind):

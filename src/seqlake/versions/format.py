@@ -16,7 +16,10 @@ UNDERSTOOD: frozenset[str] = frozenset()
 """What a record may require of its readers beyond the format; features that come later are named here."""
 
 
-OPERATIONS = ("create", "adopt", "append", "rewrite", "delete", "upsert", "evolve", "metadata", "rollback", "collect")
+OPERATIONS = (
+    *("create", "adopt", "append", "rewrite", "fold", "delete", "upsert"),
+    *("evolve", "metadata", "rollback", "collect"),
+)
 
 
 def stamp(time: datetime) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 
 from seqlake.shards.columns import Columns, Constant, Stored
 from seqlake.shards.memory import ArrowShard
+from seqlake.spec.unfolded import Unfolded
 from seqlake.versions import names
 
 if TYPE_CHECKING:
@@ -192,6 +193,7 @@ class TableState:
         mixtrain: The metadata as JSON text, as in `mixtrain.json`; "" where there are none.
         files: The shards.
         partition_by: The columns that new files are partitioned by.
+        unfolded: What the files hold otherwise than the version shows them, where nobody but us would know.
     """
 
     version: Version
@@ -199,3 +201,4 @@ class TableState:
     mixtrain: str
     files: FileList
     partition_by: Sequence[str] = ()
+    unfolded: Unfolded = field(default_factory=Unfolded)

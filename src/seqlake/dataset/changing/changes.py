@@ -124,7 +124,7 @@ def change_cells(
         if (
             owns
             or not staging.has_sides
-            or any(schema[name].category in LARGE or rewriting.is_held(one, name) for name in names)
+            or any(schema[name].category in LARGE or rewriting.held(one.shard, name) for name in names)
         ):
             rewriting.rewrite(staging, one, schema, given, files)
             gone.append(one.shard.key)

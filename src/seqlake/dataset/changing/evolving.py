@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from seqlake.abilities import HasUnfolded, ability
 from seqlake.dataset.changing import changes
-from seqlake.dataset.changing.rewriting import one_chunk, shape_of
+from seqlake.dataset.changing.rewriting import held, one_chunk, write_anew
 from seqlake.dataset.reading.query import quoted
-from seqlake.dataset.reading.streaming import for_writing
 from seqlake.dataset.writing import conforming
 from seqlake.dataset.writing.ingest import Given
 from seqlake.dataset.writing.staging import ShardShape, Staging, open_for_changes, partition_of
@@ -19,9 +19,10 @@ from seqlake.dataset.writing.values import cell
 from seqlake.errors import CommitConflictError, CommitUnknownError, SchemaMismatchError
 from seqlake.spec.column_types import ColumnType
 from seqlake.spec.schema import Column, Schema, is_list
+from seqlake.spec.unfolded import Unfolded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from seqlake.dataset.writing.staging import OpenDataset
     from seqlake.protocols import Version
@@ -63,6 +64,7 @@ def add_column(
                 )
                 rows = changes.rows_of(dataset, given.column(0).to_pylist(), but="nothing was added")
                 gone = changes.change_cells(staging, dataset.source, schema, Given(cells=given), rows)
+            gone += _make_room(dataset, staging, schema, name, but=gone)
         except BaseException:
             staging.discard()
             raise
@@ -80,7 +82,8 @@ def rename_column(dataset: OpenDataset, old: str, new: str, /, *, rewrite: bool 
             raise SchemaMismatchError(f"There is a column {new!r} already ({schema[new]}).")
         if not new:
             raise SchemaMismatchError("A column's name must not be empty.")
-        return _commit(dataset, followed(schema.renamed({old: new}), {old: new}), renamed={old: new}, rewrite=rewrite)
+        renamed = followed(schema.renamed({old: new}), {old: new})
+        return _commit(dataset, renamed, renamed={old: new}, rewrite=rewrite, comes=new)
 
     return replayed(dataset, change)
 
@@ -128,12 +131,20 @@ def replayed(dataset: OpenDataset, change: Callable[[], Version]) -> Version:
 
 
 def _commit(
-    dataset: OpenDataset, schema: Schema, *, renamed: Mapping[str, str] | None = None, rewrite: bool = False
+    dataset: OpenDataset,
+    schema: Schema,
+    *,
+    renamed: Mapping[str, str] | None = None,
+    rewrite: bool = False,
+    comes: str = "",
 ) -> Version:
     staging = Staging(dataset.table, schema, shape=ShardShape())
     try:
         staging.begin(dataset.version)
-        gone = _write_anew(dataset, schema, staging, renamed or {}) if rewrite else []
+        if rewrite:
+            gone = _write_anew(dataset, schema, staging, renamed or {})
+        else:
+            gone = _make_room(dataset, staging, schema, comes, renamed=renamed)
     except BaseException:
         staging.discard()
         raise
@@ -145,16 +156,33 @@ def _write_anew(dataset: OpenDataset, schema: Schema, staging: Staging, renamed:
     lost = [name for name in partition_of(dataset.table) if name in dataset.schema and name not in schema]
     if lost:
         raise SchemaMismatchError(f"The table is partitioned by {', '.join(lost)}, which must keep name and place.")
-    known = {new: old for old, new in renamed.items()}
-    columns = [known.get(name, name) for name in schema.names]
-    gone = []
-    for shard in dataset.source.shards():
-        staging.shape = shape_of(shard, dataset.schema, dataset.schema.names)
-        for batch in for_writing(shard, columns):
-            staging.write(pa.RecordBatch.from_arrays(batch.columns, names=schema.names))
-        staging.close_shard()
-        gone.append(shard.key)
-    return gone
+    shards = dataset.source.shards()
+    for shard in shards:
+        write_anew(staging, shard, schema, dataset.schema.names, renamed)
+    return [shard.key for shard in shards]
+
+
+def _make_room(
+    dataset: OpenDataset,
+    staging: Staging,
+    schema: Schema,
+    name: str,
+    *,
+    but: Sequence[str] = (),
+    renamed: Mapping[str, str] | None = None,
+) -> list[str]:
+    """Shards whose files hold a name for another column, or for one that is gone, written anew; gives the old keys.
+
+    The name is to mean something else now, and no reader of such a file alone could know that it does not there.
+    """
+    known = ability(dataset.source, HasUnfolded)
+    unfolded = Unfolded() if known is None else known.unfolded
+    if name not in {*unfolded.renamed, *unfolded.dropped, *unfolded.reused}:
+        return []
+    shards = [shard for shard in dataset.source.shards() if shard.key not in but and held(shard, name)]
+    for shard in shards:
+        write_anew(staging, shard, schema, dataset.schema.names, renamed)
+    return [shard.key for shard in shards]
 
 
 def _known(dataset: OpenDataset, name: str, verb: str) -> Schema:

@@ -67,7 +67,10 @@ def touched(source: Readable, rows: Ints, /) -> Iterator[Touched]:
 
 
 def held(shard: Shard, column: str, /) -> bool:
-    """Whether the shard's own file holds a column of its version, so that a glob reader would see its values."""
+    """Whether the shard's own file holds a column of this name, so that a glob reader would see its values.
+
+    One that its version does not have was dropped, or is called otherwise now.
+    """
     if not isinstance(shard, Columns):
         return True
     place = shard.mapping.get(column, Stored(column))
@@ -80,14 +83,6 @@ def held(shard: Shard, column: str, /) -> bool:
         return file is None or place.name in file.schema.names
     finally:
         reader.close()
-
-
-def is_held(one: Touched, column: str, /) -> bool:
-    """Whether the file of the touched shard holds the column; one that is about to be added it does not.
-
-    A physical column of that name belongs to another, or was dropped.
-    """
-    return column in one.columns and held(one.shard, column)
 
 
 def put_beside(staging: Staging, one: Touched, schema: Schema, given: Given, names: Sequence[str]) -> None:
@@ -133,11 +128,33 @@ def rewrite(
     staging.close_shard()
 
 
-def keep_only(staging: Staging, shard: Shard, schema: Schema, keep: Ints) -> None:
-    """A new shard with some rows of an old one, in their order."""
+def keep_only(staging: Staging, shard: Shard, schema: Schema, keep: Ints | None = None) -> None:
+    """A new shard with some rows of an old one, or all, in their order."""
     staging.shape = shape_of(shard, schema, schema.names)
     for batch in for_writing(shard, schema.names, rows=keep):
         staging.write(batch)
+    staging.close_shard()
+
+
+def write_anew(
+    staging: Staging, shard: Shard, schema: Schema, columns: Sequence[str], renamed: Mapping[str, str] | None = None
+) -> None:
+    """A new shard with all rows of an old one under another schema; columns that it lacks are null.
+
+    Args:
+        staging: Where it goes.
+        shard: The old one.
+        schema: Of the new one.
+        columns: Those of the version of the old one.
+        renamed: Old column name -> new one.
+    """
+    before = {new: old for old, new in (renamed or {}).items()}
+    there = {name: before.get(name, name) for name in schema.names if before.get(name, name) in columns}
+    staging.shape = shape_of(shard, schema, columns)
+    for batch in for_writing(shard, list(there.values())):
+        cells = dict(zip(there, batch.columns, strict=True))
+        rows = [cells.get(f.name, pa.nulls(batch.num_rows, f.type)) for f in schema.arrow]
+        staging.write(pa.RecordBatch.from_arrays(rows, names=schema.names))
     staging.close_shard()
 
 

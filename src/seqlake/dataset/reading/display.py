@@ -75,6 +75,8 @@ def headline(selection: SelectedRows) -> str:
         unit = "samples" if named is None or named.with_id().schema.id is None else "sequences"
         count, shards = len(selection), len(selection.shards())
         words.append(f"{counted(count, unit)} in {counted(shards, 'shards')}")
+        if whole is not None and whole.unfolded:
+            words.append("fold is due")
     except _READ_ERRORS as error:
         words.append(f"unreadable: {_short(error)}")
     return " · ".join(words)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from seqlake.dataset.changing.folding import has_deletes
 from seqlake.dataset.reading.streaming import for_writing
 from seqlake.dataset.writing.staging import SHARD_BYTES, ShardShape, Staging, open_for_changes, partition_of
 from seqlake.shards.columns import Columns
-from seqlake.shards.rows import Rows
 from seqlake.versions import names
 from seqlake.versions.messages import saying
 
@@ -91,7 +91,7 @@ def wasteful(shards: Sequence[Shard], /, *, nbytes: int, rows: int | None, by: S
     full = nbytes // _SMALL
     chosen: set[int] = set()
     for mine in partitions.values():
-        foreign = {id(shard) for shard in mine if not _is_ours(shard) or _has_deletes(shard)}
+        foreign = {id(shard) for shard in mine if not _is_ours(shard) or has_deletes(shard)}
         small = {id(s) for s in mine if s.nbytes < full and (rows is None or s.rows <= rows // _SMALL)}
         chosen |= foreign
         if len(small) > 1 or (small and foreign):
@@ -108,9 +108,3 @@ def _partition(shard: Shard, by: Sequence[str]) -> str:
 def _is_ours(shard: Shard) -> bool:
     """Whether our writer made the file: its name says so."""
     return names.owner(shard.key.rpartition("#")[0].rpartition("/")[2]) is not None
-
-
-def _has_deletes(shard: Shard) -> bool:
-    while isinstance(shard, Columns):
-        shard = shard.shard
-    return isinstance(shard, Rows)

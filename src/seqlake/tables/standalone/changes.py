@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import seqlake.errors
 from seqlake.spec.schema import ID
-from seqlake.tables.standalone.conflicts import check_change, check_sides
+from seqlake.spec.unfolded import meant
+from seqlake.tables.standalone.conflicts import check_change, check_fold, check_sides
 from seqlake.tables.standalone.records import ShardEntry, VersionRecord, encode_mapping
 from seqlake.tables.standalone.state import (
     Renaming,
@@ -79,6 +80,8 @@ class Proposal:
         check_change(state, since, needed=needed, changes_schema=changes_schema, path=self.path)
         beside = [(side.of, column) for side in self.side for column in side.columns]
         check_sides(since, removed=self.remove, beside=beside, path=self.path)
+        if self.operation == "fold":
+            check_fold(since, path=self.path)
         if self.ids is not None and ID in columns_of(state.schema):
             added = list(zip(map(logged_file, self.add), self.packed, strict=True))
             self.ids.check(files_of(state), files_of(self.parent), added=added, removed=self.remove)
@@ -208,13 +211,13 @@ def _new_schema(change: Change, parent: State) -> tuple[bytes | None, Mapping[st
                 f"Expected to rename a column of the table to one of the new schema, found {old!r} to {new!r}."
             )
     same_schema = schema == parent.schema and not change.renamed
-    same_metadata = fingerprint(mixtrain) == fingerprint(parent.mixtrain)
+    same_metadata = fingerprint(mixtrain) == fingerprint(meant(parent.mixtrain, before))
     return None if same_schema else schema, None if same_metadata else mixtrain, dict(change.renamed)
 
 
 def encode_schema(schema: Any, /) -> tuple[bytes, Mapping[str, Any]]:
     """A `Schema` as records have it: Arrow IPC bytes and the object of `mixtrain.json`."""
-    return encode_columns(schema), json.loads(schema.metadata.to_json())
+    return encode_columns(schema), meant(json.loads(schema.metadata.to_json()), schema.names)
 
 
 def encode_statistics(statistics: Mapping[str, tuple[object, object, int]], /) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from seqlake.errors import CommitConflictError, CommitUnknownError, ReadOnlyError, SeqlakeError
 from seqlake.protocols import Transaction, Version
 from seqlake.tables.standalone.conflicts import check_fence
+from seqlake.tables.standalone.declaring import declared
 from seqlake.tables.standalone.publishing import discard, recover
 from seqlake.tables.standalone.state import version_of
 from seqlake.versions import names
@@ -88,6 +89,7 @@ def commit_version(
                 return _durable(log, record)
         check_fence(transaction, since, path=log.root)
         record = replace(propose(state, since), version=state.version + 1, previous=state.digest, message=message())
+        record = declared(state, record)
         if _create(log, record):
             return _durable(log, record)
         if time.monotonic() > deadline:

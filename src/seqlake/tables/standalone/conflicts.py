@@ -92,6 +92,21 @@ def check_sides(
                 )
 
 
+def check_fold(records: Sequence[VersionRecord], /, *, path: str) -> None:
+    """Refuse a fold when the columns changed since its parent: its files hold those that were.
+
+    Raises:
+        CommitConflictError: Names version and operation in the way.
+    """
+    rivals = [record for record in records if record.schema is not None]
+    if rivals:
+        raise CommitConflictError(
+            f"Not committed: {_said(rivals)} changed the columns while the shards were folded.",
+            path=path,
+            hint="Fold again.",
+        )
+
+
 def check_rollback(target: int, state: State, records: Sequence[VersionRecord], /, *, path: str) -> None:
     """Refuse a rollback when anything but a vacuum came since its parent.
 

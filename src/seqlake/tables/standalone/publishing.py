@@ -7,9 +7,10 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import PublishPendingWarning
+from seqlake.spec.unfolded import KEY, meant
 from seqlake.tables.standalone import checkpoints
 from seqlake.tables.standalone.log import Log, touched
-from seqlake.tables.standalone.state import files_of, fingerprint
+from seqlake.tables.standalone.state import columns_of, files_of, fingerprint
 from seqlake.versions import indexes, markers, names, staging
 from seqlake.versions.small_files import own_names, read, remove
 
@@ -102,28 +103,35 @@ def metadata_bytes(mixtrain: Mapping[str, Any], /) -> bytes:
     return (json.dumps(dict(mixtrain), ensure_ascii=False, indent=2) + "\n").encode()
 
 
-def metadata_fingerprint(store: Store, /) -> str | None:
-    """The fingerprint of what `mixtrain.json` says now; None where it is absent, "" where it is no JSON object."""
+def _present(store: Store) -> dict[str, Any] | None:
+    """What `mixtrain.json` says now; None where it is absent, empty where it is no JSON object."""
     data = read(store, names.METADATA)
     if data is None:
         return None
     try:
         mixtrain = json.loads(data)
     except ValueError:
-        return ""
-    return fingerprint(mixtrain) if isinstance(mixtrain, dict) else ""
+        return {}
+    return mixtrain if isinstance(mixtrain, dict) else {}
+
+
+def _is_ours(present: dict[str, Any], state: State) -> bool:
+    """Whether some version said so, or said the same but for where the files lag behind, which only the log knows."""
+    if fingerprint(present) in state.known:
+        return True
+    return KEY in present and fingerprint(meant(present, columns_of(state.schema))) in state.known
 
 
 def metadata_is_behind(store: Store, state: State, /) -> bool:
     """Whether `mixtrain.json` is absent or an older one of ours: a publish is pending."""
-    present = metadata_fingerprint(store)
-    return present is None or (present != fingerprint(state.mixtrain) and present in state.known)
+    present = _present(store)
+    return present is None or (fingerprint(present) != fingerprint(state.mixtrain) and _is_ours(present, state))
 
 
 def metadata_is_edited(store: Store, state: State, /) -> bool:
     """Whether somebody else changed `mixtrain.json`: it is none that a version ever had."""
-    present = metadata_fingerprint(store)
-    return present is not None and present not in state.known
+    present = _present(store)
+    return present is not None and not _is_ours(present, state)
 
 
 def _write_metadata(store: Store, state: State, transaction: str) -> None:

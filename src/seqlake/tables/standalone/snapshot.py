@@ -15,12 +15,13 @@ from seqlake.versions import shard_formats
 from seqlake.versions.snapshot import TableSnapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from pyarrow.dataset import Dataset
 
-    from seqlake.protocols import Depth
+    from seqlake.protocols import Depth, Shard
     from seqlake.spec.findings import Finding
+    from seqlake.spec.unfolded import Unfolded
     from seqlake.tables.standalone.blobs import PlacedBlob
     from seqlake.tables.standalone.context import LogContext
 
@@ -60,6 +61,19 @@ class StandaloneSnapshot(TableSnapshot):
                 folders &= ds.field(name).is_null() if value is None else ds.field(name) == value
             fragments.append(form.make_fragment(file.name, filesystem=system, partition_expression=folders))
         return ds.FileSystemDataset(fragments, schema.stored(), form, system)
+
+    @property
+    def unfolded(self) -> Unfolded:
+        """What the files hold otherwise than the version shows them, as far as the log says."""
+        return self.state.unfolded
+
+    def lagging(self) -> Sequence[Shard]:
+        """Shards that hold columns under other names, dropped ones, or have labels beside them, as the log says."""
+        return [
+            shard
+            for shard, file in zip(self.shards(), self.state.files, strict=True)
+            if file.columns or file.absent or file.beside
+        ]
 
     def check(self, depth: Depth, /) -> Iterator[Finding]:
         """What only the table can know is wrong: strangers, edited metadata, missing, changed or torn shards."""

@@ -15,6 +15,7 @@ from seqlake.errors import DamagedTableError
 from seqlake.protocols import Version
 from seqlake.spec.metadata import Metadata
 from seqlake.spec.schema import ID, Schema
+from seqlake.spec.unfolded import KEY, Unfolded, meant
 from seqlake.tables.standalone.records import ShardEntry, VersionRecord, encode_mapping
 from seqlake.versions import names
 from seqlake.versions.format import UNSEALED
@@ -38,8 +39,8 @@ class State:
         shards: By name, in order of addition.
         sides: By name of the shard they stand beside.
         schema: The logical Arrow schema as IPC bytes.
-        mixtrain: The metadata, as in `mixtrain.json`.
-        known: `fingerprint` of each `mixtrain` so far.
+        mixtrain: The metadata, as in `mixtrain.json`; what they mean for the dataset, `meant` tells.
+        known: `fingerprint` of each `mixtrain` so far, and of what it meant.
         oldest: The oldest version that can still be read.
         rows: Of all shards.
         digest: Of the record of this version, which the next one must name.
@@ -86,6 +87,12 @@ def fingerprint(mixtrain: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
+def _fingerprints(mixtrain: Mapping[str, Any], schema: bytes) -> frozenset[str]:
+    """Of metadata as they stand, and of what they mean: who changes only what `x_seqlake` says has edited nothing."""
+    whole = frozenset({fingerprint(mixtrain)})
+    return whole | {fingerprint(meant(mixtrain, columns_of(schema)))} if KEY in mixtrain else whole
+
+
 def encode_columns(schema: Schema) -> bytes:
     """A schema as records carry it: each column in the type it was declared by.
 
@@ -98,7 +105,7 @@ def encode_columns(schema: Schema) -> bytes:
 def decode_schema(schema: bytes, mixtrain: Mapping[str, Any], /) -> Schema:
     """The `Schema` that a state carries."""
     arrow = pa.ipc.read_schema(pa.py_buffer(schema)) if schema else pa.schema([])
-    metadata = Metadata.parse(json.dumps(dict(mixtrain)))
+    metadata = Metadata.parse(json.dumps(meant(mixtrain, arrow.names)))
     return Schema.from_arrow(arrow, metadata=metadata, id=ID if ID in arrow.names else None)
 
 
@@ -131,14 +138,15 @@ def fold(state: State, records: Iterable[VersionRecord], /) -> State:
             sides[side.of] = _beside(sides.get(side.of, ()), side)
         if rows != record.rows:
             raise DamagedTableError(f"Version {record.version} says {record.rows} rows, its shards have {rows}.")
-        known = state.known if record.mixtrain is None else state.known | {fingerprint(record.mixtrain)}
+        schema = state.schema if record.schema is None else record.schema
+        known = state.known if record.mixtrain is None else state.known | _fingerprints(record.mixtrain, schema)
         state = replace(
             state,
             version=record.version,
             transaction=record.transaction,
             time=record.time,
             operation=record.operation,
-            schema=state.schema if record.schema is None else record.schema,
+            schema=schema,
             mixtrain=state.mixtrain if record.mixtrain is None else record.mixtrain,
             known=known,
             oldest=state.oldest if record.oldest is None else max(state.oldest, record.oldest),
@@ -289,9 +297,34 @@ def version_of(state: State, /) -> Version:
 
 def table_state(state: State, /) -> TableState:
     """A version as the value that all kinds of tables share."""
+    schema = pa.ipc.read_schema(pa.py_buffer(state.schema)) if state.schema else pa.schema([])
     return TableState(
         version=version_of(state),
-        schema=pa.ipc.read_schema(pa.py_buffer(state.schema)) if state.schema else pa.schema([]),
-        mixtrain=json.dumps(dict(state.mixtrain)),
+        schema=schema,
+        mixtrain=json.dumps(meant(state.mixtrain, schema.names)),
         files=files_of(state),
+        unfolded=unfolded(state, added=Unfolded.of(state.mixtrain).added) if state.version >= 0 else Unfolded(),
+    )
+
+
+def unfolded(state: State, /, *, added: Iterable[str]) -> Unfolded:
+    """What the files of a version hold otherwise than it shows them, as far as the log says.
+
+    Args:
+        state: The version.
+        added: Columns that came later than some of its files, which the log does not remember.
+    """
+    live = set(columns_of(state.schema))
+    means: dict[str, set[str | None]] = {}
+    for text in {entry.columns for entry in state.shards.values()} - {""}:
+        for physical, logical in json.loads(text).items():
+            means.setdefault(physical, set()).add(logical)
+    reused = {name for name, columns in means.items() if name in live or len(columns) > 1}
+    only = {name: next(iter(columns)) for name, columns in sorted(means.items()) if name not in reused}
+    return Unfolded(
+        renamed={name: column for name, column in only.items() if column is not None},
+        dropped=tuple(name for name, column in only.items() if column is None),
+        beside=tuple(sorted({column for sides in state.sides.values() for side in sides for column in side.columns})),
+        added=tuple(added),
+        reused=tuple(sorted(reused)),
     )

@@ -246,6 +246,28 @@ def _metadata_is_newest(disk: Disk, expected: Expected, when: str) -> None:
     said = json.loads(disk.read("mixtrain.json"))
     wanted = known if expected.power_loss and when.startswith("5") else known[-1:]
     demand(said in wanted, f"{when}, mixtrain.json is not version {disk.newest}'s")
+    if said == known[-1]:
+        _metadata_contradicts_nothing(disk, said, when)
+
+
+def _metadata_contradicts_nothing(disk: Disk, said: dict[str, Any], when: str) -> None:
+    """5, too: what the metadata name is in the files, and what the files hold is a column, or they say otherwise."""
+    lag = {"renamed": {}, "dropped": [], "beside": {}, "added": [], "reused": [], **said.get("x_seqlake", {})}
+    schemas = [record["schema"] for record in disk.records if "schema" in record]
+    columns = set(pa.ipc.read_schema(pa.py_buffer(base64.b64decode(schemas[-1]))).names) if schemas else set()
+    held = {
+        name
+        for shard in disk.live(disk.newest)
+        if f"data/{shard}" in disk.sizes
+        for name in pq.read_schema(io.BytesIO(disk.read(f"data/{shard}"))).names
+    }
+    unexplained = held - columns - {*lag["renamed"], *lag["dropped"], *lag["reused"]}
+    demand(not unexplained, f"{when}, files hold {sorted(unexplained)}, of which mixtrain.json says nothing")
+    there = held | {*lag["renamed"].values(), *lag["beside"], *lag["added"], *lag["reused"]}
+    nowhere = {name for name in said.get("column_types", {}) if held and name in columns and name not in there}
+    demand(not nowhere, f"{when}, mixtrain.json gives {sorted(nowhere)} a type, and nothing says where they are")
+    strange = {name for name, now in lag["renamed"].items() if now not in columns or name in columns}
+    demand(not strange, f"{when}, mixtrain.json says that {sorted(strange)} were renamed, and they were not")
 
 
 def _opens_without_writing(store: Store, disk: Disk) -> None:
