@@ -58,6 +58,7 @@ _HOME = {
     "split": "dataset.reshaping",
     "statistics": "dataset.statistics",
     "subset": "dataset.reshaping",
+    "resample": "dataset.reshaping",
     "trim": "dataset.reshaping",
     "validate": "dataset.validation",
 }

@@ -171,3 +171,17 @@ def test_a_remote_format_without_an_index_is_looked_at_with_leave_only(
     assert told.code == 2
     assert "500 B" in told.err
     assert run("info", f"{s3_environment}/odd", "--allow-remote-scan").code == 1  # and it is no dataset
+
+
+def test_resample_from_the_command_line(run, tmp_path) -> None:
+    ds = sl.create(tmp_path / "ds", sl.Schema({"x": sl.Trajectory(dim=1, fps=10), "y": sl.Trajectory(dim=1, fps=10)}))
+    ds.append([{"sequence_id": "a", "x": [[0.0], [1.0]], "y": [[0.0], [1.0]]}])
+    told = run("resample", tmp_path / "ds", tmp_path / "out", "--fps", 20, "--method", "y=hold")
+    assert (told.code, "1 sequences at 20 per second" in told.out) == (0, True)
+    row = sl.open(tmp_path / "out")["a"]
+    assert row["x"][:, 0].tolist() == [0.0, 0.5, 1.0, 1.0]
+    assert row["y"][:, 0].tolist() == [0.0, 0.0, 1.0, 1.0]
+    wrong = run("resample", tmp_path / "ds", tmp_path / "no", "--fps", 20, "--method", "hold", "--method", "y=hold")
+    assert (wrong.code, (tmp_path / "no").exists()) == (2, False)
+    assert run("resample", tmp_path / "ds", tmp_path / "no", "--fps", 20, "--dry-run").code == 0
+    assert not (tmp_path / "no").exists()

@@ -1,0 +1,64 @@
+"""`seqlake resample`: signals at another rate, as a new dataset."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from seqlake.cli import _options
+from seqlake.cli._output import Output, output_options
+from seqlake.cli._overwriting import replacing
+
+
+@click.command()
+@_options.source
+@_options.out
+@click.option("--fps", type=click.FloatRange(min=0, min_open=True), required=True, help="Samples per second.")
+@click.option(
+    "--signals", metavar="A,B", shell_complete=_options.complete_columns, help="Which signals (default: all)."
+)
+@click.option(
+    "--method",
+    "methods",
+    multiple=True,
+    metavar="[COLUMN=]METHOD",
+    help="linear, nearest or hold, of one column or all (default: linear for floating-point numbers, else hold).",
+)
+@_options.choice
+@_options.overwrite
+@_options.dry_run
+@output_options
+def command(
+    source: str,
+    out: str,
+    *,
+    fps: float,
+    signals: str | None,
+    methods: tuple[str, ...],
+    choice: _options.Choice,
+    overwrite: bool,
+    dry_run: bool,
+    output: Output,
+) -> None:
+    """Write the signals of DATASET at --fps samples per second as a new dataset at OUT.
+
+    Dimensions that their column type calls `angle` or `quaternion` are turned the short way. Videos stay as they are.
+    """
+    from seqlake.dataset.reshaping.resampling import resample
+
+    by_column = dict(one.split("=", 1) for one in methods if "=" in one)
+    for_all = [one for one in methods if "=" not in one]
+    if len(for_all) > 1 or (for_all and by_column):
+        raise click.UsageError("Expected one --method for all, or --method COLUMN=METHOD for each of some.")
+    selection = choice.of(_options.opened(source, asks=False))
+    if dry_run:
+        document = {"rows": len(selection), "out": out, "dry_run": True}
+        output.document(document, text=f"Would write {len(selection)} sequences at {fps:g} per second to {out}.")
+        return
+    with replacing(out, overwrite=overwrite, sources=[source]) as place:
+        method: Any = for_all[0] if for_all else by_column or None
+        names = None if signals is None else signals.split(",")
+        resampled = resample(selection, place, fps=fps, columns=names, method=method)
+        document = {"rows": len(resampled), "out": out, "fps": fps}
+        output.document(document, text=f"{len(resampled)} sequences at {fps:g} per second at {out}.")
