@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-LATE = 131
-"""Imports of our own modules inside functions: few enough to have a reason each. The number falls."""
+LATE = 54
+"""Imports of our own modules inside functions, but for commands, which import what they run when they run: few enough to
+have a reason each. The number falls."""
 
 
 @pytest.fixture(scope="module")
@@ -33,4 +34,5 @@ def test_what_is_private_stays_in_its_room(structure: dict[str, Any]) -> None:
 
 
 def test_late_imports_are_counted(structure: dict[str, Any]) -> None:
-    assert len(structure["late imports of our own modules"]) <= LATE
+    late = [one for one in structure["late imports of our own modules"] if not one.startswith("seqlake.cli.")]
+    assert len(late) <= LATE, late

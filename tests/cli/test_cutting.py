@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -124,7 +125,8 @@ def test_only_a_dataset_of_ours_and_nothing_else_is_replaced(run, dataset, tmp_p
 
 def test_a_dataset_is_not_replaced_by_what_lies_within_it(run, dataset, tmp_path) -> None:
     inner = dataset / "files" / "inner"
-    assert run("subset", dataset, inner, "--where", "reward < 5").code == 0
+    assert run("subset", dataset, tmp_path / "apart", "--where", "reward < 5").code == 0
+    shutil.copytree(tmp_path / "apart", inner)
     told = run("subset", inner, dataset, "--where", "reward < 2", "--overwrite")
     assert (told.code, len(sl.open(dataset))) == (2, 12)
 

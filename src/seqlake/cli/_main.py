@@ -42,6 +42,7 @@ SUMMARIES = {
     "merge": "Join several datasets into a new one.",
     "relocate": "Make references lead to another place, with their files or without.",
     "repack": "Rewrite a dataset's shards into a new dataset.",
+    "resample": "Write signals at another rate, as a new dataset.",
     "rollback": "Make an old version the newest one.",
     "schema": "Show columns, Arrow types and column types, or set types and metadata.",
     "segment": "Cut sequences into pieces, as a new dataset of one row each.",
