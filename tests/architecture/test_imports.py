@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 LATE = 54
-"""Imports of our own modules inside functions, but for commands, which import what they run when they run: few enough to
-have a reason each. The number falls."""
+"""Imports of our own modules inside functions, but for commands, which import what they run when they run: few enough
+to have a reason each. The number falls."""
 
 
 @pytest.fixture(scope="module")
