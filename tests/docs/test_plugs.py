@@ -167,6 +167,15 @@ def test_new_shards_may_be_of_their_format(tmp_path: Path) -> None:
     assert sl.open(tmp_path / "arm").validate(depth="rows").ok
 
 
+def test_a_folder_of_their_files_becomes_a_dataset_under_their_names(tmp_path: Path) -> None:
+    rows = tables.batch(map(tables.episode, "abc"), tables.SCHEMA)
+    feather.write_feather(pa.Table.from_batches([rows]), tmp_path / "takes.feather")
+    (tmp_path / "mixtrain.json").write_text(tables.SCHEMA.metadata.to_json())
+    sl.open(tmp_path).table.adopt()
+    assert [path.suffix for path in (tmp_path / "data").iterdir()] == [".feather"]
+    assert tables.rows_of(sl.open(tmp_path)) == tables.expected("abc")
+
+
 def test_shards_of_a_format_that_nobody_offers_have_no_place(tmp_path: Path) -> None:
     for table in (standalone.create(tmp_path / "arm", tables.SCHEMA), delta.create(str(tmp_path / "d"), tables.SCHEMA)):
         with pytest.raises(ValueError, match="'wool'"):
