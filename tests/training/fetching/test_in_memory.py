@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch.utils.data as torch_data
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -314,6 +315,18 @@ def test_worker_processes_and_datasets_divide_the_memory_that_none_was_given(arm
         opened = loader._engine.opened
         limits.append([member._residents.room.limit for member in getattr(opened, "_members", [opened])])
     assert limits == [[whole // 3], [777], [whole // 6] * 2]
+
+
+def limit_here(batch):
+    engine = torch_data.get_worker_info().dataset.loader._engine
+    return {"limit": np.array([engine.opened._residents.room.limit])}
+
+
+def test_a_worker_process_of_torch_takes_its_part(arm, readable) -> None:
+    loader = sl.Loader(readable(*arm([50] * 4)), window={"action": range(4)}, batch_size=40).map_batch(limit_here)
+    batches = torch_data.DataLoader(loader.torch(), batch_size=None, num_workers=2, timeout=60)
+    limits = {int(batch["limit"]) for batch in batches}
+    assert limits == {sl.Cache().nbytes // 2}
 
 
 # ---- the copies themselves
