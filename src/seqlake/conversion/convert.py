@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from seqlake.abilities import Discards, Renews, ability, storage_of
-from seqlake.conversion import task as one_part
-from seqlake.conversion.plan import BYTES_PER_PART, PartTask, Plan, plan
+from seqlake.conversion.plan import BYTES_PER_PART, PartTask, Plan, convert_part, plan
 from seqlake.conversion.targets import FormatTarget, TableTarget, Target, dropped_by
 from seqlake.dataset.opening import lake_of
 from seqlake.dataset.writing.pictures import Pictures
@@ -361,8 +360,8 @@ def _write_parts(planned: Plan, sink: Sink, work: WorkFolder, *, executor: Execu
             work.keep(task.part, receipt)
             bar.update(task.rows)
 
-        convert_part = partial(one_part.run, sink=sink, schema=planned.read)
-        executor.run(convert_part, tasks, done=done, tick=_Renewal(sink).if_due)
+        part_run = partial(convert_part, sink=sink, schema=planned.read)
+        executor.run(part_run, tasks, done=done, tick=_Renewal(sink).if_due)
 
 
 class _Renewal:

@@ -10,13 +10,12 @@ import pyarrow as pa
 from seqlake.files.locations import absolute
 from seqlake.formats._streaming import texts
 from seqlake.formats._streaming.cells import UnheldError
-from seqlake.formats._streaming.exporting import SampleSink
+from seqlake.formats._streaming.exporting import exporter
 from seqlake.formats._streaming.merging import merge
 from seqlake.formats._streaming.packing import WriterSettings, offsets
 from seqlake.formats._streaming.records import SampleError, ranged
 from seqlake.formats._streaming.scan import first_format, scan
-from seqlake.formats._streaming.split import ENCODINGS, SplitRecords, columns, learn
-from seqlake.formats._streaming.texts import Plain, dropped
+from seqlake.formats._streaming.texts import ENCODINGS, Plain, SplitRecords, columns, dropped, learn
 from seqlake.formats._streaming.writing import SampleWriter, begin
 
 if TYPE_CHECKING:
@@ -25,11 +24,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from seqlake.formats._streaming.encodings import CellEncoding, Options
+    from seqlake.formats._streaming.cells import CellEncoding, Options
     from seqlake.formats._streaming.index import Config, IndexedShard
     from seqlake.formats._streaming.stored import ShardFolder
     from seqlake.protocols import Ints
-    from seqlake.spec.schema import Schema
 
 __all__ = ["columns", "create", "dropped", "learn", "matches", "merge", "open_records", "scan", "writer"]
 _KINDS: dict[pa.DataType, tuple[Any, ...]] = {pa.string(): (str,), pa.int64(): (int,), pa.float64(): (float, int)}
@@ -70,44 +68,6 @@ def writer(
     """
     packing = packer(columns, {"newline": newline, **settings})
     return begin(absolute(out), packing, mode=mode, storage=storage)
-
-
-def create(
-    location: str,
-    schema: Schema,
-    /,
-    *,
-    columns: Mapping[str, str] | None = None,
-    fill: Mapping[str, Any] | None = None,
-    storage: Mapping[str, str] | None = None,
-    **settings: Any,
-) -> SampleSink:
-    """Where `convert(..., to="jsonl")` writes: a sample for every sequence.
-
-    Args:
-        location: The folder.
-        schema: The columns.
-        columns: Encodings that you choose, by column.
-        fill: What stands for nulls, by column; these formats hold none.
-        storage: Options of the object store.
-        **settings: As for `writer`.
-
-    Raises:
-        SchemaMismatchError: `columns` or `fill` name a column that is not there.
-        ValueError: A setting that makes no sense.
-    """
-    sink = SampleSink(
-        location=absolute(location),
-        schema=schema,
-        packer=packer,
-        plan=texts.plan,
-        columns=columns or {},
-        fill=fill or {},
-        settings=settings,
-        storage=storage,
-    )
-    sink.check()
-    return sink
 
 
 class JsonlRecords(SplitRecords):
@@ -217,3 +177,6 @@ def packer(columns: Mapping[str, str], settings: Mapping[str, Any], /) -> JsonlP
     if not chosen.newline:
         raise ValueError("newline is not empty.")
     return JsonlPacker(chosen.config("json", columns), {})
+
+
+create = exporter(packer, texts.plan)

@@ -13,13 +13,12 @@ from seqlake.errors import CorruptFileError
 from seqlake.files.locations import absolute
 from seqlake.formats._streaming import texts
 from seqlake.formats._streaming.cells import CellBytes, CellError, binary, fixed
-from seqlake.formats._streaming.exporting import SampleSink
+from seqlake.formats._streaming.exporting import exporter
 from seqlake.formats._streaming.merging import merge
 from seqlake.formats._streaming.packing import WriterSettings, offsets
 from seqlake.formats._streaming.records import SampleError, cell_arrays
 from seqlake.formats._streaming.scan import first_format, scan
-from seqlake.formats._streaming.split import SplitRecords, columns, learn
-from seqlake.formats._streaming.texts import Plain, dropped
+from seqlake.formats._streaming.texts import Plain, SplitRecords, columns, dropped, learn
 from seqlake.formats._streaming.writing import SampleWriter, begin
 
 if TYPE_CHECKING:
@@ -27,11 +26,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from seqlake.formats._streaming.encodings import CellEncoding, Options
+    from seqlake.formats._streaming.cells import CellEncoding, Options
     from seqlake.formats._streaming.index import Config, IndexedShard
     from seqlake.formats._streaming.stored import ShardFolder
     from seqlake.protocols import Ints
-    from seqlake.spec.schema import Schema
 
 __all__ = ["columns", "create", "dropped", "learn", "matches", "merge", "open_records", "scan", "writer"]
 
@@ -73,44 +71,6 @@ def writer(
     """
     packing = packer(columns, {"separator": separator, "newline": newline, **settings})
     return begin(absolute(out), packing, mode=mode, storage=storage)
-
-
-def create(
-    location: str,
-    schema: Schema,
-    /,
-    *,
-    columns: Mapping[str, str] | None = None,
-    fill: Mapping[str, Any] | None = None,
-    storage: Mapping[str, str] | None = None,
-    **settings: Any,
-) -> SampleSink:
-    """Where `convert(..., to="xsv")` writes: a sample for every sequence.
-
-    Args:
-        location: The folder.
-        schema: The columns.
-        columns: Encodings that you choose, by column.
-        fill: What stands for nulls, by column; these formats hold none.
-        storage: Options of the object store.
-        **settings: As for `writer`.
-
-    Raises:
-        SchemaMismatchError: `columns` or `fill` name a column that is not there.
-        ValueError: A setting that makes no sense.
-    """
-    sink = SampleSink(
-        location=absolute(location),
-        schema=schema,
-        packer=packer,
-        plan=texts.plan_commas if settings.get("separator", ",") == "," else texts.plan,
-        columns=columns or {},
-        fill=fill or {},
-        settings=settings,
-        storage=storage,
-    )
-    sink.check()
-    return sink
 
 
 class XsvRecords(SplitRecords):
@@ -254,3 +214,6 @@ def packer(columns: Mapping[str, str], settings: Mapping[str, Any], /) -> XsvPac
     if not chosen.separator or not chosen.newline:
         raise ValueError("separator and newline are not empty.")
     return XsvPacker(chosen.config({",": "csv", "\t": "tsv"}.get(chosen.separator, "xsv"), columns), {})
+
+
+create = exporter(packer, texts.plan, separator=",")

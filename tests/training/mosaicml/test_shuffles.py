@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from seqlake.compat.mosaicml import World
+from seqlake.compat.mosaicml.order import per_shard
 from seqlake.compat.mosaicml.partitions import dealt, in_order, partition
-from seqlake.compat.mosaicml.sampling import per_shard
 from seqlake.compat.mosaicml.shuffles import NAMES, shuffle
 
 SIZES = np.array([3, 5, 4, 6])

@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
 from seqlake.errors import ValidationError
 from seqlake.files.local import remove_empty_folders
-from seqlake.files.locations import is_local, join, local_path
+from seqlake.files.locations import absolute, is_local, join, local_path
 from seqlake.files.stores import exists, list_without_links, open_store
 from seqlake.formats._streaming import index as indexes
 from seqlake.formats._streaming.cells import CellError
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from seqlake.formats._streaming.index import IndexedShard
     from seqlake.formats._streaming.packing import Packer
     from seqlake.spec.schema import Schema
+
+    Plan: TypeAlias = Callable[[Schema, Mapping[str, str], Mapping[str, Any]], dict[str, "Exported"]]
 
 _OURS = re.compile(r"part-\d{5}/(shard\.\d{5,}\.[a-z.0-9]+|_writing/[\w.]+\.tmp)")
 
@@ -56,7 +58,7 @@ class SampleSink:
         location: The folder, absolute.
         schema: What is written.
         packer: Encodings by column -> the format's packer; a function of a module.
-        plan: The schema and `columns` -> how each column is written; a function of a module.
+        plan: The schema, `columns` and `settings` -> how each column is written; a function of a module.
         columns: Encodings that the user chose.
         fill: Values in place of nulls, by column.
         settings: Of the shards.
@@ -66,7 +68,7 @@ class SampleSink:
     location: str
     schema: Schema
     packer: Callable[[Mapping[str, str], Mapping[str, Any]], Packer]
-    plan: Callable[[Schema, Mapping[str, str]], dict[str, Exported]]
+    plan: Plan
     columns: Mapping[str, str] = field(default_factory=dict)
     fill: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -84,7 +86,7 @@ class SampleSink:
         self._packer()
 
     def _packer(self) -> Packer:
-        plan = self.plan(self.schema, self.columns)
+        plan = self.plan(self.schema, self.columns, self.settings)
         return self.packer({name: exported.encoding for name, exported in plan.items()}, self.settings)
 
     def write(self, part: int, rows: Iterator[pa.RecordBatch], /, *, root: str) -> object:
@@ -93,7 +95,7 @@ class SampleSink:
         store: Any = open_store(self.location, storage=self.storage)
         store.delete([path for path, _ in list_without_links(store, folder) if _OURS.fullmatch(path)])
         writer = begin(join(self.location, f"./{folder}"), self._packer(), storage=self.storage, claim=False)
-        plan = self.plan(self.schema, self.columns)
+        plan = self.plan(self.schema, self.columns, self.settings)
         with writer:
             for batch in rows:
                 self._write(writer.write, batch, plan, root)
@@ -160,3 +162,54 @@ def _placed(receipt: Any) -> list[IndexedShard]:
     """The entries of a part, with its folder in their names."""
     data = json.dumps({"version": indexes.VERSION, "shards": receipt["shards"]}).encode()
     return [in_folder(entry, f"part-{receipt['part']:05d}") for entry in indexes.parse(data).entries]
+
+
+def exporter(
+    packer: Callable[[Mapping[str, str], Mapping[str, Any]], Packer], plan: Plan, /, **defaults: Any
+) -> Callable[..., SampleSink]:
+    """The `create` of a format.
+
+    Args:
+        packer: Encodings by column -> its packer.
+        plan: How each column is written.
+        **defaults: Settings that count where the user gives no others.
+    """
+
+    def create(
+        location: str,
+        schema: Schema,
+        /,
+        *,
+        columns: Mapping[str, str] | None = None,
+        fill: Mapping[str, Any] | None = None,
+        storage: Mapping[str, str] | None = None,
+        **settings: Any,
+    ) -> SampleSink:
+        """Where `convert(..., to=...)` writes: a sample for every sequence.
+
+        Args:
+            location: The folder.
+            schema: The columns.
+            columns: Encodings that you choose, by column.
+            fill: What stands for nulls, by column; these formats hold none.
+            storage: Options of the object store.
+            **settings: As for `writer`.
+
+        Raises:
+            SchemaMismatchError: `columns` or `fill` name a column that is not there.
+            ValueError: A setting that makes no sense.
+        """
+        sink = SampleSink(
+            location=absolute(location),
+            schema=schema,
+            packer=packer,
+            plan=plan,
+            columns=columns or {},
+            fill=fill or {},
+            settings={**defaults, **settings},
+            storage=storage,
+        )
+        sink.check()
+        return sink
+
+    return create

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from seqlake.formats._streaming.encodings import CellEncoding
+    from seqlake.formats._streaming.cells import CellEncoding
     from seqlake.formats._streaming.index import Config
     from seqlake.protocols import Blob, Flat, Ints
 

@@ -25,8 +25,8 @@ from seqlake.files.limits import limit_of
 from seqlake.files.locations import checked
 from seqlake.files.stores import open_store, read_all
 from seqlake.formats._streaming import index as indexes
+from seqlake.formats._streaming.cells import Options
 from seqlake.formats._streaming.checking import check_folder
-from seqlake.formats._streaming.encodings import Options
 from seqlake.formats._streaming.restoring import declared
 from seqlake.formats._streaming.shard import SampleReader, SampleShard, sample_format
 from seqlake.formats._streaming.stored import SHARD_BYTES, ShardFolder
@@ -37,7 +37,7 @@ from seqlake.spec.schema import Column, Schema
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
-    from seqlake.formats._streaming.encodings import CellEncoding
+    from seqlake.formats._streaming.cells import CellEncoding
     from seqlake.formats._streaming.index import Config, IndexedShard, SampleIndex
     from seqlake.protocols import Depth, Ints
     from seqlake.spec.findings import Finding

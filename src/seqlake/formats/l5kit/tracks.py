@@ -20,7 +20,7 @@ from seqlake.formats.l5kit.columns import step_cells, step_column, values_of
 from seqlake.formats.l5kit.intervals import expect_fields
 from seqlake.formats.l5kit.layout import layout_of
 from seqlake.formats.l5kit.mapping import SCENE, TIMES, Mapping
-from seqlake.formats.l5kit.shard import SceneCells, scene_bytes
+from seqlake.formats.l5kit.scenes import SceneCells, scene_bytes
 from seqlake.formats.l5kit.store import AGENTS, FRAMES, SCENES, Store, grouped, state_of, stem_of
 from seqlake.shards.scanned import ScannedDataset, ScannedReader, ScannedShard
 from seqlake.spec.metadata import Metadata

@@ -6,8 +6,8 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from seqlake.files.locations import absolute
-from seqlake.formats._streaming.encodings import CellEncoding
-from seqlake.formats._streaming.exporting import SampleSink
+from seqlake.formats._streaming.cells import CellEncoding
+from seqlake.formats._streaming.exporting import exporter
 from seqlake.formats._streaming.merging import merge
 from seqlake.formats._streaming.packing import WriterSettings
 from seqlake.formats._streaming.scan import SampleDataset, first_format, scan
@@ -18,8 +18,6 @@ from seqlake.formats.mds.records import open_records
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    from seqlake.spec.schema import Schema
 
 __all__ = [
     "CellEncoding",
@@ -73,42 +71,7 @@ def writer(
     return begin(absolute(out), packer, mode=mode, storage=storage)
 
 
-def create(
-    location: str,
-    schema: Schema,
-    /,
-    *,
-    columns: Mapping[str, str] | None = None,
-    fill: Mapping[str, Any] | None = None,
-    storage: Mapping[str, str] | None = None,
-    **settings: Any,
-) -> SampleSink:
-    """Where `convert(..., to="mds")` writes: a sample for every sequence.
-
-    Args:
-        location: The folder.
-        schema: The columns.
-        columns: Encodings that you choose, by column.
-        fill: What stands for nulls, by column; these formats hold none.
-        storage: Options of the object store.
-        **settings: As for `writer`.
-
-    Raises:
-        SchemaMismatchError: `columns` or `fill` name a column that is not there.
-        ValueError: A setting that makes no sense.
-    """
-    sink = SampleSink(
-        location=absolute(location),
-        schema=schema,
-        packer=packer,
-        plan=plan,
-        columns=columns or {},
-        fill=fill or {},
-        settings=settings,
-        storage=storage,
-    )
-    sink.check()
-    return sink
+create = exporter(packer, plan)
 
 
 def __getattr__(name: str) -> Any:

@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.errors import SchemaMismatchError
-from seqlake.formats._streaming.cells import CellError
-from seqlake.formats._streaming.encodings import CellEncoding
+from seqlake.formats._streaming.cells import CellEncoding, CellError
 from seqlake.formats._streaming.records import SampleError
 from seqlake.formats.mds import encodings
 from seqlake.formats.mds.arrays import ArrayEncoding, head
@@ -19,7 +18,7 @@ from seqlake.spec.schema import Column
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from seqlake.formats._streaming.encodings import Options
+    from seqlake.formats._streaming.cells import Options
     from seqlake.formats._streaming.index import Config
     from seqlake.formats._streaming.shard import SampleShard
 

@@ -18,8 +18,7 @@ import pyarrow as pa
 from seqlake import plugins
 from seqlake.errors import DecodeError, InvalidMetadataError
 from seqlake.formats._streaming import cells as many
-from seqlake.formats._streaming.cells import CellBytes, CellError, UnheldError
-from seqlake.formats._streaming.encodings import CellEncoding
+from seqlake.formats._streaming.cells import CellBytes, CellEncoding, CellError, UnheldError
 from seqlake.formats.mds.arrays import ArrayEncoding
 from seqlake.spec.column_types import Image
 

@@ -21,7 +21,7 @@ from seqlake.spec.schema import is_binary, is_list, is_number, is_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from seqlake.formats._streaming.encodings import CellEncoding
+    from seqlake.formats._streaming.cells import CellEncoding
     from seqlake.formats._streaming.index import Config
     from seqlake.spec.schema import Column, Schema
 
@@ -34,12 +34,13 @@ def packer(columns: Mapping[str, str], settings: Mapping[str, Any], /) -> MdsPac
     return MdsPacker(WriterSettings.of("mds", settings).config("mds", columns), {})
 
 
-def plan(schema: Schema, columns: Mapping[str, str], /) -> dict[str, Exported]:
+def plan(schema: Schema, columns: Mapping[str, str], _settings: Mapping[str, Any], /) -> dict[str, Exported]:
     """How each column is written.
 
     Args:
         schema: The dataset's.
         columns: Encodings that the user chose.
+        _settings: Not used: they are of shards alone.
     """
     return {name: _exported(schema[name], columns.get(name)) for name in schema.names}
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from seqlake.formats._streaming.encodings import CellEncoding, Options
+    from seqlake.formats._streaming.cells import CellEncoding, Options
     from seqlake.formats._streaming.index import IndexedShard
     from seqlake.formats._streaming.stored import ShardFolder
     from seqlake.formats.mds.arrays import ArrayEncoding

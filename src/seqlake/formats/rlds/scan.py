@@ -1,4 +1,4 @@
-"""`scan`: a folder of tfds (which version, which files of which split) as rows, one per episode."""
+"""A folder of tfds (which version, which files of which split) as rows, one per episode: found, and read."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ import re
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
-from typing import TYPE_CHECKING
+from itertools import accumulate, islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
 
 from seqlake.arguments import TEXT_OR_TEXTS, TEXTS, Kind, takes
 from seqlake.errors import (
@@ -21,13 +24,24 @@ from seqlake.errors import (
 )
 from seqlake.files.locations import absolute, is_local, join, local_path
 from seqlake.files.stores import exists, open_store, read_all
-from seqlake.formats.rlds.example import NOTHING, FeatureValues, parse, steps_of
+from seqlake.formats.rlds.example import NOTHING, FeatureValues, numbers, parse, steps_of
 from seqlake.formats.rlds.features import read
-from seqlake.formats.rlds.shard import FeatureColumn, RldsReader, columns, schema
-from seqlake.formats.rlds.survey import RecordSurvey, Surveyed, damaged, survey, unique_ids
-from seqlake.formats.rlds.tfrecord import records
-from seqlake.shards.scanned import ScannedDataset, ScannedShard
+from seqlake.formats.rlds.survey import (
+    SPLIT,
+    FeatureColumn,
+    RecordSurvey,
+    Surveyed,
+    columns,
+    damaged,
+    schema,
+    survey,
+    unique_ids,
+)
+from seqlake.formats.rlds.tfrecord import TfRecord, records
+from seqlake.protocols import Flat, Ints
+from seqlake.shards.scanned import ScannedDataset, ScannedReader, ScannedShard
 from seqlake.spec.findings import Finding
+from seqlake.spec.schema import ID, Schema
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -368,3 +382,147 @@ def _missing(named: list[ShardFile], there: set[str]) -> list[Finding]:
                 Finding(code="rlds-missing-file", severity="error", message=text, location=file.path) for file in absent
             ]
     return findings
+
+
+class RldsReader(ScannedReader):
+    """Reads episodes of one file; every record that is read is checked against its checksum.
+
+    Args:
+        file: What the survey learned about it; one that changed since is `ShardChangedError` when it is read.
+        columns: The columns without id and split.
+        types: The logical Arrow schema of the dataset.
+        ids: [rows] sequence ids.
+    """
+
+    most_rows = 1024
+
+    def __init__(
+        self, file: Surveyed, columns: Sequence[FeatureColumn], types: pa.Schema, ids: Sequence[str], /
+    ) -> None:
+        super().__init__(types, len(file.steps), location=file.blob.location, sizes=file.sizes)
+        self._file = file
+        self._ids = ids
+        self._blob = copy(file.blob)  # what is mapped or held goes with the reader
+        self._columns = {column.name: column for column in columns}
+
+    def flat(self, column: str, /) -> Flat | None:
+        """Where the floats of a step column lie in the file.
+
+        Only for floats (records keep them as packed float32) of files that can be mapped; the checksums of records
+        are not looked at on this path.
+        """
+        self.type_of(column)
+        declared, blob = self._columns.get(column), self._blob
+        if declared is None or declared.role != "steps" or declared.feature.kind != "tensor" or blob.view() is None:
+            return None
+        feature = declared.feature
+        if feature.encoding != "none" or np.dtype(feature.dtype).kind != "f":
+            return None
+        starts = np.zeros(self.count, np.int64)
+        for row, record in self._records(np.arange(self.count), check=False):
+            try:
+                values = parse(record.data).get(feature.path, NOTHING)
+                self._steps(declared, values, row)
+            except CorruptFileError as error:
+                raise damaged(blob, row, record, error) from error
+            span = values.packed() if values.kind else (0, 0)
+            if span is None:
+                return None
+            starts[row] = record.start + span[0]
+        return Flat(
+            blob=blob,
+            start=starts,
+            steps=self._file.steps,
+            stride=4 * feature.size,
+            stored=np.dtype("<f4"),
+            dtype=np.dtype(feature.dtype),
+            shape=feature.shape or (1,),
+        )
+
+    def lengths(self, column: str, /) -> Ints | None:
+        """[rows] T of a column with steps, from the survey; None for others."""
+        declared = self._columns.get(column)
+        return self._file.steps if declared is not None and declared.role == "steps" else None
+
+    def arrays(self, schema: pa.Schema, rows: Ints, /) -> list[pa.Array]:
+        """The cells of some episodes; CorruptFileError for a record that is not what `features.json` says."""
+        examples = self._examples(rows) if any(name in self._columns for name in schema.names) else []
+        return [self._array(name, rows, examples) for name in schema.names]
+
+    def _records(self, rows: Ints, *, check: bool) -> Iterator[tuple[int, TfRecord]]:
+        blob, file = self._blob, self._file
+        starts = file.starts[rows]
+        stops = starts + file.sizes[rows] + 4
+        view = blob.view()
+        wholes = blob.ranges(starts, stops) if view is None else [view[a:b] for a, b in zip(starts, stops, strict=True)]
+        for row, start, whole in zip(rows.tolist(), starts.tolist(), wholes, strict=True):
+            record = TfRecord(start=start, data=whole[:-4], crc=int.from_bytes(whole[-4:], "little"))
+            if check and not record.sound:
+                raise CorruptFileError(
+                    f"Record {row} of {blob.location} (byte {start}) does not match its checksum.",
+                    path=blob.location,
+                    hint="The file is damaged: fetch it again.",
+                )
+            yield row, record
+
+    def _examples(self, rows: Ints) -> list[tuple[TfRecord, dict[str, FeatureValues]]]:
+        examples = []
+        for row, record in self._records(rows, check=True):
+            try:
+                examples.append((record, parse(record.data)))
+            except CorruptFileError as error:
+                raise damaged(self._blob, row, record, error) from error
+        return examples
+
+    def _array(self, name: str, rows: Ints, examples: list[tuple[TfRecord, dict[str, FeatureValues]]]) -> pa.Array:
+        if name == ID:
+            return pa.array([self._ids[row] for row in rows.tolist()], pa.string())
+        if name == SPLIT:
+            return pa.array([self._file.split] * len(rows), pa.string())
+        column, arrow = self._columns[name], self.types.field(name).type
+        cells = []
+        for row, (record, example) in zip(rows.tolist(), examples, strict=True):
+            try:
+                cells.append(self._cell(column, arrow, example.get(column.feature.path, NOTHING), row))
+            except (CorruptFileError, UnicodeDecodeError) as error:
+                raise damaged(self._blob, row, record, error) from error
+        if column.role == "steps" and column.feature.kind == "tensor":
+            return _signal(cells, arrow, column.feature.size)
+        return _whole(pa.array(cells, arrow), name)
+
+    def _cell(self, column: FeatureColumn, arrow: pa.DataType, values: FeatureValues, row: int) -> Any:
+        feature = column.feature
+        if column.role == "steps":
+            self._steps(column, values, row)
+        if feature.kind == "tensor":
+            decoded = numbers(feature, values)
+            if column.role == "steps":
+                return decoded
+            if feature.flag and not feature.shape:
+                decoded = decoded != 0
+            shaped = decoded.reshape(-1, feature.size) if feature.shape else decoded
+            return shaped.tolist() if feature.many else shaped[0] if len(shaped) else None
+        cells = values.bytes()
+        text = pa.types.is_string(arrow.value_type if pa.types.is_list(arrow) else arrow)
+        read = [str(cell, "utf-8") if text else bytes(cell) for cell in cells]
+        if column.role == "steps" or feature.many:
+            return read
+        return read[0] if read else None
+
+    def _steps(self, column: FeatureColumn, values: FeatureValues, row: int) -> None:
+        steps, expected = steps_of(column.feature, values), int(self._file.steps[row])
+        if steps != expected:
+            raise CorruptFileError(f"{column.feature.path!r} has {steps} steps, the episode has {expected}.")
+
+
+def _signal(cells: list[Any], arrow: pa.ListType, size: int) -> pa.Array:
+    offsets = np.fromiter(accumulate((len(cell) // size for cell in cells), initial=0), np.int32, len(cells) + 1)
+    values = pa.array(np.concatenate(cells), arrow.value_type.value_type)
+    steps = pa.FixedSizeListArray.from_arrays(values, type=arrow.value_type)
+    return pa.ListArray.from_arrays(pa.array(offsets), steps, type=arrow)
+
+
+def _whole(array: pa.Array | pa.ChunkedArray, name: str) -> pa.Array:
+    if isinstance(array, pa.ChunkedArray):
+        raise CorruptFileError(f"A cell of column {name!r} is above 2 GiB, which Arrow lists cannot hold.")
+    return array

@@ -1,8 +1,12 @@
-"""One pass over the records, before anything is read: where they lie, how long they are, what never changes.
+"""One pass over the records, before anything is read: where they lie, how long they are, which columns they make.
 
 The schema depends on the data (a step column that is constant within every sequence becomes one value a row), so it
 is decided here, once, for all shards. The pass reads framing and the heads of features; on local files image bytes
 are never touched. Checksums of contents are left to the reader.
+
+Names of columns drop `steps/`, `observation/` and `episode_metadata/`; what is left of the path is joined by `_`. A
+per-step reward is `reward_step`. Where two features would get one name, all but the one with the shortest path keep
+their whole path.
 """
 
 from __future__ import annotations
@@ -10,16 +14,22 @@ from __future__ import annotations
 import hashlib
 from copy import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import pyarrow as pa
 
 from seqlake.errors import CorruptFileError
 from seqlake.formats.rlds.example import NOTHING, FeatureValues, numbers, parse, steps_of
 from seqlake.formats.rlds.tfrecord import TfRecord, records
+from seqlake.protocols import Ints
+from seqlake.spec.column_types import ColumnType, Embedding, Image, Trajectory
+from seqlake.spec.metadata import Metadata
+from seqlake.spec.schema import ID, Schema
+from seqlake.spec.schema import Column as Declared
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from seqlake.formats.rlds.features import Feature
     from seqlake.protocols import Blob, Ints
@@ -195,3 +205,98 @@ def unique_ids(files: Sequence[Surveyed], /) -> bool:
 def _all_ids(files: Sequence[Surveyed]) -> Iterator[str]:
     for file in files:
         yield from file.ids
+
+
+_DROPPED = ("steps", "observation", "episode_metadata")
+SPLIT = "split"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureColumn:
+    """One column and how it is made from a record.
+
+    Attributes:
+        name: Its name in the schema.
+        feature: What it is read from.
+        role: `steps` for one value a step, `first` for the value that all steps share, `episode` for an episode's.
+    """
+
+    name: str
+    feature: Feature
+    role: Literal["steps", "first", "episode"]
+
+
+def columns(survey: RecordSurvey, *, keep_constant: Collection[str] | bool) -> list[FeatureColumn]:
+    """The columns of a dataset in the order of their features, without the id and the split."""
+    names = _names(survey.features)
+    result = []
+    for feature in survey.features:
+        name = names[feature.path]
+        kept = keep_constant if isinstance(keep_constant, bool) else {name, feature.path} & set(keep_constant)
+        # One step proves nothing about a signal; a sentence is worth more as a scalar in any case.
+        constant = feature.path in survey.constant and (survey.several or feature.kind == "text") and not kept
+        role: Literal["steps", "first", "episode"] = "episode" if not feature.step else "first" if constant else "steps"
+        result.append(FeatureColumn(name=name, feature=feature, role=role))
+    return result
+
+
+def schema(chosen: Sequence[FeatureColumn], survey: RecordSurvey, *, source: Mapping[str, object]) -> Schema:
+    """The schema: id and split first, then a column for every feature.
+
+    Args:
+        chosen: What `columns` gave.
+        survey: Says which texts are not UTF-8.
+        source: What is known of the dataset; kept in the metadata as `source`, with each column's feature. Typed
+            columns carry their feature as `source` themselves.
+    """
+    declared = {SPLIT: Declared(SPLIT, pa.string(), nullable=False)}
+    for column in chosen:
+        arrow, column_type = _type(column, binary=column.feature.path in survey.binary)
+        declared[column.name] = Declared(column.name, arrow, column_type)
+    sources = {column.name: column.feature.path for column in chosen}
+    return Schema(declared, metadata=Metadata(extra={"source": {**source, "columns": sources}}))
+
+
+def _names(features: Sequence[Feature]) -> dict[str, str]:
+    names: dict[str, str] = {}
+    taken = {ID, SPLIT}
+    for path in sorted((feature.path for feature in features), key=lambda path: (path.count("/"), path)):
+        name = _short(path)
+        if name in taken:
+            name = path.replace("/", "_")
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        names[path] = name
+    return names
+
+
+def _short(path: str) -> str:
+    parts = path.split("/")
+    kept = [part for part in parts[:-1] if part not in _DROPPED] + parts[-1:]
+    return "reward_step" if path == "steps/reward" else "_".join(kept)
+
+
+def _type(column: FeatureColumn, *, binary: bool) -> tuple[pa.DataType, ColumnType | None]:
+    """The Arrow type of a column, and its column type where it needs one (a plain scalar does not)."""
+    feature = column.feature
+    details: dict[str, Any] = {"source": feature.path, **feature.details}
+    if feature.kind == "text":
+        text = pa.binary() if binary else pa.string()
+        return (pa.list_(text), None) if column.role == "steps" or feature.many else (text, None)
+    if feature.kind == "image":
+        if column.role == "steps":
+            return pa.list_(pa.binary()), Image(frames="bytes", **details)
+        return (pa.list_(pa.binary()) if feature.many else pa.binary()), None
+    number = pa.from_numpy_dtype(feature.dtype)
+    if len(feature.shape) > 1:
+        details["shape"] = list(feature.shape)
+    if column.role == "steps":
+        signal = Trajectory(dim=feature.size, dtype=number, **details)
+        return pa.list_(pa.list_(number, feature.size)), signal
+    if not feature.shape:
+        number = pa.bool_() if feature.flag else number
+        return (pa.list_(number), None) if feature.many else (number, None)
+    if feature.many:
+        return pa.list_(pa.list_(number, feature.size)), Trajectory(dim=feature.size, dtype=number, **details)
+    return pa.list_(number), Embedding(dim=feature.size, dtype=number, **details)

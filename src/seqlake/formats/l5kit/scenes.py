@@ -1,28 +1,43 @@
-"""Some scenes of a store as a shard: structured rows become Arrow columns."""
+"""The view of scenes: a store as rows of scenes, and neighbours of them read as a shard: structured rows as columns."""
 
 from __future__ import annotations
 
-from functools import cached_property
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
+from seqlake.errors import InvalidMetadataError
 from seqlake.formats.l5kit.arrays import joined
 from seqlake.formats.l5kit.columns import row_cells, step_cells
-from seqlake.formats.l5kit.layout import CHILDREN, NO_RUNS, SceneRows
+from seqlake.formats.l5kit.layout import CHILDREN, NO_RUNS, SceneRows, layout_of
 from seqlake.formats.l5kit.mapping import COUNTS, RUNS, SCENE, TIMES, FieldColumn, Mapping, kind_of
-from seqlake.formats.l5kit.store import FACES, FRAMES, SCENES, Store
+from seqlake.formats.l5kit.store import (
+    FACES,
+    FRAMES,
+    MASKS,
+    SCENES,
+    Store,
+    grouped,
+    state_of,
+    stem_of,
+)
 from seqlake.protocols import Flat
-from seqlake.shards.scanned import ScannedReader
+from seqlake.shards.scanned import ScannedDataset, ScannedReader, ScannedShard
+from seqlake.spec.findings import Finding
 from seqlake.spec.schema import ID
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from seqlake.protocols import Ints
+    from seqlake.formats.l5kit.layout import SceneLayout
+    from seqlake.protocols import Depth, Ints
+    from seqlake.spec.schema import Schema
 
 
 class SceneCells:
@@ -198,3 +213,93 @@ class SceneReader(ScannedReader):
         scenes, ids = ([one[row] for row in rows.tolist()] for one in (self._scenes, self._names))
         cells = SceneCells(self._store, self._mapping, scenes, ids, self.types)
         return [cells.column(name) for name in schema.names]
+
+
+_EGO_FIELDS = ("timestamp", "ego_translation", "ego_rotation")
+
+
+def scenes(store: Store, /, *, ego: bool = False) -> L5kitScenes:
+    """The view of scenes.
+
+    Args:
+        store: An open store.
+        ego: Only the columns of the car's own path.
+    """
+    for name, mask in store.masks.items():
+        if len(mask) != len(store.agents):
+            raise InvalidMetadataError(
+                f"{store.location}: {MASKS}/{name} has {len(mask)} rows, there are {len(store.agents)} agents.",
+                path=store.location,
+                hint="Remove that mask: it belongs to another store.",
+            )
+    layout = layout_of(store)
+    mapping = Mapping.of(store, tiles=layout.tiles)
+    schema = mapping.schema()
+    schema = schema.select(_ego_columns(schema)) if ego else schema
+    state = state_of(store)
+    return L5kitScenes(
+        root=store.location,
+        schema=schema,
+        parts=_shards(store, layout, mapping, schema, state),
+        state=hashlib.sha256(repr([state, schema.names]).encode()).hexdigest()[:32],
+        store=store,
+        layout=layout,
+    )
+
+
+def _shards(store: Store, layout: SceneLayout, mapping: Mapping, schema: Schema, state: str) -> list[ScannedShard]:
+    """Neighbouring scenes, about 64 MiB of rows each."""
+    stem, shards = stem_of(store.location), []
+    sizes = np.array([scene_bytes(row, mapping) for row in layout.rows], np.int64)
+    for start, stop in grouped(sizes.tolist()):
+        digest = hashlib.sha256(repr([state, start, stop, schema.names]).encode()).hexdigest()[:16]
+        rows = layout.rows[start:stop]
+        names = [_name(stem, row.scene, number) for number, row in enumerate(rows, start)]
+        shards.append(
+            ScannedShard(
+                key=f"{stem}-{start:06d}#{digest}",
+                rows=stop - start,
+                nbytes=int(sizes[start:stop].sum()),
+                reader=partial(SceneReader, store, mapping, rows, names, schema.arrow, sizes[start:stop]),
+            )
+        )
+    return shards
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class L5kitScenes(ScannedDataset):
+    """A store as rows of scenes: a `Readable`, `Checked` and picklable.
+
+    Attributes:
+        store: The store.
+        layout: Which of its rows belong to which scene.
+    """
+
+    store: Store
+    layout: SceneLayout
+
+    def check(self, depth: Depth, /) -> Iterator[Finding]:
+        """What only this format knows: intervals that do not tile; from depth `rows` on, chunks that are not there."""
+        if not self.layout.tiles:
+            orphans = sum(row.scene < 0 for row in self.layout.rows)
+            text = f"intervals do not tile the arrays; {orphans} rows hold what no scene names (scene_index is -1)"
+            yield Finding(code="l5kit-intervals", severity="note", message=text, location=self.root)
+        if depth == "metadata":
+            return
+        for name, array in self.store.arrays.items():
+            for number in range(array.metadata.count):
+                if array.blob(number) is None:
+                    text = f"chunk {number} is not there: its rows read as zeros"
+                    yield Finding(
+                        code="l5kit-missing-chunk", severity="warning", message=text, location=f"{self.root}/{name}"
+                    )
+
+
+def _ego_columns(schema: Schema) -> list[str]:
+    whole = [name for name in schema.names if schema[name].category == "scalar"]
+    return [*whole, *(name for name in _EGO_FIELDS if name in schema)]
+
+
+def _name(stem: str, scene: int, number: int) -> str:
+    """The id of a row."""
+    return f"{stem}-{scene:05d}" if scene >= 0 else f"{stem}-orphan-{number:05d}"
