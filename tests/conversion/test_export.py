@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import seqlake as sl
-from seqlake.conversion import task
+from seqlake.conversion import convert as conversion
 from seqlake.dataset.validation import validate
 from seqlake.errors import DatasetExistsError, InvalidMetadataError, SchemaMismatchError, ValidationError
 from seqlake.files.local import LocalStore
@@ -254,7 +254,7 @@ def test_an_interrupted_commit_keeps_its_parts(ds, tmp_path: Path, monkeypatch, 
         patch.setattr(LocalStore, "put", put)
         with pytest.raises(OSError, match="No space is left"):
             sl.convert(ds, tmp_path / "out", **options)
-    monkeypatch.setattr(task, "run", lambda *_: pytest.fail("a part is written anew"))
+    monkeypatch.setattr(conversion, "convert_part", lambda *_: pytest.fail("a part is written anew"))
     sl.convert(ds, tmp_path / "out", **options)
     same(sl.scan(tmp_path / "out"), ds)
     assert not (tmp_path / "work").exists()
@@ -276,7 +276,7 @@ def test_what_an_index_names_is_not_discarded(ds, tmp_path: Path, monkeypatch) -
 
 
 def stop_after_two_parts(monkeypatch) -> None:
-    real, left = task.run, [2]
+    real, left = conversion.convert_part, [2]
 
     def run(part, /, **options):
         left[0] -= 1
@@ -284,7 +284,7 @@ def stop_after_two_parts(monkeypatch) -> None:
             raise ValidationError("stop")
         return real(part, **options)
 
-    monkeypatch.setattr(task, "run", run)
+    monkeypatch.setattr(conversion, "convert_part", run)
 
 
 def test_an_interrupted_export_shows_nothing_and_goes_on(ds, tmp_path: Path, monkeypatch) -> None:

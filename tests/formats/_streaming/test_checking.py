@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import seqlake as sl
+from seqlake.abilities import Checked, ability
 from seqlake.cli import main
 from seqlake.dataset.validation import validate
 
@@ -22,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def findings(folder: Path, depth: str = "rows") -> list[tuple[str, str, str]]:
-    return [(f.code, f.severity, f.location) for f in sl.scan(folder, format="mds").check(depth)]
+    return [(f.code, f.severity, f.location) for f in ability(sl.scan(folder, format="mds"), Checked).check(depth)]
 
 
 def edit(folder: Path, change) -> None:

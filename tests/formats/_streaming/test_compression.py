@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import seqlake as sl
+from seqlake.abilities import Checked, ability
 from seqlake.errors import CorruptFileError
 from seqlake.formats._streaming.compression import Compression
 from seqlake.formats._streaming.index import byte_size
@@ -104,7 +105,7 @@ def test_frames_that_follow_each_other_and_frames_without_a_size(folder: Path) -
     packed(folder, "zstd", make.compress(raw[:100]) + make.compress(raw[100:]))
     rows = sl.scan(folder)
     assert len(rows.to_arrow()) == 20
-    assert "streaming-zstd-size" in [finding.code for finding in rows.check("rows")]
+    assert "streaming-zstd-size" in [finding.code for finding in ability(rows, Checked).check("rows")]
 
 
 def test_what_a_cache_of_the_official_reader_keeps_is_read(folder: Path) -> None:
@@ -115,7 +116,7 @@ def test_what_a_cache_of_the_official_reader_keeps_is_read(folder: Path) -> None
         (folder / name).write_bytes(data)
     rows = sl.scan(folder)
     assert len(rows.to_arrow()) == 50
-    assert [finding for finding in rows.check("rows") if finding.severity == "error"] == []
+    assert [finding for finding in ability(rows, Checked).check("rows") if finding.severity == "error"] == []
 
 
 @pytest.mark.parametrize(

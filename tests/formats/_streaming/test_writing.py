@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import seqlake as sl
+from seqlake.abilities import Checked, ability
 from seqlake.errors import (
     DatasetExistsError,
     DatasetNotFoundError,
@@ -498,7 +499,7 @@ def test_a_bucket_is_written_and_appended_to(s3_bucket) -> None:
         writer.write_all(SAMPLES[20:])
     rows = sl.scan(f"{s3_bucket.uri}/set", storage=s3_bucket.storage)
     assert rows.to_arrow()["a"].to_pylist() == [sample["a"] for sample in SAMPLES]
-    assert [finding for finding in rows.check("rows") if finding.severity != "note"] == []
+    assert [finding for finding in ability(rows, Checked).check("rows") if finding.severity != "note"] == []
 
 
 def test_a_writer_that_is_dropped_says_that_nobody_reads_it(tmp_path: Path) -> None:
