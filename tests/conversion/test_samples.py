@@ -123,10 +123,10 @@ def test_ids_are_the_values_of_a_column(folder: Path, tmp_path: Path) -> None:
 
 
 def test_an_interrupted_conversion_goes_on(folder: Path, tmp_path: Path, monkeypatch) -> None:
-    from seqlake.conversion import task
+    from seqlake.conversion import convert as conversion
 
     options = {"sequence_id": "ep", "steps": "t", "workers": 1, "work": tmp_path / "work", "bytes_per_part": 4000}
-    real, left = task.run, [1]
+    real, left = conversion.convert_part, [1]
 
     def run(part, /, **options):
         left[0] -= 1
@@ -135,7 +135,7 @@ def test_an_interrupted_conversion_goes_on(folder: Path, tmp_path: Path, monkeyp
         return real(part, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(task, "run", run)
+        patch.setattr(conversion, "convert_part", run)
         with pytest.raises(ValidationError, match="stop"):
             sl.convert(folder, tmp_path / "out", **options)
     ds = sl.convert(folder, tmp_path / "out", **options)
