@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import seqlake as sl
 from seqlake.errors import ReadOnlyError, ShardChangedError
 from seqlake.files import credentials
 from seqlake.files.blobs import MemoryBlob
@@ -20,6 +21,20 @@ from seqlake.files.remote import ObjectStore
 from seqlake.files.stores import open_blob, open_store
 from seqlake.files.system_calls import SystemCalls
 from seqlake.testing.stores import StoreTests
+
+
+def test_a_scheme_without_a_store_says_where_one_would_be() -> None:
+    with pytest.raises(ValueError, match=r"seqlake\.stores.*'hf'"):
+        open_blob("hf://datasets/arm/cam.mp4")
+
+
+def test_references_of_a_scheme_without_a_store_are_carried_and_told(tmp_path: Path) -> None:
+    place = "hf://datasets/arm/log.mcap"
+    ds = sl.create(tmp_path / "a", {"log": sl.ColumnType("mcap")})
+    ds.append([{"sequence_id": "a", "log": place}])
+    assert ds.to_arrow()["log"].to_pylist() == [place]
+    assert [finding.code for finding in ds.validate().warnings] == ["F408"]
+    assert sl.convert(ds, tmp_path / "b").to_arrow()["log"].to_pylist() == [place]
 
 
 class Recorded(SystemCalls):
