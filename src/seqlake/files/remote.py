@@ -167,8 +167,8 @@ class ObjectStore:
         kind = locations.scheme(root)
         if kind not in locations.OBJECT_STORES:
             raise ValueError(
-                f"{root}: expected one of {', '.join(locations.OBJECT_STORES)}, http or https, or the scheme of a store "
-                f"installed in the group 'seqlake.stores', found {kind!r}."
+                f"{root}: expected one of {', '.join(locations.OBJECT_STORES)}, http or https, or the scheme of a plug "
+                f"in the group 'seqlake.stores', found {kind!r}."
             )
         if not locations.has_bucket(root):
             raise ValueError(f"{root}: expected a bucket, as in {kind}://bucket/folder.")
