@@ -20,7 +20,7 @@ from seqlake.training.cache import Cache
 from seqlake.training.loader import Loader
 from seqlake.training.order import Shuffle
 from seqlake.training.shard_cache import ShardCache
-from seqlake.training.steps import OrderPlanner, Steps
+from seqlake.training.steps import Steps
 from seqlake.windows.spec import Whole
 
 from .faulty import Proxy
@@ -147,15 +147,6 @@ def test_a_rank_knows_its_lanes(lanes, batch, world, samples, position) -> None:
         if count:
             _, numbers, _ = steps.take(position, np.arange(count))
             assert set((numbers % lanes).tolist()) <= set(steps.lanes_of(position).tolist())
-
-
-@pytest.mark.parametrize(("lanes", "spread"), [(8, 1), (2, 2), (1, 4)])
-def test_a_portion_counts_other_ranks_where_they_share_lanes(lanes, spread) -> None:
-    steps = Steps(samples=4000, lanes=lanes, global_batch=64, rank=1, world_size=4, tail="drop")
-    assert OrderPlanner(None, steps, shuffle=None, seed=0).spread(0) == spread
-    without = Steps(samples=4000, lanes=lanes, global_batch=2, rank=0, world_size=4, tail="drop")
-    assert not without.local_batch
-    assert OrderPlanner(None, without, shuffle=None, seed=0).spread(0) <= 2
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from seqlake.errors import LoaderStateError, ShardChangedError
-from seqlake.training import opened, passes
+from seqlake.training import needs, opened, passes
 from seqlake.training.loader import Loader
 from seqlake.training.order import Shuffle
 from seqlake.windows.spec import Window
@@ -76,7 +76,7 @@ def test_batch_size_moves_step_borders_and_not_the_order(source):
 def test_how_far_is_planned_ahead_changes_nothing(source, monkeypatch, ahead):
     expected = steps_of(Loader(source, window=WINDOW, batch_size=4))
     monkeypatch.setattr(passes, "_AHEAD", ahead)
-    monkeypatch.setattr(passes, "_FIRST", ahead)
+    monkeypatch.setattr(needs, "_FIRST", ahead)
     assert steps_of(Loader(source, window=WINDOW, batch_size=4)) == expected
 
 

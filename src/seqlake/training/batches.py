@@ -117,7 +117,7 @@ class WindowChunk:
         self.steps_of = steps_of
         self.buffers = buffers
         self._sequences = sequences
-        self._pieces = pieces
+        self.pieces = pieces
         # Name -> what gives a batch by its number; of columns with more to do than copying, only their places.
         self._ready: dict[str, Any] = {}
         self._others: list[Located] = []
@@ -185,7 +185,7 @@ class WindowAssembler:
             columns=[self._locate(track, samples, size) for track in survey.tracks],
             values=values,
             origins=self._origins(samples.rows, shards, size),
-            pieces=self.opened.memory.pieces,
+            pieces=self.opened.pieces(np.flatnonzero(shards)),
             steps_of=self.steps_of,
             buffers=self._buffers,
             names=self._names() if is_whole else (),

@@ -150,6 +150,45 @@ class StepColumn:
             )
 
 
+class GrowingSteps:
+    """The steps of one column of one shard, while it is decoded.
+
+    Args:
+        name: The column.
+        counts: [rows of the dataset] how many steps each is said to have; None where nobody says it.
+        rows: Those of the shard.
+    """
+
+    def __init__(self, name: str, counts: Ints | None, rows: slice) -> None:
+        self._name = name
+        self._most = None if counts is None else int(np.maximum(counts[rows], 0).sum())
+        self._whole: NDArray[Any] | None = None  # where steps go as they come
+        self._length = 0
+        self._parts: list[NDArray[Any]] = []  # those for which there is no place
+        self._steps: list[Ints] = []
+
+    def add(self, cells: pa.Array) -> None:
+        """Take in the cells of further rows."""
+        values, steps = flatten(cells, name=self._name)
+        self._steps.append(steps)
+        if self._whole is None and self._most is not None and len(values):
+            self._whole = np.empty((self._most, *values.shape[1:]), values.dtype)
+        stop = self._length + len(values)
+        fits = self._whole is not None and values.shape[1:] == self._whole.shape[1:] and stop <= len(self._whole)
+        if fits and not self._parts and self._whole is not None:
+            self._whole[self._length : stop] = values
+            self._length = stop
+        elif len(values) or self._whole is None:
+            self._parts.append(values)
+
+    def taken(self) -> tuple[NDArray[Any], Ints]:
+        """[all steps, ...] and [rows] how many are each row's."""
+        whole = [] if self._whole is None else [self._whole[: self._length]]
+        parts = [*whole, *self._parts]
+        values = parts[0] if len(parts) == 1 else np.concatenate(parts)
+        return values, np.concatenate(self._steps)
+
+
 class SingleColumn:
     """A column with one value a row."""
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from seqlake.spec.schema import Schema
     from seqlake.training.bad_data.damage import Harm
     from seqlake.training.mixtures.samples import Mixture
+    from seqlake.training.needs import Budget
     from seqlake.training.order import Shuffle
     from seqlake.training.plan import EpochPlan
     from seqlake.training.samples import Batch, Samples
@@ -66,14 +67,14 @@ class Planner(Protocol):
     def local_batch(self) -> int:
         """Samples of a step on this rank."""
 
-    def spread(self, position: int) -> float:
-        """For each sample of this rank, how many there are in the lanes that it takes samples of."""
-
     def samples(self, epoch: int, position: int, steps: Ints) -> Samples:
         """The samples of some steps of the pass that begins at a sample of an epoch."""
 
     def substitutes(self, epochs: Ints, numbers: Ints, attempt: int) -> Samples:
         """Samples to be tried in the places of others; see `Substitutes`."""
+
+    def shards(self, epoch: int, position: int, steps: Ints) -> Ints:
+        """The shards that samples of some steps are in, ascending; for few steps."""
 
     def visits(self, epoch: int, position: int) -> Visits:
         """When each shard is needed by this rank in an epoch."""
@@ -88,7 +89,7 @@ class OpenShards(Protocol):
 
     @property
     def portion(self) -> int | None:
-        """Samples that may be prepared together; None where that does not matter."""
+        """Samples whose windows are read by range together; None where none are."""
 
     @property
     def is_ranged(self) -> bool:
@@ -108,6 +109,9 @@ class OpenShards(Protocol):
 
     def visit(self, rows: Ints) -> object:
         """Open the shards of these rows, and see that those open already are still the same files."""
+
+    def budgets(self, shards: Ints, *, look: bool) -> Sequence[Budget]:
+        """What copies of these shards take of what they may take; estimated generously, or after a look at each."""
 
     def expect(self, visits: Visits, sample: int, *, then: Visits | None) -> None:
         """Take in when shards will be needed: the next ones are fetched ahead."""
@@ -194,7 +198,10 @@ class TrainingEngine(ABC):
 
     Attributes:
         settings: What was asked for.
+        has_begun: This process has begun a pass, so that what an order needs was looked at.
     """
+
+    has_begun: bool = False
 
     def __init__(self, settings: LoaderSettings) -> None:
         self.settings = settings

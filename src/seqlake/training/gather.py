@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -74,13 +74,12 @@ class Memory:
         self._high = 0
 
     @classmethod
-    def joined(cls, memories: Sequence[Memory], /, *, paces: dict[int, Pace]) -> Memory:
-        """The pieces of several, as they are now; `paces` is kept from one to the next."""
+    def joined(cls, memories: Sequence[Memory], pieces: Iterable[memoryview], /, *, paces: dict[int, Pace]) -> Memory:
+        """Some pieces of several memories; `paces` is kept from one to the next."""
         joined = cls(busy=lambda: any(memory.busy() for memory in memories))
         joined.paces = paces
-        for memory in memories:
-            for piece in memory.pieces:
-                joined._keep(piece)
+        for piece in pieces:
+            joined._keep(piece)
         return joined
 
     def hold(self, view: memoryview) -> tuple[int, int]:
@@ -106,6 +105,10 @@ class Memory:
     def pieces(self) -> tuple[memoryview, ...]:
         """Everything held: as long as somebody has this, no address in it dangles."""
         return tuple(self._held.values())
+
+    def pieces_at(self, lows: Iterable[int], /) -> tuple[memoryview, ...]:
+        """Those that begin at some addresses; none where nothing is held."""
+        return tuple(self._held[low] for low in lows if low in self._held)
 
     def ranges(self, addresses: Ints, width: int, *, size: int, cell: Cell | None = None, together: int = 1) -> Ranges:
         """Byte ranges that can be copied batch by batch, now or later.

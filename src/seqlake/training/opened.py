@@ -2,37 +2,43 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from math import inf
 from threading import Lock
 from time import monotonic, perf_counter
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 import numpy as np
 import pyarrow as pa
 
-from seqlake.errors import CacheTooSmallError, DamagedTableError
+from seqlake.errors import CacheTooSmallError, DamagedTableError, SeqlakeError
 from seqlake.shards.reading import gathered
 from seqlake.training.bad_data.damage import is_damage
 from seqlake.training.bad_data.salvage import prove, salvage
-from seqlake.training.cells import ColumnStore
+from seqlake.training.cells import ColumnStore, GrowingSteps
 from seqlake.training.fetching.by_range import Ranged
 from seqlake.training.fetching.transfers import Transfers
 from seqlake.training.gather import Memory, torch
+from seqlake.training.needs import UNKNOWN, Budget, size_text
 from seqlake.training.residents import Residents
 from seqlake.training.shard_cache import is_remote
+from seqlake.training.shard_cache.sizes import Size, decoded
 from seqlake.training.telemetry import ORIGINS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from seqlake.protocols import Blob, Ints, ShardReader
+    from seqlake.protocols import Blob, Ints, Shard, ShardReader
     from seqlake.spec.schema import Schema
     from seqlake.training.cache import Cache
     from seqlake.training.cells import StepColumn
+    from seqlake.training.frames.clips import EncodedCells
     from seqlake.training.survey import WindowSurvey
     from seqlake.training.telemetry import Fetched
     from seqlake.training.visits import Visits
 
+_LOOKS = 16  # shards that are looked at to know whether all are read in place
 _FRESH = 0.5  # seconds for which a shard that was looked at counts as still the same file
 
 
@@ -57,6 +63,7 @@ class Opened(ColumnStore):
         self.ranged = Ranged(survey, cache, self.transfers, images=bool(images))
         super().__init__(schema, survey, Memory(busy=self.transfers.is_busy))
         self.seconds = 0.0
+        self._schema = schema
         self._tolerant = tolerant
         self._has_images = bool(images)
         self._proves = False  # pages of some shard are compared before windows of them are read
@@ -72,14 +79,60 @@ class Opened(ColumnStore):
             self.transfers,
             whole=~self.ranged.wanted,
             needs=is_remote,
-            samples=len(survey.axis),
             decoded=sum(_decoded_bytes(survey, each, slice(None), unknown=inf) for each in self.cells.values()),
         )
+        self._alone: set[int] = set()  # shards of which there is no copy, and decoded columns in memory
+        self._used: list[set[int]] = [set(), set()]  # shards of the chunk before, and of this one
+        self._lent: WeakSet[EncodedCells] = WeakSet()
+
+    def lend(self, cells: EncodedCells) -> None:
+        """Ask these for the room that they took, where there is not enough for shards."""
+        self._lent.add(cells)
 
     def take_room(self, nbytes: int) -> bool:
-        """Count these bytes among those held in memory, if the cache allows that many."""
-        with self._lock:
-            return self._residents.take_room(nbytes)
+        """Count these bytes among those held in memory, if the cache allows that many; fewer than none give back."""
+        return self._residents.take_room(nbytes)
+
+    def budgets(self, shards: Ints, *, look: bool) -> list[Budget]:
+        """What copies of these shards take, or what is decoded of them; see `OpenShards.budgets`."""
+        held, making = np.zeros(len(self._ready), np.int64), np.zeros(len(self._ready), np.int64)
+        if not self._residents.keeps:
+            shards = shards[~self.ranged.wanted[shards]]
+            if look and self._are_in_place:
+                shards = shards[:0]
+            for shard in shards.tolist():
+                held[shard], making[shard], _ = self._size(shard, look=look)
+        return [Budget(limit=self._residents.limit, held=held, making=making, folder=self._residents.folder)]
+
+    def _size(self, shard: int, *, look: bool) -> Size:
+        """What a shard takes of the folder, or of memory."""
+        original, rows = self.survey.shards[shard], self.rows(shard)
+        if look and not is_remote(original) and _in_place(original, self.cells):
+            return Size(0)
+        steps = {
+            name: int(np.maximum(counts[rows], 0).sum())
+            for name, counts in self.survey.counts.items()
+            if name in self.cells
+        }
+        if self._residents.in_folder:
+            return self._residents.size(shard, steps, look=look)
+        copy = self._residents.size(shard, steps, look=look) if is_remote(original) else Size(0)
+        nbytes = 0.0
+        for name, cells in self.cells.items():
+            if copy.decodes or cells.dtype == np.bool_:
+                size = _decoded_bytes(self.survey, cells, rows, unknown=inf)
+                nbytes += decoded(original, self._schema[name]) if size == inf and look else size
+        decode = int(min(nbytes, UNKNOWN))
+        if look and copy.decodes and not self._has_images:
+            return Size(decode, copy.held)  # the copy goes when all of it was decoded
+        return Size(copy.held + decode, copy.making)
+
+    @cached_property
+    def _are_in_place(self) -> bool:
+        """Whether all shards are read in place, as far as some of them tell: to look at all takes long."""
+        shards = self.survey.shards
+        some = np.unique(np.linspace(0, len(shards) - 1, _LOOKS).astype(np.int64)).tolist() if len(shards) else []
+        return not any(is_remote(shards[shard]) or not _in_place(shards[shard], self.cells) for shard in some)
 
     def expect(self, visits: Visits, sample: int, *, then: Visits | None) -> None:
         """Say when which shards will be needed: fetch the next ones ahead; see `Residents`."""
@@ -90,13 +143,49 @@ class Opened(ColumnStore):
         """Release local copies that no sample from this one on needs soon; windows found in them are void."""
         before, now = self._pinned
         self._pinned = [now, set()]
-        for shard in self._residents.leave(sample, until=until, keep=before | now):
-            self._ready[shard] = False
-            for cells in self.cells.values():
-                self.memory.drop(int(cells.low[shard]))
-                self._residents.room.decoded -= int(cells.held[shard])
-                cells.forget(shard)
-            self._blobs.pop(shard, None)
+        self._used = [self._used[1], set()]
+        others = list(self._alone)
+        for shard in self._residents.leave(sample, until=until, keep=before | now, others=others):
+            self._forget(shard)
+
+    def _forget(self, shard: int) -> None:
+        self._ready[shard] = False
+        self._alone.discard(shard)
+        for cells in self.cells.values():
+            self.memory.drop(int(cells.low[shard]))
+            self.count_decoded(-int(cells.held[shard]))
+            cells.forget(shard)
+        self._blobs.pop(shard, None)
+        for lent in list(self._lent):
+            lent.forget(shard)
+
+    def _give_up(self) -> bool:
+        """Make room where nothing said how much was needed: let go of what this chunk and the one before do not use."""
+        if any(lent.give_back() for lent in list(self._lent)):
+            return True
+        used = self._used[0] | self._used[1] | self._pinned[0] | self._pinned[1]
+        for shard in (*self._residents.open, *self._alone):
+            if shard not in used:
+                self._residents.release(shard)
+                self._forget(shard)
+                return True
+        return False
+
+    def _come_to(self, shard: int) -> None:
+        """Have a copy of a shard."""
+        while True:
+            try:
+                self._residents.come_to(np.array([shard]))
+            except CacheTooSmallError:
+                if not self._give_up():
+                    raise
+            else:
+                return
+
+    def pieces(self, shards: Ints) -> tuple[memoryview, ...]:
+        """The memory of these shards, and of no other: what others had goes when it is dropped."""
+        lows = [cells.low[shards] for cells in self.cells.values()]
+        return self.memory.pieces_at(np.unique(np.concatenate(lows)).tolist() if lows else [])
 
     def pin(self, rows: Ints) -> None:
         """Keep the shards of these rows, which the order does not ask for, as long as this chunk is in use."""
@@ -114,8 +203,8 @@ class Opened(ColumnStore):
 
     @property
     def portion(self) -> int | None:
-        """Samples that may be prepared together; None where that does not matter."""
-        return self._residents.portion if self.ranged.portion is None else self.ranged.portion
+        """Samples whose windows are read by range together; None where none are."""
+        return self.ranged.portion
 
     @property
     def is_ranged(self) -> bool:
@@ -124,8 +213,8 @@ class Opened(ColumnStore):
 
     @property
     def is_fetched(self) -> bool:
-        """Whether shards are copied as they are needed, to a folder or into memory."""
-        return self._residents.is_fetched
+        """Whether shards are copied as they are needed, to a folder or into memory, or decoded and do not all fit."""
+        return self._residents.is_fetched or not (self._residents.keeps or self._are_in_place)
 
     def visit(self, rows: Ints) -> Ints:
         """Open the shards of these rows, and see that those open already are still the same files.
@@ -141,10 +230,14 @@ class Opened(ColumnStore):
         counts = np.bincount(self.shard_of(rows), minlength=len(self._ready))
         touched = counts > 0
         unready = np.flatnonzero(touched & ~self._ready).tolist()
+        if not self._residents.keeps:
+            self._used = self._used if self._residents.has_course else [set(), set()]
+            self._used[1].update(np.flatnonzero(touched).tolist())
         self.ranged.look_ahead(unready, self._names)
-        if self.is_fetched:
+        fetched = bool(unready) and self._residents.is_fetched
+        if fetched:
             self._residents.announce([shard for shard in unready if not self.ranged.wanted[shard]])
-        for shard in self._residents.soonest(unready) if self.is_fetched else unready:
+        for shard in self._residents.soonest(unready) if fetched else unready:
             with self._lock:  # loaders made from each other share what is open
                 if not self._ready[shard]:
                     self._open(shard)
@@ -170,8 +263,11 @@ class Opened(ColumnStore):
                     self.take(reader, shard, self._names)
                 finally:
                     reader.close()
-                if shard in self._residents.open and not self._blobs[shard] and not self._has_images:
-                    self._residents.open[shard].release()  # all of it was decoded
+                copy = self._residents.open.get(shard)
+                if copy is None:
+                    self._alone.add(shard)
+                elif not self._blobs[shard] and not self._has_images:
+                    copy.release()  # all of it was decoded
         except Exception as error:
             if not self._tolerant or not is_damage(error):
                 raise
@@ -208,7 +304,7 @@ class Opened(ColumnStore):
             ):
                 return reader
             reader.close()
-        self._residents.come_to(np.array([shard]))
+        self._come_to(shard)
         return self._residents.open[shard].shard.open()
 
     def reader(self, shard: int) -> ShardReader:
@@ -229,16 +325,7 @@ class Opened(ColumnStore):
                 self._proves = self._proves or flat.proof is not None
                 blobs[id(flat.blob)] = flat.blob
         if decode:
-            cells = [self.cells[name] for name in decode if name in self.cells]
-            room = _take_room(self._residents, self.survey, cells, self.rows(shard))
-            try:
-                table = pa.Table.from_batches(gathered(reader.batches(decode), f"Columns {decode} of a shard"))
-                for name in decode:
-                    self.keep(shard, name, table.column(name))
-            finally:
-                self._residents.room.decoded -= room  # what was kept has been counted
-            for cell in cells:
-                self.survey.check_counts(shard, cell.name, cell.steps[self.rows(shard)])
+            self._decode(reader, shard, decode)
         self._blobs.setdefault(shard, []).extend(blobs.values())
         copies = "cache" if self._residents.in_folder else "memory"
         origin = copies if shard in self._residents.open else "mapped"
@@ -246,9 +333,50 @@ class Opened(ColumnStore):
             origin = "memory"
         self.origins[shard] = ORIGINS.index(origin)
 
+    def _decode(self, reader: ShardReader, shard: int, names: Sequence[str]) -> None:
+        """Take in columns that must be decoded: steps go to their place batch by batch, so that they are there once."""
+        cells = [self.cells[name] for name in names if name in self.cells]
+        rows = self.rows(shard)
+        room = self._take_room(cells, rows)
+        steps = {each.name: GrowingSteps(each.name, self.survey.counts.get(each.name), rows) for each in cells}
+        singles: dict[str, list[pa.Array]] = {name: [] for name in names if name not in steps}
+        try:
+            for batch in gathered(reader.batches(names), f"Columns {list(names)} of a shard"):
+                for name, column in zip(names, batch.columns, strict=True):
+                    if name in steps:
+                        steps[name].add(column)
+                    else:
+                        singles[name].append(column)
+            for name, parts in singles.items():
+                self.keep(shard, name, pa.chunked_array(parts, self._schema[name].arrow if not parts else None))
+            for name, grown in steps.items():
+                self.keep_steps(shard, name, *grown.taken())
+        finally:
+            self.count_decoded(-room)  # what was kept has been counted
+        for cell in cells:
+            self.survey.check_counts(shard, cell.name, cell.steps[rows])
+
+    def _take_room(self, cells: Sequence[StepColumn], rows: slice) -> int:
+        """Set bytes aside for what is decoded, as far as that is known; how many. Refuses what does not fit."""
+        more = int(sum(_decoded_bytes(self.survey, each, rows) for each in cells))
+        residents = self._residents
+        while not residents.take_room(more, wait=True):
+            if self._give_up():
+                continue
+            everything = sum(_decoded_bytes(self.survey, each, slice(None)) for each in cells)
+            least = size_text(max(residents.nbytes + more, everything))
+            names = ", ".join(each.name for each in cells)
+            raise CacheTooSmallError(
+                f"Some shards cannot be read in place ({names}: compressed, encoded or remote); decoded they need up "
+                f"to {least} of memory where {size_text(residents.room.limit)} are allowed.",
+                hint="Write the dataset anew with `seqlake repack`, so that it can be read in place, or allow more: "
+                f"Loader(..., cache=Cache(limit={least!r})).",
+            )
+        return more
+
     def count_decoded(self, nbytes: int) -> None:
         """Count bytes of memory as decoded."""
-        self._residents.room.decoded += nbytes
+        self._residents.count(nbytes)
 
     def learn(self) -> None:
         """Open further shards, in source order, until the shape of every column is known.
@@ -276,20 +404,17 @@ class Opened(ColumnStore):
         return all(one.layouts for one in self.cells.values()) and all(one.values is not None for one in singles)
 
 
-def _take_room(residents: Residents, survey: WindowSurvey, cells: Sequence[StepColumn], rows: slice) -> int:
-    """Set bytes aside for what is about to be decoded, as far as that is known; how many. Refuses what does not fit."""
-    more = int(sum(_decoded_bytes(survey, each, rows) for each in cells))
-    if residents.take_room(more, wait=True):
-        return more
-    everything = sum(_decoded_bytes(survey, each, slice(None)) for each in cells)
-    least = _size(max(residents.nbytes + more, everything))
-    names = ", ".join(each.name for each in cells)
-    raise CacheTooSmallError(
-        f"Some shards cannot be read in place ({names}: compressed, encoded or remote); decoded they need up to "
-        f"{least} of memory where {_size(residents.room.limit)} are allowed.",
-        hint="Write the dataset anew with `seqlake repack`, so that it can be read in place, or allow more: "
-        f"Loader(..., cache=Cache(limit={least!r})).",
-    )
+def _in_place(shard: Shard, names: Iterable[str]) -> bool:
+    """Whether columns are read where the shard lies."""
+    try:
+        reader = shard.open()
+        try:
+            flats = [reader.flat(name) for name in names]
+        finally:
+            reader.close()
+    except (SeqlakeError, OSError):
+        return False  # whoever needs it meets the error
+    return all(flat is not None and flat.blob.view() is not None for flat in flats)
 
 
 def _decoded_bytes(survey: WindowSurvey, cells: StepColumn, rows: slice, *, unknown: float = 0) -> float:
@@ -299,11 +424,3 @@ def _decoded_bytes(survey: WindowSurvey, cells: StepColumn, rows: slice, *, unkn
         return unknown
     steps = int(np.maximum(counts[rows], 0).sum())
     return steps * int(np.prod(cells.shape)) * cells.dtype.itemsize
-
-
-def _size(nbytes: float) -> str:
-    """Bytes as `Cache` reads them, rounded up."""
-    for unit, scale in (("GB", 10**9), ("MB", 10**6)):
-        if nbytes >= scale:
-            return f"{-(-nbytes * 10 // scale) / 10:g} {unit}"
-    return f"{-(-nbytes // 1000):g} kB"

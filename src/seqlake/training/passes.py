@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import closing
+from itertools import islice, pairwise
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from seqlake.training.bad_data.repair import Repair
+from seqlake.training.needs import HORIZON, Course, cuts, portion
 from seqlake.training.randomness import Random
 from seqlake.training.telemetry import Meter
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
     from seqlake.protocols import Ints
     from seqlake.training.bad_data.damage import Harm
-    from seqlake.training.engine import FramesAhead, SampleChunk, TrainingEngine
+    from seqlake.training.engine import FramesAhead, Planner, SampleChunk, TrainingEngine
     from seqlake.training.samples import Batch, Samples
     from seqlake.training.transforms import Transform
 
@@ -30,7 +32,6 @@ _Coming = tuple["SampleChunk", int, "FramesAhead | None"]
 """The chunk of a batch, its number in the chunk, and its frames on their way."""
 
 _AHEAD = 1 << 16  # windows whose places are computed at a time
-_FIRST = 1 << 10  # fewer at first, so that the first batch comes soon
 _DECODED_AHEAD = 1  # batches whose frames are decoded while one is in use
 
 
@@ -152,6 +153,7 @@ class Pass:
         settings, planner = engine.settings, engine.planner()
         self._planner = planner
         self._local = planner.local_batch
+        self._steps = engine.steps
         self._meter = engine.meter
         self._pipeline = Pipeline(
             engine,
@@ -163,28 +165,45 @@ class Pass:
         )
         self._meter.ahead = _DECODED_AHEAD if self._pipeline.has_frames else 0
         self._since: float | None = None  # when the last batch was handed out
-        epoch, sample = position
-        opened = self._pipeline.opened
-        if opened.is_fetched:
-            then = planner.visits(epoch + 1, 0)
-            opened.expect(planner.visits(epoch, sample), sample, then=then)
+        self._most = _AHEAD
+        self._begin(position, steps, engine, sharers)
         chunks = self._chunks(position, steps)
-        self._coming = self._begun_ahead(_one_ahead(chunks) if opened.is_ranged else chunks)
+        self._coming = self._begun_ahead(_one_ahead(chunks) if self._pipeline.opened.is_ranged else chunks)
+
+    def _begin(self, position: tuple[int, int], steps: range, engine: TrainingEngine, sharers: int) -> None:
+        """Say when which shards will be needed, and let as many samples be prepared together as there is room for.
+
+        Raises:
+            CacheTooSmallError: There is none for what the order needs.
+        """
+        planner, opened, (epoch, sample) = self._planner, self._pipeline.opened, position
+        if opened.is_ranged:
+            self._most = min(_AHEAD, opened.portion or _AHEAD)
+        if not opened.is_fetched:
+            return
+        strict = not engine.has_begun and (sharers == 1 or not epoch)  # worker processes come with every epoch
+        courses = list(islice(_courses(planner, engine, position, steps, sharers), HORIZON if strict else 1))
+        shards = np.unique(np.concatenate([course.shards for course in courses]))
+        mine = (
+            engine.samples * self._local / engine.steps.global_batch / steps.step
+        )  # those of other ranks and processes lie between
+        self._most = portion(
+            courses, lambda look: opened.budgets(shards, look=look), most=self._most, samples=mine, strict=strict
+        )
+        engine.has_begun = True
+        opened.expect(courses[0].visits, sample, then=planner.visits(epoch + 1, 0))
 
     def _chunks(self, position: tuple[int, int], steps: range) -> Iterator[SampleChunk]:
         """Chunks in order; when one is begun, the one before it may still be in use, but no earlier one."""
         before, opened, spent = position[1], self._pipeline.opened, self._meter.seconds
-        most = opened.portion or _AHEAD
-        if opened.is_fetched and not opened.is_ranged:  # samples of other ranks and processes may lie between these
-            most = max(1, int(most / steps.step / self._planner.spread(position[1])))
-        most = min(_AHEAD, most)
-        for part in parts(steps, self._local, most=most):
+        size, samples_left = self._steps.global_batch, self._steps.samples
+        for part in parts(steps, self._local, most=self._most):
             began, opening = perf_counter(), opened.seconds
             samples = self._planner.samples(*position, part)
             ordered = perf_counter()
-            if len(samples.numbers) and not (samples.epochs > position[0]).any():
-                opened.leave(before, int(samples.numbers.max()))
-                before = int(samples.numbers.min())
+            stop = position[1] + (int(part[-1]) + 1) * size
+            opened.leave(before, min(stop, samples_left) - 1)
+            before = position[1] + int(part[0]) * size
             chunk = self._pipeline.prepare(samples, size=self._local)
             opening = opened.seconds - opening
             spent["order"] += ordered - began
@@ -229,13 +248,31 @@ class Pass:
         self._pipeline.close()
 
 
+def _courses(
+    planner: Planner, engine: TrainingEngine, position: tuple[int, int], steps: range, sharers: int
+) -> Iterator[Course]:
+    """This pass and those that follow."""
+    (epoch, sample), size = position, engine.steps.global_batch
+    while True:
+        nothing = np.zeros(0, np.int64)
+        crosses = len(steps) > 0 and sample + (steps[-1] + 1) * size > engine.samples
+        yield Course(
+            visits=planner.visits(epoch, sample),
+            beyond=planner.shards(epoch, sample, np.array(steps[-1:])) if crosses else nothing,
+            sample=sample,
+            steps=steps,
+            global_batch=size,
+            local_batch=planner.local_batch,
+            sharers=sharers,
+        )
+        further, sample = engine.steps.after(sample, engine.steps.count(sample))
+        epoch, steps = epoch + max(1, further), range(steps.start, engine.steps.count(sample), steps.step)
+
+
 def parts(steps: range, local_batch: int, *, most: int) -> Iterator[Ints]:
     """Step numbers in the portions they are prepared in, of about `most` samples."""
-    at, size = 0, min(_FIRST, most)
-    while at < len(steps):
-        count = max(1, size // max(1, local_batch))
-        yield np.array(steps[at : at + count], dtype=np.int64)
-        at, size = at + count, most
+    for first, stop in pairwise([*cuts(len(steps), local_batch, most=most).tolist(), len(steps)]):
+        yield np.array(steps[first:stop], dtype=np.int64)
 
 
 def _one_ahead(chunks: Iterator[SampleChunk]) -> Iterator[SampleChunk]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +14,7 @@ from seqlake.training.shard_cache import InFolder, InMemory, Room, ShardCache
 from seqlake.training.telemetry import Fetched
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from os import PathLike
 
     from numpy.typing import NDArray
@@ -22,9 +23,8 @@ if TYPE_CHECKING:
     from seqlake.spec.schema import Schema
     from seqlake.training.fetching.transfers import Transfers
     from seqlake.training.shard_cache import Copies, LocalCopy
+    from seqlake.training.shard_cache.sizes import Size
     from seqlake.training.visits import Visits
-
-_PART = 32  # of the memory allowed that the shards of one portion of samples may take, about: an order needs others too
 
 
 class Residents:
@@ -33,15 +33,15 @@ class Residents:
     Args:
         fetcher: Where they come from.
         keep: All shards fit at the same time: those that came stay.
-        slack: Samples for which a shard stays, about, after it was needed.
         memory: The memory that there is for copies and for what is decoded.
 
     Attributes:
         open: Shard number -> the copy.
         room: How much memory there is, and how much of it what is decoded takes.
         in_folder: Whether copies lie in a folder, and not in memory.
+        folder: Which it is.
+        limit: Bytes that copies may take there, or in memory.
         is_fetched: Whether there are any, as far as the first and the last shard tell: to look at all takes long.
-        portion: Samples that may be prepared together; None where that does not matter.
 
     Example:
         ```python
@@ -53,18 +53,16 @@ class Residents:
         ```
     """
 
-    def __init__(
-        self, fetcher: Fetcher, /, *, keep: bool = False, slack: int = 0, memory: InMemory | None = None
-    ) -> None:
+    def __init__(self, fetcher: Fetcher, /, *, keep: bool = False, memory: InMemory | None = None) -> None:
         self._memory = InMemory(Room(0)) if memory is None else memory
         self.open: dict[int, LocalCopy] = {}
         self.room = self._memory.room
         self.in_folder = False
         self.is_fetched = True
-        self.portion: int | None = None
+        self.folder: str | None = None
+        self.limit = self.room.limit
         self._fetcher = fetcher
         self._keep = keep
-        self._slack = slack
         self._visits: Visits | None = None
         self._coming: list[int] | None = None  # what to schedule as soon as one shard is needed
         self._came = False
@@ -80,7 +78,6 @@ class Residents:
         *,
         whole: NDArray[np.bool_],
         needs: Callable[[Shard], bool],
-        samples: int,
         decoded: float = 0,
     ) -> Residents:
         """What a loader holds of shards that cannot be read in place; none of them is open yet.
@@ -92,7 +89,6 @@ class Residents:
             transfers: What reads stores.
             whole: [shards] False for those that are never copied: their windows are read by range.
             needs: Whether a shard is read from a copy in memory.
-            samples: How many all shards have.
             decoded: Bytes that all can take in memory beside their copies, decoded; infinite where nobody knows.
         """
         folder: str | PathLike[str] | None = None if cache is None else cache.path
@@ -105,15 +101,15 @@ class Residents:
         is_fetched = folder is not None or any(_is_copied(shard, needs) for shard in (*copied[:1], *copied[-1:]))
         nbytes = sum(shard.nbytes for shard in copied) if is_fetched else 0
         largest = max((shard.nbytes for shard in copied), default=0) if is_fetched else 0
-        portion = max(1, int(room.limit / _PART / nbytes * samples)) if nbytes else None
         residents = cls(
             Fetcher(shards, schema, copies=copies, transfers=transfers),
             # One more than there are, since a compressed one comes beside its bytes as they are read.
             keep=folder is None and nbytes + largest + decoded <= room.limit,
-            slack=2 * (portion or 0),
             memory=memory,
         )
-        residents.in_folder, residents.is_fetched, residents.portion = folder is not None, is_fetched, portion
+        residents.in_folder, residents.is_fetched = folder is not None, is_fetched
+        if cache is not None and folder is not None:
+            residents.folder, residents.limit = os.path.abspath(folder), cache.nbytes  # noqa: PTH100 - as the cache has it
         return residents
 
     @property
@@ -121,9 +117,27 @@ class Residents:
         """Bytes of memory that are in use, by copies and by what is decoded."""
         return self.room.decoded + self._memory.nbytes
 
+    @property
+    def has_course(self) -> bool:
+        """Whether an epoch was begun that says which shards are needed when."""
+        return self._visits is not None
+
+    def count(self, nbytes: int, /) -> None:
+        """Count bytes of memory as decoded, or with fewer than none as free again, without asking for room."""
+        self._memory.count(nbytes)
+
     def take_room(self, nbytes: int, /, *, wait: bool = False) -> bool:
         """Count bytes of memory as decoded, if there is room, if need be instead of copies that nobody uses."""
         return self._memory.take_room(nbytes, wait=wait)
+
+    @property
+    def keeps(self) -> bool:
+        """Whether all shards fit into memory at the same time, so that those that came stay."""
+        return self._keep
+
+    def size(self, shard: int, steps: Mapping[str, int], /, *, look: bool) -> Size:
+        """What a copy of a shard takes, known before it is made; see `Original.size_in_folder`."""
+        return self._fetcher.size(shard, steps, look=look)
 
     def begin(self, visits: Visits, /, *, sample: int = 0, then: Visits | None = None) -> None:
         """Begin an epoch, at any sample; what is open stays so.
@@ -170,7 +184,7 @@ class Residents:
         except CacheTooSmallError as error:
             if self._visits is not None:
                 sizes = np.array([self._fetcher.nbytes(shard) for shard in self._visits.shards.tolist()], np.int64)
-                held = self._visits.longer(self._slack)
+                held = self._visits
                 error.add_note(
                     f"From here on up to {held.most()} shards are in use at a time, whose files have "
                     f"{held.most(sizes)} bytes. loader.plan() says before anything is read how many an order needs."
@@ -186,21 +200,16 @@ class Residents:
             del left[shard]
             yield shard
 
-    def give_up(self, shards: Iterable[int], /) -> int | None:
-        """Release the first of these that is open, where no epoch was begun that needs it again; its number."""
-        for shard in () if self._visits is not None else shards:
-            if shard in self.open:
-                self.open.pop(shard).release()
-                return shard
-        return None
-
-    def leave(self, sample: int, /, *, until: int = 0, keep: Collection[int] = ()) -> list[int]:
+    def leave(
+        self, sample: int, /, *, until: int = 0, keep: Collection[int] = (), others: Collection[int] = ()
+    ) -> list[int]:
         """Release the shards that no sample from this one on needs before they would come again; their numbers.
 
         Args:
             sample: Where the epoch is.
             until: The last sample that is come to next: shards that it needs stay.
             keep: Shards that stay.
+            others: Shards that are in memory without a copy.
 
         Whoever looks into their memory must have let go of it: it may be gone at any time.
         """
@@ -209,10 +218,15 @@ class Residents:
         self._visits = self._visits.after(sample)
         begun = self._visits.begins <= max(sample, until)
         needed = set(self._visits.shards[begun].tolist())
-        left = [shard for shard in self.open if shard not in needed and shard not in keep]
+        left = [shard for shard in (*self.open, *others) if shard not in needed and shard not in keep]
         for shard in left:
-            self.open.pop(shard).release()
+            self.release(shard)
         return left
+
+    def release(self, shard: int, /) -> None:
+        """Release a shard, if it is open."""
+        if shard in self.open:
+            self.open.pop(shard).release()
 
     def fetched(self) -> Fetched:
         """What was copied so far."""

@@ -21,7 +21,7 @@ from seqlake.training.frames.decoding import cores
 from seqlake.training.mixtures.samples import MixPlanner
 from seqlake.training.opened import Opened
 from seqlake.training.order import resolved
-from seqlake.training.plan import plan, plan_mixture, resident
+from seqlake.training.plan import plan, plan_mixture
 from seqlake.training.rows.batches import RowAssembler, RowPictures
 from seqlake.training.rows.shards import RowShards
 from seqlake.training.steps import OrderPlanner
@@ -228,8 +228,7 @@ class RowEngine(SourceEngine[RowShards]):
     """`TrainingEngine` of a dataset whose rows are samples."""
 
     def _open(self, cache: Cache) -> RowShards:
-        in_use = resident(self.survey.axis, resolved(self.settings.shuffle, self.survey.axis.shard_windows))
-        return RowShards(self.source.schema, self.survey, cache, in_use=in_use)
+        return RowShards(self.source.schema, self.survey, cache)
 
     def changed(self, settings: LoaderSettings) -> RowEngine:
         """The same dataset with other settings; what does not depend on them is shared."""

@@ -158,11 +158,6 @@ class OrderPlanner:
         """Samples of a step on this rank."""
         return self._steps.local_batch
 
-    def spread(self, position: int) -> float:
-        """For each sample of this rank, how many there are in the lanes that it takes samples of."""
-        steps = self._steps
-        return steps.global_batch / max(1, steps.local_batch) * len(steps.lanes_of(position)) / steps.lanes
-
     def samples(self, epoch: int, position: int, steps: Ints) -> Samples:
         """The samples of some steps of the pass that begins at a sample of an epoch."""
         further, numbers, valid = self._steps.take(position, steps)
@@ -192,6 +187,10 @@ class OrderPlanner:
             anchors=anchors,
             valid=valid,
         )
+
+    def shards(self, epoch: int, position: int, steps: Ints) -> Ints:
+        """The shards that samples of some steps are in, ascending; for few steps."""
+        return self._survey.shards_of(self.samples(epoch, position, steps).rows)
 
     def visits(self, epoch: int, position: int) -> Visits:
         """When each shard is needed by this rank in an epoch."""

@@ -118,6 +118,10 @@ class WindowSurvey:
         """Rows of the dataset."""
         return int(self.first_rows[-1])
 
+    def shards_of(self, rows: Ints, /) -> Ints:
+        """The shards that some rows are in, ascending."""
+        return np.unique(np.searchsorted(self.first_rows, rows, side="right") - 1)
+
     @property
     def times(self) -> list[str]:
         """Columns that say when samples of the window's columns were taken: time stamps, and what they count from."""

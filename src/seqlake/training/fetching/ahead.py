@@ -16,11 +16,12 @@ from seqlake.training.shard_cache import NoRoomError, Original
 from seqlake.training.shard_cache.folder import MOST_NEXT
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from seqlake.protocols import Shard
     from seqlake.spec.schema import Schema
     from seqlake.training.shard_cache import Copies, LocalCopy
+    from seqlake.training.shard_cache.sizes import Size
 
 _LOOK = 0.5  # seconds between two looks at whether a shard gets on
 _WRITERS = 4  # shards written anew at a time: each has a batch of rows in memory
@@ -95,6 +96,10 @@ class Fetcher:
     def nbytes(self, number: int, /) -> int:
         """Of a shard, as it lies in its store."""
         return self._shards[number].nbytes
+
+    def size(self, number: int, steps: Mapping[str, int], /, *, look: bool) -> Size:
+        """What a copy of a shard takes, known before it is made; see `Original.size_in_folder`."""
+        return self._copies.size(self._original(number), steps, look=look)
 
     def schedule(self, order: Iterable[int], /) -> None:
         """Say in which order shards will be taken from now on.

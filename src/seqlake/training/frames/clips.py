@@ -51,6 +51,19 @@ class EncodedCells:
         self._opened = opened
         self._lock = Lock()
         self._kept: dict[int, list[Any]] = {}  # shard -> a cell for each row
+        opened.lend(self)
+
+    def forget(self, shard: int) -> bool:
+        """Let go of the cells of a shard; whether there were any."""
+        with self._lock:
+            if self._kept.pop(shard, None) is None:
+                return False
+        self._opened.count_decoded(-self._survey.shards[shard].nbytes)
+        return True
+
+    def give_back(self) -> bool:
+        """Let go of all cells: whether that made room."""
+        return sum(self.forget(shard) for shard in list(self._kept)) > 0
 
     def read(self, rows: Ints) -> dict[int, Any]:
         """The cells of some rows of one shard: row -> Arrow array of its images, None where null."""
@@ -61,7 +74,7 @@ class EncodedCells:
                 try:
                     self._kept[shard] = self._cells(shard, None)
                 except BaseException:
-                    self._opened.take_room(-self._survey.shards[shard].nbytes)  # nothing is kept
+                    self._opened.count_decoded(-self._survey.shards[shard].nbytes)  # nothing is kept
                     raise
             if shard in self._kept:
                 cells = [self._kept[shard][row - first] for row in rows.tolist()]

@@ -15,6 +15,7 @@ from seqlake.training.engine import TrainingEngine
 from seqlake.training.gather import Memory, batches_together
 from seqlake.training.mixtures.parts import scattered, together
 from seqlake.training.mixtures.samples import MixPlanner, Mixture, MixturePart, split
+from seqlake.training.needs import joined
 from seqlake.training.plan import plan_mixture
 from seqlake.training.samples import SOURCE, SOURCE_NUMBER, MixtureBatch
 from seqlake.training.sources import engine_of, named, pinned
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from seqlake.training.frames.batch import FrameStream
     from seqlake.training.gather import Pace
     from seqlake.training.mixtures.schedule import Mix
+    from seqlake.training.needs import Budget
     from seqlake.training.plan import EpochPlan
     from seqlake.training.samples import Batch, Samples
     from seqlake.training.settings import LoaderSettings
@@ -231,7 +233,7 @@ class MixtureShards:
 
     @property
     def portion(self) -> int | None:
-        """Samples that may be prepared together; None where that does not matter."""
+        """Samples whose windows are read by range together; None where none are."""
         return min((member.portion for member in self._members if member.portion is not None), default=None)
 
     @property
@@ -248,6 +250,14 @@ class MixtureShards:
         """Open the shards of these rows."""
         for opened, which, first in self._of(rows):
             opened.visit(rows[which] - first)
+
+    def budgets(self, shards: Ints, *, look: bool) -> Sequence[Budget]:
+        """What copies of these shards take: datasets have memory of their own each, and share a folder."""
+        firsts, parts = self._engine.first_shards.tolist(), []
+        for number, member in enumerate(self._members):
+            inside = shards[(shards >= firsts[number]) & (shards < firsts[number + 1])] - firsts[number]
+            parts += [one.within(firsts[-1], firsts[number]) for one in member.budgets(inside, look=look)]
+        return joined(parts)
 
     def expect(self, visits: Visits, sample: int, *, then: Visits | None) -> None:
         """Take in when shards will be needed, numbered on through the datasets."""
@@ -420,7 +430,7 @@ class MixtureAssembler:
         ]
         if not all(_alike([located.cells for _, located in column]) for column in columns):
             return None
-        memory = Memory.joined(memories, paces=self._paces)
+        memory = Memory.joined(memories, [piece for _, chunk in parts for piece in chunk.pieces], paces=self._paces)
         values = {
             name: scattered([(which, chunk.values[name]) for which, chunk in parts], count, name=name)
             for name in parts[0][1].values

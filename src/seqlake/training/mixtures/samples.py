@@ -191,16 +191,22 @@ class MixPlanner:
         """Samples of a step on this rank."""
         return self._steps.local_batch
 
-    def spread(self, position: int) -> float:  # noqa: ARG002 - as `Planner.spread`
-        """For each sample of this rank, how many there are in all: ranks share the lanes of each part."""
-        return self._steps.global_batch / max(1, self._steps.local_batch)
-
     def samples(self, epoch: int, position: int, steps: Ints) -> Samples:
         """The samples of some steps of the pass that begins at a sample of an epoch."""
         further, numbers, valid = self._steps.take(position, steps)
         epochs = epoch + further
         _, rows, anchors = self._mixture.locate(epochs * len(self._mixture) + numbers)
         return Samples(epochs=epochs, numbers=numbers, rows=rows, anchors=anchors, valid=valid)
+
+    def shards(self, epoch: int, position: int, steps: Ints) -> Ints:
+        """The shards that samples of some steps are in, ascending; for few steps."""
+        further, numbers, _ = self._steps.take(position, steps)
+        parts, rows, _ = self._mixture.locate((epoch + further) * len(self._mixture) + numbers)
+        shards = [np.zeros(0, np.int64)]
+        for number, drawn in split(parts):
+            part = self._mixture.parts[number]
+            shards.append(part.survey.shards_of(rows[drawn] - part.first_row) + part.first_shard)
+        return np.unique(np.concatenate(shards))
 
     def visits(self, epoch: int, position: int) -> Visits:  # noqa: ARG002 - every rank needs every lane
         """When each shard is needed in an epoch."""

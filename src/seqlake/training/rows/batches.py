@@ -103,7 +103,7 @@ class RowAssembler:
             else:
                 decoded.append(form)
         step = max(1, int(_PORTION / (max(_LEAST, decoded_bytes) * size)))
-        pieces = opened.memory.pieces if ranges else ()
+        pieces = opened.pieces(rows) if ranges else ()
         origins = {opened.origin: opened.row_bytes * size}
         return RowChunk(
             assembler=self,

@@ -15,9 +15,10 @@ from seqlake.errors import CacheTooSmallError
 from seqlake.shards.reading import gathered
 from seqlake.training.fetching.transfers import Transfers
 from seqlake.training.gather import Memory, torch
+from seqlake.training.needs import Budget
 from seqlake.training.residents import Residents
 from seqlake.training.rows.values import Form
-from seqlake.training.shard_cache.layers import copyable, fits_in_memory, needs_copy
+from seqlake.training.shard_cache.layers import fits_in_memory, needs_copy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -63,17 +64,15 @@ class RowShards:
         schema: Of the dataset.
         survey: The dataset, row by row.
         cache: Room for copies, in memory or in a folder.
-        in_use: Shards that an order needs at any time, about.
     """
 
-    def __init__(self, schema: Schema, survey: WindowSurvey, cache: Cache | None, *, in_use: int) -> None:
+    def __init__(self, schema: Schema, survey: WindowSurvey, cache: Cache | None) -> None:
         self.forms = [Form.of(schema[name]) for name in survey.singles]
         rows, shards = survey.rows, len(survey.shards)
         self.placed = {form.name: Placed(rows=rows, shards=shards) for form in self.forms if form.shape}
         self.harms: dict[int, list[Harm]] = {}
         self.seconds = 0.0
         self._survey = survey
-        self._in_use = in_use
         self._lock = Lock()
         self._readers: dict[int, ShardReader] = {}
         self._transfers = Transfers()
@@ -81,6 +80,7 @@ class RowShards:
         self._blobs: dict[int, list[tuple[Blob, int]]] = {}
         self._seen = np.full(shards, -np.inf)
         self._pinned: list[set[int]] = [set(), set()]  # of the chunk before, and of this one
+        self._used: list[set[int]] = [set(), set()]  # shards that were asked for, likewise
         self._needs = needs_copy if cache is not None and cache.path is not None else fits_in_memory
         self._residents = Residents.of(
             survey.shards,
@@ -89,9 +89,7 @@ class RowShards:
             self._transfers,
             whole=np.ones(shards, dtype=np.bool_),
             needs=self._needs,
-            samples=rows,
         )
-        self._checked = False
 
     # ---- which shard, which row
 
@@ -144,27 +142,43 @@ class RowShards:
     def reader(self, shard: int) -> ShardReader:
         """A reader of a shard."""
         with self._lock:
+            self._used[1].add(shard)
             reader = self._readers.get(shard)
             if reader is not None:
                 return reader
-            self._check_room()
             torch()  # a second to import: here it counts as opening
             reader = self._readers[shard] = self._read(shard)
             self._place(shard, reader)
             return reader
 
     def _come_to(self, shard: int) -> None:
-        """Have a copy of a shard, if need be instead of the one that was opened longest ago."""
+        """Have a copy of a shard, if need be instead of one that is not in use."""
         while True:
             try:
                 self._residents.come_to(np.array([shard]))
             except CacheTooSmallError:
-                given_up = self._residents.give_up(self._readers)
-                if given_up is None:
+                used = self._used[0] | self._used[1] | self._pinned[0] | self._pinned[1]
+                used = used if self._residents.has_course else set()
+                other = next((one for one in self._residents.open if one not in used), None)
+                if other is None:
                     raise
-                self._forget(given_up)
+                self._residents.release(other)
+                self._forget(other)
             else:
                 return
+
+    def budgets(self, shards: Ints, *, look: bool) -> list[Budget]:
+        """What copies of these shards take; see `OpenShards.budgets`."""
+        held, making = (np.zeros(len(self._survey.shards), np.int64) for _ in range(2))
+        for shard in shards.tolist() if not self._residents.keeps else ():
+            if self._needs(self._survey.shards[shard]):
+                held[shard], making[shard], _ = self._residents.size(shard, {}, look=look)
+        return [Budget(limit=self._residents.limit, held=held, making=making, folder=self._residents.folder)]
+
+    def pieces(self, rows: Ints) -> tuple[memoryview, ...]:
+        """The memory of the shards of rows, of nobody else: what others had goes when it is dropped."""
+        shards = np.unique(self.shard_of(rows)).tolist()
+        return self.memory.pieces_at([low for shard in shards for _, low in self._blobs.get(shard, ())])
 
     def is_flat(self, name: str, rows: Ints) -> bool:
         """Whether the cells of all these rows, which were visited, are copied as they lie."""
@@ -215,29 +229,12 @@ class RowShards:
             self.memory.drop(low)
         reader.close()
 
-    def _check_room(self) -> None:
-        """Refuse where the shards in use would be decompressed again and again."""
-        if self._checked:
-            return
-        self._checked = True
-        # Of other remote files only some columns are fetched, so what they take is known when they are come to.
-        files = [] if self._residents.in_folder else [copyable(shard) for shard in self._survey.shards]
-        held = [0 if file is None else file.nbytes for file in files]
-        need, limit = sum(sorted(held, reverse=True)[: self._in_use]), self._residents.room.limit
-        if need > limit:
-            raise CacheTooSmallError(
-                f"Shards are compressed or remote, and this order needs about {self._in_use} of {len(held)} at a time: "
-                f"{need / 1e6:,.1f} MB, where {limit / 1e6:,.1f} MB of memory are allowed.",
-                hint='Give a folder for decompressed copies, Loader(..., cache=Cache("/nvme/cache")), or more memory, '
-                "Cache(limit=...), or let fewer shards be in use: shuffle=Shuffle(lanes=, block=).",
-            )
-
     # ---- what passes ask of it
 
     @property
     def portion(self) -> int | None:
-        """Samples that may be prepared together; None where that does not matter."""
-        return self._residents.portion
+        """None: rows are not read by range."""
+        return None
 
     @property
     def is_ranged(self) -> bool:
@@ -274,6 +271,7 @@ class RowShards:
         """Release local copies that no sample from this one on needs soon."""
         before, now = self._pinned
         self._pinned = [now, set()]
+        self._used = [self._used[1], set()]
         for shard in self._residents.leave(sample, until=until, keep=before | now):
             if shard in self._readers:
                 self._forget(shard)

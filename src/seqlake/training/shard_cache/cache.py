@@ -18,6 +18,7 @@ from seqlake.errors import CacheTooSmallError
 from seqlake.training.shard_cache.copies import Draft, HeldCopy, NoRoomError
 from seqlake.training.shard_cache.folder import FULL, MOST_NEXT, Folder, User, allocated
 from seqlake.training.shard_cache.proof import proved, seal
+from seqlake.training.shard_cache.sizes import Size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -301,6 +302,9 @@ class Copies(Protocol):
     def expect(self, keys: Sequence[str], /) -> None:
         """Say which are needed next, the soonest first."""
 
+    def size(self, original: Original, steps: Mapping[str, int], /, *, look: bool) -> Size:
+        """What a copy takes at most, known before it is made; see `Original.size_in_folder`."""
+
 
 class InFolder:
     """Copies in a folder that processes share; see `Copies`.
@@ -323,6 +327,11 @@ class InFolder:
     def expect(self, keys: Sequence[str], /) -> None:
         """Say which are needed next, the soonest first."""
         self.cache.expect(keys)
+
+    def size(self, original: Original, steps: Mapping[str, int], /, *, look: bool) -> Size:
+        """What a copy takes at most, with what is said about it."""
+        size = original.size_in_folder(steps, look=look)
+        return Size(size.held + _RECORD, size.making)
 
 
 def _local(original: Original, held: HeldCopy | None) -> LocalCopy | None:

@@ -12,10 +12,11 @@ from seqlake.errors import CacheTooSmallError
 from seqlake.training.shard_cache.copies import LocalCopy, NoRoomError, enough
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from seqlake.protocols import Shard
     from seqlake.training.shard_cache.originals import Original
+    from seqlake.training.shard_cache.sizes import Size
 
 _LOOK = 0.5  # seconds between two looks at whether waiting still makes sense
 
@@ -90,6 +91,16 @@ class InMemory:
         """Say which are needed next, the soonest first."""
         with self._changed:
             self._next = {key: place for place, key in enumerate(keys)}
+
+    def size(self, original: Original, steps: Mapping[str, int], /, *, look: bool) -> Size:  # noqa: ARG002 - see `Copies.size`
+        """What a copy takes at most; what is decoded counts beside it."""
+        return original.size_in_memory(look=look)
+
+    def count(self, nbytes: int, /) -> None:
+        """Count bytes as decoded without asking whether there is room; fewer than none give back."""
+        with self._changed:
+            self.room.decoded += nbytes
+            self._changed.notify_all()
 
     def take_room(self, nbytes: int, /, *, wait: bool) -> bool:
         """Count so many bytes as decoded, and let go of copies that nobody holds for them; whether there was room.

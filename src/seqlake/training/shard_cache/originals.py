@@ -25,15 +25,15 @@ from seqlake.shards import parquet
 from seqlake.shards.columns import Columns
 from seqlake.shards.files import ParquetShard, innermost, parquet_shard
 from seqlake.shards.parquet.footer import read_footer
-from seqlake.spec.schema import is_list
 from seqlake.training.fetching.transfers import MeteredBlob, passes, pieces_of
 from seqlake.training.shard_cache.copies import LocalCopy
 from seqlake.training.shard_cache.folder import allocated
 from seqlake.training.shard_cache.layers import Known, beneath, beneath_names, copyable, is_remote, over
 from seqlake.training.shard_cache.proof import check_pages
+from seqlake.training.shard_cache.sizes import Size, at_most, values_of, written
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from seqlake.spec.schema import Schema
     from seqlake.training.fetching.transfers import Transfers
     from seqlake.training.shard_cache.copies import Draft, HeldCopy
-
-FRAME = 16 << 10  # bytes of a file of ours, and of each column in it, beside its values
 
 
 def of_chunks(footer: Footer, chunks: Sequence[tuple[int, int]], /) -> list[list[int]]:
@@ -59,26 +57,6 @@ def of_chunks(footer: Footer, chunks: Sequence[tuple[int, int]], /) -> list[list
         else:
             merged.append([start, stop])
     return merged
-
-
-def at_most(batch: pa.RecordBatch, /) -> int:
-    """Bytes that rows can take in a file of ours, with their part of indexes and filters."""
-    rows = int(batch.num_rows)
-    return sum(_column_at_most(column) for column in batch.columns) + rows * (32 + 16 * len(batch.columns))
-
-
-def _column_at_most(column: pa.Array) -> int:
-    lists = 0
-    while is_list(column.type):
-        lists += len(column)
-        column = column.flatten()
-    values: int
-    if pa.types.is_primitive(column.type):
-        values = len(column) * max(4, int(column.type.bit_width) // 8)
-    else:
-        values = 2 * int(column.nbytes) + 8 * len(column)
-    levels = (len(column) + lists) * 3 // 4  # at most 6 bits an entry, for two levels of lists
-    return int((values + levels) * 1.02) + 1024
 
 
 FORMAT = 1  # of what lies in the cache; another number, and nothing older is found
@@ -136,6 +114,43 @@ class Original:
         columns = json.dumps([column.to_json() for column in self.schema.values()], sort_keys=True)
         return blake2b(f"{FORMAT}\0{self.shard.key}\0{columns}".encode(), digest_size=16).hexdigest()
 
+    def size_in_folder(self, steps: Mapping[str, int], /, *, look: bool) -> Size:
+        """What its copy in a folder takes, at most.
+
+        Args:
+            steps: Of columns of steps, where it is known, how many all rows have together.
+            look: At its footer, so that it is as little as can be said.
+
+        Raises:
+            OSError: It cannot be looked at.
+        """
+        files, base = copyable(self.shard), beneath(self.shard)
+        if files is not None:
+            return Size(files.nbytes + 2 * _BLOCK, files.packed().size)
+        if base is None or not is_remote(self.shard):
+            return Size(written(self.shard, self.schema, steps, look=look))
+        ranges = self._plan(base)[0] if look else [[0, base.nbytes]]
+        mirror = sum(stop - start + 2 * _BLOCK for start, stop in ranges)
+        there = over(self.shard, MeteredBlob(base.blob, self._transfers))
+        if look and self._stays_as_it_is(there):
+            return Size(mirror)
+        anew = written(there, self.schema, steps, look=look)
+        return Size(anew, mirror) if look else Size(max(anew, mirror), mirror)
+
+    def size_in_memory(self, *, look: bool) -> Size:
+        """What its bytes in memory take, at most, what is decoded not counted; see `size_in_folder`."""
+        files, base = copyable(self.shard), beneath(self.shard)
+        if files is not None:
+            blob = files.packed()
+            return Size(files.nbytes, blob.size if _comes_apart(files, blob) else 0)
+        if base is None or not is_remote(self.shard):
+            return Size(0)
+        if not look:
+            return Size(base.nbytes)
+        there = over(self.shard, MeteredBlob(base.blob, self._transfers))
+        nbytes = sum(stop - start for start, stop in self._plan(base)[0])
+        return Size(nbytes, decodes=not self._stays_as_it_is(there))
+
     def local(self, held: HeldCopy, /) -> LocalCopy:
         """The local shard that an entry of the cache is."""
         blob = LocalBlob(held.path)
@@ -179,8 +194,7 @@ class Original:
 
     def _unpacked(self, files: Copyable, reserve: Callable[[int], object]) -> tuple[Shard, int]:
         blob = files.packed()
-        apart = blob.view() is None and blob.size != files.nbytes  # what came stays until it is unpacked
-        reserve(files.nbytes + (blob.size if apart else 0))
+        reserve(files.nbytes + (blob.size if _comes_apart(files, blob) else 0))
 
         def fetch() -> Shard:
             data = files.unpacked(blob.view() or self._bytes(blob, [[0, blob.size]]))
@@ -323,21 +337,36 @@ class Original:
         leaves = [leaf for name in names for leaf in footer.leaves.get(name, ())]
         return [(group, leaf) for group in groups.tolist() for leaf in leaves]
 
+    def _signals(self) -> list[str]:
+        """Columns that are flat where they can be."""
+        return [
+            name
+            for name, column in self.schema.items()
+            if column.category == "temporal"
+            and column.value_type is not None
+            and not pa.types.is_boolean(column.value_type)
+        ]
+
     def _readable_in_place(self, shard: Shard) -> bool:
         """Whether every signal is flat that could be, without a look at other shards."""
         if beneath_names(shard, list(self.schema))[2]:
             return False
         reader = shard.open()
         try:
-            return all(
-                reader.flat(name) is not None
-                for name, column in self.schema.items()
-                if column.category == "temporal"
-                and column.value_type is not None
-                and not pa.types.is_boolean(column.value_type)
-            )
+            return all(reader.flat(name) is not None for name in self._signals())
         finally:
             reader.close()
+
+    def _stays_as_it_is(self, there: Shard) -> bool:
+        """Whether a mirror will be readable in place, as far as the footer tells."""
+        base = beneath(there)
+        names, _, aside = beneath_names(there, self._signals())
+        if base is None or aside:
+            return False
+        footer = base.open().footer
+        chunks = [group[leaf] for group in footer.chunks for name in names for leaf in footer.leaves.get(name, ())]
+        plain = all(chunk.codec == "UNCOMPRESSED" and not chunk.dictionary for chunk in chunks)
+        return plain and (footer.has_index or base.index is not None)
 
     # ---- written anew
 
@@ -363,21 +392,22 @@ class Original:
         writer = parquet.create(draft.path, self.schema, layout="training")
         names = list(self.schema)
         reader = shard.open()
-        room, rows = beside + FRAME * (1 + len(names)), 0
+        values, rows = 0.0, 0
         batches = reader.batches(names)
         try:
             for batch in batches:
                 self._transfers.check()
                 rows += batch.num_rows
-                room += at_most(batch)
-                draft.reserve(room)
+                values += sum(map(values_of, batch.columns))
+                draft.reserve(beside + at_most(rows, len(names), values))
                 writer.write(batch)
                 self.progress += 1
             _check_rows(self, rows)
             writer.close()
         except CacheTooSmallError:
             writer.abort()
-            draft.reserve(room + sum(at_most(batch) for batch in batches))  # fails again, with all that is needed
+            values += sum(values_of(column) for batch in batches for column in batch.columns)
+            draft.reserve(beside + at_most(self.shard.rows, len(names), values))  # fails again, with all that is needed
             raise
         except BaseException:
             writer.abort()
@@ -385,6 +415,11 @@ class Original:
         finally:
             reader.close()
         return _rewritten(draft.path)
+
+
+def _comes_apart(files: Copyable, blob: Blob) -> bool:
+    """Whether what came stays until it is unpacked."""
+    return blob.view() is None and blob.size != files.nbytes
 
 
 def _check_rows(original: Original, rows: int) -> None:
