@@ -288,6 +288,11 @@ class TrainingEngine(ABC):
     # ---- what follows
 
     @property
+    def shards(self) -> int:
+        """Shards of all datasets."""
+        return sum(len(survey.shards) for survey in self.surveys)
+
+    @property
     def samples(self) -> int:
         """Samples of an epoch."""
         return self.windows() if self.mixture is None else len(self.mixture)

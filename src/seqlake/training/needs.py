@@ -15,7 +15,7 @@ import numpy as np
 from seqlake.errors import CacheTooSmallError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from seqlake.protocols import Ints
     from seqlake.training.visits import Visits
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _PART = 8  # of what copies may take that the shards of one portion take at most, about: an order needs others too
 _EASY = 0.75  # of it that is in use where there is a choice: the next shards come meanwhile
 _FIRST = 1 << 10  # samples prepared at first, so that the first batch comes soon
-HORIZON = 4  # epochs that are looked at before the first of them begins
+HORIZON = 15  # further epochs that are looked at before the first of them begins
 _IN_HAND = 2  # batches that worker processes are ahead of each other, as torch lets them
 UNKNOWN = 1 << 44  # bytes of what nobody has looked at yet
 
@@ -107,7 +107,6 @@ class Course:
 
     Attributes:
         visits: Of the epoch.
-        beyond: Shards that the last step needs where it goes beyond the epoch: other lanes than before may come there.
         sample: Where the pass begins.
         steps: Which of its steps are taken.
         global_batch: Samples of a step over all ranks.
@@ -116,7 +115,6 @@ class Course:
     """
 
     visits: Visits
-    beyond: Ints
     sample: int
     steps: range
     global_batch: int
@@ -126,7 +124,7 @@ class Course:
     @property
     def shards(self) -> Ints:
         """All that are needed."""
-        needed: Ints = np.union1d(self.visits.after(self.sample).shards, self.beyond)
+        needed: Ints = np.unique(self.visits.after(self.sample).shards)
         return needed
 
     def spans(self, most: int, /, *, together: bool = False) -> tuple[Ints, Ints]:
@@ -155,9 +153,7 @@ class Course:
             return Need(0, 0, 0)
         first = np.searchsorted(stops, self.visits.begins, side="right")
         last = np.searchsorted(lows, self.visits.ends, side="left") - 1
-        final = np.full(len(self.beyond), len(lows) - 1, np.int64)
-        shards = np.concatenate([self.visits.shards, self.beyond])
-        first, last = np.concatenate([first, final]), np.concatenate([last, final])
+        shards = self.visits.shards
         taken = (first <= last) & (budget.held[shards] + budget.making[shards] > 0)
         shards, first, last = _merged(shards[taken], first[taken], last[taken], len(lows))
         counts, held = np.zeros(len(lows) + 1, np.int64), np.zeros(len(lows) + 1, np.int64)
@@ -183,7 +179,8 @@ def _merged(shards: Ints, first: Ints, last: Ints, portions: int) -> tuple[Ints,
 
 
 def portion(
-    courses: Sequence[Course],
+    course: Course,
+    later: Iterable[Course],
     budgets: Callable[[bool], Sequence[Budget]],
     /,
     *,
@@ -194,7 +191,8 @@ def portion(
     """Samples that are prepared together, so many that what they need fits into each budget.
 
     Args:
-        courses: The pass that begins, and some that follow: what they need differs by a little.
+        course: The pass that begins.
+        later: Passes that follow: what they need differs by a little. Only looked at where not everything fits.
         budgets: What shards take, estimated generously, or with True as it is.
         most: Samples of a portion, at most.
         samples: Of this process, what all shards together hold of them.
@@ -203,22 +201,29 @@ def portion(
     Raises:
         CacheTooSmallError: Not even portions of one step fit; says the least limit that works.
     """
-    now, least = courses[0], max(1, courses[0].local_batch)
+    least = max(1, course.local_batch)
     lacking: list[tuple[Budget, Need]] = []
+    courses: list[Course] = []
     for look in (False, True):
         limits = budgets(look)
+        everything = [int(budget.held.sum()) for budget in limits]
         sizes = [most]
-        for budget in limits:
-            everything = int(budget.held[now.shards].sum())
-            if everything:
-                sizes[0] = min(sizes[0], int(budget.limit / _PART / everything * samples))
+        for budget, total in zip(limits, everything, strict=True):
+            if total:
+                sizes[0] = min(sizes[0], int(budget.limit / _PART / total * samples))
         while sizes[-1] > least:
             sizes.append(sizes[-1] // 2)
         sizes[-1] = least
-        needs = [(budget, course.need(budget, least)) for budget in limits for course in courses]
+        if all(
+            total + int(budget.making.max(initial=0)) <= budget.limit
+            for budget, total in zip(limits, everything, strict=True)
+        ):
+            return sizes[0]
+        courses = courses or [course, *later]
+        needs = [(budget, one.need(budget, least)) for budget in limits for one in courses]
         lacking = [(budget, need) for budget, need in needs if need.least > budget.limit]
         if not lacking:
-            return _largest(now, limits, sizes)
+            return _largest(course, limits, sizes)
     if strict:
         raise too_small(*max(lacking, key=lambda one: one[1].least))
     return least

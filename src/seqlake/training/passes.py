@@ -18,6 +18,7 @@ from seqlake.training.bad_data.repair import Repair
 from seqlake.training.needs import HORIZON, Course, cuts, portion
 from seqlake.training.randomness import Random
 from seqlake.training.telemetry import Meter
+from seqlake.training.visits import Visits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -182,27 +183,30 @@ class Pass:
         if not opened.is_fetched:
             return
         strict = not engine.has_begun and (sharers == 1 or not epoch)  # worker processes come with every epoch
-        courses = list(islice(_courses(planner, engine, position, steps, sharers), HORIZON if strict else 1))
-        shards = np.unique(np.concatenate([course.shards for course in courses]))
-        mine = (
-            engine.samples * self._local / engine.steps.global_batch / steps.step
-        )  # those of other ranks and processes lie between
+        courses = _courses(planner, engine, position, steps, sharers)
+        course = next(courses)
+        mine = engine.samples * self._local / engine.steps.global_batch / steps.step  # others' lie between
         self._most = portion(
-            courses, lambda look: opened.budgets(shards, look=look), most=self._most, samples=mine, strict=strict
+            course,
+            islice(courses, HORIZON if strict else 0),
+            lambda look: opened.budgets(np.arange(engine.shards) if strict else course.shards, look=look),
+            most=self._most,
+            samples=mine,
+            strict=strict,
         )
         engine.has_begun = True
-        opened.expect(courses[0].visits, sample, then=planner.visits(epoch + 1, 0))
+        further = (sample + len(steps) * steps.step * engine.steps.global_batch) // max(1, engine.samples)
+        opened.expect(course.visits, sample, then=planner.visits(epoch + max(1, further), 0))
 
     def _chunks(self, position: tuple[int, int], steps: range) -> Iterator[SampleChunk]:
         """Chunks in order; when one is begun, the one before it may still be in use, but no earlier one."""
         before, opened, spent = position[1], self._pipeline.opened, self._meter.seconds
-        size, samples_left = self._steps.global_batch, self._steps.samples
+        size = self._steps.global_batch
         for part in parts(steps, self._local, most=self._most):
             began, opening = perf_counter(), opened.seconds
             samples = self._planner.samples(*position, part)
             ordered = perf_counter()
-            stop = position[1] + (int(part[-1]) + 1) * size
-            opened.leave(before, min(stop, samples_left) - 1)
+            opened.leave(before, position[1] + (int(part[-1]) + 1) * size - 1)
             before = position[1] + int(part[0]) * size
             chunk = self._pipeline.prepare(samples, size=self._local)
             opening = opened.seconds - opening
@@ -252,21 +256,35 @@ def _courses(
     planner: Planner, engine: TrainingEngine, position: tuple[int, int], steps: range, sharers: int
 ) -> Iterator[Course]:
     """This pass and those that follow."""
-    (epoch, sample), size = position, engine.steps.global_batch
+    epoch, sample = position
     while True:
-        nothing = np.zeros(0, np.int64)
-        crosses = len(steps) > 0 and sample + (steps[-1] + 1) * size > engine.samples
         yield Course(
-            visits=planner.visits(epoch, sample),
-            beyond=planner.shards(epoch, sample, np.array(steps[-1:])) if crosses else nothing,
+            visits=_visits(planner, engine, (epoch, sample), steps),
             sample=sample,
             steps=steps,
-            global_batch=size,
+            global_batch=engine.steps.global_batch,
             local_batch=planner.local_batch,
             sharers=sharers,
         )
         further, sample = engine.steps.after(sample, engine.steps.count(sample))
-        epoch, steps = epoch + max(1, further), range(steps.start, engine.steps.count(sample), steps.step)
+        epoch, steps = epoch + further, range(steps.start, engine.steps.count(sample), steps.step)
+
+
+def _visits(planner: Planner, engine: TrainingEngine, position: tuple[int, int], steps: range) -> Visits:
+    """When each shard is needed in a pass, whose samples are counted on where it goes beyond its epoch."""
+    (epoch, sample), size, samples = position, engine.steps.global_batch, engine.samples
+    visits = [planner.visits(epoch, sample)]
+    borders = range(samples, sample + (steps[-1] + 1) * size, samples) if len(steps) and samples else range(0)
+    for border in borders:
+        crosses = (border - sample) // size  # the step in which the epoch ends
+        if engine.settings.tail == "carry":
+            first = sample + -(-(border - sample) // size) * size
+            visits.append(planner.visits(epoch + border // samples, (first - border) % samples).moved(border))
+        if crosses in steps:  # and in which ranks have other lanes than in all others
+            shards = planner.shards(epoch, sample, np.array([crosses]))
+            low = np.full(len(shards), sample + crosses * size)
+            visits.append(Visits(shards=shards, begins=low, ends=low + size))
+    return Visits.joined(visits)
 
 
 def parts(steps: range, local_batch: int, *, most: int) -> Iterator[Ints]:

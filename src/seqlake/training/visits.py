@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -42,9 +42,20 @@ class Visits:
         wanted = shards[self.shards]
         return Visits(shards=self.shards[wanted], begins=self.begins[wanted], ends=self.ends[wanted])
 
-    def longer(self, samples: int, /) -> Visits:
-        """The same, each so many samples longer."""
-        return Visits(shards=self.shards, begins=self.begins, ends=self.ends + samples)
+    def moved(self, samples: int, /) -> Visits:
+        """The same, each so many samples later."""
+        return Visits(shards=self.shards, begins=self.begins + samples, ends=self.ends + samples)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Visits], /) -> Visits:
+        """All of several."""
+        if len(parts) == 1:
+            return parts[0]
+        shards, begins, ends = (
+            np.concatenate(one) for one in zip(*((part.shards, part.begins, part.ends) for part in parts), strict=True)
+        )
+        order = np.lexsort((shards, begins))
+        return cls(shards=shards[order], begins=begins[order], ends=ends[order])
 
     def needed(self, first: int, stop: int, /) -> Ints:
         """Shards that some of the samples may need."""

@@ -174,7 +174,7 @@ def test_where_there_is_no_room_a_shard_is_not_looked_at_again(s3_bucket, tmp_pa
 
     monkeypatch.setattr(Original, "_wanted", wanted)
     options = {"window": WINDOW, "shuffle": sl.Shuffle(lanes=1, block=20), "batch_size": 8, "seed": 1}
-    loader = sl.Loader(there, **options, cache=sl.Cache(limit=20_000, fetch="whole")).tail("pad")
+    loader = sl.Loader(there, **options, cache=sl.Cache(limit=23_000, fetch="whole")).tail("pad")
     for one, other in zip(sl.Loader(here, **options).tail("pad"), loader, strict=True):
         assert same([one], [other])
     assert set(looks.values()) == {1}
