@@ -48,7 +48,7 @@ class Visits:
 
     @classmethod
     def joined(cls, parts: Sequence[Visits], /) -> Visits:
-        """All of several."""
+        """Those of several parts of an epoch."""
         if len(parts) == 1:
             return parts[0]
         shards, begins, ends = (
