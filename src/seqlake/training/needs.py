@@ -108,10 +108,9 @@ class Course:
     Attributes:
         visits: Of the epoch.
         sample: Where the pass begins.
-        steps: Which of its steps are taken.
+        steps: Which of its steps are taken; other processes take those between.
         global_batch: Samples of a step over all ranks.
         local_batch: Samples of a step on this rank.
-        sharers: Processes that take the other steps, at the same time.
     """
 
     visits: Visits
@@ -119,7 +118,6 @@ class Course:
     steps: range
     global_batch: int
     local_batch: int
-    sharers: int = 1
 
     @property
     def shards(self) -> Ints:
@@ -141,8 +139,8 @@ class Course:
         begin, stride = self.sample + self.steps.start * self.global_batch, self.steps.step * self.global_batch
         firsts, stops = begin + starts * stride, begin + (ends - 1) * stride + self.global_batch
         lows = np.concatenate([[self.sample], firsts[:-1]])
-        if together and self.sharers > 1:  # some have begun the next portion, and are some batches ahead
-            apart = _IN_HAND * self.sharers * self.global_batch
+        if together and self.steps.step > 1:  # some have begun the next portion, and are some batches ahead
+            apart = _IN_HAND * stride
             return np.maximum(lows - apart, self.sample), np.append(stops[1:], stops[-1:]) + apart
         return lows, stops
 

@@ -167,11 +167,11 @@ class Pass:
         self._meter.ahead = _DECODED_AHEAD if self._pipeline.has_frames else 0
         self._since: float | None = None  # when the last batch was handed out
         self._most = _AHEAD
-        self._begin(position, steps, engine, sharers)
+        self._begin(position, steps, engine)
         chunks = self._chunks(position, steps)
         self._coming = self._begun_ahead(_one_ahead(chunks) if self._pipeline.opened.is_ranged else chunks)
 
-    def _begin(self, position: tuple[int, int], steps: range, engine: TrainingEngine, sharers: int) -> None:
+    def _begin(self, position: tuple[int, int], steps: range, engine: TrainingEngine) -> None:
         """Say when which shards will be needed, and let as many samples be prepared together as there is room for.
 
         Raises:
@@ -182,8 +182,8 @@ class Pass:
             self._most = min(_AHEAD, opened.portion or _AHEAD)
         if not opened.is_fetched:
             return
-        strict = not engine.has_begun and (sharers == 1 or not epoch)  # worker processes come with every epoch
-        courses = _courses(planner, engine, position, steps, sharers)
+        strict = not engine.has_begun and (steps.step == 1 or not epoch)  # worker processes come with every epoch
+        courses = _courses(planner, engine, position, steps)
         course = next(courses)
         mine = engine.samples * self._local / engine.steps.global_batch / steps.step  # others' lie between
         self._most = portion(
@@ -252,9 +252,7 @@ class Pass:
         self._pipeline.close()
 
 
-def _courses(
-    planner: Planner, engine: TrainingEngine, position: tuple[int, int], steps: range, sharers: int
-) -> Iterator[Course]:
+def _courses(planner: Planner, engine: TrainingEngine, position: tuple[int, int], steps: range) -> Iterator[Course]:
     """This pass and those that follow."""
     epoch, sample = position
     while True:
@@ -264,7 +262,6 @@ def _courses(
             steps=steps,
             global_batch=engine.steps.global_batch,
             local_batch=planner.local_batch,
-            sharers=sharers,
         )
         further, sample = engine.steps.after(sample, engine.steps.count(sample))
         epoch, steps = epoch + further, range(steps.start, engine.steps.count(sample), steps.step)
