@@ -42,6 +42,7 @@ _HOME = {
     "contact_sheet": "dataset.drawing",
     "convert": "conversion.convert",
     "create": "dataset.opening",
+    "diff": "dataset.reading.difference",
     "init": "dataset.opening",
     "merge": "dataset.reshaping",
     "open": "dataset.opening",

@@ -51,6 +51,27 @@ overwrite = click.option("--overwrite", is_flag=True, help="Replace what seqlake
 where = click.option("--where", metavar="SQL", help="Only rows for which this holds.")
 
 
+rewrite = click.option(
+    "--rewrite", is_flag=True, help="Write every shard anew, so that all readers see it in the files."
+)
+
+
+ids_option = click.option("--ids", type=click.File(), help="A file with one sequence_id a line; - for stdin.")
+
+
+def rows(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--where` and `--ids`, handed over as they are; `chosen` reads them."""
+    return where(
+        click.option("--ids", type=click.File(), help="A file with one sequence_id a line; - for stdin.")(command)
+    )
+
+
+def chosen(dataset: Any, where: str | None, ids: IO[str] | None, /) -> Any:
+    """The sequences that `--where` and `--ids` name; all where neither is given."""
+    selection = dataset.where(where) if where else dataset
+    return selection if ids is None else selection.where(ids=[line.rstrip("\n") for line in ids if line.strip()])
+
+
 def message(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--message`: every commit of the command carries it."""
 
@@ -71,11 +92,16 @@ def version_of(text: str | None) -> int | str | None:
     return int(text) if text.isdigit() else text
 
 
+def as_version(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int | str | None:
+    """The callback of an option that names a version."""
+    return version_of(text)
+
+
 version = click.option(
     "--version",
     "version",
     metavar="V",
-    callback=lambda _c, _p, v: version_of(v),
+    callback=as_version,
     help="Look at this version instead of the newest.",
 )
 
@@ -187,7 +213,7 @@ def choice(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--where`, `--ids`, `--columns` and `--drop`, handed over as one `choice`."""
 
     @where
-    @click.option("--ids", type=click.File(), help="A file with one sequence_id a line; - for stdin.")
+    @ids_option
     @click.option("--columns", metavar="A,B", shell_complete=complete_columns, help="Only these columns.")
     @click.option("--drop", is_flag=True, help="Leave the chosen sequences out instead.")
     def wrapped(*, where: str | None, ids: IO[str] | None, columns: str | None, drop: bool, **others: Any) -> Any:

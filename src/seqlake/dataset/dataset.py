@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from seqlake.abilities import HasUnfolded, HasVersion, ability
 from seqlake.dataset.changing import changes, declaring, evolving, folding
+from seqlake.dataset.reading.difference import Difference, diff
 from seqlake.dataset.selection import Selection
 from seqlake.dataset.validation.checking import report
 from seqlake.dataset.writing.staging import SHARD_BYTES, ShardShape, open_for_changes
@@ -441,6 +442,20 @@ class Dataset(Selection):
     def versions(self) -> Sequence[Version]:
         """Every version that can still be opened, oldest first."""
         return self.table.versions()
+
+    def diff(self, version: Version | int | str, /) -> Difference:
+        """What this version has that another one has not, and the other way round; see `sl.diff`.
+
+        Raises:
+            VersionNotFoundError: It expired, or never was there.
+
+        Example:
+            ```python
+            print(ds.diff(ds.versions()[-2]))
+            ```
+        """
+        before = Dataset(self.table, self.table.snapshot(version), location=self.location, storage=self.storage)
+        return diff(before, self)
 
     def rollback(self, version: Version | int | str, /, *, message: str | None = None) -> Version:
         """Commit a new version with the rows, schema and metadata of an old one.
