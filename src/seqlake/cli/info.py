@@ -82,7 +82,10 @@ def _of_table(selection: Any) -> dict[str, Any]:
 
 def _of_format(selection: Any) -> dict[str, Any]:
     """What a folder of another format says of itself without its rows being read."""
-    findings = selection.check("metadata")
+    from seqlake.abilities import Checked, ability
+
+    checked = ability(selection, Checked)
+    findings = () if checked is None else checked.check("metadata")
     notes = [f"{f.severity}, {f.location}: {f.message}{f' (column {f.column})' if f.column else ''}" for f in findings]
     return {"notes": notes} if notes else {}
 
