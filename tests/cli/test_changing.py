@@ -250,3 +250,53 @@ def test_vacuum_says_how_much_it_frees(run, dataset) -> None:
     assert planned["nbytes"] == told["nbytes"] >= old
     assert {**planned, "dry_run": False} == told
     assert run("vacuum", dataset, "--older-than", 0).out.startswith("Removed 0 files, 0 B.")
+
+
+def test_fold(run, dataset) -> None:
+    ds = sl.open(dataset)
+    ds.add_column("good", pa.bool_(), values={"ep_01": True})
+    ds.rename_column("reward", "score")
+    info = run("info", dataset)
+    assert "labels beside the files: good" in info.out
+    assert "`seqlake fold` writes them anew" in info.out
+    unfolded = {"renamed": {"reward": "score"}, "beside": {"good": "_seqlake/side"}}
+    assert run("info", dataset, "--json").json["unfolded"] == unfolded | {"added": ["good"]}
+    before = snapshot(dataset)
+    told = run("fold", dataset, "--dry-run", "--json").json
+    assert (told["rewritten"], told["unfolded"]) == (2, unfolded | {"added": ["good"]})
+    assert snapshot(dataset) == before
+    assert run("fold", dataset, "-m", "for the web").out.startswith("Wrote 2 of 2 shards anew.\n")
+    assert pq.read_table(dataset / "data").column_names == ["sequence_id", "task", "score", "action", "good"]
+    assert run("info", dataset, "--json").json["unfolded"] == {}
+    assert "Wrote 0 of 2" in run("fold", dataset).out
+
+
+def test_schema_sets_types_and_metadata(run, dataset) -> None:
+    count = len(sl.open(dataset).versions())
+    told = run(
+        *("schema", dataset, "--set", "task=video,fps=30,codec=h264", "--set", 'action={"type":"trajectory","dim":3}'),
+        *("--set-metadata", "license=MIT", "--set-metadata", "robots=2"),
+    )
+    assert (told.code, told.err) == (0, f"Version {count}.\n")
+    assert "fps=30, codec=h264" in told.out
+    ds = sl.open(dataset)
+    assert len(ds.versions()) == count + 1
+    assert ds.schema["task"].type == sl.Video(fps=30, codec="h264")
+    assert ds.schema.metadata.extra == {"license": "MIT", "robots": 2}
+    assert "metadata: license=MIT, robots=2" in run("info", dataset).out
+    run("schema", dataset, "--set", "task=", "--set-metadata", "license=")
+    ds = sl.open(dataset)
+    assert (ds.schema["task"].type, ds.schema.metadata.extra) == (None, {"robots": 2})
+
+
+def test_schema_refuses_what_does_not_fit(run, dataset) -> None:
+    before = snapshot(dataset)
+    refused = run("schema", dataset, "--set", "action=trajectory,dim=4")
+    assert refused.code == 1
+    assert "3 numbers, 4 declared" in refused.err
+    for wrong in ("task", "task=video,fps", "=video", "task={", "task=,fps=3"):
+        assert run("schema", dataset, "--set", wrong).code == 2, wrong
+    assert run("schema", dataset, "--set-metadata", "license").code == 2
+    assert run("schema", dataset, "--set", "task=video", "--version", "0").code == 2
+    assert "nothing was changed" in run("schema", dataset, "--set", "task=video", "--dry-run").err
+    assert snapshot(dataset) == before

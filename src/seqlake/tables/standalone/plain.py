@@ -14,6 +14,7 @@ from seqlake.errors import DatasetNotFoundError, InvalidMetadataError, SchemaMis
 from seqlake.protocols import Version
 from seqlake.spec.metadata import Metadata
 from seqlake.spec.schema import ID, Schema
+from seqlake.spec.unfolded import meant
 from seqlake.tables.standalone.state import LoggedFile, encode_columns
 from seqlake.versions import folders, names, shard_formats
 from seqlake.versions.small_files import PARALLEL, read
@@ -120,7 +121,7 @@ def plain_state(store: Store, /) -> TableState:
     return TableState(
         version=Version(id=-1, time=_BEGINNING, operation="plain", rows=rows),
         schema=schema,
-        mixtrain=json.dumps(mixtrain),
+        mixtrain=json.dumps(meant(mixtrain, schema.names)),
         files=FileList.of(
             LoggedFile(
                 name=file.path,
