@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from seqlake.protocols import Copied
+from seqlake.spec.findings import Finding
 from seqlake.spec.schema import is_list, is_text
 from seqlake.versions import names
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from seqlake.protocols import Shard
+    from seqlake.protocols import Shard, Store
     from seqlake.spec.schema import Schema
     from seqlake.versions.context import TableContext
+    from seqlake.versions.indexes import IndexFile
     from seqlake.versions.state import TableFile
 
 
@@ -54,6 +56,24 @@ def named_files(context: TableContext, file: TableFile, /) -> Iterator[Copied]:
         if names.copied_owner(text) is not None:
             with suppress(OSError):
                 yield Copied(path=text, size=context.store.blob(text).size, sha256="")
+
+
+def findings(store: Store, known: Mapping[str, IndexFile], /) -> Iterator[Finding]:
+    """T510: copied-in files that are gone or have another size.
+
+    Args:
+        store: The table's.
+        known: Shard -> the index file that knows it.
+    """
+    for name, rows in known.items():
+        for file in rows.files(name):
+            try:
+                size = store.blob(file.path).size
+                why = "" if size == file.size else f"expected {file.size} bytes, found {size}"
+            except FileNotFoundError:
+                why = "copied in, and gone"
+            if why:
+                yield Finding(code="T510", severity="error", message=why, location=file.path)
 
 
 def carried_files(

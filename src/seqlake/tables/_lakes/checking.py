@@ -11,7 +11,7 @@ from seqlake.spec.rules import check_places
 from seqlake.tables._lakes import paths, types
 from seqlake.tables._lakes.context import LakeBlob
 from seqlake.tables._lakes.paths import blob_at
-from seqlake.versions import markers, names
+from seqlake.versions import markers, names, references
 from seqlake.versions.small_files import can_list, read
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def check(context: LakeContext, state: TableState, depth: Depth, /) -> Iterator[
     if depth != "metadata":
         yield from _pages(context, state)
     if depth in {"files", "decode"}:
-        yield from _files(context, state)
+        yield from references.findings(context.store, context.sidecar.find(state.files))
 
 
 def _shards(context: LakeContext, state: TableState) -> Iterator[Finding]:
@@ -81,17 +81,3 @@ def _pages(context: LakeContext, state: TableState) -> Iterator[Finding]:
                 yield replace(finding, location=file.name)
         except (DamagedTableError, ShardChangedError, OSError):
             continue  # T501 and T502 say so
-
-
-def _files(context: LakeContext, state: TableState) -> Iterator[Finding]:
-    """T510: copied-in files that are gone or have another size."""
-    store = context.store
-    for path, known in context.sidecar.find(state.files).items():
-        for file in known.files(path):
-            try:
-                size = store.blob(file.path).size
-                why = "" if size == file.size else f"expected {file.size} bytes, found {size}"
-            except FileNotFoundError:
-                why = "copied in, and gone"
-            if why:
-                yield Finding(code="T510", severity="error", message=why, location=file.path)

@@ -15,7 +15,7 @@ from seqlake.tables.standalone.context import placed_blob, placed_side, side_sha
 from seqlake.tables.standalone.log import Log
 from seqlake.tables.standalone.publishing import metadata_is_behind, metadata_is_edited
 from seqlake.tables.standalone.state import EMPTY, fold
-from seqlake.versions import folders, markers, names, shard_formats
+from seqlake.versions import folders, markers, names, references, shard_formats
 from seqlake.versions.indexes import IndexFile, MediaFile, ShardIndex
 from seqlake.versions.small_files import can_list, names_in, read
 
@@ -233,15 +233,9 @@ def _pages(store: Store, state: TableState, *, plain: bool) -> Iterator[Finding]
 
 def _files(store: Store, state: TableState) -> Iterator[Finding]:
     """T510: copied-in files that are gone or have another size; T512: other files that have another size."""
-    for name, rows in ShardIndex(store).find(state.files, unsealed=True).items():
-        for file in rows.files(name):
-            try:
-                size = store.blob(file.path).size
-                why = "" if size == file.size else f"expected {file.size} bytes, found {size}"
-            except FileNotFoundError:
-                why = "copied in, and gone"
-            if why:
-                yield Finding(code="T510", severity="error", message=why, location=file.path)
+    known = ShardIndex(store).find(state.files, unsealed=True)
+    yield from references.findings(store, known)
+    for name, rows in known.items():
         for path, expected, _ in rows.references(name):
             with suppress(OSError):  # not there, or no name of ours: the rows' own findings say so
                 size = store.blob(path).size
