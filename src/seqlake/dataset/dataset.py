@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from seqlake.abilities import HasUnfolded, HasVersion, ability
 from seqlake.dataset.changing import changes, declaring, evolving, folding
+from seqlake.dataset.changing.units import convert_units
 from seqlake.dataset.reading.difference import Difference, diff
 from seqlake.dataset.selection import Selection
 from seqlake.dataset.validation.checking import report
@@ -328,6 +329,39 @@ class Dataset(Selection):
         """
         with saying(message):
             return evolving.widen_column(self, name, kind, rewrite=rewrite)
+
+    def convert_units(
+        self,
+        name: str,
+        units: str | Sequence[str],
+        /,
+        *,
+        factor: float | None = None,
+        offset: float = 0.0,
+        message: str | None = None,
+    ) -> Version:
+        """Bring a column's numbers into another unit: values and the type's `units` change in one commit.
+
+        Every shard is written anew; numbers are computed in double precision and kept in their type.
+
+        Args:
+            name: A column of floating-point numbers whose type says its `units`.
+            units: The new unit, as in `deg`; or one for each dimension.
+            factor: What values are multiplied by, for units that seqlake does not know.
+            offset: What is added then.
+            message: What the commit is for; `versions()` shows it.
+
+        Raises:
+            SchemaMismatchError: No such column, no floating-point numbers, or units that do not go together.
+
+        Example:
+            ```python
+            ds.convert_units("action", "deg")
+            ds.convert_units("pressure", "counts", factor=4096 / 250, offset=-12)
+            ```
+        """
+        with saying(message):
+            return convert_units(self, name, units, factor=factor, offset=offset)
 
     # ---- what columns mean
     def set_type(

@@ -29,9 +29,10 @@ class Unfolded:
         reused: Names that mean another column in some files than in the dataset, or one that is gone.
 
     Example:
-        >>> ds.rename_column("reward", "score")
-        >>> ds.unfolded.renamed
-        {'reward': 'score'}
+        ```python
+        ds.rename_column("reward", "score")
+        ds.unfolded.renamed        # {'reward': 'score'}, until ds.fold()
+        ```
     """
 
     renamed: Mapping[str, str] = field(default_factory=dict)

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from seqlake.abilities import HasUnfolded, ability
 from seqlake.dataset.changing import changes
@@ -233,13 +232,20 @@ def _from_sql(dataset: OpenDataset, schema: Schema, name: str, sql: str | None) 
     answers = dataset.sql(f"SELECT {quoted(key)}, (\n{sql}\n) AS value FROM dataset").to_arrow_table()
     value = one_chunk(answers.column(1))
     field = schema.arrow.field(name)
-    if pa.types.is_decimal(value.type) and (pa.types.is_floating(field.type) or pa.types.is_integer(field.type)):
-        # SQL counts in decimals: 0.5 is one, and so is the sum of integers.
-        value = pc.cast(value, pa.float64() if pa.types.is_floating(field.type) else pa.int64())
+    value = value.cast(_without_decimals(value.type, field.type))
     if not conforming.fits(value.type, field.type):
         raise SchemaMismatchError(f"{name!r}: expected {field.type}, the expression gives {value.type}.")
     cells = conforming.conform_column(value, schema[name], field.type)
     return pa.table({key: one_chunk(answers.column(0)), name: cells})
+
+
+def _without_decimals(kind: pa.DataType, wanted: pa.DataType) -> pa.DataType:
+    """A type of SQL's answers, which count in decimals (0.5 is one, and so is the sum of integers), as numbers."""
+    if is_list(kind) and is_list(wanted):
+        return pa.list_(_without_decimals(kind.value_type, wanted.value_type))
+    if pa.types.is_decimal(kind) and pa.types.is_floating(wanted):
+        return pa.float64()
+    return pa.int64() if pa.types.is_decimal(kind) and pa.types.is_integer(wanted) else kind
 
 
 def _widened(column: Column, kind: pa.DataType) -> pa.DataType:

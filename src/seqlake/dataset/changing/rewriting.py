@@ -17,7 +17,7 @@ from seqlake.shards.columns import Columns, Stored
 from seqlake.spec.rules.references import paths_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from seqlake.dataset.writing.ingest import Given
     from seqlake.dataset.writing.staging import Staging
@@ -137,7 +137,13 @@ def keep_only(staging: Staging, shard: Shard, schema: Schema, keep: Ints | None 
 
 
 def write_anew(
-    staging: Staging, shard: Shard, schema: Schema, columns: Sequence[str], renamed: Mapping[str, str] | None = None
+    staging: Staging,
+    shard: Shard,
+    schema: Schema,
+    columns: Sequence[str],
+    renamed: Mapping[str, str] | None = None,
+    *,
+    turned: Mapping[str, Callable[[pa.Array], pa.Array]] | None = None,
 ) -> None:
     """A new shard with all rows of an old one under another schema; columns that it lacks are null.
 
@@ -147,12 +153,14 @@ def write_anew(
         schema: Of the new one.
         columns: Those of the version of the old one.
         renamed: Old column name -> new one.
+        turned: Column -> what makes its new cells of the old ones.
     """
     before = {new: old for old, new in (renamed or {}).items()}
     there = {name: before.get(name, name) for name in schema.names if before.get(name, name) in columns}
     staging.shape = shape_of(shard, schema, columns)
     for batch in for_writing(shard, list(there.values())):
         cells = dict(zip(there, batch.columns, strict=True))
+        cells |= {name: turn(cells[name]) for name, turn in (turned or {}).items()}
         rows = [cells.get(f.name, pa.nulls(batch.num_rows, f.type)) for f in schema.arrow]
         staging.write(pa.RecordBatch.from_arrays(rows, names=schema.names))
     staging.close_shard()
