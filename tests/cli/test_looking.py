@@ -222,3 +222,22 @@ def test_a_folder_of_datasets_is_no_dataset(run, dataset, verb) -> None:
     told = run(verb, dataset.parent)
     assert told.code == 1
     assert "it is a folder of datasets (arm). Open one of them." in told.err
+
+
+def test_columns_in_the_names_of_folders(run, tmp_path) -> None:
+    for split in ("train", "val"):
+        folder = tmp_path / "set" / "data" / f"split={split}"
+        folder.mkdir(parents=True)
+        action = pa.array([[[1.0, 2.0]], [[2.0, 1.0]]], pa.list_(pa.list_(pa.float32())))
+        pq.write_table(pa.table({"sequence_id": [f"{split}0", f"{split}1"], "action": action}), folder / "x.parquet")
+    assert run("init", tmp_path / "set").code == 0
+    assert "split" in run("info", tmp_path / "set").out
+    asked = run("sql", tmp_path / "set", "SELECT split, count(*) AS n FROM dataset GROUP BY ALL ORDER BY ALL", "--json")
+    assert json.loads(asked.out)["rows"] == [{"split": "train", "n": 2}, {"split": "val", "n": 2}]
+    assert run("ls", tmp_path / "set", "--where", "split = 'val'", "-q").out.split() == ["val0", "val1"]
+    assert run("validate", tmp_path / "set").code == 0
+    refused = run("adopt", tmp_path / "set")
+    assert refused.code == 1
+    assert "repack" in refused.err
+    assert run("repack", tmp_path / "set", tmp_path / "out").code == 0
+    assert run("ls", tmp_path / "out", "--where", "split = 'val'", "-q").out.split() == ["val0", "val1"]
