@@ -324,10 +324,10 @@ def draw(path: Path, folder: Path) -> Told:
     curves = [
         (f"{signal} {d}", np.stack([np.arange(len(first)), first[:, d]], -1)) for d in range(min(first.shape[1], 8))
     ]
-    panels = [drawing.Panel(title=f"{signal} of {dataset[0].id}", curves=curves)]
+    panels = [drawing.Panel(title=f"{signal} of {dataset[0].id}", curves=curves, height=300)]
     if "obs_state" in dataset.schema and dataset.schema["obs_state"].dim == 8:
         paths = [(episode["task"], _arm.hand(np.asarray(episode["obs_state"])[:, :3])) for episode in list(dataset)[:9]]
-        panels.append(drawing.Panel(title=f"Path of the hand, {len(paths)} episodes", curves=paths))
+        panels.append(drawing.Panel(title=f"Path of the hand, {len(paths)} episodes", curves=paths, height=300))
     drawing.svg(panels, folder / "episodes.svg")
     drawing.png(panels, folder / "episodes.png")
     return (

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from seqlake.protocols import Ints
     from seqlake.spec.schema import Column, Schema
 
+_SQUARES = 2  # times a picture's size, from which on its pixels are to be seen
+
 READ_ERRORS = (SeqlakeError, OSError, ValueError, ArithmeticError, LookupError, TypeError)
 """What reading a cell may raise; pictures of a sequence say so in place."""
 
@@ -55,7 +57,7 @@ def strip(view: Row, name: str, /, *, count: int, box: tuple[int, int], enlarge:
         name: A column of pictures.
         count: How many, the first and the last among them.
         box: Width and height that each must fit in.
-        enlarge: Show small ones larger: every pixel as a square of them.
+        enlarge: Show small ones larger; from twice the size on every pixel as a square.
     """
     try:
         frames: Any = view[name]
@@ -66,11 +68,12 @@ def strip(view: Row, name: str, /, *, count: int, box: tuple[int, int], enlarge:
             return Strip(name=name, note="no frames")
         places = np.unique(np.linspace(0, there - 1, count).round().astype(np.int64))
         height, width = frames.decode(places[:1]).shape[1:3]
-        scale = min(1.0, box[0] / width, box[1] / height)
+        room = min(box[0] / width, box[1] / height)
+        scale = room if enlarge and room < _SQUARES else min(1.0, room)
         size = (max(1, round(height * scale)), max(1, round(width * scale)))
         pictures = displayable(frames.decode(places, size=size))
-        if enlarge and (times := min(box[0] // width, box[1] // height)) > 1:
-            pictures = pictures.repeat(times, axis=1).repeat(times, axis=2)
+        if enlarge and room >= _SQUARES:
+            pictures = pictures.repeat(int(room), axis=1).repeat(int(room), axis=2)
         return Strip(
             name=name,
             pictures=list(pictures),
