@@ -18,6 +18,10 @@ as samples, which is the most that can be done for them. *Mixture* says how many
 of what windows drawn from all have; what has less than half is not compared with. CPU time and memory are those of the
 process and its workers; memory is what came to it since the measurement began, without pages of files.
 
+*Compressed*: windows of 16 out of local files that are compressed; decoded, all take four times the memory given.
+seqlake reads Parquet as pyarrow writes it, with `sl.Cache(limit=)` in memory and in a folder, in two lanes of blocks of
+three shards; `datasets` streams Parquet with its buffer; Lance takes rows of its own files, and keeps what it likes.
+
 *Cameras*: as `benchmarks/video.py` measures, the loader's frames beside PyAV by hand and LeRobot on the same files;
 LeRobot's function that decodes one window has neither order nor batches, so the peer is its dataset in a DataLoader. Of
 the libraries that know no video a sample holds both files of an episode, and torchcodec decodes a window a visit.
@@ -52,7 +56,7 @@ from pages import conditions, save
 from signals import BATCH, make_arrays, save_arrays, write_arm
 
 HERE = Path(__file__).parent
-PARTS = ("windows", "peers", "cameras", "remote", "growth")
+PARTS = ("windows", "peers", "compressed", "cameras", "remote", "growth")
 CAMERA_READERS = ("seqlake Loader", "pyav", "lerobot", "lerobot DataLoader")
 IN_SAMPLES = ("mosaicml", "litdata", "webdataset", "datasets", "lance")  # they know no video
 SMALL: dict[str, Any] = {
@@ -104,6 +108,20 @@ def peers(args: argparse.Namespace, arrays: Path, folder: Path) -> list[dict[str
         for one in run_peer(name, plan, args):
             found.append(one)
             print(one, flush=True)
+    return found
+
+
+def compressed(args: argparse.Namespace, arrays: Path, folder: Path) -> list[dict[str, Any]]:
+    """Windows out of compressed local files that are larger than the memory given."""
+    everything = sum(path.stat().st_size for path in arrays.glob("*.npy"))
+    memory = everything * 9 // 10 if args.small else everything // 4  # in small files what frames the values is most
+    task = {"work": "compressed", "width": 16, "batch": args.batch, "seconds": 5 * args.seconds, "memory": memory}
+    found = []
+    for name in ("seqlake", *(name for name in ("datasets", "lance") if name in args.peers)):
+        plan = {"arrays": str(arrays), "folder": str(folder / name), "workers": args.workers, "tasks": [task]}
+        for one in run_peer(name, plan, args):
+            found.append({"memory_mb": memory / 1e6, **one})
+            print(found[-1], flush=True)
     return found
 
 
@@ -165,6 +183,7 @@ def main() -> None:
         parts = {
             "windows": lambda: windows(args, arrays, folder),
             "peers": lambda: peers(args, arrays, folder),
+            "compressed": lambda: compressed(args, arrays, folder),
             "cameras": lambda: cameras(args, folder),
             "remote": lambda: remote(args, folder / "remote"),
             "growth": lambda: growth(folder, args.growth),

@@ -4,7 +4,8 @@
 
 A plan has `arrays` (folder of `action.npy`, `obs_state.npy` and `lengths.npy`), `folder` (where the peer keeps its
 files), `workers` (numbers of worker processes to try), perhaps `settings` (the one way to read a bucket that is tried),
-and `tasks`: `{"work": "windows", "width": 16, "batch": 256, "seconds": 2}`, `{"work": "sequences", ...}`, and
+and `tasks`: `{"work": "windows", "width": 16, "batch": 256, "seconds": 2}`, `{"work": "sequences", ...}`,
+`{"work": "compressed", "memory": 10000000, ...}`, windows of compressed local files with so much memory, and
 `{"work": "remote", ...}`, two whole epochs of what lies below `uri` and `web` in a bucket. A peer says how it writes
 samples and how it reads them; what it gives is compared with the arrays. A batch maps names to tensors.
 """
@@ -78,6 +79,7 @@ class Source:
         width: Steps of a window; 0 for whole sequences.
         batch: Samples of a batch.
         workers: Numbers of worker processes to try.
+        memory: Bytes that may be taken for what is compressed; 0 where nothing is.
     """
 
     arrays: Path
@@ -88,6 +90,7 @@ class Source:
     width: int
     batch: int
     workers: Sequence[int]
+    memory: int = 0
 
 
 class Peer(Protocol):
@@ -158,6 +161,7 @@ def main(peer: Peer) -> None:
                 width=width,
                 batch=task["batch"],
                 workers=plan["workers"],
+                memory=task.get("memory", 0),
             )
             for settings, open_it in peer.ways(source).items():
                 if task["work"] == "remote" and settings != plan.get("settings", settings):

@@ -41,6 +41,8 @@ class HuggingFace:
         if source.local is None:
             found = {f"streaming, {n} workers": partial(streamed, source, n) for n in source.workers}
             return found | {f"downloaded, {n} workers": partial(downloaded, source, n) for n in source.workers}
+        if source.memory:
+            return {f"Parquet streamed, {n} workers": partial(compressed, source, n) for n in source.workers}
         mapped = {f"map-style, {n} workers": partial(in_place, source, n) for n in source.workers}
         return mapped | {f"iterable, {n} workers": partial(iterated, source, n) for n in source.workers}
 
@@ -53,6 +55,12 @@ def in_place(source: Source, workers: int) -> Epoch:
 def iterated(source: Source, workers: int) -> Epoch:
     dataset = load_from_disk(str(source.local / "arrow")).with_format("numpy")
     return shuffled(dataset.to_iterable_dataset(num_shards=16), source, workers)
+
+
+def compressed(source: Source, workers: int) -> Epoch:
+    """As `to_parquet` writes files; the buffer that is shuffled is all that is kept of them."""
+    dataset = load_dataset("parquet", data_files=f"{source.local}/parquet/*.parquet", split="train", streaming=True)
+    return shuffled(dataset.with_format("numpy"), source, workers)
 
 
 def streamed(source: Source, workers: int) -> Epoch:

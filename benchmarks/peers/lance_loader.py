@@ -46,6 +46,8 @@ class Lance:
             return {f"LanceDataset, cache={kept}": partial(streamed, source, cache=kept) for kept in (False, True)}
         if not source.width:
             return {"take": partial(rows, source)}
+        if source.memory:
+            return {"take of steps": partial(steps, source), "take of samples": partial(rows, source)}
         return {
             "take of steps": partial(steps, source),
             "take of samples": partial(rows, source),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import obstore.store  # noqa: F401 - what is imported at the first use is not timed
 import pyarrow as pa
+import pyarrow.parquet as pq
 from _running import COLUMNS, SHARD_BYTES, Epoch, Samples, Source, main
 
 import seqlake as sl
@@ -63,6 +64,12 @@ class Seqlake:
                 return lambda: batches
             return lambda: ({**batch, "length": batch["action_length"]} for batch in batches)
 
+        if source.memory:
+            cache, folder = sl.Cache(limit=source.memory), sl.Cache(source.cache, limit=source.memory)
+            return {
+                "in memory": lambda: compressed(source, cache),
+                "sl.Cache(folder)": lambda: compressed(source, folder),
+            }
         if source.local is not None:
             return {"as it comes": open_it}
         return {
@@ -70,6 +77,35 @@ class Seqlake:
             "sl.Cache(folder)": lambda: open_it(sl.Cache(source.cache)),
             "sl.Shuffle(lanes=2, block=two shards), kept in memory": lambda: open_it(lanes=2),
         }
+
+
+def compressed(source: Source, cache: sl.Cache) -> Epoch:
+    """Every window of every sequence, out of Parquet as pyarrow writes it: compressed, with dictionaries, no index."""
+    folder = source.local.with_name("plain")
+    if not folder.exists():
+        write_plain(Samples(source.arrays, 0), folder)
+    dataset = sl.scan(folder)
+    window = sl.Window(dict.fromkeys(COLUMNS, range(source.width)), edges="drop")
+    shards = len(dataset.shards())
+    windows = int((np.load(source.arrays / "lengths.npy") - source.width + 1).sum())
+    shuffle = sl.Shuffle(lanes=2, block=3 * windows // shards)
+    batches = sl.Loader(dataset, window=window, batch_size=source.batch, shuffle=shuffle, cache=cache).torch()
+    return lambda: batches
+
+
+def write_plain(samples: Samples, folder: Path) -> None:
+    whole = sum(values.nbytes for values in samples.arrays.values())
+    rows = max(1, min(len(samples) * SHARD_BYTES // 8 // whole, len(samples) // 60))  # 60 shards at least
+    folder.mkdir()
+    for first in range(0, len(samples), rows):
+        some = [samples[number] for number in range(first, min(first + rows, len(samples)))]
+        table = {"sequence_id": [f"ep_{first + number:06d}" for number in range(len(some))]}
+        for name in COLUMNS:
+            steps = np.concatenate([one[name] for one in some])
+            ends = np.cumsum([0, *(len(one[name]) for one in some)])
+            cells = pa.FixedSizeListArray.from_arrays(pa.array(steps.reshape(-1)), steps.shape[1])
+            table[name] = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), cells)
+        pq.write_table(pa.table(table), folder / f"{first:06d}.parquet")
 
 
 main(Seqlake())

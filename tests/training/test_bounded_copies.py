@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -253,3 +255,35 @@ def test_windows_by_number_make_room_for_each_other(tmp_path) -> None:
         assert np.array_equal(windows[number]["action"], expected[number]["action"])
     with pytest.raises(CacheTooSmallError):
         windows.batch(range(0, len(windows), 300))  # of all shards at once
+
+
+PROGRAM = """
+import sys
+import seqlake as sl
+
+def rss():
+    return int(next(line for line in open("/proc/self/status") if line.startswith("VmRSS")).split()[1]) << 10
+
+source = sl.scan(sys.argv[1])
+limit = int(sys.argv[2])
+loader = sl.Loader(source, window={"action": range(1)}, batch_size=64, shuffle=sl.Shuffle(lanes=1, block=8000),
+                   cache=sl.Cache(limit=limit))
+next(iter(loader))
+before, most = rss(), 0
+for _ in range(2):
+    for number, batch in enumerate(loader):
+        assert loader.report().held <= limit
+        if number % 50 == 0:
+            most = max(most, rss())
+print(most - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="asks Linux how much memory there is")
+def test_memory_does_not_grow_with_what_was_decoded(tmp_path) -> None:
+    everything = 24 * 20 * 200 * 256 * 4  # 98 MB
+    plain(tmp_path / "data", 24, rows=20, steps=200, dim=256)
+    limit = everything // 4
+    program = [sys.executable, "-c", PROGRAM, str(tmp_path / "data"), str(limit)]
+    done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=300)
+    assert int(done.stdout) < limit + everything // 3  # what one shard's reading takes, and what the system keeps
