@@ -253,7 +253,7 @@ def test_many_sequences_are_one_picture(filmed: sl.Dataset, tmp_path: Path) -> N
     assert picture.shape[1] == 1100
     assert len(contact_sheet(ds, frames=3, width=1100, rows=4)) > len(picture)
     assert len(contact_sheet(ds.where("task = 'place'"), frames=3, width=1100)) == len(picture)
-    first = strip(ds["ep"], "cam", count=3, box=(50, 50)).pictures
+    first = strip(ds["ep"], "cam", count=3, box=(70, 89), enlarge=True).pictures
     assert all(find(picture, one) for one in first)
     assert has(picture, RED)  # ep_1
     assert has(picture, COLORS[0])
