@@ -189,3 +189,19 @@ def test_files_of_deletes_are_no_shards_to_a_collection(dataset, theirs):
     engine = sl.open(dataset.location).table.engine
     kept = engine.expire(datetime.now(UTC) - timedelta(days=1), dry_run=True).retained
     assert sorted(file.rows for file in kept) == [4, 6]
+
+
+def test_deletes_are_folded_into_the_files(dataset, theirs, cells):
+    first = files(theirs())[6]
+    position_deletes(theirs(), {first: [1, 4]}, Path(dataset.root))
+    dataset.refresh()
+    left = cells(dataset)
+    (lagging,) = dataset.lagging()
+    kept = {shard.key for shard in dataset.shards()} - {lagging.key}
+    assert dataset.fold().operation == "rewrite"
+    assert kept < {shard.key for shard in dataset.shards()}
+    assert cells(dataset) == left == cells(theirs().scan().to_arrow())
+    data = [row["file_path"] for row in theirs().inspect.files().to_pylist() if row["content"] == 0]
+    held = [one for path in data for one in pq.read_table(path)["sequence_id"].to_pylist()]
+    assert sorted(held) == sorted(left)  # the bare files, of which no delete is said
+    assert not dataset.lagging()
