@@ -150,14 +150,9 @@ def test_values_have_the_types_that_duckdb_gives_them(tmp_path, texts):
         folder = text if text == NULL else quote(text, safe=" +")
         put(tmp_path, f"data/k={folder}/{number}.parquet", rows(f"e{number}"))
     declare(tmp_path)
-    assert sl.open(tmp_path).sql("SELECT sequence_id, k FROM dataset ORDER BY 1").fetchall() == by_duckdb(
-        tmp_path, "sequence_id, k"
-    )
-    assert sl.scan(tmp_path / "data").to_arrow()["k"].to_pylist() == [
-        row[1] for row in by_duckdb(tmp_path, "k, k")
-    ] or (
-        NULL in texts or texts[0] > texts[1]  # DuckDB was asked for an order of values
-    )
+    for source in (sl.open(tmp_path), sl.scan(tmp_path / "data")):
+        ours = source.sql("SELECT sequence_id, k FROM dataset ORDER BY 1").fetchall()
+        assert ours == by_duckdb(tmp_path, "sequence_id, k")
 
 
 def test_text_is_kept_where_it_could_not_be_had_back(tmp_path):
