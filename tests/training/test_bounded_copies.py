@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 import seqlake as sl
 from seqlake.errors import CacheTooSmallError
+from seqlake.files.stores import open_store
 from seqlake.training.shard_cache import ShardCache
 
 from .sharing import on_disk
@@ -287,3 +288,20 @@ def test_memory_does_not_grow_with_what_was_decoded(tmp_path) -> None:
     program = [sys.executable, "-c", PROGRAM, str(tmp_path / "data"), str(limit)]
     done = subprocess.run(program, capture_output=True, text=True, check=True, timeout=300)
     assert int(done.stdout) < limit + everything // 3  # what one shard's reading takes, and what the system keeps
+
+
+@pytest.mark.parametrize("folder", [True, False])
+def test_a_bucket_is_read_in_the_least_that_its_order_needs(folder, s3_bucket, tmp_path) -> None:
+    here = plain(tmp_path / "data", 8)
+    put = open_store(s3_bucket.uri, storage=s3_bucket.storage)
+    for number, path in enumerate(sorted((tmp_path / "data").glob("*.parquet"))):
+        put.put(f"plain/{number:03}.parquet", path)
+    there = sl.scan(f"{s3_bucket.uri}/plain", storage=s3_bucket.storage)
+    options = {**MANY, "shuffle": sl.Shuffle(lanes=1, block=60)}
+
+    def loader(limit: int) -> sl.Loader:
+        return sl.Loader(there, **options, cache=sl.Cache(tmp_path / f"cache-{limit}" if folder else None, limit))
+
+    least = least_of(loader(1))
+    assert least_of(loader(least - 1)) == least
+    assert epochs(loader(least), sl.Loader(here, **options)) > 100
