@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from seqlake.cli import _remote
 from seqlake.cli._output import with_options_of
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+_PATIENCE = 10.0  # seconds that completion may take, on a busy machine or of a slow bucket; usually it is one
 _NAMING = {
     "host": "A web server on this machine or in a private network that DATASET may name. Repeatable.",
     "bucket": "A bucket that DATASET may name; with this option, no others but its own. Repeatable.",
@@ -42,10 +44,16 @@ def allowed() -> dict[str, Any]:
 
 def source(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the argument DATASET, what may be read of it, and what it may name."""
-    return click.argument("source", metavar="DATASET")(_remote.option(_naming("host")(_naming("bucket")(command))))
+    dataset = click.argument("source", metavar="DATASET", shell_complete=complete_paths)
+    return dataset(_remote.option(_naming("host")(_naming("bucket")(command))))
 
 
-out = click.argument("out", metavar="OUT")
+def complete_paths(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Files and folders, which the shell itself lists."""
+    return [CompletionItem(incomplete, type="file")]
+
+
+out = click.argument("out", metavar="OUT", shell_complete=complete_paths)
 dry_run = click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")
 overwrite = click.option("--overwrite", is_flag=True, help="Replace what seqlake wrote there before.")
 where = click.option("--where", metavar="SQL", help="Only rows for which this holds.")
@@ -127,9 +135,10 @@ def _complete(kind: str) -> Callable[[click.Context, click.Parameter, str], list
         return column
 
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-        location = ctx.params.get("source")
+        # An option that waits for its value ends click's parsing: arguments are what is left of it then.
+        location = ctx.params.get("source") or next(iter(ctx.args), None)
         before, comma, last = incomplete.rpartition(",") if kind == "columns" else ("", "", incomplete)
-        names_there = _within(0.3, lambda: names(location)) if location else []
+        names_there = _within(_PATIENCE, lambda: names(location)) if location else []
         # A shell would take what such a name says for its own.
         plain = [name for name in names_there if name.startswith(last) and in_line(name) == name]
         return [f"{before}{comma}{name}" for name in plain[:200]]

@@ -19,4 +19,6 @@ def command(shell: str) -> None:
     assert kind is not None
     script = kind(cli, {}, "seqlake", "_SEQLAKE_COMPLETE")
     # click's own check of the bash version would run bash; the script itself is the same for all.
-    click.echo(script.source_template % script.source_vars())
+    text = script.source_template % script.source_vars()
+    # Its script for fish takes what follows a comma for a description, and lists of columns have commas.
+    click.echo(text.replace('string split ","', 'string split -m 1 ","') if shell == "fish" else text)

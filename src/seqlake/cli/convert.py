@@ -13,8 +13,8 @@ from seqlake.cli._output import Output, output_options
 
 
 @click.command()
-@click.argument("source", metavar="SRC")
-@click.argument("out", metavar="DST")
+@click.argument("source", metavar="SRC", shell_complete=_options.complete_paths)
+@click.argument("out", metavar="DST", shell_complete=_options.complete_paths)
 @click.option("--to", metavar="FORMAT", help="What to write (default: a Mixtrain dataset).")
 @click.option(
     "--images",

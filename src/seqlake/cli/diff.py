@@ -12,7 +12,7 @@ from seqlake.cli._output import Output, output_options
 
 @click.command()
 @_options.source
-@click.argument("other", required=False)
+@click.argument("other", required=False, shell_complete=_options.complete_paths)
 @click.option("--from", "before", metavar="V", callback=_options.as_version, help="The version that is compared with.")
 @_options.version
 @click.option("--exit-code", is_flag=True, help="End with 1 where something differs.")

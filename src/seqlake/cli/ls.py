@@ -22,7 +22,12 @@ _ROWS = 50  # on a terminal
     shell_complete=_options.complete_columns,
     help="Which columns to show (default: all scalars).",
 )
-@click.option("--sort", metavar="COLUMN", help="Order by this column; -COLUMN for descending.")
+@click.option(
+    "--sort",
+    metavar="COLUMN",
+    shell_complete=_options.complete_columns,
+    help="Order by this column; -COLUMN for descending.",
+)
 @click.option(
     "-n",
     "--limit",

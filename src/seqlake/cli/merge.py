@@ -10,7 +10,7 @@ from seqlake.cli._overwriting import replacing
 
 
 @click.command()
-@click.argument("sources", nargs=-1, required=True, metavar="DATASET...")
+@click.argument("sources", nargs=-1, required=True, metavar="DATASET...", shell_complete=_options.complete_paths)
 @_options.out
 @click.option("--union", is_flag=True, help="Schemas may differ: a column that a dataset lacks is null there.")
 @click.option("--rename", "renames", multiple=True, metavar="OLD=NEW", help="A column's name in OUT. Repeatable.")

@@ -26,14 +26,25 @@ def _shares(text: str) -> dict[str, float]:
 
 @click.command()
 @_options.source
-@click.argument("out", required=False)
+@click.argument("out", required=False, shell_complete=_options.complete_paths)
 @click.option("--shares", default="train=0.8,val=0.1,test=0.1", show_default=True, help="Names and their shares.")
-@click.option("--group", metavar="COLUMN", help="Sequences with one value of this column stay together.")
-@click.option("--stratify", metavar="COLUMN", help="Each value of this column is split by the same shares.")
+@click.option(
+    "--group",
+    metavar="COLUMN",
+    shell_complete=_options.complete_columns,
+    help="Sequences with one value of this column stay together.",
+)
+@click.option(
+    "--stratify",
+    metavar="COLUMN",
+    shell_complete=_options.complete_columns,
+    help="Each value of this column is split by the same shares.",
+)
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option(
     "--by",
     metavar="COLUMN",
+    shell_complete=_options.complete_columns,
     default="split",
     show_default=True,
     help="With OUT: write one dataset for each value of this column.",

@@ -29,7 +29,12 @@ def _points(_context: click.Context, _parameter: click.Parameter, value: str) ->
 @_options.source
 @_options.version
 @_options.where
-@click.option("--columns", metavar="A,B", help="Which columns to look at (default: all with numbers or pictures).")
+@click.option(
+    "--columns",
+    metavar="A,B",
+    shell_complete=_options.complete_columns,
+    help="Which columns to look at (default: all with numbers or pictures).",
+)
 @click.option(
     "--quantiles",
     metavar="Q,Q",
