@@ -187,3 +187,40 @@ def test_a_field_that_others_use_otherwise_never_breaks_reading(kind, field, fil
         with suppress(SeqlakeError):
             sl.convert(ds, tmp_path / "out", files="reference", workers=1, progress=False)
         shutil.rmtree(tmp_path / "out", ignore_errors=True)
+
+
+@pytest.mark.parametrize(
+    ("make", "given", "meant"),
+    [
+        (lambda: sl.Trajectory(dims=3), "dims", "dim"),
+        (lambda: sl.Trajectory(dim=3, unit="rad"), "unit", "units"),
+        (lambda: sl.Video(frame_rate=10), "frame_rate", "fps"),
+        (lambda: sl.Image(formats="png"), "formats", "format"),
+        (lambda: sl.Audio(samplerate=8000), "samplerate", "sample_rate"),
+        (lambda: sl.Embedding(dim=4, modell="clip"), "modell", "model"),
+    ],
+)
+def test_a_misspelt_option_warns_with_the_nearest_name(make, given, meant) -> None:
+    with pytest.warns(UserWarning, match=f"no '{given}'; is '{meant}' meant") as caught:
+        kind = make()
+    assert caught[0].filename == __file__
+    assert given in kind.fields, "fields are open: it is kept"
+
+
+def test_fields_of_ones_own_are_no_mistakes() -> None:
+    assert sl.Video(fps=30, lens="wide", bitrate=4000).get("lens") == "wide"
+    assert sl.Trajectory(dim=3, lab="north", kind="quaternion").get("lab") == "north"
+
+
+def test_a_row_of_another_dimension_than_the_first_is_refused(tmp_path) -> None:
+    ds = sl.create(tmp_path / "ds", {"action": sl.Trajectory()})
+    with ds.writer() as writer:
+        writer.add("a", action=np.ones((4, 3)))
+        with pytest.raises(SeqlakeError, match="'b'.*'action': expected 3 numbers a step.*found 4"):
+            writer.add("b", action=np.ones((4, 4)))
+        table = pa.table({"sequence_id": ["c"], "action": pa.array([numbers(2, 5)], pa.list_(pa.list_(F)))})
+        with pytest.raises(SeqlakeError, match="'action': expected 3 numbers a step.*found 5"):
+            writer.add_batch(table)
+        writer.add("b", action=np.ones((2, 3)))
+        writer.add("empty", action=np.ones((0, 3)))
+    assert [len(row["action"]) for row in sl.open(tmp_path / "ds")] == [4, 2, 0]

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seqlake.errors import SchemaMismatchError, ShardChangedError
-from seqlake.spec.schema import is_list
+from seqlake.spec.schema import has_list_views, is_list
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -60,6 +60,8 @@ def cast(array: pa.Array, target: pa.DataType, /, *, column: str) -> pa.Array:
         >>> cast(pa.array([[[1, 2]]]), pa.list_(pa.list_(pa.float32(), 2)), column="action").to_pylist()
         [[[1.0, 2.0]]]
     """
+    if has_list_views(array.type):
+        array = without_list_views(array)
     if array.type == target:
         return array
     try:
@@ -73,6 +75,19 @@ def cast(array: pa.Array, target: pa.DataType, /, *, column: str) -> pa.Array:
             f"Column {column!r}: expected {target}, found {array.type} that does not fit ({error}).",
             hint="Give cells of that type, every step with the same number of values.",
         ) from None
+
+
+def without_list_views(array: pa.Array, /) -> pa.Array:
+    """Lists with offsets where there are views: what casts and other libraries take, whatever a file's reader gave."""
+    if not is_list(array.type):
+        return array
+    valid = np.asarray(array.is_valid())
+    lengths = np.asarray(pc.list_value_length(array).cast(pa.int64()).fill_null(0)) * valid
+    values = without_list_views(array.flatten())
+    offsets, mask = np.concatenate([[0], np.cumsum(lengths)]), None if valid.all() else pa.array(~valid)
+    if offsets[-1] >= 1 << 31:
+        return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), values, mask=mask)
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values, mask=mask)
 
 
 def step_shape(steps: pa.Array, /) -> tuple[pa.Array, tuple[int, ...] | None]:
@@ -277,10 +292,11 @@ def flat_batches(flats: Sequence[Flat], types: pa.Schema, rows: Ints, /) -> Iter
 
 def takeable(batch: pa.RecordBatch, /) -> pa.RecordBatch:
     """The batch with plain text and bytes where it has views, of which pyarrow cannot take single rows."""
-    kinds = [_without_views(field.type) for field in batch.schema]
+    lists = [without_list_views(one) if has_list_views(one.type) else one for one in batch.columns]
+    kinds = [_without_views(one.type) for one in lists]
     if all(kind == field.type for kind, field in zip(kinds, batch.schema, strict=True)):
         return batch
-    arrays = [array.cast(kind) for array, kind in zip(batch.columns, kinds, strict=True)]
+    arrays = [array.cast(kind) for array, kind in zip(lists, kinds, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
 
 

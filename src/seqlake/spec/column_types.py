@@ -7,7 +7,9 @@ written as `ColumnType("mcap", ...)`. Fields that are not known are kept as they
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
+from difflib import get_close_matches
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +44,7 @@ class ColumnType:
             raise InvalidMetadataError(f"A column's type must be a string such as 'mcap', got {type!r}.")
         if "type" in fields:
             raise InvalidMetadataError(f"A column has one type: {type!r} is given, and {fields['type']!r} as a field.")
+        _warn_of_misspelt(self.__class__, fields)
         self._type = type
         self._fields = {name: _plain(value, name) for name, value in fields.items() if value is not None}
         self._value_type: pa.DataType | None = None
@@ -115,6 +118,40 @@ class ColumnType:
         parts = [repr(self._type)] if kind is ColumnType else []
         parts += [f"{name}={value!r}" for name, value in self._fields.items()]
         return f"{kind.__name__}({', '.join(parts)})"
+
+
+_OPTIONS = {
+    "Trajectory": "dim dtype units coordinate_frame fps timestamps origin shape names encoding",
+    "Video": "fps codec resolution stream timestamps origin",
+    "Image": "format resolution frames fps timestamps origin",
+    "Audio": "sample_rate channels stream codec timestamps origin",
+    "Spatial3D": "format coordinate_frame units",
+    "Spatial4D": "format fps coordinate_frame units timestamps origin",
+    "Embedding": "dim model dtype fps timestamps origin",
+}
+_ALSO = {
+    "frame_rate": "fps",
+    "framerate": "fps",
+    "rate": "fps",
+    "hz": "fps",
+    "size": "resolution",
+    "frame": "coordinate_frame",
+}
+
+
+def _warn_of_misspelt(kind: type, fields: Mapping[str, Any]) -> None:
+    """Fields are open, so a misspelt one would be kept and never read: a warning names what is nearly meant."""
+    options = _OPTIONS.get(kind.__name__, "").split()
+    for name in fields:
+        if name in options:
+            continue
+        near = get_close_matches(name, options, n=1, cutoff=0.75)
+        meant = _ALSO.get(name.casefold(), near[0] if near else "")
+        if meant in options:
+            warnings.warn(
+                f"{kind.__name__} knows no {name!r}; is {meant!r} meant? It is kept, and nothing here reads it.",
+                stacklevel=4,
+            )
 
 
 def _plain(value: Any, name: str) -> Any:

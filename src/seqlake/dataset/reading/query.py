@@ -25,7 +25,7 @@ from seqlake.shards.files import ParquetShard
 from seqlake.shards.parquet.expansion import NARROW
 from seqlake.shards.parquet.footer import read_footer
 from seqlake.shards.rows import Rows
-from seqlake.spec.schema import no_column
+from seqlake.spec.schema import is_list, no_column
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -239,6 +239,22 @@ def relation(
     return relation
 
 
+def _type_in_duckdb(kind: pa.DataType) -> pa.DataType:
+    """The type in which DuckDB can hold a column: half floats as floats, decimals of more than 38 digits as text."""
+    if pa.types.is_float16(kind):
+        return pa.float32()
+    if pa.types.is_decimal256(kind):
+        return pa.string()
+    inner = _type_in_duckdb(kind.value_type) if is_list(kind) else None
+    if inner is None or inner == kind.value_type:
+        return kind
+    return pa.list_(inner, kind.list_size) if pa.types.is_fixed_size_list(kind) else pa.list_(inner)
+
+
+def _held(cells: pa.Array, kind: pa.DataType) -> pa.Array:
+    return cells if cells.type == kind else cells.cast(kind)
+
+
 class _Connection:
     """One private DuckDB in which the view `dataset` stands for the rows."""
 
@@ -288,7 +304,10 @@ class _Connection:
         def read() -> Iterator[pa.RecordBatch]:
             try:
                 for batch in batches(names):
-                    yield pa.RecordBatch.from_arrays([batch.column(name) for name in names], schema=schema)
+                    yield pa.RecordBatch.from_arrays(
+                        [_held(batch.column(name), kind) for name, kind in zip(names, schema.types, strict=True)],
+                        schema=schema,
+                    )
             except SeqlakeError as error:
                 damage[:] = [copy(error)]  # DuckDB hands on its text alone; a copy has no frames that hold this
                 raise
@@ -297,7 +316,7 @@ class _Connection:
         self._view(needed)
 
     def _renamed(self, numbers: Sequence[int]) -> pa.Schema:
-        return pa.schema([self._arrow.field(i).with_name(_column(i)).with_nullable(True) for i in numbers])
+        return pa.schema([pa.field(_column(i), _type_in_duckdb(self._arrow.field(i).type)) for i in numbers])
 
     def _view(self, needed: Sequence[int]) -> None:
         present = set(needed)

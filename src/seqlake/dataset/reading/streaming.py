@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from seqlake.abilities import Pushdown, ability
 from seqlake.errors import CorruptFileError, SeqlakeError
+from seqlake.shards.cells import cast
 from seqlake.shards.files import verified
 from seqlake.shards.parquet.expansion import NARROW
 from seqlake.shards.parquet.footer import DAMAGE
@@ -158,7 +159,7 @@ def conformed(batch: pa.RecordBatch, types: pa.Schema) -> Iterator[pa.RecordBatc
     arrays = [batch.column(field.name) for field in types]
     yield pa.RecordBatch.from_arrays(
         [
-            array if array.type == field.type else array.cast(field.type)
+            array if array.type == field.type else cast(array, field.type, column=field.name)
             for array, field in zip(arrays, types, strict=True)
         ],
         schema=types,

@@ -119,6 +119,33 @@ class KnownIds:
         self._seen.difference_update(values)
 
 
+class Widths:
+    """Numbers a step of each signal that declares none: those of the first row, which all others must have."""
+
+    def __init__(self, schema: Schema) -> None:
+        columns = (schema[name] for name in schema)
+        self._open = [c.name for c in columns if c.category == "temporal" and c.nested and not c.deep and c.dim is None]
+        self._known: dict[str, int] = {}
+
+    def check(self, cells: Mapping[str, pa.Array], where: str) -> None:
+        """Refuse rows whose steps are of another width than the rows before them.
+
+        Raises:
+            ValidationError: Some are.
+        """
+        widths = {name: pc.min_max(pc.list_value_length(cells[name].flatten())) for name in self._open if name in cells}
+        for name, one in widths.items():
+            low, high = one["min"].as_py(), one["max"].as_py()
+            first = self._known.get(name, low)
+            if low is not None and (low != first or high != first):
+                raise ValidationError(
+                    f"{where}, column {name!r}: expected {first} numbers a step as in the rows before, found "
+                    f"{high if low == first else low}.",
+                    hint=f"All sequences of a signal have one dimension; declare it, as in sl.Trajectory(dim={first}).",
+                )
+        self._known |= {name: one["min"].as_py() for name, one in widths.items() if one["min"].is_valid}
+
+
 class RowBuffer:
     """Sequences that were added one by one, until they are worth a batch."""
 

@@ -233,9 +233,16 @@ def _scalar(value: Any, logical: pa.DataType, where: str) -> pa.Array:
             if size > LARGEST_CELL:
                 raise ValidationError(too_large(where, size))
     try:
-        return pa.array([value], logical)
+        return pa.array([_in_zone(value, logical)], logical)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise _unlike(value, logical, where, f" ({error})") from error
+
+
+def _in_zone(value: Any, logical: pa.DataType) -> Any:
+    """A numpy time as Arrow's own where the column has a zone: Arrow takes none of numpy's there."""
+    if not isinstance(value, np.datetime64) or not pa.types.is_timestamp(logical):
+        return value
+    return pa.scalar(value.astype(f"M8[{logical.unit}]").astype("i8").item(), pa.int64()).cast(logical)
 
 
 def _number(value: Any, where: str) -> NDArray[Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from seqlake.dataset.writing import conforming
 from seqlake.dataset.writing.encoding import Encodings, encoded, holds_frames, takes_frames
-from seqlake.dataset.writing.ingest import File, KnownIds, RowBuffer, is_rows, prepare, rows, with_lengths
+from seqlake.dataset.writing.ingest import File, KnownIds, RowBuffer, Widths, is_rows, prepare, rows, with_lengths
 from seqlake.dataset.writing.recording import Recording
 from seqlake.dataset.writing.staging import ShardShape, Staging
 from seqlake.dataset.writing.waiting import SPILL_BYTES, OnFull, checked_on_full
@@ -63,6 +63,7 @@ class Writer:
         self._parent = dataset.version  # whose schema the rows are checked against
         self._pictures = {name: column for name in self._schema if takes_frames(column := self._schema[name])}
         self._ids = KnownIds()
+        self._widths = Widths(self._schema)
         self._buffer = RowBuffer(self._schema)
         self._staging: Staging | None = None
         self._broken = False
@@ -119,6 +120,7 @@ class Writer:
         else:
             row = prepare(self._schema, key, columns, copy=self._copy_in)
             self._begin()
+        self._widths.check(row, f"Sequence {key!r}")
         self._buffer.add(row)
         self._ids.add(key)
         self._uncommitted += 1
@@ -143,6 +145,7 @@ class Writer:
                 self.add_row(key, values)
             return
         for batch in conforming.batches(data, self._schema):
+            self._widths.check(dict(zip(batch.schema.names, batch.columns, strict=True)), "The data")
             self._ids.add_all(batch.column(self._schema.id))
             self._begin()
             self._flush()

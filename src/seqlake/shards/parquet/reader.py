@@ -28,6 +28,7 @@ from seqlake.shards.parquet.flatness import bears_out, claims_of, flat_of
 from seqlake.shards.parquet.footer import DAMAGE, Footer, read_footer
 from seqlake.shards.parquet.pages import read_header
 from seqlake.shards.reading import count_only, rows_asked
+from seqlake.spec.schema import has_list_views
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -291,6 +292,10 @@ class ParquetReader:
         arrays = [
             from_flat(flats[name], rows, field.type) if name in flats else decoded.column(name)
             for name, field in zip(names, fields, strict=True)
+        ]
+        fields = [  # nothing casts to views of lists: what came with offsets stays so
+            field.with_type(array.type) if has_list_views(field.type) else field
+            for field, array in zip(fields, arrays, strict=True)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 

@@ -184,13 +184,33 @@ def _bounds(column: pa.ChunkedArray) -> tuple[Any, Any]:
     if pa.types.is_floating(kind) and pc.any(pc.is_nan(column)).as_py():
         return None, None
     try:
-        bounds = pc.min_max(column).as_py()
+        bounds = pc.min_max(column)
     except pa.ArrowNotImplementedError:
         return None, None
-    low, high = bounds["min"], bounds["max"]
+    if pa.types.is_temporal(kind) and not pa.types.is_date(kind) and kind.unit == "ns":
+        return _of_microseconds(bounds["min"], up=False), _of_microseconds(bounds["max"], up=True)
+    low, high = bounds["min"].as_py(), bounds["max"].as_py()
     if isinstance(low, (str, bytes)) and max(len(low), len(high)) > _LONGEST:
         return None, None
     return low, high
+
+
+def _of_microseconds(bound: pa.Scalar, *, up: bool) -> Any:
+    """A time of nanoseconds as Python's own, which has none: moved outwards, so that it bounds all the same."""
+    kind = bound.type
+    plain = (
+        pa.timestamp("us", kind.tz)
+        if pa.types.is_timestamp(kind)
+        else pa.time64("us")
+        if pa.types.is_time(kind)
+        else pa.duration("us")
+    )
+    number = -(-bound.value // 1000) if up else bound.value // 1000
+    with contextlib.suppress(
+        ValueError, OverflowError, pa.ArrowInvalid
+    ):  # a day's last nanosecond has no microsecond after it
+        return pa.scalar(number, pa.int64()).cast(plain).as_py()
+    return None
 
 
 class ParquetWriter:
