@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T", bound=type)
 MOST_STEPS = 1 << 20
 """Frames of a window: at ten a second, more than a day."""
 
@@ -157,3 +158,78 @@ def check_fields(instance: Any, /, **kinds: Kind) -> None:
     """The same of a dataclass's attributes; for `__post_init__`."""
     for name, kind in kinds.items():
         kind.check(name, getattr(instance, name))
+
+
+_THREADS = (
+    "seqlake counts no workers; for worker processes DataLoader(loader.torch(), batch_size=None, num_workers=...)"
+)
+_ALONE = "leave it out: shards go straight to the location, tried again where a request fails"
+_AHEAD = "leave it out: what comes next is fetched ahead, and tried again"
+_EXACT = "StreamingOrder of seqlake.compat.mosaicml: "
+MOSAICML = {
+    "allow_unsafe_types": "allow_pickle=[...], the columns whose pickles may run",
+    "batching_method": f"{_EXACT}batching=",
+    "cache_limit": "Loader(cache=sl.Cache(folder, limit=...))",
+    "collate_fn": "loader.map_batch(fn)",
+    "download_retry": _AHEAD,
+    "download_timeout": 'storage={"timeout": ...}',
+    "drop_last": 'loader.tail("drop"), or "pad"',
+    "epoch_size": "sl.Mix.of_streams(..., epoch_size=...)",
+    "keep_local": _ALONE,
+    "keep_zip": "leave it out: the folder of sl.Cache holds what the reader needs",
+    "local": "the location, sl.scan(folder); with a remote one Loader(cache=sl.Cache(folder))",
+    "max_workers": _ALONE,
+    "num_canonical_nodes": f"{_EXACT}canonical_nodes=",
+    "num_workers": _THREADS,
+    "partition_algo": f"{_EXACT}partition=",
+    "persistent_workers": _THREADS,
+    "pin_memory": "loader.torch(pin_memory=True)",
+    "predownload": _AHEAD,
+    "prefetch_factor": _THREADS,
+    "progress_bar": _ALONE,
+    "remote": "the location, sl.scan(uri)",
+    "replication": "rank=rank // k, world_size=world_size // k",
+    "retry": _ALONE,
+    "sampling_granularity": f"{_EXACT}granularity=",
+    "sampling_method": f'{_EXACT}fixed=True for "fixed"',
+    "shuffle_algo": f"{_EXACT}shuffle=",
+    "shuffle_block_size": f"{_EXACT}block_size=, or sl.Shuffle(block=...)",
+    "shuffle_seed": "seed=",
+    "streams": "sl.Mix.of_streams(...)",
+    "validate_hash": "leave it out: the strongest hash that the index has is compared",
+}
+"""Words of MosaicML Streaming -> what says the same here."""
+
+
+def advice(word: str, /) -> str:
+    """What to write in place of another package's word, to end a message with; empty for words that nobody uses."""
+    return f" From MosaicML Streaming: {MOSAICML[word]}." if word in MOSAICML else ""
+
+
+def knows_old_words(cls: T, /) -> T:
+    """Let a class refuse keywords of MosaicML Streaming with the word of today.
+
+    Raises:
+        TypeError: In a call, a keyword that the class does not take and that is known from there.
+
+    Example:
+        >>> @knows_old_words
+        ... class Order:
+        ...     def __init__(self, *, seed): ...
+        >>> Order(shuffle_seed=9176)
+        Traceback (most recent call last):
+            ...
+        TypeError: Order takes no option 'shuffle_seed'. From MosaicML Streaming: seed=.
+    """
+    construct: Any = vars(cls)["__init__"]
+    taken = inspect.signature(construct).parameters.keys()
+
+    @functools.wraps(construct)
+    def constructed(self: Any, *args: Any, **options: Any) -> None:
+        for word in options:
+            if word in MOSAICML and word not in taken:
+                raise TypeError(f"{cls.__name__} takes no option {word!r}.{advice(word)}")
+        construct(self, *args, **options)
+
+    type.__setattr__(cls, "__init__", constructed)
+    return cls

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from seqlake.errors import MissingDependencyError, UnknownPluginError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 GROUPS = ("tables", "formats", "media", "stores", "shard_formats", "cli")
 
@@ -74,13 +74,16 @@ def load(group: str, name: str, /) -> Any:
     raise UnknownPluginError(f"Nothing in {group!r} is called {name!r}; known are {', '.join(known)}.{guess}")
 
 
-def check_options(function: Any, options: Mapping[str, Any], /, *, what: str) -> None:
+def check_options(
+    function: Any, options: Mapping[str, Any], /, *, what: str, advice: Callable[[str], str] = lambda _: ""
+) -> None:
     """See that a function takes these options.
 
     Args:
         function: Whose keyword arguments they will be.
         options: By their names.
         what: What messages call the function.
+        advice: An option that is not taken -> what the message ends with.
 
     Raises:
         TypeError: One that it does not take; those that it does are named.
@@ -94,7 +97,8 @@ def check_options(function: Any, options: Mapping[str, Any], /, *, what: str) ->
     known = [one.name for one in kinds if one.kind is one.KEYWORD_ONLY]
     unknown = sorted(options.keys() - set(known))
     if unknown and not any(one.kind is one.VAR_KEYWORD for one in kinds):
-        raise TypeError(f"{what} takes no option {unknown[0]!r}; it takes {', '.join(sorted(known)) or 'none'}.")
+        takes = ", ".join(sorted(known)) or "none"
+        raise TypeError(f"{what} takes no option {unknown[0]!r}; it takes {takes}.{advice(unknown[0])}")
 
 
 def require(module: str, /, *, extra: str) -> Any:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from seqlake import plugins
 from seqlake.abilities import MayBeUntyped, OfALake, OpensUntyped, Removable, WritesSamples, ability
+from seqlake.arguments import advice
 from seqlake.dataset.reading import inference, plain
 from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.selection import Selection
@@ -135,13 +136,26 @@ def create(
     *,
     storage: Mapping[str, str] | None = ...,
     format: str,
+    exist_ok: bool = ...,
+    **options: Any,
+) -> Any: ...
+
+
+@overload
+def create(
+    *,
+    out: str | os.PathLike[str],
+    columns: Mapping[str, str],
+    storage: Mapping[str, str] | None = ...,
+    format: str,
+    exist_ok: bool = ...,
     **options: Any,
 ) -> Any: ...
 
 
 def create(
-    location: str | os.PathLike[str],
-    schema: Schema | Mapping[str, Any],
+    location: str | os.PathLike[str] | None = None,
+    schema: Schema | Mapping[str, Any] | None = None,
     /,
     *,
     partition_by: Sequence[str] = (),
@@ -157,9 +171,10 @@ def create(
         schema: The columns; `sequence_id` is added where it is missing. A dict is taken as `Schema(dict)`.
         partition_by: Columns that a lake partitions by; standalone datasets refuse them.
         storage: Options of the object store.
-        exist_ok: A dataset of the same schema that is there already is opened instead.
+        exist_ok: A dataset of the same schema that is there already is opened instead; with `format`, the shards and
+            the index of before are removed first, as its official writer does.
         format: Another format, as in `"mds"`: gives a writer of samples, and `schema` maps names to its encodings.
-        **options: The format's own, as `compression="zstd:7"`.
+        **options: The format's own, as `compression="zstd:7"`; `out=` and `columns=` stand for the first two arguments.
 
     Returns:
         The `Dataset`; with `format`, the format's writer.
@@ -180,11 +195,13 @@ def create(
 
     import_pandas_first()
     if format is not None:
-        if partition_by or exist_ok:
-            raise TypeError(f"partition_by and exist_ok are for Mixtrain datasets, not for {format!r}.")
-        return _writer(format, location, schema, storage, options)
+        if partition_by:
+            raise TypeError(f"partition_by is for Mixtrain datasets, not for {format!r}.")
+        return _writer(format, location, schema, storage, exist_ok, options)
     if options:
         raise TypeError(f"Unknown options: {', '.join(sorted(options))}; they belong to a `format`.")
+    if location is None or schema is None:
+        raise TypeError("create needs a location and a schema: sl.create(location, schema).")
     wanted = schema if isinstance(schema, Columns) else Columns(schema)
     place = place_of(location)
     there = None
@@ -214,17 +231,29 @@ def create(
 
 def _writer(
     name: str,
-    location: str | os.PathLike[str],
+    location: str | os.PathLike[str] | None,
     columns: Any,
     storage: Mapping[str, str] | None,
+    replace: bool,  # noqa: FBT001 - private
     options: dict[str, Any],
 ) -> Any:
-    """The writer of samples of another format."""
+    """The writer of samples of another format; `out` and `columns` are its official writers' words."""
+    given = {"out": location, "columns": columns}
+    for word, value in given.items():
+        if (value is None) == (word not in options):
+            raise TypeError(f"create for {name!r} needs {word!r} once: sl.create(out, columns, format={name!r}).")
+        given[word] = options.pop(word, value)
+    out: Any = given["out"]
+    if isinstance(out, (tuple, list)):
+        raise TypeError(f"out: expected one location, found {out!r}: give the remote one, shards go straight there.")
     plug = ability(plugins.load("formats", name), WritesSamples)
     if plug is None:
         raise SeqlakeError(f"The format {name!r} has no writer of samples.", hint="Convert a dataset into it instead.")
-    given = {} if storage is None else {"storage": storage}
-    return plug.writer(place_of(location), columns, **given, **options)
+    if replace and options.setdefault("mode", "replace") != "replace":
+        raise TypeError(f"exist_ok=True begins anew, and mode={options['mode']!r} does not: give one of them.")
+    if storage is not None:
+        options["storage"] = storage
+    return plug.writer(place_of(out), given["columns"], **options)
 
 
 def scan(
@@ -305,7 +334,7 @@ def _scanned(
     foreign = sorted(options.keys() - {"column_types"})
     if foreign and name is None:
         raise DatasetNotFoundError(
-            f"Nothing at {place} is of a format that takes {foreign[0]!r}.",
+            f"Nothing at {place} is of a format that takes {foreign[0]!r}.{advice(foreign[0])}",
             path=place,
             hint="If you know the format, name it: scan(..., format=...) says what is wrong with it.",
         )
@@ -320,7 +349,7 @@ def _scanned_table(place: str, storage: Mapping[str, str] | None) -> Any:
 
 def _scanned_as(name: str, place: str, options: Mapping[str, Any]) -> Any:
     format_ = plugins.load("formats", name)
-    plugins.check_options(format_.scan, options, what=f"The format {name!r}")
+    plugins.check_options(format_.scan, options, what=f"The format {name!r}", advice=advice)
     return format_.scan(place, **options)
 
 

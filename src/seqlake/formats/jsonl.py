@@ -54,7 +54,7 @@ def writer(
         out: A new or empty folder, as a path or URI.
         columns: Name -> `str`, `int` or `float`.
         mode: `"append"` adds to a folder that is there, or goes on after an interruption: `writer.samples` says how
-            many samples are in it.
+            many samples are in it. `"replace"` removes shards and index of before.
         newline: Ends a line.
         storage: Options of the object store.
         **settings: `compression`, `hashes`, `size_limit`, as in `WriterSettings`.

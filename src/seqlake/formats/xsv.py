@@ -56,7 +56,7 @@ def writer(
         out: A new or empty folder, as a path or URI.
         columns: Name -> `str`, `int` or `float`.
         mode: `"append"` adds to a folder that is there, or goes on after an interruption: `writer.samples` says how
-            many samples are in it.
+            many samples are in it. `"replace"` removes shards and index of before.
         separator: A comma makes `csv`, a tab `tsv`, anything else `xsv`. Values may not hold it: nothing is quoted.
         newline: Ends a line.
         storage: Options of the object store.

@@ -6,6 +6,7 @@ import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
+from seqlake.arguments import knows_old_words
 from seqlake.moved import OldName
 from seqlake.training.bad_data.damage import OnError
 from seqlake.training.engine import position_of
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 _LEFT_ALONE = {"scalar", "file", "frames"}  # what statistics are also made of, and `normalize` is not for
 
 
+@knows_old_words
 class Loader:
     """Batches of windows, or of whole sequences, from any readable dataset.
 

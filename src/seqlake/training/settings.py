@@ -83,6 +83,9 @@ class LoaderSettings:
         if not isinstance(self.seed, int):
             raise TypeError(f"Loader seed: expected a whole number, found {self.seed!r}.")
         if not isinstance(self.shuffle, (bool, Shuffle)):
-            raise TypeError(f"Loader shuffle: expected True, False or a Shuffle, found {self.shuffle!r}.")
+            raise TypeError(
+                f"Loader shuffle: expected True, False or a Shuffle, found {self.shuffle!r}. MosaicML's orders have "
+                "names in seqlake.compat.mosaicml: StreamingOrder(shuffle=...)."
+            )
         if self.cache is not None:
             _ = self.cache.nbytes  # says what is wrong with it

@@ -238,6 +238,21 @@ class WindowDataset:
         with closing(pipeline):
             return pipeline.at_once(samples)[0]
 
+    def batches(self, numbers: Sequence[Sequence[int]], /, **options: Any) -> Any:
+        """Batches of tensors of these samples, through torch's `DataLoader`; its workers change no order.
+
+        Args:
+            numbers: For each batch, the numbers of its samples.
+            **options: Of `DataLoader`, as `num_workers=8`.
+
+        Example:
+            >>> [batch["action"].shape for batch in loader.dataset().batches([[0, 5, 2], [7]])]
+            [torch.Size([3, 16, 12]), torch.Size([1, 16, 12])]
+        """
+        data = require("torch.utils.data", extra="torch")
+        whole = _WholeBatches(self)
+        return data.DataLoader(whole, sampler=numbers, batch_size=None, collate_fn=_as_it_is, **options)
+
     def _at(self, epochs: Ints, numbers: Ints) -> Samples:
         rows, anchors = self._engine.locate(numbers)
         valid = np.ones(len(numbers), dtype=np.bool_)
@@ -249,6 +264,20 @@ class WindowDataset:
 
     def __repr__(self) -> str:
         return f"WindowDataset({self._engine.settings.window!r})"
+
+
+class _WholeBatches:
+    """Batches by the numbers of their samples, gathered together where a worker asks for them."""
+
+    def __init__(self, samples: WindowDataset) -> None:
+        self._samples = samples
+
+    def __getitem__(self, numbers: Sequence[int]) -> Batch:
+        return tensors(self._samples.batch(numbers))
+
+
+def _as_it_is(batch: Batch) -> Batch:
+    return batch
 
 
 def _is_packed(name: str, packed: set[str]) -> bool:

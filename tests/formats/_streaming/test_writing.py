@@ -183,8 +183,8 @@ def test_columns_that_make_no_sense(tmp_path: Path) -> None:
         sl.create(tmp_path / "out", {"x": "bytes"}, format="xsv")
     with pytest.raises(UnknownPluginError):
         sl.create(tmp_path / "out", {"x": "bytes"}, format="nope")
-    with pytest.raises(TypeError, match="exist_ok"):
-        sl.create(tmp_path / "out", {"x": "bytes"}, format="mds", exist_ok=True)
+    with pytest.raises(TypeError, match="partition_by"):
+        sl.create(tmp_path / "out", {"x": "bytes"}, format="mds", partition_by=["x"])
     with pytest.raises(TypeError, match="format"):
         sl.create(tmp_path / "out", {}, compression="zstd")
 
@@ -510,3 +510,68 @@ def test_a_writer_that_is_dropped_says_that_nobody_reads_it(tmp_path: Path) -> N
     with sl.create(tmp_path / "out", COLUMNS, format="mds", mode="append") as writer:
         writer.write(SAMPLES[0])
     del writer  # in silence
+
+
+def test_a_writer_takes_the_words_of_the_official_ones(tmp_path: Path) -> None:
+    expected = contents(written(tmp_path / "a", size_limit=200))
+    words: dict[str, Any] = {"compression": None, "hashes": None, "size_limit": 200, "exist_ok": True}
+    out = tmp_path / "b"
+    for samples in (SAMPLES[:20] * 9, SAMPLES):  # the second run replaces the longer one before
+        with sl.create(out=str(out), columns=COLUMNS, format="mds", **words) as writer:
+            writer.write_all(samples)
+    assert contents(out) == expected
+    with pytest.raises(DatasetExistsError):
+        sl.create(out=out, columns=COLUMNS, format="mds")
+    for word in ("keep_local", "progress_bar", "max_workers", "retry"):
+        with pytest.raises(TypeError, match=f"'mds' takes no option '{word}'.*MosaicML Streaming: leave it out"):
+            sl.create(out=out, columns=COLUMNS, format="mds", exist_ok=True, **{word: 1})
+    with pytest.raises(TypeError, match="expected one location"):
+        sl.create(out=(str(out), "s3://bucket/b"), columns=COLUMNS, format="mds")
+    for wrong in ({"columns": COLUMNS}, {"out": out}):
+        with pytest.raises(TypeError, match=r"needs '(out|columns)' once"):
+            sl.create(format="mds", **wrong)
+    with pytest.raises(TypeError, match="needs 'out' once"):
+        sl.create(out, COLUMNS, format="mds", out=out)
+    with pytest.raises(TypeError, match="exist_ok=True begins anew"):
+        sl.create(out, COLUMNS, format="mds", exist_ok=True, mode="append")
+    with pytest.raises(TypeError, match="a location and a schema"):
+        sl.create(out)
+    assert contents(out) == expected  # a wrong call removes nothing
+
+
+def test_only_what_a_writer_wrote_is_replaced(tmp_path: Path) -> None:
+    out = written(tmp_path / "a", size_limit=200)
+    (out / "notes.txt").write_text("mine")
+    before = contents(out)
+    with pytest.raises(DatasetExistsError, match=r"notes\.txt, which no writer wrote"):
+        sl.create(out, COLUMNS, format="mds", exist_ok=True)
+    assert contents(out) == before
+    (out / "notes.txt").unlink()
+    interrupted = sl.create(out, COLUMNS, format="mds", mode="append", size_limit=200)
+    with pytest.raises(RuntimeError), interrupted:
+        interrupted.write_all(SAMPLES)
+        raise RuntimeError
+    assert any(name.startswith("_writing/") for name in contents(out))
+    writer = sl.create(out, {"z": "int"}, format="mds", exist_ok=True)
+    with pytest.raises(DatasetNotFoundError):  # the old index is gone before a shard is
+        sl.scan(out)
+    with writer:
+        writer.write({"z": 1})
+    assert sl.scan(out).to_arrow().to_pydict() == {"z": [1]}
+    assert sorted(contents(out)) == ["index.json", "shard.00000.mds"]
+
+
+@pytest.mark.parametrize(
+    ("word", "here"),
+    [
+        ("validate_hash", "leave it out"),
+        ("allow_unsafe_types", "allow_pickle"),
+        ("remote", "sl.scan"),
+        ("keep_zip", ""),
+    ],
+)
+def test_words_of_the_official_dataset_are_refused_with_those_of_here(tmp_path: Path, word: str, here: str) -> None:
+    out = written(tmp_path / "a")
+    for named in ({}, {"format": "mds"}):
+        with pytest.raises(TypeError, match=f"takes no option '{word}'.*From MosaicML Streaming: .*{here}"):
+            sl.scan(out, **named, **{word: "x"})

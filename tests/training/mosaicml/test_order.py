@@ -10,6 +10,7 @@ import seqlake as sl
 from seqlake.compat.mosaicml import Stream, StreamingOrder, World
 from seqlake.compat.mosaicml.order import NAMES as METHODS
 from seqlake.compat.mosaicml.shuffles import NAMES
+from seqlake.errors import LoaderStateError
 from seqlake.spec.schema import Schema
 from seqlake.training.loader import Loader
 from seqlake.training.mixtures.schedule import Mix
@@ -226,3 +227,112 @@ def test_shards_without_samples_take_part_in_shuffles(tmp_path):
     source = sl.scan(tmp_path / "a")
     assert Stream.of(source).sizes.tolist() == [0, 1, 1, 1, 1, 1]  # the first sample was above the limit
     assert Stream.of(source.where("octet_length(x) = 1")[1:3]).sizes.sum() == 2
+
+
+SAVE = """
+from streaming import StreamingDataset, StreamingDataLoader, Stream
+from streaming.base.util import clean_stale_shared_memory
+def begun():
+    dataset = StreamingDataset(
+        streams=[Stream(local=folder, **given) for folder, given in streams], batch_size=6, shuffle=True, **options)
+    return StreamingDataLoader(dataset, batch_size=6, num_workers=workers)
+loader = begun()
+if state is not None:
+    loader.load_state_dict(state)
+result = []
+for _ in range(2):
+    for batch in loader:
+        result.append((batch['n'].tolist(), loader.state_dict()))
+loader = None
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_run_goes_on_from_the_state_of_the_other_package(official, tmp_path, workers):
+    """Either way, at every batch: the same batches, and the same states."""
+    folders = [str(tmp_path / name) for name in ("a", "b")]
+    for folder, first, count in ((folders[0], 0, 50), (folders[1], 50, 27)):
+        official(WRITE, folder=folder, first=first, count=count)
+    weights = [{"repeat": 1.5}, {"choose": 20}]
+    options = {"shuffle_algo": "py1e", "shuffle_block_size": 60}
+    given = {
+        "streams": list(zip(folders, weights, strict=True)),
+        "workers": workers,
+        "options": {**options, "shuffle_seed": 5, "num_canonical_nodes": 2},
+    }
+    whole = official(SAVE, state=None, **given)
+    sources = [sl.scan(folder) for folder in folders]
+    samples = Loader(
+        Mix({str(k): (source, 1) for k, source in enumerate(sources)}), window=["n"], batch_size=6
+    ).dataset()
+    settings = {
+        "streams": [Stream.of(source, **weight) for source, weight in zip(sources, weights, strict=True)],
+        "batch_size": 6,
+        "world": World(workers=max(1, workers)),
+        "block_size": 60,
+    }
+
+    def ours(batches, epochs=2):
+        return [(batch["n"].tolist(), batches.state_dict()) for _ in range(epochs) for batch in batches]
+
+    parallel = {"num_workers": workers, "multiprocessing_context": "forkserver"} if workers else {}
+    order = StreamingOrder(**settings, seed=5, canonical_nodes=2)
+    assert ours(order.loader(samples, **parallel)) == whole
+    for done in (3, len(whole) // 2 + 2):
+        state = whole[done - 1][1]
+        resumed = StreamingOrder.from_state(state, **settings)
+        epochs = 2 - state["epoch"]
+        assert ours(resumed.loader(samples), epochs) == whole[done:]
+        later = StreamingOrder(**settings).loader(samples)
+        next(iter(later))  # begun somewhere else, with another seed
+        later.load_state_dict(state)
+        assert ours(later, epochs) == whole[done:]
+    assert official(SAVE, state=whole[2][1], **{**given, "options": options})[: len(whole) - 3] == whole[3:]
+
+
+def test_a_state_of_something_else_is_refused():
+    settings = {"streams": [Stream(sizes=np.array([8]))], "batch_size": 2}
+    good = {"epoch": 1, "sample_in_epoch": 4, "num_canonical_nodes": 2, "shuffle_seed": 7, "initial_physical_nodes": 1}
+    old = {name: value for name, value in good.items() if name != "initial_physical_nodes"}  # before it was saved
+    order = StreamingOrder.from_state(old, **settings)
+    assert (order.epoch, order.sample, order.parts, order.seed, order.initial_nodes) == (1, 4, 2, 7, None)
+    with pytest.raises(LoaderStateError, match=r"without 'epoch'") as raised:
+        StreamingOrder.from_state({"format": 1}, **settings)
+    assert "load_state_dict" in str(raised.value.hint)
+    for wrong in (None, [], "state"):
+        with pytest.raises(LoaderStateError, match="found"):
+            StreamingOrder.from_state(wrong, **settings)
+    for name in good:
+        with pytest.raises(LoaderStateError, match=f"state {name}"):
+            StreamingOrder.from_state({**good, name: -1}, **settings)
+
+
+def test_words_of_the_official_package_are_refused_with_those_of_here(readable):
+    sizes = [Stream(sizes=np.array([8]))]
+    words = {
+        "shuffle_seed": "seed=", "shuffle_algo": "shuffle=", "num_canonical_nodes": "canonical_nodes=",
+        "partition_algo": "partition=", "batching_method": "batching=", "shuffle_block_size": "block_size=",
+        "sampling_method": "fixed=", "sampling_granularity": "granularity=",
+    }  # fmt: skip
+    for word, here in words.items():
+        with pytest.raises(TypeError, match=f"StreamingOrder takes no option '{word}'.*{here}"):
+            StreamingOrder(streams=sizes, batch_size=2, **{word: 1})
+        with pytest.raises(TypeError, match=f"StreamingOrder takes no option '{word}'"):
+            StreamingOrder.from_state(
+                {"epoch": 0, "sample_in_epoch": 0, "shuffle_seed": 1}, streams=sizes, batch_size=2, **{word: 1}
+            )
+    with pytest.raises(TypeError, match="expected None, or one of .*py1e.*found True"):
+        StreamingOrder(streams=sizes, batch_size=2, shuffle=True)
+    source = readable(Schema({"n": pa.int64()}, id=None), [{"n": n} for n in range(20)], shards=4, kind="arrow")
+    here = {
+        "shuffle_seed": "seed=", "num_workers": "DataLoader", "cache_limit": "sl.Cache", "predownload": "leave it out",
+        "shuffle_algo": "StreamingOrder", "drop_last": "tail", "collate_fn": "map_batch", "epoch_size": "of_streams",
+        "pin_memory": "torch", "replication": "rank // k",
+    }  # fmt: skip
+    for word, text in here.items():
+        with pytest.raises(TypeError, match=f"Loader takes no option '{word}'.*{text}"):
+            Loader(source, window=None, batch_size=2, **{word: 1})
+    with pytest.raises(TypeError, match=r"found 'py1e'.*StreamingOrder\(shuffle"):
+        Loader(source, window=None, batch_size=2, shuffle="py1e")
+    with pytest.raises(TypeError, match="unexpected keyword"):  # nobody's word
+        Loader(source, window=None, batch_size=2, nonsense=1)

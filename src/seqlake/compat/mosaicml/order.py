@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from seqlake.arguments import COUNT, knows_old_words, whole
 from seqlake.compat.mosaicml import partitions, shuffles
 from seqlake.compat.mosaicml.partitions import World, dealt, in_order
+from seqlake.compat.mosaicml.resuming import StreamingBatches
+from seqlake.errors import LoaderStateError
 from seqlake.training.mixtures.shares import Stream, chosen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from seqlake.compat.mosaicml.resuming import NumberedSamples
     from seqlake.protocols import Ints
 
 NAMES = ("random", "stratified", "per_stream", "device_per_stream")
@@ -149,8 +154,17 @@ def _device_per_stream(order: StreamingOrder, epoch: int) -> Ints:
 
 
 _SCATTERED = ("py1s", "py2s")
+_STATE = {
+    "epoch": COUNT,
+    "sample_in_epoch": COUNT,
+    "num_canonical_nodes": whole(1).or_none(),
+    "shuffle_seed": COUNT,
+    "initial_physical_nodes": whole(1).or_none(),
+}
+_MAY_LACK = {"num_canonical_nodes", "initial_physical_nodes"}
 
 
+@knows_old_words
 @dataclass(frozen=True, kw_only=True)
 class StreamingOrder:
     """Which samples come in which batch; names and defaults mean what they mean in `StreamingDataset`.
@@ -172,6 +186,8 @@ class StreamingOrder:
         epoch_size: Samples of an epoch, where streams do not decide it.
         fixed: `sampling_method="fixed"`: every epoch takes the same samples.
         granularity: `sampling_granularity`.
+        epoch: At which a run begins: see `loader`.
+        sample: Of that epoch, the samples that all ranks have had.
 
     Example:
         >>> order = StreamingOrder(streams=[Stream(sizes=np.array([3, 5, 4, 6]))], batch_size=4, shuffle="naive")
@@ -192,6 +208,84 @@ class StreamingOrder:
     epoch_size: int | None = None
     fixed: bool = False
     granularity: int = 1
+    epoch: int = 0
+    sample: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse a flag for a name: `shuffle=False` there is None here.
+
+        Raises:
+            TypeError: `shuffle` is True or False.
+        """
+        given: Any = self.shuffle
+        if isinstance(given, bool):
+            names = ", ".join(shuffles.NAMES)
+            raise TypeError(f"StreamingOrder shuffle: expected None, or one of {names}; found {given}.")
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any], /, **settings: Any) -> StreamingOrder:
+        """The order of a run that MosaicML's package saved, beginning where it was.
+
+        Args:
+            state: What `state_dict` of `StreamingDataset` or `StreamingDataLoader` gave; it holds seed and canonical
+                nodes.
+            **settings: What the state does not say: `streams`, `batch_size`, `world`, `shuffle` and the rest.
+
+        Raises:
+            LoaderStateError: It is no such state.
+
+        Example:
+            >>> saved = {"epoch": 2, "sample_in_epoch": 8, "num_canonical_nodes": 1, "shuffle_seed": 9176,
+            ...          "initial_physical_nodes": 1}
+            >>> order = StreamingOrder.from_state(saved, streams=[Stream(sizes=np.array([12]))], batch_size=4)
+            >>> order.epoch, order.sample
+            (2, 8)
+        """
+        return cls(**settings).at(state)
+
+    def at(self, state: Mapping[str, Any], /) -> StreamingOrder:
+        """The same order, beginning where a state is; its seed and canonical nodes are the state's.
+
+        Raises:
+            LoaderStateError: It is no state of MosaicML Streaming.
+        """
+        given: Any = state
+        if not isinstance(given, Mapping) or (lacking := sorted(_STATE.keys() - _MAY_LACK - given.keys())):
+            what = f"a dict without {lacking[0]!r}" if isinstance(given, Mapping) else type(given).__name__
+            raise LoaderStateError(
+                f"Expected a state of MosaicML Streaming, with {', '.join(_STATE)}; found {what}.",
+                hint="A state of sl.Loader goes back with loader.load_state_dict(state).",
+            )
+        try:
+            for name, kind in _STATE.items():
+                kind.check(f"state {name}", given.get(name))
+        except ValueError as error:
+            raise LoaderStateError(str(error)) from None
+        return replace(
+            self,
+            epoch=given["epoch"],
+            sample=given["sample_in_epoch"],
+            seed=given["shuffle_seed"],
+            canonical_nodes=given.get("num_canonical_nodes"),
+            initial_nodes=given.get("initial_physical_nodes"),
+        )
+
+    def loader(self, samples: NumberedSamples, /, *, rank: int = 0, **options: Any) -> StreamingBatches:
+        """Batches of tensors, epoch after epoch, with `state_dict` and `load_state_dict` in the official form.
+
+        Args:
+            samples: `sl.Loader(source, window=..., batch_size=...).dataset()`; of a `Mix` the streams' in their order.
+            rank: Among all ranks of all nodes.
+            **options: Of torch's `DataLoader`: `num_workers=8`.
+
+        Example:
+            ```python
+            batches = order.loader(sl.Loader(dataset, window=None, batch_size=32).dataset(), num_workers=8)
+            for batch in batches:
+                state = batches.state_dict()
+            ```
+        """
+        return StreamingBatches(samples, self, rank=rank, **options)
 
     def batches(self, *, epoch: int, rank: int = 0, drop_first: int = 0) -> Iterator[Ints]:
         """The sample numbers of each batch of one rank, as its `DataLoader` would deliver them.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from seqlake.arguments import advice
 from seqlake.formats._streaming.compression import Compression, checked_hashes, digest
 from seqlake.formats._streaming.index import Config, IndexedFile, IndexedShard, byte_size
 
@@ -50,7 +51,9 @@ class WriterSettings:
         known = {"compression", "hashes", "size_limit", *defaults}
         if unknown := sorted(given.keys() - known):
             taken = ", ".join(sorted(known))
-            raise TypeError(f"The format {format_!r} takes no option {unknown[0]!r}; it takes {taken}.")
+            raise TypeError(
+                f"The format {format_!r} takes no option {unknown[0]!r}; it takes {taken}.{advice(unknown[0])}"
+            )
         settings = WriterSettings(**{**defaults, **given})
         for name in ("compression", *defaults):
             value = getattr(settings, name)

@@ -40,6 +40,7 @@ JOURNAL = "_writing"
 SETTINGS = f"{JOURNAL}/settings.json"
 _PASSING = ".tmp"
 _NUMBERED = re.compile(r"shard\.(\d+)\.")
+_WRITTEN = re.compile(rf"shard\.\d{{5,}}\.[a-z.0-9]+|{JOURNAL}/[\w.]+")
 _WORKERS = 2
 _WAITING = 3  # finished shards in memory that are not stored yet
 
@@ -60,22 +61,25 @@ def begin(
         out: The folder, absolute.
         packer: The format, with its columns and settings.
         mode: `new` needs a new or empty folder. `append` adds to what is there, and takes over what an interrupted
-            run with the same settings finished.
+            run with the same settings finished. `replace` removes what a writer left, and only that, then begins anew.
         storage: Options of the store.
         extension: What our own key of the index holds.
         claim: Write the index at the end; else this is a part of something, and `entries` says what it holds.
 
     Raises:
-        DatasetExistsError: `new`, and something is there; `append`, and the index has a name that the next shard takes.
+        DatasetExistsError: `new`, and something is there; `append`, and the index has a name that the next shard takes;
+            `replace`, and files are there that no writer wrote.
         SchemaMismatchError: `append`, and the interrupted run wrote something else.
     """
-    if not isinstance(mode, str) or mode not in {"new", "append"}:
-        raise ValueError(f'mode is "new" or "append", found {mode!r}.')
+    if not isinstance(mode, str) or mode not in {"new", "append", "replace"}:
+        raise ValueError(f'mode is "new", "append" or "replace", found {mode!r}.')
     store: Any = open_store(out, storage=storage)
     entries: list[IndexedShard] = []
     kept: list[IndexedShard] = []
     if mode == "new":
         _refuse_occupied(out, store)
+    elif mode == "replace":
+        _remove_written(out, store)
     else:
         before = _indexed(out, store)
         entries, extension = list(before.entries), extension or before.extension
@@ -112,6 +116,21 @@ def _refuse_occupied(out: str, store: Any) -> None:
         )
         text = f"The output must be new or empty; {out} is not."
         raise DatasetExistsError(text, path=out, hint=killed if ours else hint)
+
+
+def _remove_written(out: str, store: Any) -> None:
+    """Make room for a new run; the index goes first, so that no reader sees some of the shards."""
+    paths = {path for path, _ in store.list()}
+    named = {file.name for entry in _indexed(out, store).entries for file in entry.stored}
+    written = {path for path in paths if path in named or path == indexes.NAME or _WRITTEN.fullmatch(path)}
+    if strange := sorted(paths - written):
+        raise DatasetExistsError(
+            f"{out} holds {strange[0]}, which no writer wrote; only shards and their index are replaced.",
+            path=out,
+            hint="Give another location, or move that file away.",
+        )
+    store.delete([indexes.NAME] if indexes.NAME in paths else [])
+    store.delete(sorted(written - {indexes.NAME}))
 
 
 def _indexed(out: str, store: Any) -> SampleIndex:

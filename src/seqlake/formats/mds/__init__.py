@@ -55,7 +55,7 @@ def writer(
         out: A new or empty folder, as a path or URI.
         columns: Name -> encoding, as in `{"tokens": "ndarray:int32", "label": "int"}`.
         mode: `"append"` adds to a folder that is there, or goes on after an interruption: `writer.samples` says how
-            many samples are in it.
+            many samples are in it. `"replace"` removes shards and index of before.
         encodings: Your own encodings by name.
         storage: Options of the object store.
         **settings: `compression`, `hashes`, `size_limit`, as in `WriterSettings`.
