@@ -45,6 +45,10 @@ class Model:
         """The first column of a type; of none for ""."""
         return next((n for n, t in self.types.items() if (t or {"type": ""})["type"] == kind), None)
 
+    def plain(self) -> str | None:
+        """The first column of plain numbers."""
+        return next((n for n, t in self.types.items() if t is None and n.startswith(("reward", "score"))), None)
+
     def new_row(self) -> tuple[str, dict[str, object]]:
         number, self.count = self.count, self.count + 1
         cells: dict[str, object] = dict.fromkeys(self.types)
@@ -53,7 +57,7 @@ class Model:
                 cells[name] = [[float(number), float(step)] for step in range(3)]
             elif kind is not None:
                 cells[name] = f"videos/{number}.mp4"
-            elif name == "reward" or name.startswith("score"):
+            elif name.startswith(("reward", "score")):
                 cells[name] = float(number)
         return f"ep_{number}", cells
 
@@ -83,7 +87,7 @@ def upsert(m: Model) -> None:
 
 def update(m: Model) -> None:
     """The first plain column of numbers, whether a file holds it or not."""
-    name = next((n for n in m.types if n == "reward" or n.startswith("score")), None)
+    name = m.plain()
     if name is None or not m.rows:
         return
     one = min(m.rows)
@@ -150,7 +154,7 @@ def rename_signal(m: Model) -> None:
 
 
 def rename_plain(m: Model) -> None:
-    name = next((n for n in m.types if n == "reward" or n.startswith("score")), None)
+    name = m.plain()
     if name is not None:
         rename(m, name, next(n for n in ("score", "reward", "score2", "score3") if n not in m.types))
 
@@ -180,8 +184,16 @@ def drop_and_add(m: Model) -> None:
         add(m, name, CAM)
 
 
+def add_drop_and_add(m: Model) -> None:
+    """A name that was given before, and that no file ever held."""
+    if "again" not in m.types:
+        add(m, "again", CAM)
+    drop(m, "again")
+    add(m, "again", None)
+
+
 def widen(m: Model) -> None:
-    name = next((n for n in m.types if n == "reward" or n.startswith("score")), None)
+    name = m.plain()
     if name is not None:
         m.ds.widen_column(name, pa.float64())
 
@@ -258,8 +270,20 @@ def adopt_metadata(m: Model) -> None:
 
 VERBS = (
     *(append, upsert, update, label, delete, add_video, add_scores, rename_signal, rename_plain, swap),
-    *(drop_last, drop_first, drop_and_add, widen, set_type, set_metadata, compact, vacuum, fold, rollback),
-    *(relocate, splits, adopt_shard, adopt_metadata),
+    *(
+        drop_last,
+        drop_first,
+        drop_and_add,
+        add_drop_and_add,
+        widen,
+        set_type,
+        set_metadata,
+        compact,
+        vacuum,
+        fold,
+        rollback,
+    ),
+    *(fold, rollback, relocate, splits, adopt_shard, adopt_metadata),
 )
 
 
@@ -288,7 +312,6 @@ def refuse_contradictions(m: Model, folder: Path) -> None:
     held = {name for table in tables for name in table.schema.names}
     old = said["renamed"]
 
-    assert not said["reused"], "every file that held another column under a name was written anew"
     assert types == {
         **{n: k for n, k in m.types.items() if k is not None},
         **{o: m.types[n] for o, n in old.items() if m.types[n] is not None},
@@ -297,7 +320,7 @@ def refuse_contradictions(m: Model, folder: Path) -> None:
         m.metadata
     )
     for name in types:
-        elsewhere = {*(n for o, n in old.items() if o in held), *said["beside"], *said["added"]}
+        elsewhere = {*(n for o, n in old.items() if o in held), *said["beside"], *said["added"], *said["reused"]}
         assert name in held or name in elsewhere or not m.rows, f"{name} is nowhere"
     assert set(old.values()) <= m.types.keys()
     assert not (set(old) | set(said["dropped"])) & m.types.keys()

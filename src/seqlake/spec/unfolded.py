@@ -26,7 +26,7 @@ class Unfolded:
         dropped: Names in some files whose column is gone.
         beside: Columns that lie, for some files, beside them in `_seqlake/side`.
         added: Columns that came later; files without them read null.
-        reused: Names that mean another column in some files than in the dataset, or one that is gone.
+        reused: Names that were given before, to a column that is gone or called otherwise; a file may hold that one.
 
     Example:
         ```python
@@ -77,7 +77,7 @@ class Unfolded:
             "dropped columns": ", ".join(self.dropped),
             "labels beside the files": ", ".join(self.beside),
             "columns that older files lack": ", ".join(self.added),
-            "names used for two columns": ", ".join(self.reused),
+            "names given a second time": ", ".join(self.reused),
         }
         return [f"{what}: {names}" for what, names in said.items() if names]
 
