@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from seqlake.compat.l5kit import editing, results, sampling
+from seqlake.compat.l5kit import editing, rasters, results, sampling
 from seqlake.formats.l5kit import selecting, writing
 from seqlake.formats.l5kit.store import (
     filter_agents_by_distance,
@@ -81,6 +82,35 @@ out["of_scene"], out["of_frame"] = d.get_scene_indices(0), d.get_frame_indices(1
 out["sub_len"] = len(d.get_scene_dataset(0))
 """
 
+RASTERS = """
+from l5kit.rasterization import BoxRasterizer
+def cfg_of(text):
+    cfg = json.loads(text)
+    for name in ("raster_size", "pixel_size", "ego_center"):
+        cfg["raster_params"][name] = np.array(cfg["raster_params"][name])
+    return cfg
+import json
+cfg = cfg_of(raster_cfg)
+p = cfg["raster_params"]
+context = RenderContext(p["raster_size"], p["pixel_size"], p["ego_center"], p["set_origin_to_bottom"])
+boxes = BoxRasterizer(context, 0.5, 4)
+class Told:
+    def rasterize(self, history_frames, history_agents, history_tl_faces, agent=None):
+        faces = [np.frombuffer(x.tobytes(), np.uint8) for x in history_tl_faces]
+        agents = [np.frombuffer(x.tobytes(), np.uint8) for x in history_agents]
+        frames = np.frombuffer(history_frames.tobytes(), np.uint8)
+        out[f"told_{number}_{kind}"] = np.concatenate([frames, *agents, *faces])
+        return boxes.rasterize(history_frames, history_agents, history_tl_faces, agent)
+z = ChunkedDataset(path).open()
+mask = mask_of(z)
+sets = {"car": EgoDataset(cfg, z, Told()),
+    "agent": AgentDataset(cfg, z, Told(), agents_mask=(mask[:, 0] >= 10) * (mask[:, 1] >= 1))}
+for kind, d in sets.items():
+    for number in rounds(d):
+        out.update({f"raster_{kind}_{number}_{k}": v for k, v in d[number].items() if "raster" in k or "image" in k})
+    out[f"raster_{kind}"] = rounds(d)
+"""
+
 FILTERS = """
 d = ChunkedDataset(path).open()
 s = d.get_scene_dataset(0)
@@ -141,6 +171,15 @@ for k, row in enumerate(csv_utils.read_pred_csv(folder + "/pred-mine.csv")):
 """
 
 
+RASTER_CFG = {
+    "raster_params": {
+        "raster_size": [120, 90], "pixel_size": [0.5, 0.5], "ego_center": [0.25, 0.5], "set_origin_to_bottom": True,
+        "filter_agents_threshold": 0.5, "disable_traffic_light_faces": False,
+    },
+    "model_params": {"history_num_frames": 4, "future_num_frames": 7, "step_time": 0.1},
+}  # fmt: skip
+
+
 @pytest.fixture(scope="module", params=["drive", "real"])
 def path(request) -> str:
     return str(request.getfixturevalue(request.param))
@@ -156,7 +195,8 @@ def work(path, tmp_path_factory) -> Path:
 def theirs(path, peer, work) -> dict:
     """Everything that l5kit says of the store, in one go: it takes seconds to start."""
     track = int(open_store(path).agents[3]["track_id"])
-    return peer(OPEN + CAR + AGENTS + FILTERS + EDITS, work, path=path, track=track, work=str(work))
+    given = {"path": path, "track": track, "work": str(work), "raster_cfg": json.dumps(RASTER_CFG)}
+    return peer(OPEN + CAR + AGENTS + RASTERS + FILTERS + EDITS, work, **given)
 
 
 def raw(rows):
@@ -201,6 +241,55 @@ def test_samples_of_agents_and_their_selection(path, theirs):
     np.testing.assert_array_equal(mine.get_scene_indices(0), theirs["of_scene"])
     np.testing.assert_array_equal(mine.get_frame_indices(12), theirs["of_frame"])
     assert len(mine.get_scene_dataset(0)) == theirs["sub_len"]
+
+
+class Told:
+    """A rasteriser that remembers what it was given."""
+
+    def __init__(self) -> None:
+        self.boxes = rasters.BoxRasterizer(
+            render_context=rasters.RenderContext.of(RASTER_CFG), filter_agents_threshold=0.5, history_num_frames=4
+        )
+
+    def rasterize(self, history_frames, history_agents, history_tl_faces, agent=None):
+        self.given = np.concatenate([raw(history_frames), *map(raw, history_agents), *map(raw, history_tl_faces)])
+        return self.boxes.rasterize(history_frames, history_agents, history_tl_faces, agent)
+
+
+def test_rasters_need_no_map(path, theirs):
+    """What a rasteriser is handed is l5kit's to the byte, so are the matrices; boxes differ along their edges."""
+    store, told = open_store(path), Told()
+    drawn = 0
+    for kind, dataset in (
+        ("car", sampling.EgoDataset(RASTER_CFG, store, told)),
+        ("agent", sampling.AgentDataset(RASTER_CFG, store, told)),
+    ):
+        numbers = theirs[f"raster_{kind}"].tolist()
+        assert len(numbers) > 5
+        for number in numbers:
+            sample, prefix = dataset[number], f"raster_{kind}_{number}_"
+            np.testing.assert_array_equal(told.given, theirs[f"told_{number}_{kind}"])
+            for name in ("raster_from_agent", "raster_from_world", "world_to_image"):
+                np.testing.assert_allclose(sample[name], theirs[prefix + name], rtol=1e-9, atol=1e-6, err_msg=name)
+            mine, other = sample["image"], theirs[prefix + "image"]
+            assert (mine.shape, mine.dtype) == (other.shape, other.dtype) == ((10, 90, 120), np.float32)
+            alone = slice(None) if "lyft" in path else slice(5, None)  # OpenCV leaves holes where two boxes overlap
+            mine, other = mine[alone], other[alone]
+            inner = np.s_[:, 2:-2, 2:-2]  # nor does it draw all that only touches the raster
+            assert not ((mine > 0.5) & ~grown(other > 0))[inner].any()
+            assert not ((other > 0.5) & ~grown(mine > 0))[inner].any()
+            assert np.abs(mine - other).sum() <= 0.2 * other.sum()
+            drawn += int(other.sum())
+            bare = type(dataset)(RASTER_CFG, store)[number]
+            assert bare.keys() == sample.keys() - {"image"}
+    assert drawn > 2000
+
+
+def grown(image):
+    """[C, H, W] with the pixels beside and across those that are set."""
+    wide = np.pad(image, ((0, 0), (1, 1), (1, 1)))
+    _, height, width = image.shape
+    return np.any([wide[:, y : y + height, x : x + width] for y in range(3) for x in range(3)], axis=0)
 
 
 def test_slices_and_filters(path, theirs):

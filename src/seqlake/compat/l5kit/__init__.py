@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from seqlake.compat.l5kit.editing import uncompressed, zarr_concat, zarr_scenes_chop, zarr_split
 from seqlake.compat.l5kit.poses import relative_poses
+from seqlake.compat.l5kit.rasters import BoxRasterizer, Rasterizer, RenderContext
 from seqlake.compat.l5kit.results import (
     create_chopped_dataset,
     export_zarr_to_csv,
@@ -54,7 +55,10 @@ __all__ = [
     "SCENE_DTYPE",
     "TL_FACE_LABELS",
     "AgentDataset",
+    "BoxRasterizer",
     "EgoDataset",
+    "Rasterizer",
+    "RenderContext",
     "SceneData",
     "Store",
     "StoreWriter",

@@ -1,11 +1,11 @@
 """Samples one at a time, by the names that users of l5kit know; for training there are views and `Loader`.
 
-No PyTorch, no map and no rasteriser: a sample holds everything of l5kit's but `image` and what depends on it.
+No PyTorch and no map: a sample holds everything of l5kit's, `image` where a rasteriser is given.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +13,22 @@ import numpy as np
 
 from seqlake.arguments import FLAG, INDEX, NUMBER, SECONDS, STEPS, Kind, a, check_fields, takes, with_fields
 from seqlake.compat.l5kit.poses import PoseTrack, ego_track, relative
+from seqlake.compat.l5kit.rasters import RenderContext
 from seqlake.formats.l5kit.intervals import expect_fields, in_range
 from seqlake.formats.l5kit.intervals import span as between
-from seqlake.formats.l5kit.selecting import MIN_FRAME_FUTURE, MIN_FRAME_HISTORY, selected
+from seqlake.formats.l5kit.selecting import (
+    MIN_FRAME_FUTURE,
+    MIN_FRAME_HISTORY,
+    Thresholds,
+    select_agents,
+    selected,
+)
 from seqlake.formats.l5kit.store import (
     AGENT_INTERVAL,
     AGENTS,
+    FACE_DTYPE,
+    FACE_INTERVAL,
+    FACES,
     FRAME_INTERVAL,
     FRAMES,
     SCENES,
@@ -27,6 +37,7 @@ from seqlake.formats.l5kit.store import (
     filter_agents_by_frames,
     filter_agents_by_labels,
     filter_agents_by_track_id,
+    filter_tl_faces_by_frames,
     frames_of,
     get_agents_slice_from_frames,
     scene_of,
@@ -35,6 +46,8 @@ from seqlake.formats.l5kit.store import (
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from seqlake.compat.l5kit.rasters import Rasterizer
 
 _HOST_BYTES = 70
 _STORE = a((Store, SceneData), "a store as open_store gives it, or scenes of one")
@@ -48,6 +61,12 @@ _WINDOW = {
     "step_time": SECONDS,
     "filter_agents_threshold": NUMBER,
 }
+_DEFAULTS = {"history_num_frames": 10, "future_num_frames": 50, "step_time": 0.1, "filter_agents_threshold": 0.5}
+_CFG = Kind(
+    "a configuration of l5kit, with model_params and raster_params",
+    lambda value: all(isinstance(value[group], Mapping) for group in ("model_params", "raster_params")),
+)
+_DRAWS = Kind("an object with l5kit's method rasterize", lambda value: callable(value.rasterize))
 _OF_FRAMES = ("timestamp", AGENT_INTERVAL, "ego_translation", "ego_rotation")
 _OF_AGENTS = ("centroid", "extent", "yaw", "track_id", "label_probabilities")
 
@@ -113,6 +132,9 @@ def generate_agent_sample(
     future_num_frames: int,
     step_time: float = 0.1,
     filter_agents_threshold: float = 0.5,
+    render_context: RenderContext | None = None,
+    rasterizer: Rasterizer | None = None,
+    tl_faces: Any = None,
 ) -> dict[str, Any]:
     """What a model sees of one agent, or of the car, at one frame.
 
@@ -125,6 +147,10 @@ def generate_agent_sample(
         future_num_frames: Frames after now.
         step_time: Seconds from one frame to the next, for velocities.
         filter_agents_threshold: Below this the agent counts as not there.
+        render_context: Where a raster lies around the agent: adds `raster_from_agent`, `raster_from_world` and
+            `world_to_image`, [3, 3] each.
+        rasterizer: Draws `image`, as it gives it: [height, width, C].
+        tl_faces: The array that `traffic_light_faces_index_interval` counts in, for the rasteriser; None: none.
 
     Returns:
         The arrays that `relative` names, without the batch axis, and `frame_index`.
@@ -140,7 +166,7 @@ def generate_agent_sample(
     width = history_num_frames + 1 + future_num_frames
     numbers = np.arange(state_index - history_num_frames, state_index + future_num_frames + 1)
     there = np.flatnonzero((numbers >= 0) & (numbers < len(frames)))
-    frames_there = frames[numbers[there]]
+    frames_there, agent = frames[numbers[there]], None
     if selected_track_id is None:
         translation, rotation = np.zeros((1, width, 3)), np.zeros((1, width, 3, 3))
         translation[0, there], rotation[0, there] = frames_there["ego_translation"], frames_there["ego_rotation"]
@@ -151,10 +177,33 @@ def generate_agent_sample(
         track = _agent_track(frames_there, there, agents, selected_track_id, width)
         current = frames_there[there == history_num_frames]
         now = filter_agents_by_labels(agents[get_agents_slice_from_frames(current[0])], filter_agents_threshold)
-        if not len(filter_agents_by_track_id(now, selected_track_id)):
+        sightings = filter_agents_by_track_id(now, selected_track_id)
+        if not len(sightings):
             raise IndexError(f"Track {selected_track_id} is not in frame {state_index}, or below the threshold.")
-    sample = relative(track, history=history_num_frames, step_time=step_time)
-    return {"frame_index": state_index, **{name: values[0] for name, values in sample.items()}}
+        agent = sightings[0]
+    poses = relative(track, history=history_num_frames, step_time=step_time)
+    sample = {"frame_index": state_index, **{name: values[0] for name, values in poses.items()}}
+    if render_context is not None:
+        matrix = render_context.raster_from_world(sample["centroid"], sample["yaw"])
+        sample |= {"world_to_image": matrix, "raster_from_world": matrix}
+        sample["raster_from_agent"] = matrix @ sample["world_from_agent"]
+    if rasterizer is not None:
+        past = int((there <= history_num_frames).sum())
+        sample["image"] = rasterizer.rasterize(*_context(frames_there, past, agents, tl_faces), agent)
+    return sample
+
+
+def _context(frames: NDArray[Any], past: int, agents: Any, tl_faces: Any) -> tuple[Any, Any, Any]:
+    """What a rasteriser is given: frames, agents and faces of now and before, the newest first."""
+    cut = between(in_range(frames[AGENT_INTERVAL], len(agents), what="of a sample, frame", array=AGENTS), array=AGENTS)
+    history, rows = frames[:past][::-1].copy(), agents[cut]
+    history[AGENT_INTERVAL] -= cut.start
+    seen = filter_agents_by_frames(history, rows)
+    if tl_faces is None or FACE_INTERVAL not in (frames.dtype.names or ()):
+        return history, seen, [np.empty(0, FACE_DTYPE)] * past
+    lit = between(in_range(frames[FACE_INTERVAL], len(tl_faces), what="of a sample, frame", array=FACES), array=FACES)
+    history[FACE_INTERVAL] -= lit.start
+    return history, seen, filter_tl_faces_by_frames(history, tl_faces[lit])
 
 
 def _agent_track(frames: NDArray[Any], there: NDArray[np.int64], agents: Any, track_id: int, width: int) -> PoseTrack:
@@ -172,26 +221,53 @@ def _agent_track(frames: NDArray[Any], there: NDArray[np.int64], agents: Any, tr
     return PoseTrack(position=position, yaw=yaw, extent=extent, seen=seen)
 
 
-@dataclass(frozen=True, kw_only=True)
 class EgoDataset:
     """Every frame of a store as one sample of the car's own motion; see `generate_agent_sample`.
 
-    Attributes:
-        dataset: A store, or scenes in memory.
-        history_num_frames: Frames before now.
-        future_num_frames: Frames after now.
-        step_time: Seconds from one frame to the next, for velocities.
-        filter_agents_threshold: Below this an agent counts as not there.
+    Args:
+        cfg: A configuration of l5kit: `model_params` and `raster_params` say what the keywords do not, and where a
+            raster lies. Without one there are no raster matrices.
+        zarr_dataset: A store, or scenes in memory; `dataset=` is the same.
+        rasterizer: Draws `image` [C, height, width]: of l5kit, or anything with its method `rasterize`. None: no image.
+        history_num_frames: Frames before now; 10 where nothing says it.
+        future_num_frames: Frames after now; 50 where nothing says it.
+        step_time: Seconds from one frame to the next, for velocities; 0.1 where nothing says it.
+        filter_agents_threshold: Below this an agent counts as not there; 0.5 where nothing says it.
+
+    Example:
+        ```python
+        dataset = EgoDataset(cfg, open_store("sample.zarr"))
+        dataset[0]["raster_from_agent"], dataset[0]["target_positions"]
+        ```
     """
 
-    dataset: Store | SceneData
-    history_num_frames: int = 10
-    future_num_frames: int = 50
-    step_time: float = 0.1
-    filter_agents_threshold: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_fields(self, dataset=_STORE, **_WINDOW)
+    def __init__(
+        self,
+        cfg: Mapping[str, Any] | None = None,
+        zarr_dataset: Store | SceneData | None = None,
+        rasterizer: Rasterizer | None = None,
+        *,
+        dataset: Store | SceneData | None = None,
+        history_num_frames: int | None = None,
+        future_num_frames: int | None = None,
+        step_time: float | None = None,
+        filter_agents_threshold: float | None = None,
+    ) -> None:
+        _CFG.or_none().check("cfg", cfg)
+        _DRAWS.or_none().check("rasterizer", rasterizer)
+        given: Any = zarr_dataset if dataset is None else dataset
+        _STORE.check("zarr_dataset" if dataset is None else "dataset", given)
+        self.cfg = cfg
+        self.dataset: Store | SceneData = given
+        self.rasterizer = rasterizer
+        self.history_num_frames: int = _setting(cfg, "model_params", "history_num_frames", history_num_frames)
+        self.future_num_frames: int = _setting(cfg, "model_params", "future_num_frames", future_num_frames)
+        self.step_time: float = _setting(cfg, "model_params", "step_time", step_time)
+        self.filter_agents_threshold: float = _setting(
+            cfg, "raster_params", "filter_agents_threshold", filter_agents_threshold
+        )
+        check_fields(self, **_WINDOW)
+        self.render_context = None if cfg is None else RenderContext.of(cfg)
 
     @cached_property
     def _scenes(self) -> NDArray[Any]:
@@ -239,7 +315,12 @@ class EgoDataset:
             future_num_frames=self.future_num_frames,
             step_time=self.step_time,
             filter_agents_threshold=self.filter_agents_threshold,
+            render_context=self.render_context,
+            rasterizer=self.rasterizer,
+            tl_faces=self._faces,
         )
+        if "image" in data:
+            data["image"] = data["image"].transpose(2, 0, 1)
         host = np.frombuffer(str(scene["host"]).encode("ascii", "replace").ljust(_HOST_BYTES, b"\0"), np.uint8)
         return {
             **data,
@@ -252,6 +333,12 @@ class EgoDataset:
     def get_scene_dataset(self, scene_index: int, /) -> EgoDataset:
         """The samples of one scene, in memory."""
         return EgoDataset(**{**self._settings(), "dataset": scene_of(self.dataset, scene_index)})
+
+    @property
+    def _faces(self) -> Any:
+        """The traffic lights that a rasteriser is shown; None where the configuration switches them off."""
+        off = self.cfg is not None and self.cfg["raster_params"].get("disable_traffic_light_faces", False)
+        return None if off else self.dataset.tl_faces
 
     def get_scene_indices(self, scene_idx: int, /) -> NDArray[np.int64]:
         """Which samples belong to a scene."""
@@ -273,26 +360,53 @@ class EgoDataset:
         return np.array([frame_idx], np.int64)
 
     def _settings(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+        names = ("cfg", "rasterizer", *_WINDOW)
+        return {name: vars(self)[name] for name in names}
 
 
-@dataclass(frozen=True, kw_only=True)
 class AgentDataset(EgoDataset):
     """Every trusted sighting of an agent as one sample.
 
-    Attributes:
+    Args:
+        cfg: As for `EgoDataset`, and so are `zarr_dataset`, `rasterizer` and the keywords.
+        zarr_dataset: A store; scenes in memory need a mask.
+        rasterizer: Draws `image`.
         agents_mask: [agents] which sightings, or [agents, 2] past and future frames as `select_agents` gives them.
+            None: the store's own mask of this threshold, or else l5kit's rules, computed when it is first needed.
         min_frame_history: Of past frames, where the mask says them.
         min_frame_future: Of future frames.
+        **options: The keywords of `EgoDataset`.
     """
 
-    agents_mask: NDArray[Any] = field(repr=False)
-    min_frame_history: int = MIN_FRAME_HISTORY
-    min_frame_future: int = MIN_FRAME_FUTURE
+    def __init__(
+        self,
+        cfg: Mapping[str, Any] | None = None,
+        zarr_dataset: Store | SceneData | None = None,
+        rasterizer: Rasterizer | None = None,
+        *,
+        agents_mask: NDArray[Any] | None = None,
+        min_frame_history: int = MIN_FRAME_HISTORY,
+        min_frame_future: int = MIN_FRAME_FUTURE,
+        **options: Any,
+    ) -> None:
+        super().__init__(cfg, zarr_dataset, rasterizer, **options)
+        self.min_frame_history = min_frame_history
+        self.min_frame_future = min_frame_future
+        check_fields(self, min_frame_history=INDEX, min_frame_future=INDEX)
+        _MASK.or_none().check("agents_mask", agents_mask)
+        if agents_mask is None and not isinstance(self.dataset, Store):
+            raise ValueError("agents_mask: scenes in memory have none of their own; give the rows of the store's.")
+        self._mask = agents_mask
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_fields(self, agents_mask=_MASK, min_frame_history=INDEX, min_frame_future=INDEX)
+    @cached_property
+    def agents_mask(self) -> NDArray[Any]:
+        """[agents] or [agents, 2] the mask that was given, or is the store's, or follows from l5kit's rules."""
+        if self._mask is not None or not isinstance(self.dataset, Store):
+            return np.asarray(self._mask)
+        stored = self.dataset.masks.get(str(self.filter_agents_threshold))
+        if stored is not None and len(stored) == len(self.dataset.agents):
+            return np.asarray(stored[:])
+        return select_agents(self.dataset, thresholds=Thresholds(probability=self.filter_agents_threshold))
 
     @cached_property
     def agents_indices(self) -> NDArray[np.int64]:
@@ -321,8 +435,9 @@ class AgentDataset(EgoDataset):
     def get_scene_dataset(self, scene_index: int, /) -> AgentDataset:
         """The samples of one scene, in memory."""
         span = self._rows_of(scene_index)
+        least = {"min_frame_history": self.min_frame_history, "min_frame_future": self.min_frame_future}
         replaced = {"dataset": scene_of(self.dataset, scene_index), "agents_mask": self.agents_mask[span]}
-        return AgentDataset(**{**self._settings(), **replaced})
+        return AgentDataset(**{**self._settings(), **least, **replaced})
 
     def get_scene_indices(self, scene_idx: int, /) -> NDArray[np.int64]:
         """Which samples belong to a scene."""
@@ -341,6 +456,15 @@ class AgentDataset(EgoDataset):
 
     def _within(self, start: int, stop: int) -> NDArray[np.int64]:
         return np.arange(*np.searchsorted(self.agents_indices, [start, stop]))
+
+
+def _setting(cfg: Mapping[str, Any] | None, group: str, name: str, given: Any) -> Any:
+    """A keyword, or what the configuration says, or the default where there is none."""
+    if given is not None or cfg is None:
+        return _DEFAULTS[name] if given is None else given
+    if name not in cfg[group]:
+        raise ValueError(f"cfg: expected {group}.{name}; it is not there. Add it, or give {name}=.")
+    return cfg[group][name]
 
 
 def _track_number(track_id: int) -> np.int64 | np.uint64:
