@@ -384,6 +384,20 @@ class HasStrangers(Protocol):
         """(path, size, need) of copied-in files: `needed`, `staged`, `orphan` or `stranger`."""
 
 
+@runtime_checkable
+class HasTags(Protocol):
+    """Versions may have names, which `snapshot` and `rollback` take and `vacuum` honours."""
+
+    def tags(self) -> Mapping[str, int | str]:
+        """Name -> the id of its version."""
+
+    def tag(self, name: str, version: Version, /, *, move: bool = False) -> None:
+        """TagExistsError where another version has it and it is not to be moved; VersionNotFoundError."""
+
+    def untag(self, name: str, /) -> None:
+        """VersionNotFoundError where no version has it."""
+
+
 # ---- sinks and formats
 @runtime_checkable
 class Discards(Protocol):

@@ -5,6 +5,7 @@ SeqlakeError
 ├── DatasetNotFoundError      (FileNotFoundError)   nothing there, or not a Mixtrain dataset
 ├── DatasetExistsError        (FileExistsError)     something is there already
 ├── VersionNotFoundError      (LookupError)         expired, or never there
+├── TagExistsError            (ValueError)          the tag names another version
 ├── SequenceNotFoundError     (KeyError)            no row has this id
 ├── InvalidMetadataError      (ValueError)          mixtrain.json cannot be used as it is
 │   └── UnsupportedVersionError                     a newer major version of the format
@@ -113,6 +114,10 @@ class DatasetExistsError(SeqlakeError, FileExistsError):
 
 class VersionNotFoundError(SeqlakeError, LookupError):
     """The version expired, or was never there."""
+
+
+class TagExistsError(SeqlakeError, ValueError):
+    """The tag names another version already."""
 
 
 class SequenceNotFoundError(SeqlakeError, KeyError):

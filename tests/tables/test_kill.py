@@ -109,6 +109,12 @@ def collect(table):
     return version.id, _transaction(table, version.id)
 
 
+def tag(table):
+    table.tag("v3", table.snapshot().version)
+    version = table.versions()[-1]
+    return version.id, _transaction(table, version.id)
+
+
 def create(table):
     made = StandaloneTable.created(table.store, tables.SCHEMA)
     return 0, _transaction(made, 0)
@@ -130,6 +136,13 @@ def worn(root):
     tables.write(table, dead, [tables.episode("never")])
     marker = Path(root, f"_seqlake/staged/{dead.id}.json")
     marker.write_text(json.dumps({**json.loads(marker.read_text()), "time": "2020-01-01T00:00:00.000000Z"}))
+
+
+def tagged(root):
+    """The same with a name for the version whose shard is retired by now."""
+    worn(root)
+    table = opened(root)
+    table.tag("v2", table.snapshot(2).version)
 
 
 def lagging(root):
@@ -169,7 +182,11 @@ class Scenario:
     every: int = 1000  # versions between checkpoints
 
     def __str__(self):
-        return self.act.__name__ + ("_with_checkpoint" if self.every < 1000 else "")
+        return (
+            self.act.__name__
+            + ("_with_tags" if self.base is tagged else "")
+            + ("_with_checkpoint" if self.every < 1000 else "")
+        )
 
 
 OLD = frozenset("abcd")
@@ -182,6 +199,8 @@ SCENARIOS = [
     Scenario(lagging, fold, OLD),
     Scenario(worn, rollback, frozenset("abx")),
     Scenario(worn, collect, OLD),
+    Scenario(worn, tag, OLD),
+    Scenario(tagged, collect, OLD, every=4),
     Scenario(edited, adopt, OLD | {"theirs"}),
     Scenario(plain, adopt, frozenset("abc")),
     Scenario(nothing, create, frozenset()),
@@ -198,7 +217,7 @@ class Prepared:
         self.base = folder / "base"
         scenario.base(self.base)
         before = oracle.Disk(LocalStore(self.base))
-        self.rows = {v: frozenset(before.version_ids(v)) for v in range(before.oldest, before.newest + 1)}
+        self.rows = {v: frozenset(before.version_ids(v)) for v in before.readable}
         self.newest = before.newest
         self.strangers = frozenset({STRANGER, "mixtrain.json"} if scenario.base is edited else ())
         warm = crashes.fresh_copy(self.base, folder / "warm")

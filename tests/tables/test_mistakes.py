@@ -15,6 +15,7 @@ from seqlake.errors import PublishPendingWarning, SeqlakeError
 from seqlake.files.stores import LocalStore
 from seqlake.protocols import Change
 from seqlake.tables.standalone import StandaloneTable, changes, committing, log, publishing, table, vacuuming
+from seqlake.tables.standalone.state import State
 from seqlake.testing import oracle, tables
 from seqlake.testing.oracle import crashes
 from seqlake.versions import ids, markers, names
@@ -142,6 +143,14 @@ def a_commit_lands_while_it_sweeps(root, monkeypatch):
     return acknowledged
 
 
+def a_version_has_a_name(root, monkeypatch):
+    table = opened(root)
+    table.tag("v1", table.snapshot().version)
+    tables.append(table, ["c"], operation="rewrite", remove=tables.keys(table.snapshot())[1:])
+    table.vacuum(older_than=timedelta(0))
+    return {}
+
+
 def the_answer_is_lost(root, monkeypatch):
     writer, transaction, written = begun(root, ["lost"])
     real = writer.store.put
@@ -252,6 +261,10 @@ def log_read_before_the_lists(monkeypatch):
     monkeypatch.setattr(vacuuming._Retained, "of", lambda *_: kept[-1])
 
 
+def names_ignored_by_sweep(monkeypatch):
+    monkeypatch.setattr(State, "kept", lambda *_: [])
+
+
 def no_own_transaction_check(monkeypatch):
     real = log.Log.records
 
@@ -283,6 +296,7 @@ CASES = [
     (a_collection_comes_before_the_commit, no_fence),
     (a_collection_overtakes_a_young_writer, markers_ignored_by_sweep),
     (a_commit_lands_while_it_sweeps, log_read_before_the_lists),
+    (a_version_has_a_name, names_ignored_by_sweep),
     (the_answer_is_lost, no_own_transaction_check),
     (killed_before_publishing, publish_not_repeated),
     (killed_at_each_step_of_publishing, old_out_before_new_in),

@@ -57,6 +57,7 @@ SUMMARIES = {
     "sql": "Ask a dataset in SQL; the relation is called `dataset`.",
     "stats": "Show what the numbers of a dataset are like, and its oddest sequences.",
     "subset": "Copy some sequences or columns into a new dataset.",
+    "tag": "Give a version a name, by which commands take it and which vacuum honours.",
     "trim": "Cut sequences down to some of their steps, as a new dataset.",
     "vacuum": "Remove what seqlake wrote and no kept version needs.",
     "validate": "Check a dataset against the format and report every finding.",

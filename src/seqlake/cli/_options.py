@@ -94,10 +94,10 @@ def message(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def version_of(text: str | None) -> int | str | None:
-    """A version as given on the command line: a number where it is one."""
+    """A version as given on the command line: a number where it is one, else a tag."""
     if text is None:
         return None
-    return int(text) if text.isdigit() else text
+    return int(text) if text.isascii() and text.isdecimal() else text
 
 
 def as_version(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int | str | None:
@@ -110,7 +110,7 @@ version = click.option(
     "version",
     metavar="V",
     callback=as_version,
-    help="Look at this version instead of the newest.",
+    help="Look at this version, a number or a tag, instead of the newest.",
 )
 
 

@@ -24,15 +24,17 @@ from seqlake.cli._output import Output, output_options, size
 @_options.dry_run
 @output_options
 def command(source: str, *, days: float, dry_run: bool, output: Output) -> None:
-    """Remove old versions' shards and files, and what dead writers left, from DATASET."""
+    """Remove old versions' shards and files, and what dead writers left, from DATASET; versions with a tag stay."""
     dataset = _options.opened_dataset(source)
     sizes = dict(dataset.table.store.list())  # before they are gone
     removed = list(dataset.vacuum(older_than=timedelta(days=days), dry_run=dry_run))
     nbytes = sum(sizes.get(name, 0) for name in removed)
     verb = "Would remove" if dry_run else "Removed"
+    tags = dataset.tags()
+    kept = f"\nKept by their tags: {', '.join(f'{tag} (version {n})' for tag, n in tags.items())}." if tags else ""
     names = "".join(f"\n  {name}" for name in removed[:20])
     more = f"\n  … and {len(removed) - 20} more" if len(removed) > 20 else ""
     output.document(
-        {"removed": removed, "nbytes": nbytes, "dry_run": dry_run},
-        text=f"{verb} {len(removed)} files, {size(nbytes)}.{names}{more}",
+        {"removed": removed, "nbytes": nbytes, "dry_run": dry_run, "tags": dict(tags)},
+        text=f"{verb} {len(removed)} files, {size(nbytes)}.{names}{more}{kept}",
     )

@@ -14,9 +14,15 @@ from seqlake.cli._output import Output, output_options
 @_options.source
 @output_options
 def command(source: str, *, output: Output) -> None:
-    """List the versions of DATASET, oldest first, with what their makers said they are for."""
+    """List the versions of DATASET, oldest first, with their tags and what their makers said they are for."""
+    dataset = _options.opened_dataset(source)
+    tags = dataset.tags()
     rows = [
-        {**asdict(version), "time": version.time.isoformat(timespec="seconds")}
-        for version in _options.opened_dataset(source).versions()
+        {
+            **asdict(version),
+            "time": version.time.isoformat(timespec="seconds"),
+            "tags": ", ".join(name for name, number in tags.items() if number == version.id),
+        }
+        for version in dataset.versions()
     ]
-    output.rows(rows, key="id", columns=["id", "time", "operation", "rows", "message"])
+    output.rows(rows, key="id", columns=["id", "time", "operation", "rows", "tags", "message"])

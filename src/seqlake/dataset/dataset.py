@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from seqlake.abilities import HasUnfolded, HasVersion, ability
+from seqlake.abilities import HasTags, HasUnfolded, HasVersion, ability
 from seqlake.dataset.changing import changes, declaring, evolving, folding
 from seqlake.dataset.changing.units import convert_units
 from seqlake.dataset.reading.difference import Difference, diff
@@ -15,6 +15,7 @@ from seqlake.dataset.validation.checking import report
 from seqlake.dataset.writing.staging import SHARD_BYTES, ShardShape, open_for_changes
 from seqlake.dataset.writing.waiting import SPILL_BYTES, OnFull
 from seqlake.dataset.writing.writer import Writer
+from seqlake.errors import ReadOnlyError
 from seqlake.files.room import room_in
 from seqlake.moved import OldName
 from seqlake.shards.files import verified_alike
@@ -476,6 +477,71 @@ class Dataset(Selection):
     def versions(self) -> Sequence[Version]:
         """Every version that can still be opened, oldest first."""
         return self.table.versions()
+
+    def tags(self) -> Mapping[str, int | str]:
+        """The names that versions have, each with the id of its version."""
+        known = ability(self.table, HasTags)
+        return {} if known is None else known.tags()
+
+    def tag(
+        self,
+        name: str,
+        /,
+        version: Version | int | str | datetime | None = None,
+        *,
+        move: bool = False,
+        message: str | None = None,
+    ) -> Version:
+        """Give a version a name: `sl.open(location, version=name)` opens it, and `vacuum` keeps it while it has one.
+
+        This object goes on showing the version it showed. In a standalone dataset a tag is a commit.
+
+        Args:
+            name: 1 to 64 letters, digits, dots, dashes and underscores; no number.
+            version: A `Version`, its id, another name of it, or a time; None for the one that this object shows.
+            move: The name may be another version's, and is taken from it.
+            message: What the commit is for; `versions()` shows it. In a lake a tag is no commit, and has none.
+
+        Returns:
+            The version that has the name now.
+
+        Raises:
+            TagExistsError: Another version has the name.
+            VersionNotFoundError: That version expired, or never was.
+
+        Example:
+            ```python
+            ds.tag("v1")
+            sl.open(ds.location, version="v1")
+            ```
+        """
+        named = self.version if version is None else self.table.snapshot(version).version
+        with room_in(self.location), saying(message):
+            self._tagged.tag(name, named, move=move)
+        return named
+
+    def untag(self, name: str, /, *, message: str | None = None) -> None:
+        """Take a name away; its version expires as others do. `message` as in `tag`.
+
+        Raises:
+            VersionNotFoundError: No version has the name.
+
+        Example:
+            ```python
+            ds.untag("v1")
+            ```
+        """
+        with room_in(self.location), saying(message):
+            self._tagged.untag(name)
+
+    @property
+    def _tagged(self) -> HasTags:
+        known = ability(self.table, HasTags)
+        if known is None:
+            raise ReadOnlyError(
+                f"{self.location}: a table of kind {self.table.kind} keeps no names of versions.", path=self.location
+            )
+        return known
 
     def diff(self, version: Version | int | str, /) -> Difference:
         """What this version has that another one has not, and the other way round; see `sl.diff`.

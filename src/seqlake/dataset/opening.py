@@ -76,7 +76,8 @@ def open(  # noqa: A001 - the public name, as in tarfile.open
     Args:
         location: A folder or its `mixtrain.json`, a path or URI; a lake's address, as in `iceberg://catalog/ns.table`;
             or a lake's own table object.
-        version: A `Version` of `ds.versions()`, its id, or a datetime: the last version that is not later.
+        version: A `Version` of `ds.versions()`, its id, a name that `ds.tag` gave it, or a datetime: the last version
+            that is not later.
         storage: Options of the object store, by obstore's names; by default the usual environment.
         allow_outside: References, links and the paths in a lake's metadata may leave the dataset's root; say so only
             of data that you trust.

@@ -12,7 +12,10 @@ UNSEALED = 1
 """The format of records that hold no digest of themselves: read, no longer written."""
 
 
-UNDERSTOOD: frozenset[str] = frozenset()
+TAGS = "tags"
+"""Versions have names, and are kept for that: who does not know it would remove them."""
+
+UNDERSTOOD: frozenset[str] = frozenset({TAGS})
 """What a record may require of its readers beyond the format; features that come later are named here."""
 
 

@@ -142,7 +142,7 @@ class PlacedBlob:
     def _nowhere(self, other: Blob | None = None) -> DamagedTableError | VersionNotFoundError:
         log = Log(self._store)
         newest = log.newest()
-        if newest.oldest > self._version:
+        if not newest.is_readable(self._version):
             return log.not_found(self._version, newest)
         where = "nowhere" if other is None else f"with {other.size} bytes at {other.location}"
         return DamagedTableError(

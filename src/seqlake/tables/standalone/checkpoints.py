@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from seqlake.files.arrow_ipc import decoded_bytes
-from seqlake.tables.standalone.records import ShardEntry, count, encode_side, parse_schema, parse_side
+from seqlake.tables.standalone.records import ShardEntry, count, encode_side, parse_schema, parse_side, parse_tags
 from seqlake.tables.standalone.state import State
 from seqlake.versions import names
 from seqlake.versions.format import (
@@ -71,6 +71,7 @@ def encode(state: State, *, index: str) -> bytes:
         "mixtrain": dict(state.mixtrain),
         "known": sorted(state.known),
         "oldest": state.oldest,
+        **({"tags": dict(state.tags)} if state.tags else {}),
         "side": [encode_side(side) for beside in state.sides.values() for side in beside],
         "index": index,
         "requires": sorted(state.requires),
@@ -184,6 +185,7 @@ def _state(table: pa.Table, rest: dict[str, Any], version: int) -> State:
         mixtrain=rest["mixtrain"],
         known=frozenset(rest["known"]),
         oldest=rest["oldest"],
+        tags=parse_tags(rest.get("tags", {})),
         rows=sum(entry.rows for entry in shards.values()),
         digest=record[1],
         format=record[0],

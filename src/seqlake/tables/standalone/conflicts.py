@@ -108,12 +108,12 @@ def check_fold(records: Sequence[VersionRecord], /, *, path: str) -> None:
 
 
 def check_rollback(target: int, state: State, records: Sequence[VersionRecord], /, *, path: str) -> None:
-    """Refuse a rollback when anything but a vacuum came since its parent.
+    """Refuse a rollback when anything but a vacuum or a tag came since its parent.
 
     Raises:
         CommitConflictError: Names what came.
     """
-    rivals = [record for record in records if record.operation != "collect"]
+    rivals = [record for record in records if record.operation not in ("collect", "tag")]
     if rivals:
         raise CommitConflictError(
             f"Not committed: the table was to go back from version {rivals[0].version - 1} to {target}, but "

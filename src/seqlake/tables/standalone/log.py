@@ -70,7 +70,7 @@ class Log:
             VersionNotFoundError: It expired, or was never there.
         """
         newest = self.newest()
-        if not newest.oldest <= version <= newest.version:
+        if not newest.is_readable(version):
             raise self.not_found(version, newest)
         if version == newest.version:
             return newest
@@ -79,8 +79,9 @@ class Log:
 
     def not_found(self, version: int | str, newest: State) -> VersionNotFoundError:
         """The error for a version that is not there."""
+        named = f", or a tag ({', '.join(sorted(newest.tags)[:10])})" if newest.tags else ""
         return VersionNotFoundError(
-            f"Expected a version from {newest.oldest} to {newest.version}, found {version!r}.",
+            f"Expected a version from {newest.oldest} to {newest.version}{named}, found {version!r}.",
             path=self.root,
             hint="`seqlake versions` lists those that are left; older ones were removed by `vacuum`.",
         )

@@ -23,6 +23,7 @@ from seqlake.versions.format import (
     stamp,
 )
 from seqlake.versions.state import SideEntry
+from seqlake.versions.tags import is_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,6 +89,7 @@ class VersionRecord:
     oldest: int | None = None
     previous: str = ""
     requires: tuple[str, ...] = ()
+    tags: Mapping[str, int | None] = field(default_factory=dict)
     message: str | None = None
     format: int = field(default=FORMAT, compare=False)
     digest: str = field(default="", compare=False)
@@ -113,6 +115,7 @@ class VersionRecord:
             "side": [encode_side(side) for side in self.side],
             "aborted": list(self.aborted),
             "oldest": self.oldest,
+            "tags": dict(self.tags),
             "message": self.message,
             "previous": self.previous or None,
         }
@@ -205,6 +208,10 @@ def _parse(document: dict[str, Any], number: int, digest: str) -> VersionRecord:
         oldest=None if oldest is None else count(oldest),
         previous=_text(document.get("previous", "")),
         requires=tuple(_list(document, "requires")),
+        tags={
+            _tag(name): None if number is None else count(number)
+            for name, number in _object(document.get("tags", {})).items()
+        },
         message=None if document.get("message") is None else _text(document["message"]),
         format=number,
         digest=digest,
@@ -245,6 +252,19 @@ def _parse_entry(item: dict[str, Any], transaction: str) -> ShardEntry:
         columns=encode_mapping({_text(k): None if v is None else _text(v) for k, v in columns.items()}),
         statistics=json.dumps(item["statistics"], ensure_ascii=False) if item.get("statistics") else "",
     )
+
+
+def parse_tags(tags: object) -> dict[str, int]:
+    """The names of versions as checkpoints carry them.
+
+    Raises:
+        ValueError: They are none.
+    """
+    return {_tag(name): count(number) for name, number in _object(tags).items()}
+
+
+def _tag(name: object) -> str:
+    return _checked(name, is_name, "a tag")
 
 
 def encode_mapping(mapping: Mapping[str, str | None]) -> str:

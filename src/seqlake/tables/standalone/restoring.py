@@ -62,7 +62,7 @@ def rollback(context: LogContext, version: int, /) -> VersionRecord:
 
         def propose(state: State, since: Sequence[VersionRecord]) -> VersionRecord:
             check_rollback(version, state, since, path=log.root)
-            if version < state.oldest:
+            if not state.is_readable(version):
                 raise log.not_found(version, state)
             return _record(transaction.id, state, target, plan)
 

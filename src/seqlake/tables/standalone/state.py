@@ -41,7 +41,8 @@ class State:
         schema: The logical Arrow schema as IPC bytes.
         mixtrain: The metadata, as in `mixtrain.json`; what they mean for the dataset, `meant` tells.
         known: `fingerprint` of each `mixtrain` so far, and of what it meant.
-        oldest: The oldest version that can still be read.
+        oldest: The oldest version that can still be read without a tag.
+        tags: The names of versions, which can be read for as long as they have one.
         rows: Of all shards.
         digest: Of the record of this version, which the next one must name.
         format: Of that record; it never goes back.
@@ -61,6 +62,7 @@ class State:
     mixtrain: Mapping[str, Any] = field(default_factory=dict)
     known: frozenset[str] = frozenset()
     oldest: int = 0
+    tags: Mapping[str, int] = field(default_factory=dict)
     rows: int = 0
     digest: str = ""
     format: int = 0
@@ -68,6 +70,19 @@ class State:
     checkpoint: int = -1
     index: str = ""
     entries: int = 0
+
+    def is_readable(self, version: int, /) -> bool:
+        """Whether a version is there and did not expire. One that did never comes back: it can get no name."""
+        return self.oldest <= version <= self.version or version in self.tags.values()
+
+    def kept(self, oldest: int | None = None, /) -> list[int]:
+        """The versions that would have expired but for their names, oldest first.
+
+        Args:
+            oldest: As a vacuum is about to set it; None for what it is.
+        """
+        limit = self.oldest if oldest is None else oldest
+        return sorted({version for version in self.tags.values() if version < limit})
 
     def same_table(self, other: State) -> bool:
         """Whether both are the same version, however each was arrived at."""
@@ -150,6 +165,7 @@ def fold(state: State, records: Iterable[VersionRecord], /) -> State:
             mixtrain=state.mixtrain if record.mixtrain is None else record.mixtrain,
             known=known,
             oldest=state.oldest if record.oldest is None else max(state.oldest, record.oldest),
+            tags=_tagged(state, record),
             rows=record.rows,
             digest=record.digest,
             format=record.format,
@@ -170,6 +186,17 @@ def _refuse_unlinked(state: State, record: VersionRecord) -> None:
             f"Version {record.version} was committed after another version {state.version} than the one that is there.",
             hint="One of the two files of the log was replaced or changed; restore it from a copy.",
         )
+
+
+def _tagged(state: State, record: VersionRecord) -> Mapping[str, int]:
+    """The names of versions after a record; null takes one away."""
+    if not record.tags:
+        return state.tags
+    for name, version in record.tags.items():
+        if version is not None and not state.is_readable(version):
+            raise DamagedTableError(f"Version {record.version} names version {version} {name!r}, which expired.")
+    tags = {**state.tags, **record.tags}
+    return {name: version for name, version in tags.items() if version is not None}
 
 
 def _leave(record: VersionRecord, shards: dict[str, ShardEntry], sides: dict[str, tuple[SideEntry, ...]]) -> None:

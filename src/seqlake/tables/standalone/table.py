@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import warnings
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import DatasetNotFoundError, PublishPendingWarning, ReadOnlyError
 from seqlake.protocols import Change, Transaction, Version
-from seqlake.tables.standalone import adopting, changes, restoring
+from seqlake.tables.standalone import adopting, changes, restoring, tagging
 from seqlake.tables.standalone.committing import all_or_nothing, begin, commit_version, discard_undecided
 from seqlake.tables.standalone.conflicts import check_fence
 from seqlake.tables.standalone.context import LogContext
@@ -22,6 +23,7 @@ from seqlake.versions import derived, markers, names
 from seqlake.versions.shard_formats import PARQUET
 from seqlake.versions.small_files import can_list
 from seqlake.versions.staging import StagingTable
+from seqlake.versions.tags import check_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -88,13 +90,14 @@ class StandaloneTable(StagingTable):
     def versions(self) -> Sequence[Version]:
         """The versions that can be read, oldest first; none for a plain folder."""
         newest = self._log.newest()
-        return [_version(record) for record in self._log.records(newest.oldest, newest.version)]
+        named = [self._log.record(number) for number in newest.kept()]
+        return [_version(record) for record in (*named, *self._log.records(newest.oldest, newest.version))]
 
     def snapshot(self, version: Version | int | str | datetime | None = None, /) -> StandaloneSnapshot:
         """One version, pinned.
 
         Args:
-            version: A `Version`, its number, or a time (the last version that is not later); None for the newest.
+            version: A `Version`, its number, a tag, or a time (the last version that is not later); None: the newest.
 
         Raises:
             VersionNotFoundError: It expired, or was never there.
@@ -111,7 +114,7 @@ class StandaloneTable(StagingTable):
         if isinstance(version, datetime):
             moment = version if version.tzinfo else version.astimezone(UTC)
             return StandaloneSnapshot(self._context, table_state(self._log.at_time(moment)))
-        number = _number(version)
+        number = _number(version, newest.tags)
         if number is None:
             raise self._log.not_found(str(version), newest)
         return StandaloneSnapshot(self._context, table_state(self._log.at(number)))
@@ -210,11 +213,37 @@ class StandaloneTable(StagingTable):
             VersionNotFoundError: It expired, or was never there.
             CommitConflictError: Another writer committed meanwhile.
         """
-        number = _number(version)
         newest = self._log.newest()
+        number = _number(version, newest.tags)
         if number is None or newest.version < 0:
             raise self._log.not_found(str(version), newest)
         return _version(restoring.rollback(self._context, number))
+
+    def tags(self) -> Mapping[str, int]:
+        """The versions that have names, by name."""
+        return dict(sorted(self._log.newest().tags.items()))
+
+    def tag(self, name: str, version: Version, /, *, move: bool = False) -> None:
+        """Give a version a name, as a commit; it can be read for as long as it has one.
+
+        Raises:
+            TagExistsError: Another version has it, and it was not to be moved.
+            VersionNotFoundError: That version expired, or was never there.
+        """
+        check_name(name)
+        self._ensure_version()
+        number = max(int(version.id), 0)  # -1 is what a plain folder was before it became version 0
+        record = tagging.tag(self._log, name, number, move=move)
+        if record is not None:
+            self._published(record)
+
+    def untag(self, name: str, /) -> None:
+        """Take a name away, as a commit.
+
+        Raises:
+            VersionNotFoundError: No version has it.
+        """
+        self._published(tagging.untag(self._log, name))
 
     def adopt(self) -> Version:
         """Take in what others put there: a plain folder, files in `data/`, a `mixtrain.json` edited by hand.
@@ -299,8 +328,8 @@ def _version(record: VersionRecord) -> Version:
     )
 
 
-def _number(version: Version | int | str | datetime) -> int | None:
+def _number(version: Version | int | str | datetime, tags: Mapping[str, int] = MappingProxyType({})) -> int | None:
     number = version.id if isinstance(version, Version) else version
     if isinstance(number, str):
-        return int(number) if number.strip().isascii() and number.strip().isdecimal() else None
+        return int(number) if number.strip().isascii() and number.strip().isdecimal() else tags.get(number)
     return number if isinstance(number, int) else None

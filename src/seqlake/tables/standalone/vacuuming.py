@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -119,7 +120,7 @@ class _Listing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Retained:
-    """What versions from the oldest retained one on need.
+    """What versions from the oldest retained one on need, and those that have a name.
 
     Attributes:
         newest: The newest state.
@@ -140,6 +141,11 @@ class _Retained:
         for record in log.records(first.version + 1, newest.version):
             shards.update((entry.name, entry) for entry in record.add)
             sides.update(side.name for side in record.side)
+        for number in newest.kept(first.version):
+            with suppress(VersionNotFoundError):  # somebody took its name away meanwhile
+                state = log.at(number)
+                shards = {**state.shards, **shards}
+                sides.update(side.name for beside in state.sides.values() for side in beside)
         return cls(newest=newest, shards=shards, sides=frozenset(sides))
 
 

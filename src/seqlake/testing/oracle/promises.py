@@ -78,7 +78,7 @@ def _acknowledged_are_there(disk: Disk, expected: Expected) -> None:
 def _versions_are_whole(disk: Disk, expected: Expected) -> None:
     """3: ids unique; every shard of its size and rows; its index row and files there, hashes equal."""
     indexes = _index_rows(disk)
-    for version in range(disk.oldest, disk.newest + 1):
+    for version in disk.readable:
         live = disk.live(version)
         for name, entry in live.items():
             place = disk.place(name)
@@ -198,6 +198,7 @@ def _checkpoints_are_true(disk: Disk) -> None:
             same = hashlib.sha256(data.replace(digits, b"0" * 64)).hexdigest().encode() == digits
             demand(same, f"4: {path} has another digest")
             demand(rest["record"][1] == disk.digests[int(match[1])], f"4: {path} names another record")
+        demand(rest.get("tags", {}) == disk.tags(int(match[1])), f"4: {path} has other tags than the log")
         demand(rest["mixtrain"] == disk.metadata(int(match[1])), f"4: {path} has other metadata than the log")
 
 
@@ -307,24 +308,26 @@ def open_for_writing(store: Store, /) -> None:
 
 
 def check_collected(store: Store, expected: Expected, /) -> None:
-    """8: after `vacuum(older_than=0)` only what the newest version needs is left, no marker, no `.tmp`."""
+    """8: after `vacuum(older_than=0)` only what the newest and tagged versions need is left, no marker, no `.tmp`."""
     disk = Disk(store)
     _log_is_whole(disk)
     _data_is_newest(disk, expected, "8: after vacuum")
     demand(not disk.markers, f"8: markers are left: {disk.markers}")
     live = disk.live(disk.newest)
-    adders = {f"_seqlake/index/{entry['transaction']}.arrow" for entry in live.values()}
+    tagged = {name: entry for number in disk.tags().values() for name, entry in disk.live(number).items()}
+    adders = {f"_seqlake/index/{entry['transaction']}.arrow" for entry in (tagged | live).values()}
     indexes = _index_rows(disk)
-    files = {file["path"] for name in live for file in indexes.get(name, [])}
+    files = {file["path"] for name in tagged | live for file in indexes.get(name, [])}
     checkpoints = sorted(path for path in disk.sizes if _CHECKPOINT.fullmatch(path))
     merged = {path for path in disk.sizes if _MERGED.fullmatch(path)}
     demand(len(checkpoints) <= 1 and len(merged) <= len(checkpoints), f"8: checkpoints {checkpoints}, {merged}")
     needed = (
         {f"_seqlake/versions/{number:020d}.json" for number in range(disk.newest + 1)}
         | {f"data/{name}" for name in live}
+        | {f"_seqlake/retired/{name.removesuffix('.parquet')}" for name in tagged.keys() - live.keys()}
         | adders
         | files
-        | _sides(disk, disk.newest)
+        | set().union(*(_sides(disk, number) for number in (disk.newest, *disk.tags().values())))
         | {*checkpoints, *merged, "_seqlake/checkpoints/last", "mixtrain.json"}
         | expected.strangers
     )

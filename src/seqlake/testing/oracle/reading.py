@@ -99,8 +99,22 @@ class Disk:
 
     @property
     def oldest(self) -> int:
-        """The oldest version that can be read."""
+        """The oldest version that can be read without a name."""
         return max((record.get("oldest", 0) for record in self.records), default=0)
+
+    def tags(self, version: int | None = None) -> dict[str, int]:
+        """The names of versions, as they were at a version; None: now."""
+        tags: dict[str, int] = {}
+        for record in self.records[: None if version is None else version + 1]:
+            given = record.get("tags", {})
+            demand(not given or "tags" in record.get("requires", ()), f"1: version {record['version']} hides its tags")
+            tags = {name: number for name, number in {**tags, **given}.items() if number is not None}
+        return tags
+
+    @property
+    def readable(self) -> list[int]:
+        """The versions that can be read."""
+        return sorted({*self.tags().values(), *range(self.oldest, self.newest + 1)})
 
     def live(self, version: int) -> dict[str, dict[str, Any]]:
         """Shard -> its entry and the transaction that added it, by a fold of this page's own."""
@@ -178,10 +192,8 @@ def check_pinned(snapshot: StandaloneSnapshot, ids: Iterable[str], /) -> None:
     try:
         seen = sorted(read_ids(snapshot))
     except VersionNotFoundError:
-        oldest = Disk(snapshot.context.store).oldest
-        demand(
-            int(snapshot.version.id) < oldest, f"3: pinned version {snapshot.version.id} is gone, oldest is {oldest}"
-        )
+        left = Disk(snapshot.context.store).readable
+        demand(int(snapshot.version.id) not in left, f"3: pinned version {snapshot.version.id} is gone, of {left}")
         return
     demand(seen == sorted(ids), f"3: pinned version {snapshot.version.id} gives other rows than it had")
 
