@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 
 import numpy as np
 import pytest
 
+from seqlake.compat import l5kit as l5
 from seqlake.compat.l5kit import editing
 from seqlake.errors import DatasetExistsError, DatasetNotFoundError, SchemaMismatchError
 from seqlake.files.stores import open_store as open_files
@@ -143,3 +145,42 @@ def test_scenes_in_memory_as_a_store(zarr, drive, tmp_path):
     found = zarr.read(tmp_path / "one.zarr")
     assert found["agents"].tobytes() == data.agents.tobytes()
     np.testing.assert_array_equal(found["scenes"]["frame_index_interval"], [[0, len(data.frames)]])
+
+
+def test_a_store_grows_by_scenes_until_it_is_whole(zarr, tmp_path):
+    drives = zarr.drives(scenes=5)
+    source = l5.open_store(str(zarr.write(tmp_path / "source.zarr", drives)))
+    for chunks in (7, 0):
+        out = tmp_path / f"grown-{chunks}.zarr"
+        with l5.growing_store(str(out), chunks=chunks) as growing:
+            for scene in range(5):
+                growing.append(source.get_scene_dataset(scene))
+            with pytest.raises(DatasetNotFoundError):
+                l5.open_store(str(out))
+        zarr.same(zarr.read(out), drives)  # by a reader of its own
+        whole = tmp_path / f"whole-{chunks}.zarr"
+        l5.write_store(str(whole), drives, chunks=chunks)
+        names = {path.relative_to(whole) for path in whole.rglob("*") if path.is_file()}
+        assert {path.relative_to(out) for path in out.rglob("*") if path.is_file()} == names
+        for name in names:  # Blosc's threads order blocks as they please, so chunks may differ
+            assert not name.name.startswith(".z") or (out / name).read_text() == (whole / name).read_text()
+        with pytest.raises(DatasetExistsError), l5.growing_store(str(out)):
+            pass
+
+
+def test_a_store_that_did_not_grow_to_its_end_is_gone(zarr, tmp_path):
+    source = l5.open_store(str(zarr.write(tmp_path / "source.zarr", zarr.drives(scenes=2))))
+    scene = source.get_scene_dataset(0)
+    beyond = scene.frames.copy()
+    beyond["agent_index_interval"][-1, 1] += 1
+    other = scene.agents[["centroid", "yaw"]]
+    for wrong, match in (
+        (replace(scene, frames=beyond), "counts to"),
+        (replace(scene, agents=other), "agents has rows of"),
+        ({"scenes": 1}, "data: expected scenes in memory"),
+    ):
+        out = tmp_path / "out.zarr"
+        with pytest.raises(ValueError, match=match), l5.growing_store(str(out), chunks=5) as growing:
+            growing.append(scene)
+            growing.append(wrong)
+        assert not out.exists() or not list(out.iterdir())

@@ -44,7 +44,7 @@ from seqlake.formats.l5kit.store import (
     open_store,
 )
 from seqlake.formats.l5kit.windows import windows
-from seqlake.formats.l5kit.writing import StoreWriter, create_store, sized, write_store
+from seqlake.formats.l5kit.writing import StoreWriter, create_store, growing_store, sized, write_store
 
 __all__ = [
     "AGENT_DTYPE",
@@ -79,6 +79,7 @@ __all__ = [
     "get_future_slice",
     "get_history_slice",
     "get_tl_faces_slice_from_frames",
+    "growing_store",
     "open_store",
     "read_gt_csv",
     "read_pred_csv",

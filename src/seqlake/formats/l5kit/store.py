@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake.arguments import COUNT, INDEX, NUMBER, TEXT, Kind, takes, with_fields
-from seqlake.errors import DatasetNotFoundError, InvalidMetadataError, SeqlakeError, UnsafeReferenceError
+from seqlake.errors import (
+    DatasetNotFoundError,
+    InvalidMetadataError,
+    ReadOnlyError,
+    SeqlakeError,
+    UnsafeReferenceError,
+)
 from seqlake.files.limits import limit_of
 from seqlake.files.locations import absolute
 from seqlake.files.stores import exists, read_all
@@ -141,7 +147,14 @@ class Store:
     @cached_property
     def masks(self) -> dict[str, Array]:
         """`agents_mask/*` by their names: [A, 2] past and future frames (format 1: [A] booleans)."""
-        paths = (path.split("/") for path, _ in self.place.list(MASKS))
+        try:
+            paths = [path.split("/") for path, _ in self.place.list(MASKS)]
+        except ReadOnlyError as error:
+            raise ReadOnlyError(
+                f"{self.location}: a plain web server does not say which files a folder holds.",
+                path=self.location,
+                hint="Put a zip archive of the store there; of it, too, only what is asked for is fetched.",
+            ) from error
         names = [parts[1] for parts in paths if len(parts) == 3 and parts[2] == ARRAY]
         return {name: self.array(f"{MASKS}/{name}") for name in sorted(names)}
 

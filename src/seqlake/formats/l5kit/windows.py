@@ -85,7 +85,8 @@ def windows(
     if missing:
         raise SchemaMismatchError(
             f"Expected rows of tracks, which have a column {missing[0]!r}; found {', '.join(tracks.schema)}.",
-            hint='scan(store, view="tracks") gives such rows.',
+            hint='scan(store, view="tracks") gives such rows; scenes that were converted become a store again with '
+            'convert(ds, "again.zarr", to="l5kit").',
         )
     span, shards = Span(history=history, future=future), tracks.shards()
     places = [_places(shard, tracks.schema, (min_frame_history, min_frame_future)) for shard in shards]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +21,15 @@ from seqlake.formats.l5kit.arrays import THREADS, joined
 from seqlake.formats.l5kit.metadata import BLOSC, ArrayMetadata, encode
 from seqlake.formats.l5kit.places import ROOT
 from seqlake.formats.l5kit.store import (
+    AGENT_INTERVAL,
     AGENTS,
     ARRAY,
     ATTRIBUTES,
     CHUNKS,
     DTYPES,
+    FACE_INTERVAL,
     FACES,
+    FRAME_INTERVAL,
     FRAMES,
     MASKS,
     PERCEPTION_LABELS,
@@ -52,6 +55,13 @@ _DATA = Kind(
         or all(isinstance(name, str) and isinstance(one, np.ndarray) for name, one in value.items())
     ),
 )
+_SCENES = Kind("scenes in memory, as store.get_scene_dataset(0) gives them", lambda value: isinstance(value, SceneData))
+_COUNTED = (
+    (SCENES, FRAMES, FRAME_INTERVAL),
+    (FRAMES, AGENTS, AGENT_INTERVAL),
+    (FRAMES, FACES, FACE_INTERVAL),
+)
+_ENDLESS = 1 << 40  # rows that an array has until it is known how many there are
 _CODEC = Kind(
     "settings of a codec, as {'id': 'zlib', 'level': 1}, or None",
     lambda value: value is None or isinstance(value["id"], str),
@@ -166,6 +176,61 @@ class StoreWriter:
         return self.arrays[name]
 
 
+class GrowingStore:
+    """A store whose sizes nobody knows yet: scenes are appended, and nobody sees it before it is whole.
+
+    Rows wait in memory until they fill chunks. See `growing_store`.
+
+    Args:
+        writer: Of a store that is staged, with more rows than any has.
+    """
+
+    def __init__(self, writer: StoreWriter, /) -> None:
+        self._writer = writer
+        self._appenders = {name: Appender(writer, name) for name in writer.arrays}
+        self._counts = dict.fromkeys(writer.arrays, 0)
+
+    def append(self, data: SceneData, /) -> None:
+        """Add scenes in memory, whose intervals count in their own arrays from 0.
+
+        Raises:
+            SchemaMismatchError: Rows of other fields, or intervals that leave their arrays.
+            ValueError: No scenes.
+        """
+        _SCENES.check("data", data)
+        arrays = named(data)
+        shifted = {}
+        for name, metadata in self._writer.arrays.items():
+            if name not in arrays or arrays[name].dtype != metadata.dtype:
+                given = arrays[name].dtype if name in arrays else "none"
+                raise SchemaMismatchError(f"{name} has rows of {metadata.dtype}, found {given}.")
+            shifted[name] = arrays[name].copy()
+        for name, child, interval in _COUNTED:
+            if child in shifted:
+                pairs = shifted[name][interval]
+                if len(pairs) and (pairs.min() < 0 or pairs.max() > len(shifted[child])):
+                    raise SchemaMismatchError(
+                        f"{interval} of {name} counts to {pairs.max()}, and there are {len(shifted[child])} {child}."
+                    )
+                pairs += self._counts[child]
+        for name, rows in shifted.items():
+            self._appenders[name].add(rows)
+            self._counts[name] += len(rows)
+
+    def finish(self) -> StoreWriter:
+        """Write what is left and the sizes that the arrays have come to."""
+        arrays = {
+            name: replace(metadata, shape=(self._counts[name], *metadata.shape[1:]))
+            for name, metadata in self._writer.arrays.items()
+        }
+        store = open_store(self._writer.location, storage=self._writer.storage)
+        writer = replace(self._writer, arrays=arrays)
+        for name, metadata in arrays.items():
+            self._appenders[name].close(writer)
+            store.put(f"{name}/{ARRAY}", metadata.to_json().encode())
+        return writer
+
+
 class Appender:
     """Writes rows one after the other, from the first on; what does not fill chunks yet waits in memory.
 
@@ -192,10 +257,12 @@ class Appender:
             self._writer.write(self._name, self._written, held[:whole])
             self._held, self._written = [held[whole:]], self._written + whole
 
-    def close(self) -> int:
-        """Write what is left; how many rows they were in all."""
+    def close(self, writer: StoreWriter | None = None, /) -> int:
+        """Write what is left, by the writer that knows how many rows they were; how many they were in all."""
         if self._count > self._written:
-            self._writer.write(self._name, self._written, joined(self._held, self._writer.arrays[self._name]))
+            (writer or self._writer).write(
+                self._name, self._written, joined(self._held, self._writer.arrays[self._name])
+            )
             self._held, self._written = [], self._count
         return self._count
 
@@ -251,6 +318,54 @@ def whole_store(
         writer = staged_store(place, arrays, storage=storage)
         yield writer
         publish(writer, attributes)
+    except BaseException:
+        remove_store(place, storage=storage)
+        raise
+
+
+@contextmanager
+def growing_store(
+    location: str,
+    /,
+    *,
+    chunks: int = 0,
+    compressor: Any = BLOSC,
+    attributes: str | None = None,
+    storage: Mapping[str, str] | None = None,
+) -> Iterator[GrowingStore]:
+    """A store to which scenes are appended, however many there will be; at the end of the block it is there.
+
+    After an error nothing of it is. To add to a store that is finished, write what is new beside it and join the two
+    with `zarr_concat`.
+
+    Args:
+        location: A folder or URI that holds nothing yet.
+        chunks: Rows a chunk; 0: as l5kit writes them.
+        compressor: The codec's settings; None stores plain bytes.
+        attributes: The text of `.zattrs`; by default as l5kit writes it.
+        storage: Options of the object store.
+
+    Raises:
+        DatasetExistsError: Something is there.
+
+    Example:
+        ```python
+        with growing_store("some.zarr") as out:
+            for scene in range(0, len(store.scenes), 7):
+                out.append(store.get_scene_dataset(scene))
+        ```
+    """
+    COUNT.check("chunks", chunks)
+    _CODEC.check("compressor", compressor)
+    arrays = {
+        name: metadata_of(name, dtype, (_ENDLESS,), chunks=chunks, compressor=compressor)
+        for name, dtype in DTYPES.items()
+    }
+    place = refuse_taken(location, storage=storage)
+    try:
+        growing = GrowingStore(staged_store(place, arrays, storage=storage))
+        yield growing
+        publish(growing.finish(), attributes_of() if attributes is None else attributes)
     except BaseException:
         remove_store(place, storage=storage)
         raise
