@@ -106,8 +106,10 @@ def _facts(view: Any) -> tuple[dict[str, Any], list[str]]:
         value = view[name]
         if category in {"temporal", "vector"} and value is not None:
             signals.append({"column": name, "array": cell_text(value), **_statistics(value)})
+        elif isinstance(value, FileView):
+            scalars[name] = value.location if value.data is None else repr(value)
         elif category in {"scalar", "file"}:
-            scalars[name] = value.location if isinstance(value, FileView) else value
+            scalars[name] = value
         else:
             others[name] = cell_text(value)
     document = {"sequence_id": view.id, "scalars": plain(scalars), "signals": signals, "others": others}

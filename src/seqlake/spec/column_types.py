@@ -362,6 +362,9 @@ class Embedding(ColumnType):
         return pa.list_(self._value_type or pa.float32())
 
 
+INLINE_TYPES = frozenset({"video", "image", "audio"})
+"""The types of files whose bytes may stand in the rows themselves."""
+
 FILE_TYPES = frozenset({"video", "image", "audio", "3d", "4d", "mcap", "zarr", "nifti", "rerun", "hdf5"})
 """The types whose columns of text name files: those that the specification names. Any other type is a hint."""
 

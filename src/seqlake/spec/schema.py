@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pyarrow as pa
 
 from seqlake.errors import ColumnNotFoundError, SchemaMismatchError, in_line
-from seqlake.spec.column_types import FILE_TYPES, ColumnType
+from seqlake.spec.column_types import FILE_TYPES, INLINE_TYPES, ColumnType
 from seqlake.spec.metadata import Metadata
 
 if TYPE_CHECKING:
@@ -148,6 +148,27 @@ class Column:
         if is_list(kind) and declared == "embedding" and is_number(kind.value_type):
             return "vector"
         return "scalar" if _is_scalar(kind) else "other"
+
+    @cached_property
+    def inline(self) -> bool:
+        """Whether a cell is a file's own bytes: `binary`, or `{bytes, path}`, declared as video, image or audio.
+
+        Where `bytes` is null, `path` names the file; else it is no more than the name that the file once had.
+        """
+        if self.type is None or self.type.type not in INLINE_TYPES or self.raw:
+            return False
+        kind = self.arrow
+        if not pa.types.is_struct(kind):
+            return is_binary(kind)
+        held, path = kind.get_field_index("bytes"), kind.get_field_index("path")
+        if held < 0 or kind.get_field_index("url") >= 0 or not is_binary(kind.field(held).type):
+            return False
+        return path < 0 or is_text(kind.field(path).type)
+
+    @cached_property
+    def medium(self) -> str | None:
+        """What a cell is one file of, named or inline: `video`, `image`, any type of files; None for other columns."""
+        return self.type.type if self.type is not None and (self.category == "file" or self.inline) else None
 
     def _names_files(self) -> bool:
         return self.type is not None and (self.type.type in FILE_TYPES or self.type.get("file") is True)

@@ -270,7 +270,7 @@ class Lengths:
         self._source = source
         self._rows = rows
         self._all = [*tracks, *framed]
-        self._videos = [track for track in framed if source.schema[track.column].category == "file"]
+        self._videos = [track for track in framed if source.schema[track.column].medium is not None]
         lists = [track for track in framed if track not in self._videos]
         wanted = (*tracks, *lists) if source.schema.id is not None else ()
         self.counts: dict[str, Ints] = {track.column: source.lengths(track.column) for track in wanted}

@@ -9,7 +9,8 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, Protocol
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -17,29 +18,31 @@ from seqlake import media
 from seqlake.errors import SeqlakeError
 from seqlake.spec.alignment import LOOKED_AT, Observed, on_clock, own_rate, rounding
 from seqlake.windows.edges import nearest
-from seqlake.windows.sources import FileSpan, MediaFiles, cells_of, located, place_of
+from seqlake.windows.sources import FileSpan, MediaFiles, cells_of, located, parts_of, place_of
 from seqlake.windows.timestamps import samples_at
 from seqlake.windows.tracks import Track
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from seqlake.protocols import Ints, Readable
     from seqlake.spec.schema import Column
 
 
+T = TypeVar("T")
+
+
 def framed(column: Column, /) -> bool:
     """Whether a window may take frames of this column: a video, or encoded images step by step."""
-    if column.category == "frames":
-        return True
-    return column.category == "file" and column.type is not None and column.type.type == "video"
+    return column.category == "frames" or column.medium == "video"
 
 
 def by_time(track: Track, column: Column, /) -> bool:
     """Whether its frames are found by the file's own times: a video at another rate than the clock's."""
-    return column.category == "file" and track.timestamps is None and track.ratio != 1
+    return column.medium is not None and track.timestamps is None and track.ratio != 1
 
 
 class Timed(Protocol):
@@ -221,6 +224,8 @@ def count_frames(source: Readable, files: MediaFiles, track: Track, rows: Ints, 
         DecodeError: It cannot be read; the message names the sequence and the column.
     """
     column = source.schema[track.column]
+    if column.inline:
+        return _count_inline(source, files, track, rows)
     places = [place_of(cell) for cell in cells_of(source, column.name, rows)]
     timed = by_time(track, column)
     counted = {place: Shown(count=place.count) for place in places if place is not None and place.count is not None}
@@ -242,30 +247,58 @@ def _shown(place: FileSpan, pts: Ints, time_base: Fraction, track: Track, *, tim
     return Shown.timed(ticks, time_base, track) if timed else Shown(count=len(ticks))
 
 
+def _count_inline(source: Readable, files: MediaFiles, track: Track, rows: Ints) -> list[Shown | None]:
+    """As `count_frames`, of videos that stand in the rows: batch by batch, since all of them would fill the memory."""
+    column, timed = source.schema[track.column], by_time(track, source.schema[track.column])
+
+    def look(row: int, cell: pa.Scalar) -> Shown | None:
+        place = place_of(cell.as_py())
+        if place is None:
+            return None
+        pts, time_base = _times(source, files, column, place, row)
+        return _shown(place, pts, time_base, track, timed=timed)
+
+    numbers = iter(rows.tolist())
+    batches = (list(zip(islice(numbers, len(part)), part, strict=True)) for part in parts_of(source, column.name, rows))
+    with ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="seqlake-counting") as pool:
+        looked = (one for cells in batches for one in pool.map(look, *zip(*cells, strict=True)))
+        return list(_counting(looked, column, len(rows)))
+
+
 def _opened(source: Readable, files: MediaFiles, column: Column, wanted: dict[str, int]) -> list[tuple[Ints, Fraction]]:
     """When the frames of each file are shown."""
+
+    def look(reference: str) -> tuple[Ints, Fraction]:
+        return _times(source, files, column, FileSpan(reference), wanted[reference])
+
+    if len(wanted) < 2:
+        return [look(reference) for reference in wanted]
+    with ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="seqlake-counting") as pool:
+        return list(_counting(pool.map(look, wanted), column, len(wanted)))
+
+
+def _counting(looked: Iterable[T], column: Column, count: int) -> Iterable[T]:
+    """The same, with a bar where it takes long."""
     from tqdm import tqdm
 
     class Bar(tqdm):  # type: ignore[type-arg]  # generic for type checkers only
         monitor_interval = 0  # no thread of its own
 
-    assert column.type is not None
-    kind = column.type
-
-    def look(reference: str) -> tuple[Ints, Fraction]:
-        try:
-            decoder = media.open(files.source(reference, kind))
-        except (SeqlakeError, OSError) as error:
-            raise located(error, f"{_name(source, wanted[reference])}, column {column.name!r}, {reference}") from error
-        times = decoder.pts, decoder.time_base
-        decoder.close()
-        return times
-
     what = f"counting the frames of {column.name!r}"
-    if len(wanted) < 2:
-        return [look(reference) for reference in wanted]
-    with ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="seqlake-counting") as pool:
-        return list(Bar(pool.map(look, wanted), what, len(wanted), unit=" videos", delay=1, leave=False, disable=None))
+    return Bar(looked, what, count, unit=" videos", delay=1, leave=False, disable=None)
+
+
+def _times(source: Readable, files: MediaFiles, column: Column, place: FileSpan, row: int) -> tuple[Ints, Fraction]:
+    """When the frames of a row's file are shown, and the seconds of a tick."""
+    assert column.type is not None
+    try:
+        decoder = media.open(files.source(place.reference, column.type, data=place.data))
+    except (SeqlakeError, OSError) as error:
+        where = f"{_name(source, row)}, column {column.name!r}"
+        raise located(error, where if place.data is not None else f"{where}, {place.reference}") from error
+    times = decoder.pts, decoder.time_base
+    decoder.close()
+    return times
 
 
 def _name(source: Readable, row: int) -> str:
@@ -298,5 +331,4 @@ def count_first_rows(source: Readable, files: MediaFiles, /) -> tuple[list[Obser
 
 
 def _is_video(column: Column) -> bool:
-    video = column.category == "file" and column.type is not None and column.type.type == "video"
-    return video and own_rate(column) is not None
+    return column.medium == "video" and own_rate(column) is not None

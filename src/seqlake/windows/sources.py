@@ -10,11 +10,14 @@ import numpy as np
 
 from seqlake.abilities import HasStorage, KeepsFiles, ability
 from seqlake.errors import DamagedTableError, SeqlakeError
+from seqlake.files.blobs import MemoryBlob
 from seqlake.files.references import open_reference
 from seqlake.protocols import Source
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    import pyarrow as pa
 
     from seqlake.protocols import Ints, Readable
     from seqlake.spec.column_types import ColumnType
@@ -28,15 +31,19 @@ class FileSpan:
         reference: The file, as the row names it.
         first: The row's first frame in it.
         count: How many are the row's own; None means all that follow.
+        data: The file's bytes, where the row holds them; then `reference` is a name, or empty.
     """
 
     reference: str
     first: int = 0
     count: int | None = None
+    data: bytes | None = field(default=None, repr=False)
 
 
 def place_of(cell: object, /) -> FileSpan | None:
-    """What a file cell says: a reference, or `{url, first_frame, num_frames}`; None where it names no file.
+    """What a cell says of a file: a reference, `{url, first_frame, num_frames}`, bytes, or `{bytes, path}`.
+
+    None where there is no file.
 
     Example:
         >>> place_of({"url": "all.mp4", "first_frame": 40, "num_frames": 20})
@@ -44,7 +51,12 @@ def place_of(cell: object, /) -> FileSpan | None:
     """
     if cell is None or isinstance(cell, str):
         return None if cell is None else FileSpan(cell)
+    if isinstance(cell, bytes):
+        return FileSpan("", data=cell)
     assert isinstance(cell, Mapping)
+    if "bytes" in cell and "url" not in cell:
+        data, path = cell["bytes"], cell.get("path")
+        return None if data is None and path is None else FileSpan(path or "", data=data)
     if cell.get("url") is None:
         return None
     count = cell.get("num_frames")
@@ -78,15 +90,27 @@ class MediaFiles:
             kept=None if table is None else table.kept_packets,
         )
 
-    def source(self, reference: str, column: ColumnType, /) -> Source:
+    def source(self, reference: str, column: ColumnType, /, *, data: bytes | None = None) -> Source:
         """What a decoder opens: the whole file, whichever of its frames a row has.
+
+        Args:
+            reference: The file, as the row names it.
+            column: What the file is.
+            data: Its bytes, where the row holds them; then nothing is looked for at `reference`.
 
         Raises:
             UnsafeReferenceError: It leads out of the dataset.
             FileNotFoundError: It is not there.
         """
+        if data is not None:
+            return Source(blob=inline_blob(data, reference), column=column)
         blob = open_reference(self.root, reference, storage=self.storage, allow_outside=self.allow_outside)
         return Source(blob=blob, column=column, index=(self.kept(reference) or None) if self.kept else None)
+
+
+def inline_blob(data: bytes, name: str = "", /) -> MemoryBlob:
+    """The bytes of a file that stand in a row, called by the name they once had."""
+    return MemoryBlob(data, location=f"inline {name}" if name else "inline bytes")
 
 
 def located(error: Exception, where: str, /) -> Exception:
@@ -108,14 +132,18 @@ def located(error: Exception, where: str, /) -> Exception:
 
 
 def cells_of(source: Readable, name: str, rows: Ints, /) -> list[Any]:
-    """The cells of one column in some rows, as Python values.
+    """The cells of one column in some rows, as Python values; for the arguments see `parts_of`."""
+    return [cell for part in parts_of(source, name, rows) for cell in part.to_pylist()]
+
+
+def parts_of(source: Readable, name: str, rows: Ints, /) -> Iterator[pa.Array]:
+    """The cells of one column in some rows, batch by batch.
 
     Args:
         source: The dataset.
         name: The column.
         rows: [n] row numbers, ascending.
     """
-    cells: list[Any] = []
     first = 0
     for shard in source.shards():
         inside = rows[(rows >= first) & (rows < first + shard.rows)] - first
@@ -125,7 +153,6 @@ def cells_of(source: Readable, name: str, rows: Ints, /) -> list[Any]:
         reader = shard.open()
         try:
             for batch in reader.batches([name], rows=inside.astype(np.int64)):
-                cells += batch.column(0).to_pylist()
+                yield batch.column(0)
         finally:
             reader.close()
-    return cells

@@ -78,7 +78,7 @@ def _split_constant(names: Sequence[str], values: NDArray[np.float64]) -> tuple[
 
 def is_sound(column: Column, /) -> bool:
     """Whether a column holds sounds."""
-    return column.category == "file" and column.type is not None and column.type.type == "audio"
+    return column.medium == "audio"
 
 
 def dimension_names(column: Column, count: int, /) -> list[str]:

@@ -45,8 +45,7 @@ class Strip:
 
 def is_pictures(column: Column, /) -> bool:
     """Whether a column holds pictures that can be shown: videos, images, frames columns."""
-    declared = column.type.type if column.type is not None else None
-    return column.category == "frames" or (column.category == "file" and declared in {"video", "image"})
+    return column.category == "frames" or column.medium in {"video", "image"}
 
 
 def strip(view: Row, name: str, /, *, count: int, box: tuple[int, int], enlarge: bool = False) -> Strip:

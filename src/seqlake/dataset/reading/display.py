@@ -17,7 +17,7 @@ import numpy as np
 from seqlake.abilities import OfATable, Pinnable, ability
 from seqlake.dataset.drawing.plots import runs
 from seqlake.dataset.drawing.strips import is_pictures, strip
-from seqlake.dataset.reading.views import StepsView
+from seqlake.dataset.reading.views import FileView, StepsView
 from seqlake.errors import SeqlakeError, in_line, visible
 from seqlake.files import locations
 from seqlake.media import encode_image
@@ -96,7 +96,7 @@ def describe(column: Column) -> tuple[str, str]:
         return kind or "temporal", "  ".join([f"[{shape}] {column.dtype}", *details])
     if column.category == "vector":
         return kind, "  ".join([f"[{column.dim or '?'}] {column.dtype}", *details])
-    if column.category in {"file", "frames"}:
+    if column.medium is not None or column.category == "frames":
         return kind, "  ".join(details)
     return kind or str(column.arrow), "  ".join(details)
 
@@ -177,27 +177,28 @@ def sequence_html(view: Row) -> str:
     parts.append(_table(["column", "value"], [[name, _brief_cell(view, name)] for name in plain[:200]]))
     for name in schema.names:
         try:
-            parts.append(_drawn(name, schema[name].category, view))
+            parts.append(_drawn(name, schema[name], view))
         except _READ_ERRORS as error:
             parts.append(f"<div>{_text(name)}</div>{_failed(error)}")
     return _bounded(parts)
 
 
-def _drawn(name: str, category: str, view: Row) -> str:
+def _drawn(name: str, column: Column, view: Row) -> str:
+    category = column.category
     if category == "temporal":
         array = view[name]
         caption = f"<div>{_text(name)} <small>{_text(brief(array))}</small></div>"
         return caption + ("" if array is None else sparkline(array))
     if category == "frames":
         return _pictures(name, view)
-    file = view[name] if category == "file" else None
-    if file is None or not locations.is_local(file.location):
+    file = view[name] if column.medium is not None else None
+    if not isinstance(file, FileView) or not locations.is_local(file.location):
         return ""  # a notebook asks no other machine
     try:
         size = file.blob().size  # says so where the file is not allowed
     except FileNotFoundError:
         return f"<div>{_text(name)}</div>{_red(f'missing: {file.reference}')}"
-    return _pictures(name, view) if is_pictures(view.schema[name]) and size <= _LARGEST_VIDEO else ""
+    return _pictures(name, view) if is_pictures(column) and size <= _LARGEST_VIDEO else ""
 
 
 def _pictures(name: str, view: Row) -> str:

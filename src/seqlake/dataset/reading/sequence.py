@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from seqlake import media
 from seqlake.dataset.reading import display
 from seqlake.dataset.reading.views import FileView, MediaView, StepsView
+from seqlake.windows.sources import MediaFiles, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,8 +23,9 @@ class SequenceView(Mapping[str, Any]):
     """One sequence of a dataset or selection; nothing is read before a column is asked for.
 
     Values by category of the column: *temporal* numpy [T, D] (a read-only view of the file where it lies flat and
-    local), *vector* numpy [D], *file* a `FileView` (video, image and audio: a `MediaView`, which decodes), *frames* a
-    `StepsView` of encoded images, everything else plain Python values; None where the cell is null.
+    local), *vector* numpy [D], *file* a `FileView` (video, image and audio: a `MediaView`, which decodes), also where
+    the row holds the file's bytes, *frames* a `StepsView` of encoded images, everything else plain Python values; None
+    where the cell is null.
 
     Example:
         ```python
@@ -61,18 +63,21 @@ class SequenceView(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         column = self._excerpt.schema[name]
         value = self._excerpt.access.cell(self._row, column)
-        if value is None or column.category not in {"file", "frames"}:
-            return value
-        if column.category == "file":
+        if value is None:
+            return None
+        if column.category == "file" or (column.inline and self._excerpt.access.source.schema.id is not None):
             return self._file(value, column)
+        if column.category != "frames":
+            return value
         return StepsView(
             [self._file(one, column) if isinstance(one, str) else one for one in value], column=column.type
         )
 
-    def _file(self, cell: str | Mapping[str, Any], column: Column) -> FileView | None:
-        reference = cell if isinstance(cell, str) else cell.get("url")
-        if reference is None:
+    def _file(self, cell: object, column: Column) -> FileView | None:
+        place = place_of(cell)
+        if place is None:
             return None
+        reference = place.reference
         excerpt = self._excerpt
         root, storage, allow_outside = excerpt.root, excerpt.storage, excerpt.allow_outside
         if column.type is None or not media.opens(column.type.type):
@@ -84,9 +89,9 @@ class SequenceView(Mapping[str, Any]):
             storage=storage,
             allow_outside=allow_outside,
             kept=excerpt.access.kept_packets,
+            data=place.data,
         )
-        if not isinstance(cell, str):
-            file.first, file.count = int(cell.get("first_frame") or 0), cell.get("num_frames")
+        file.first, file.count = place.first, place.count
         return file
 
     def __iter__(self) -> Iterator[str]:
@@ -137,7 +142,6 @@ class SequenceView(Mapping[str, Any]):
         """
         from seqlake.windows.assemble import assemble
         from seqlake.windows.frames import framed
-        from seqlake.windows.sources import MediaFiles
         from seqlake.windows.spec import Window
 
         access = self._excerpt.access

@@ -13,6 +13,7 @@ from seqlake.files.reading import BlobFile
 from seqlake.files.references import open_reference
 from seqlake.protocols import Readable, Source
 from seqlake.spec.column_types import ColumnType
+from seqlake.windows.sources import inline_blob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -68,14 +69,15 @@ class Row(Protocol):
 
 
 class FileView:
-    """A file that a row points to.
+    """A file that a row points to, or holds.
 
     Attributes:
-        reference: What the cell says.
+        reference: What the cell says; of a file that the row holds, the name it once had, or empty.
         column: The column's type, as in `Video(fps=30)`; None where it has none.
+        data: The file's bytes, where the row holds them; None where it points to a file.
     """
 
-    __slots__ = ("_allow_outside", "_root", "_storage", "column", "reference")
+    __slots__ = ("_allow_outside", "_root", "_storage", "column", "data", "reference")
 
     def __init__(
         self,
@@ -86,8 +88,10 @@ class FileView:
         column: ColumnType | None = None,
         storage: Mapping[str, str] | None = None,
         allow_outside: bool = False,
+        data: bytes | None = None,
     ) -> None:
         self.reference = reference
+        self.data = data
         self.column = column
         self._root = root
         self._storage = storage
@@ -95,7 +99,12 @@ class FileView:
 
     @property
     def location(self) -> str:
-        """Absolute path or URI: the reference itself where it has a scheme, else joined to the dataset's root."""
+        """Absolute path or URI: the reference itself where it has a scheme, else joined to the dataset's root.
+
+        What messages call its bytes, where the row holds them.
+        """
+        if self.data is not None:
+            return inline_blob(self.data, self.reference).location
         return locations.join(self._root, self.reference)
 
     @property
@@ -110,6 +119,8 @@ class FileView:
             UnsafeReferenceError: The reference leaves the dataset's root, and `allow_outside` was not given.
             FileNotFoundError: It is not there.
         """
+        if self.data is not None:
+            return inline_blob(self.data, self.reference)
         return open_reference(self._root, self.reference, storage=self._storage, allow_outside=self._allow_outside)
 
     def open(self) -> io.BufferedReader:
@@ -121,14 +132,15 @@ class FileView:
         return stores.read_all(self.blob())
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, FileView) and self.location == other.location
+        return isinstance(other, FileView) and (self.location, self.data) == (other.location, other.data)
 
     def __hash__(self) -> int:
         return hash(self.location)
 
     def __repr__(self) -> str:
         kind = f", {self.column.type}" if self.column is not None else ""
-        return f"{type(self).__name__}({self.reference!r}{kind})"
+        named = repr(self.reference) if self.data is None else f"{len(self.data):,} bytes"
+        return f"{type(self).__name__}({named}{kind})"
 
 
 class MediaView(media.Frames, FileView):
@@ -140,6 +152,7 @@ class MediaView(media.Frames, FileView):
     Args:
         reference: What the cell says.
         kept: The packet indexes that a table keeps of this file, by video stream; or what finds them.
+        data: The file's bytes, where the row holds them.
         root: What a relative reference resolves against.
         column: The column's type.
         storage: Options of the store that it lies in.
@@ -170,8 +183,9 @@ class MediaView(media.Frames, FileView):
         storage: Mapping[str, str] | None = None,
         allow_outside: bool = False,
         kept: Callable[[str], Mapping[int, bytes]] | Mapping[int, bytes] | None = None,
+        data: bytes | None = None,
     ) -> None:
-        super().__init__(reference, root=root, column=column, storage=storage, allow_outside=allow_outside)
+        super().__init__(reference, root=root, column=column, storage=storage, allow_outside=allow_outside, data=data)
         self._held = media.LazyDecoder()
         self._kept = kept
         self.first: int = 0
@@ -187,6 +201,7 @@ class MediaView(media.Frames, FileView):
             storage=self._storage,
             allow_outside=self._allow_outside,
             kept=self._kept,
+            data=self.data,
         )
         other.first, other.count = self.first, self.count
         return other
@@ -198,6 +213,8 @@ class MediaView(media.Frames, FileView):
         return Source(blob=self.blob(), column=self.column, first=self.first, count=self.count, index=kept)
 
     def _packets(self) -> Mapping[int, bytes]:
+        if self.data is not None:
+            return {}
         return self._kept(self.reference) if callable(self._kept) else self._kept or {}
 
     def _open(self) -> Decoder:
@@ -214,7 +231,7 @@ class MediaView(media.Frames, FileView):
         return hash(self._key())
 
     def _key(self) -> tuple[object, ...]:
-        return (self.location, self.column, self.first, self.count)
+        return (self.location, self.data, self.column, self.first, self.count)
 
 
 class StepsView(media.Frames):

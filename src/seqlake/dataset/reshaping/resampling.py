@@ -220,7 +220,7 @@ class _Plan:
     def _declared(self, chosen: Sequence[str], stamps: set[str | None]) -> Schema:
         changed: dict[str, Column] = {}
         for name, column in self._old.items():
-            kind, moves = column.type, column.category in {"temporal", "frames"} or _is_video(column)
+            kind, moves = column.type, column.category in {"temporal", "frames"} or column.medium == "video"
             if name in chosen:
                 fields = {} if kind is None else kind.to_json()
                 kept = {key: value for key, value in fields.items() if key not in {"timestamps", "origin"}}
@@ -238,10 +238,6 @@ class _Plan:
 
 def _fps(rate: Fraction) -> dict[str, float]:
     return {"fps": int(rate) if rate.denominator == 1 else float(rate)}
-
-
-def _is_video(column: Column) -> bool:
-    return column.category == "file" and column.type is not None and column.type.type == "video"
 
 
 def _method_of(column: Column, method: Method | Mapping[str, Method] | None) -> Method:

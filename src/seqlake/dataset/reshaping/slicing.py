@@ -188,8 +188,11 @@ def steps_in(view: SequenceView, clock: Clock, /) -> int:
         return counted
     for name in schema:
         column = schema[name]
-        video = column.category == "file" and column.type is not None and column.type.type == "video"
-        if (video or column.category == "frames") and on_clock(schema, name, clock.rate) and view[name] is not None:
+        if (
+            (column.medium == "video" or column.category == "frames")
+            and on_clock(schema, name, clock.rate)
+            and view[name] is not None
+        ):
             frames[name] = len(view[name])
     if not frames:
         raise SchemaMismatchError(f"Sequence {view.id!r}: nothing says how many steps it has.")

@@ -38,7 +38,8 @@ _SMALL, _ABOUT = 300, 150  # pixels along the longer side: what is left whole, w
 
 def is_visual(column: Column, /) -> bool:
     """Whether a column holds pictures: a video, an image, or one image a step."""
-    return column.type is not None and column.type.type in {"video", "image"} and column.category in {"file", "frames"}
+    pictures = column.category == "frames" and column.type is not None and column.type.type in {"video", "image"}
+    return pictures or column.medium in {"video", "image"}
 
 
 def evenly(count: int, most: int, /) -> Ints:

@@ -254,10 +254,10 @@ def m108_trajectory(column: Column, _: Schema, /, *, location: str) -> Iterator[
         yield _facts(column, location, f"a trajectory must be list<list<number>>, found {column.arrow}")
 
 
-@rule("M109", "error", "A file column is a string, or a struct with `url`.", section=FILES)
+@rule("M109", "error", "A file column is a string, a struct with `url`, or a file's bytes.", section=FILES)
 def m109_file(column: Column, schema: Schema, /, *, location: str) -> Iterator[dict[str, Any]]:
-    """Video, image, audio, 3d and 4d refer to files; only a sample of another format holds one as bytes."""
-    if schema.id is None and is_binary(column.arrow):
+    """Video, image and audio may stand in the rows (`binary`, `{bytes, path}`); 3d and 4d only in samples of others."""
+    if column.inline or (schema.id is None and is_binary(column.arrow)):
         return
     kinds = {"video", "image", "audio", "3d", "4d"}
     if column.type is not None and column.type.type in kinds and column.category not in {"file", "frames", "temporal"}:

@@ -13,6 +13,7 @@ from seqlake import media
 from seqlake.abilities import HasStarts, ability
 from seqlake.errors import SchemaMismatchError, SeqlakeError
 from seqlake.protocols import Source
+from seqlake.spec.schema import is_list
 from seqlake.training.fetching.transfers import MeteredBlob, Transfers
 from seqlake.training.frames.decoding import DecoderPool, cores
 from seqlake.windows.frames import Shown, by_time
@@ -20,7 +21,7 @@ from seqlake.windows.sources import MediaFiles, located, place_of
 from seqlake.windows.spec import Window
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
     from contextlib import AbstractContextManager
     from fractions import Fraction
 
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class EncodedCells:
-    """The cells of a column of images, for several threads.
+    """The cells of a column of images, or of inline videos, for several threads.
 
     Args:
         name: The column.
@@ -66,7 +67,7 @@ class EncodedCells:
         return sum(self.forget(shard) for shard in list(self._kept)) > 0
 
     def read(self, rows: Ints) -> dict[int, Any]:
-        """The cells of some rows of one shard: row -> Arrow array of its images, None where null."""
+        """The cells of some rows of one shard: row -> array of its images, None where null; or its video, a scalar."""
         shard = int(self._opened.shard_of(rows[:1])[0])
         first = int(self._survey.first_rows[shard])
         with self._lock:  # one reading at a time: a second one would read the same shard
@@ -88,7 +89,7 @@ class EncodedCells:
         try:
             for batch in reader.batches([self._name], rows=None if rows is None else rows.astype(np.int64)):
                 cells = batch.column(0)
-                cells_read += [cells[number].values for number in range(len(cells))]
+                cells_read += [one.values for one in cells] if is_list(cells.type) else cells
         finally:
             reader.close()
         return cells_read
@@ -96,6 +97,7 @@ class EncodedCells:
 
 _KNOWN = 4096  # files whose counts and times are kept at hand
 _DECODERS = 64  # at hand for each thread; one that has decoded 640 x 480 holds about 1.3 MB
+_INLINE_DECODERS = 4  # likewise, where each holds the bytes of its video
 _TRIES = 16  # files that may fail before the search for the frames' shape gives up
 
 Shape = tuple[tuple[int, ...], np.dtype[Any]]
@@ -165,9 +167,9 @@ class MeteredFiles:
     files: MediaFiles
     transfers: Transfers
 
-    def source(self, reference: str, column: ColumnType, /) -> Source:
-        """What a decoder opens; see `Files.source`."""
-        source = self.files.source(reference, column)
+    def source(self, reference: str, column: ColumnType, /, *, data: bytes | None = None) -> Source:
+        """What a decoder opens; see `MediaFiles.source`."""
+        source = self.files.source(reference, column, data=data)
         if isinstance(source.blob, bytes) or source.blob.view() is not None:
             return source
         return replace(source, blob=MeteredBlob(source.blob, self.transfers))
@@ -247,20 +249,26 @@ class VideoColumn:
             assert place is not None
             assert self.column.type is not None
             source = self._files.source(place.reference, self.column.type)
-            with self._decoder(place.reference, source) as decoder:
-                nothing, film = decoder.read(np.zeros(0, np.int64), size=self._size), ability(decoder, HasStarts)
-                clips[place.reference] = FrameClip(
-                    count=len(decoder),
-                    shape=(nothing.shape[1:], nothing.dtype),
-                    pts=(decoder.pts, decoder.time_base) if self._timed else None,
-                    starts=np.zeros(1, np.int64) if film is None else film.starts,
-                    source=source,
-                )
+            clips[place.reference] = replace(self._clip(place.reference, source), source=source)
+        self._remember(clips)
+        return clips
+
+    def _clip(self, key: Hashable, source: Source) -> FrameClip:
+        """What is known of a file that is open now."""
+        with self._decoder(key, lambda: source) as decoder:
+            nothing, film = decoder.read(np.zeros(0, np.int64), size=self._size), ability(decoder, HasStarts)
+            return FrameClip(
+                count=len(decoder),
+                shape=(nothing.shape[1:], nothing.dtype),
+                pts=(decoder.pts, decoder.time_base) if self._timed else None,
+                starts=np.zeros(1, np.int64) if film is None else film.starts,
+            )
+
+    def _remember(self, clips: dict[Hashable, FrameClip]) -> None:
         with self._lock:
             self._known.update(clips)
             while len(self._known) > _KNOWN:
                 self._known.popitem(last=False)
-        return clips
 
     def frames_of(self, row: int, clip: FrameClip) -> tuple[int, Shown]:
         """A part of a shared file begins at its first frame, and its times with it."""
@@ -274,9 +282,13 @@ class VideoColumn:
 
     def read(self, key: Hashable, clip: FrameClip, frames: Ints, out: NDArray[Any] | None) -> NDArray[Any]:
         """Decode, by a decoder that nobody else uses meanwhile."""
-        assert clip.source is not None
-        with self._decoder(key, clip.source) as decoder:
+        with self._decoder(key, lambda: self._source(key, clip)) as decoder:
             return decoder.read(frames, size=self._size, out=out)
+
+    def _source(self, key: Hashable, clip: FrameClip) -> Source:  # noqa: ARG002 - inline videos need it
+        """What a decoder opens when there is none at hand."""
+        assert clip.source is not None
+        return clip.source
 
     def where(self, key: Hashable) -> str:
         """The reference to the file."""
@@ -286,8 +298,83 @@ class VideoColumn:
         values = self._opened.beside[self.column.name].values
         return None if values is None else place_of(values[row])
 
-    def _decoder(self, key: Hashable, source: Source) -> AbstractContextManager[Decoder]:
-        return self._pool.use((self.column.name, key), lambda: media.open(source, device=self._device))
+    def _decoder(self, key: Hashable, source: Callable[[], Source]) -> AbstractContextManager[Decoder]:
+        return self._pool.use((self.column.name, key), lambda: media.open(source(), device=self._device))
+
+
+class InlineColumn(VideoColumn):
+    """A column of videos whose bytes stand in the rows: read with their shard, kept by the few decoders that are open.
+
+    Args:
+        track: The column on the clock.
+        column: The column.
+        opened: Knows where rows are.
+        cells: Reads the rows' videos.
+        files: Opens those that are named after all.
+        pool: Keeps decoders, and with them their bytes.
+        size: Height and width to scale to.
+        device: Where to decode.
+    """
+
+    def __init__(
+        self,
+        track: Track,
+        column: Column,
+        opened: Opened,
+        *,
+        cells: EncodedCells,
+        files: MeteredFiles,
+        pool: DecoderPool,
+        size: tuple[int, int] | None,
+        device: str,
+    ) -> None:
+        super().__init__(track, column, opened, files=files, pool=pool, size=size, device=device)
+        self._cells = cells
+
+    def key(self, row: int) -> Hashable | None:
+        """The row itself: each has a video of its own."""
+        return row
+
+    def chores(self, rows: Ints) -> list[list[int]]:
+        """The rows of one shard together."""
+        new = [row for row in np.unique(rows).tolist() if self.known(row) is None]
+        return _by_shard(np.array(new, np.int64), self._opened)
+
+    def look(self, rows: Sequence[int]) -> dict[Hashable, FrameClip]:
+        """Open the videos of some rows of one shard; what is kept of them are counts and times, and no bytes."""
+        clips: dict[Hashable, FrameClip] = {}
+        for row, cell in self._cells.read(np.asarray(rows, np.int64)).items():
+            source = self._held(cell)
+            clips[row] = FrameClip(count=0) if source is None else self._clip(row, source)
+        self._remember(clips)
+        return clips
+
+    def frames_of(self, row: int, clip: FrameClip) -> tuple[int, Shown]:  # noqa: ARG002 - files need it
+        """All frames are the row's own."""
+        if clip.pts is not None:
+            return 0, Shown.timed(*clip.pts, self.track)
+        return 0, Shown(count=clip.count)
+
+    def where(self, key: Hashable) -> str:  # noqa: ARG002 - files need it
+        """Nothing: the sequence says it."""
+        return "its video"
+
+    def _source(self, key: Hashable, clip: FrameClip) -> Source:  # noqa: ARG002 - files need it
+        assert isinstance(key, int)
+        source = self._held(self._cells.read(np.array([key], np.int64))[key])
+        assert source is not None  # or nobody would ask for frames
+        return source
+
+    def _held(self, cell: Any) -> Source | None:
+        place, kind = place_of(cell.as_py()), self.column.type
+        assert kind is not None
+        return None if place is None else self._files.source(place.reference, kind, data=place.data)
+
+
+def _by_shard(rows: Ints, opened: Opened) -> list[list[int]]:
+    """Rows, those of one shard together."""
+    shards = opened.shard_of(rows)
+    return [rows[shards == shard].tolist() for shard in np.unique(shards)]
 
 
 class ImageColumn:
@@ -337,9 +424,7 @@ class ImageColumn:
 
     def chores(self, rows: Ints) -> list[list[int]]:
         """The rows of one shard together."""
-        rows = np.unique(rows)
-        shards = self._opened.shard_of(rows)
-        return [rows[shards == shard].tolist() for shard in np.unique(shards)]
+        return _by_shard(np.unique(rows), self._opened)
 
     def known(self, key: Hashable) -> FrameClip | None:  # noqa: ARG002 - videos need it
         """Nothing: the images themselves are what is kept."""
@@ -465,6 +550,15 @@ class FrameColumns:
                 self.columns.append(ImageColumn(track, column, self.opened, cells=cells, files=files, size=size))
                 continue
             device = self.options.device
+            if column.inline:
+                cells = EncodedCells(column.name, self.survey, self.opened)
+                few = DecoderPool(most=_INLINE_DECODERS * (self.options.threads or cores()))
+                self.columns.append(
+                    InlineColumn(
+                        track, column, self.opened, cells=cells, files=files, pool=few, size=size, device=device
+                    )
+                )
+                continue
             self.columns.append(
                 VideoColumn(track, column, self.opened, files=files, pool=pool, size=size, device=device)
             )

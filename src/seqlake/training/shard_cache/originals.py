@@ -433,7 +433,8 @@ def _all_wanted(shard: Shard, schema: Schema) -> bool:
     """Whether every column that fills a file is wanted, as far as the table's schema says."""
     if not isinstance(shard, Columns):
         return False
-    large = {name for name, column in shard.schema.items() if column.category not in {"scalar", "file"}}
+    columns = shard.schema.items()
+    large = {name for name, column in columns if column.inline or column.category not in {"scalar", "file"}}
     return bool(large) and large <= set(schema)
 
 

@@ -111,7 +111,7 @@ def _known(column: Column, rows: int, steps: int | None) -> float | None:
 def _looked(shard: Shard, schema: Schema, names: Sequence[str]) -> float:
     base = beneath(shard)
     if base is None or beneath_names(shard, list(names))[2]:
-        images = any(schema[name].category == "frames" for name in names)
+        images = any(schema[name].category == "frames" or schema[name].inline for name in names)
         return 2.0 * shard.nbytes if images else float(_TEXT * shard.rows * len(names))
     footer, values, read = read_footer(base.blob), 0.0, []
     for name in names:
