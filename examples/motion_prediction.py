@@ -111,8 +111,9 @@ def draw(canvas: Canvas, corner: tuple[int, int], lines: dict[str, np.ndarray]) 
         places = (track - (low + high) / 2) * [scale, -scale] + np.array(corner) + PIXELS / 2
         canvas.line(places, color=color)
         for x, y in places.astype(int).tolist():
-            canvas.box(x - 1, y - 1, 3, 3, color=color)
-    canvas.box(*corner, PIXELS, PIXELS)
+            canvas.fill(x - 1, y - 1, 3, 3, color=color)
+    frame = np.array([[0, 0], [1, 0], [1, 1], [0, 1], [0, 0]]) * (PIXELS - 1) + np.array(corner)
+    canvas.line(frame, width=1)
     canvas.text(corner[0] + 8, corner[1] + PIXELS - 18, f"{metres:.1f} m")
 
 
