@@ -116,9 +116,18 @@ SECONDS = Kind("a number of seconds above 0", lambda value: _is_number(value) an
 NUMBER = Kind("a number", _is_number)
 FLAG = Kind("True or False", lambda value: isinstance(value, (bool, np.bool_, int)) and value in (0, 1))
 TEXT = a(str, "text")
+MAPPING = a(Mapping, "a dict")
 TEXTS = Kind(
     "a list of texts, as ['train']",
     lambda value: not isinstance(value, (str, bytes, Mapping)) and all(isinstance(one, str) for one in value),
+)
+DATASET = Kind(
+    "an open dataset or a selection of one, as sl.open(location) gives",
+    lambda value: hasattr(value, "shards") and hasattr(value, "schema"),
+)
+DATASETS = Kind(
+    "a list of open datasets, as [sl.open(location), ...]",
+    lambda value: hasattr(value, "__len__") and all(map(DATASET.fits, value)),
 )
 TEXT_OR_TEXTS = Kind("text or a list of texts", lambda value: isinstance(value, str) or TEXTS.fits(value))
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import seqlake as sl
-from seqlake.errors import SchemaMismatchError
+from seqlake.errors import SchemaMismatchError, SeqlakeError
 
 
 def moments(count: int, rate: float) -> np.ndarray:
@@ -167,6 +167,9 @@ def test_what_is_not_known_stays_unknown(tmp_path: Path) -> None:
         ({"fps": 10, "method": "cubic"}, ValueError, "expected one of linear, nearest, hold"),
         ({"fps": 10, "method": {"gripper": "linear"}}, SchemaMismatchError, "between two of its values"),
         ({"fps": 10, "method": {"task": "hold"}}, SchemaMismatchError, "'task' is none of the columns"),
+        ({"fps": "10"}, ValueError, "positive number of steps per second"),
+        ({"fps": 10, "columns": "action"}, ValueError, "columns: expected a list of texts"),
+        ({"fps": 10, "method": 5}, ValueError, "method: expected"),
     ],
 )
 def test_wrong_arguments(arm: sl.Dataset, tmp_path: Path, given: dict, error: type, said: str) -> None:
@@ -186,4 +189,45 @@ def test_half_a_quaternion_is_refused(tmp_path: Path) -> None:
     ds.append([{"sequence_id": "a", "x": np.ones((3, 3))}])
     with pytest.raises(SchemaMismatchError, match="four dimensions beside each other"):
         sl.resample(ds, tmp_path / "out", fps=10)
+    assert not (tmp_path / "out").exists()
+
+
+def test_each_angle_has_its_own_unit_and_range(tmp_path: Path) -> None:
+    units, turns = ["deg", "rad", "turn", "m"], [360, 2 * np.pi, 1, 9]
+    kinds = ["angle", "angle", "angle", "linear"]
+    column = sl.Trajectory(dim=4, fps=1, kind=kinds, units=units, dtype=pa.float64())
+    ds = sl.create(tmp_path / "ds", sl.Schema({"x": column}))
+    ds.append([{"sequence_id": "a", "x": [[350, -3, 0.9, 1], [10, 3, 0.2, 2], [20, 2.9, 0.3, 4]]}])
+    found = np.asarray(sl.resample(ds, tmp_path / "out", fps=2)["a"]["x"])
+    for dim, middle in enumerate([0, np.pi, 0.05, 1.5]):
+        off = found[1, dim] - middle
+        assert min(off % turns[dim], -off % turns[dim]) == pytest.approx(0, abs=1e-9)
+    assert (found[:, 0] >= 0).all()
+    assert (found[:, 0] <= 360).all()
+    assert np.array_equal(found[::2], ds["a"]["x"])
+
+
+@pytest.mark.parametrize("kind", ["linear", "angle", "quaternion", "hold"])
+@pytest.mark.parametrize("odd", [np.nan, np.inf, -np.inf])
+def test_a_sample_stays_itself_beside_what_is_no_number(tmp_path: Path, kind: str, odd: float) -> None:
+    ds = sl.create(tmp_path / "ds", sl.Schema({"x": sl.Trajectory(dim=4, fps=10, kind=kind)}))
+    old = np.array([[1, 0, 0, 0], [odd] * 4, [0, 1, 0, 0], [odd] * 4, [odd] * 4, [0, 0, 1, 0]], np.float32)
+    ds.append([{"sequence_id": "a", "x": old}])
+    new = np.asarray(sl.resample(ds, tmp_path / "out", fps=20)["a"]["x"])
+    np.testing.assert_array_equal(new[::2], old)
+
+
+@pytest.mark.parametrize(
+    ("times", "said"),
+    [
+        ([0, None, 2], "a timestamp is not at or after the one before it"),
+        ([0, 1, 10**18], "3 samples last 1e.09 seconds: 20000000001 steps"),
+    ],
+)
+def test_time_stamps_that_cannot_be_are_an_error(tmp_path: Path, times: list, said: str) -> None:
+    columns = {"x": sl.Trajectory(dim=1, timestamps="t"), "t": pa.list_(pa.int64())}
+    ds = sl.create(tmp_path / "ds", sl.Schema(columns))
+    ds.append([{"sequence_id": "a", "x": [[1], [2], [3]], "t": times}])
+    with pytest.raises(SeqlakeError, match=said):
+        sl.resample(ds, tmp_path / "out", fps=20)
     assert not (tmp_path / "out").exists()

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from seqlake.dataset import opening
+import seqlake as sl
+from seqlake.dataset import opening, reshaping
 from seqlake.dataset.dataset import Dataset
 from seqlake.dataset.reshaping.merging import merge, repack, split, subset
 from seqlake.dataset.validation import validate
@@ -234,3 +235,29 @@ def test_an_occupied_place_is_refused(arm: Dataset, tmp_path: Path) -> None:
             repack(arm, place)
     assert sorted(tmp_path.rglob("*")) == before
     np.testing.assert_array_equal(opening.open(tmp_path / "out")["ep_0001"]["action"], arm["ep_0001"]["action"])
+
+
+@pytest.mark.parametrize("wrong", ["a path", 5, None])
+def test_what_is_no_dataset_is_named(tmp_path: Path, wrong: object) -> None:
+    out = tmp_path / "out"
+    for verb in (
+        lambda: sl.merge([wrong], out),
+        lambda: sl.merge(wrong, out),
+        lambda: reshaping.repack(wrong, out),
+        lambda: reshaping.subset(wrong, out),
+        lambda: reshaping.trim(wrong, out, start=1),
+        lambda: reshaping.segment(wrong, out, length=1),
+        lambda: sl.resample(wrong, out, fps=5),
+        lambda: sl.statistics(wrong),
+        lambda: sl.compact(wrong),
+        lambda: sl.assign_splits(wrong, {"a": 1}),
+    ):
+        with pytest.raises(ValueError, match="expected (an open dataset|a list of open datasets)"):
+            verb()
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("wrong", [5, "act", [5], {"action": 5}, {5: "action"}])
+def test_new_names_that_are_none_are_refused(arm: Dataset, tmp_path: Path, wrong: object) -> None:
+    with pytest.raises(ValueError, match="columns: expected new names by old ones"):
+        sl.merge([arm], tmp_path / "out", columns=wrong)

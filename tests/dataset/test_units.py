@@ -104,14 +104,19 @@ def test_a_factor_of_ones_own(arm: sl.Dataset) -> None:
     ("name", "given", "error", "said"),
     [
         ("acton", {"units": "deg"}, SchemaMismatchError, "'acton'"),
-        ("count", {"units": "mm"}, SchemaMismatchError, "floating-point numbers to convert"),
-        ("cam", {"units": "mm"}, SchemaMismatchError, "floating-point numbers to convert"),
+        ("count", {"units": "mm"}, SchemaMismatchError, "a signal of floating-point numbers to convert"),
+        ("cam", {"units": "mm"}, SchemaMismatchError, "a signal of floating-point numbers to convert"),
         ("plain", {"units": "mm"}, SchemaMismatchError, "does not say its units"),
         ("action", {"units": "m"}, SchemaMismatchError, "from 'rad' to 'm'; rad goes with rad, mrad, deg, turn"),
         ("action", {"units": "furlong"}, SchemaMismatchError, "from 'rad' to 'furlong'"),
         ("pose", {"units": ["m", "m"]}, SchemaMismatchError, "one for each of 3 dimensions"),
         ("action", {"units": "x", "factor": 0}, ValueError, "factor is not 0"),
         ("action", {"units": "deg", "offset": 1}, ValueError, "goes with a factor"),
+        ("action", {"units": "x", "factor": "2"}, ValueError, "factor: expected a number"),
+        ("action", {"units": "x", "factor": 10**400}, ValueError, "factor: expected a number"),
+        ("action", {"units": 5}, ValueError, "units: expected text or a list of texts"),
+        (["action"], {"units": "deg"}, ValueError, "name: expected text"),
+        ("action", {"units": "x", "factor": 1e39}, SchemaMismatchError, "would be more than float can hold"),
     ],
 )
 def test_wrong_arguments(arm: sl.Dataset, name: str, given: dict, error: type, said: str) -> None:

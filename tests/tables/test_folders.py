@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 from pathlib import Path
 from urllib.parse import quote
 
@@ -153,6 +154,35 @@ def test_values_have_the_types_that_duckdb_gives_them(tmp_path, texts):
     for source in (sl.open(tmp_path), sl.scan(tmp_path / "data")):
         ours = source.sql("SELECT sequence_id, k FROM dataset ORDER BY 1").fetchall()
         assert ours == by_duckdb(tmp_path, "sequence_id, k")
+
+
+def test_of_a_column_that_two_folders_name_the_outer_counts_as_for_duckdb(tmp_path):
+    place = tmp_path / "data/x=1/x=2"
+    place.mkdir(parents=True)
+    pq.write_table(pa.table({"sequence_id": ["a"]}), place / "0.parquet")
+    (tmp_path / "mixtrain.json").write_text('{"mixtrain": "1.0"}')
+    theirs = duckdb.sql(
+        f"SELECT x FROM read_parquet('{tmp_path}/data/**/*.parquet', hive_partitioning=true)"
+    ).fetchall()
+    assert [(row["x"],) for row in sl.open(tmp_path).to_arrow().to_pylist()] == theirs
+    assert len(sl.open(tmp_path).where("x = 2")) == 0
+
+
+def test_names_that_are_no_utf8(tmp_path):
+    def dataset(name, folder):
+        place = tmp_path / name / "data" / os.fsdecode(folder)
+        place.mkdir(parents=True)
+        pq.write_table(pa.table({"sequence_id": ["a"], "n": [7]}), tmp_path / name / "0.parquet")
+        (tmp_path / name / "0.parquet").rename(place / "0.parquet")
+        (tmp_path / name / "mixtrain.json").write_text('{"mixtrain": "1.0"}')
+        return tmp_path / name
+
+    assert sl.open(dataset("escaped", b"a=%ff")).to_arrow()["a"].to_pylist() == ["%ff"]
+    plain = sl.open(dataset("plain", b"\xff"))
+    assert plain.to_arrow().to_pylist() == [{"sequence_id": "a", "n": 7}]
+    assert plain.sql("SELECT n FROM dataset").fetchall() == [(7,)]
+    with pytest.raises(SchemaMismatchError, match="its name is no UTF-8"):
+        sl.open(dataset("column", b"a=\xff"))
 
 
 def test_text_is_kept_where_it_could_not_be_had_back(tmp_path):

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from seqlake.abilities import HasTags, HasUnfolded, HasVersion, ability
+from seqlake.arguments import TEXT
 from seqlake.dataset.changing import changes, declaring, evolving, folding
 from seqlake.dataset.changing.units import convert_units
 from seqlake.dataset.reading.difference import Difference, diff
@@ -386,6 +387,7 @@ class Dataset(Selection):
             ds.set_type("cam", sl.Video(fps=30), depth="files")
             ```
         """
+        TEXT.check("name", name)
         return self.declare(types={name: kind}, depth=depth, message=message)
 
     def set_metadata(self, values: Mapping[str, Any], /, *, message: str | None = None) -> Version:

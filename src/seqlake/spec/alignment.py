@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -67,12 +67,19 @@ def exact(rate: float | Fraction, /) -> Fraction:
         >>> exact(29.97), exact(30)
         (Fraction(30000, 1001), Fraction(30, 1))
     """
-    if isinstance(rate, bool) or not 0 < rate < float("inf"):
+    if isinstance(rate, (bool, str)) or not _is_positive(rate):
         raise ValueError(f"A rate must be a positive number of steps per second, found {rate!r}.")
     if isinstance(rate, Fraction):
         return rate
     # People write broadcast rates with two or three decimals.
     return _simplest(Fraction(rate), tolerance=Fraction(1, 200))
+
+
+def _is_positive(rate: Any) -> bool:
+    try:
+        return bool(0 < rate < float("inf"))
+    except (TypeError, ValueError):  # nothing that compares with a number
+        return False
 
 
 def _simplest(rate: Fraction, *, tolerance: Fraction) -> Fraction:

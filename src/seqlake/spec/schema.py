@@ -405,7 +405,7 @@ class Schema(Mapping[str, Column]):
     def __getitem__(self, name: str, /) -> Column:
         try:
             return self._columns[name]
-        except KeyError:
+        except (KeyError, TypeError):  # what has no hash is no name
             raise no_column(name, self._columns) from None
 
     def __contains__(self, name: object) -> bool:

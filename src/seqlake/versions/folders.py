@@ -67,8 +67,20 @@ def columns_of(path: str, /) -> dict[str, str | None]:
         >>> columns_of("data/task=pick%20up/day=__HIVE_DEFAULT_PARTITION__/0.parquet")
         {'task': 'pick up', 'day': None}
     """
-    pairs = (part.partition("=") for part in path.split("/")[:-1])
-    return {unquote(name): None if text == NULL else unquote(text) for name, sign, text in pairs if name and sign}
+    columns: dict[str, str | None] = {}
+    for part in path.split("/")[:-1]:
+        name, sign, text = part.partition("=")
+        if name and sign:  # the first of two counts, as for DuckDB and pyarrow
+            columns.setdefault(_meant(name), None if text == NULL else _meant(text))
+    return columns
+
+
+def _meant(text: str) -> str:
+    """Text as it was before engines escaped it; what is no such escape stays."""
+    try:
+        return unquote(text, errors="strict")
+    except UnicodeDecodeError:
+        return text
 
 
 def with_folders(
@@ -88,7 +100,7 @@ def with_folders(
     Raises:
         SchemaMismatchError: A value that is none of the type that was declared.
     """
-    listed = [columns_of(path) for path in paths]
+    listed = [_readable(path) for path in paths]
     columns: dict[str, pa.Array] = {}
     for name in dict.fromkeys(name for one in listed for name in one):
         texts = pa.array([one.get(name) for one in listed], pa.string())
@@ -101,6 +113,25 @@ def with_folders(
         field = pa.field(name, values.type)
         schema = schema.append(field) if at < 0 else schema.set(at, field)
     return schema, columns
+
+
+def _readable(path: str) -> dict[str, str | None]:
+    columns = columns_of(path)
+    for text in (*columns, *columns.values()):
+        if text is not None and not is_unicode(text):
+            raise SchemaMismatchError(
+                f"The folder of {path!r} names a column, and its name is no UTF-8.", hint="Rename the folder."
+            )
+    return columns
+
+
+def is_unicode(text: str, /) -> bool:
+    """Whether a name of the machine's can be written in UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _as_declared(texts: pa.Array, kind: str, *, name: str) -> pa.Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -109,7 +109,10 @@ def _flat(cell: Any) -> NDArray[Any]:
     flat = np.asarray(cell).reshape(-1)
     if flat.dtype.kind != "O":
         return flat
-    return np.array([one.astimezone(UTC).replace(tzinfo=None) if one.tzinfo else one for one in flat], "M8[ns]")
+    if not any(isinstance(one, datetime) for one in flat):
+        return flat.astype(np.float64)  # numbers, and None for those that are missing
+    naive = [one.astimezone(UTC).replace(tzinfo=None) if one is not None and one.tzinfo else one for one in flat]
+    return np.array(naive, "M8[ns]")
 
 
 def samples_at(track: Track, anchors: Ints, cell_of: Callable[[str], Any], /) -> Ints:

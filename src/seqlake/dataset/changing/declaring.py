@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from seqlake.abilities import Checked, ability
+from seqlake.arguments import MAPPING, takes
 from seqlake.dataset.changing.evolving import replayed
 from seqlake.dataset.selection import Selection
 from seqlake.dataset.validation.checking import report
@@ -32,6 +33,7 @@ _RESERVED = {
 }
 
 
+@takes(types=MAPPING.or_none(), metadata=MAPPING.or_none())
 def declare(
     dataset: Dataset,
     /,

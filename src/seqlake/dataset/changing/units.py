@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from seqlake.arguments import NUMBER, TEXT, TEXT_OR_TEXTS, takes
 from seqlake.dataset.changing.evolving import replayed
 from seqlake.dataset.changing.rewriting import write_anew
 from seqlake.dataset.writing.staging import ShardShape, Staging
@@ -67,6 +68,7 @@ class _Linear(NamedTuple):
     offset: float = 0.0
 
 
+@takes(name=TEXT, units=TEXT_OR_TEXTS, factor=NUMBER.or_none(), offset=NUMBER)
 def convert_units(
     dataset: OpenDataset, name: str, units: Units, /, *, factor: float | None = None, offset: float = 0.0
 ) -> Version:
@@ -85,7 +87,7 @@ def convert_units(
             staging.begin(dataset.version)
             shards = dataset.source.shards()
             for shard in shards:
-                write_anew(staging, shard, new, schema.names, turned={name: lambda cells: _turned(cells, ways)})
+                write_anew(staging, shard, new, schema.names, turned={name: lambda cells: _turned(cells, ways, name)})
         except BaseException:
             staging.discard()
             raise
@@ -94,11 +96,22 @@ def convert_units(
     return replayed(dataset, change)
 
 
+def turn_of(unit: object, /) -> float:
+    """A whole turn in a unit of angles; in radians where it is no unit of angles.
+
+    Example:
+        >>> turn_of("degrees"), turn_of("turn")
+        (360.0, 1.0)
+    """
+    scale = _SCALES["angle"].get(_SPELLINGS.get(unit, unit), 1.0) if isinstance(unit, str) else 1.0
+    return float(2 * np.pi / scale)
+
+
 def _declared(column: Column, units: Units) -> Column:
     if column.dtype is None or column.dtype.kind != "f" or column.raw:
         what = "raw cells" if column.raw else str(column.arrow)
         raise SchemaMismatchError(
-            f"{column.name!r}: expected floating-point numbers to convert, found {what}.",
+            f"{column.name!r}: expected a signal of floating-point numbers to convert, found {what}.",
             hint="Widen whole numbers first, as in ds.widen_column(name, pa.float64())." if not column.raw else None,
         )
     fields = {"type": "trajectory"} if column.type is None else column.type.to_json()
@@ -149,7 +162,7 @@ def _way(before: str, after: str) -> _Linear:
     )
 
 
-def _turned(cells: pa.Array, ways: list[_Linear]) -> pa.Array:
+def _turned(cells: pa.Array, ways: list[_Linear], name: str) -> pa.Array:
     """The same lists of other numbers, computed in double precision."""
     lists, values = [], cells
     while is_list(values.type):
@@ -157,8 +170,15 @@ def _turned(cells: pa.Array, ways: list[_Linear]) -> pa.Array:
         values = values.values if not pa.types.is_fixed_size_list(values.type) else values.flatten()
     numbers: NDArray[Any] = np.asarray(values.fill_null(np.nan)).astype(np.float64).reshape(-1, len(ways))
     factors, offsets = (np.array(one) for one in zip(*ways, strict=True))
-    result = pa.array((numbers * factors + offsets).reshape(-1), pa.float64(), mask=np.asarray(values.is_null()))
-    out = result.cast(values.type, safe=False)
+    with np.errstate(over="ignore", invalid="ignore"):  # infinite ones stay so
+        turned = numbers * factors + offsets
+    out = pa.array(turned.reshape(-1), pa.float64(), mask=np.asarray(values.is_null())).cast(values.type, safe=False)
+    lost = np.isfinite(numbers).reshape(-1) & ~np.isfinite(np.asarray(out.fill_null(0)))
+    if lost.any():
+        raise SchemaMismatchError(
+            f"{name!r}: {numbers.reshape(-1)[lost][0]:.6g} would be more than {values.type} can hold.",
+            hint=f"Widen the column first, as in ds.widen_column({name!r}, pa.float64()).",
+        )
     for one in reversed(lists):
         mask = one.is_null() if one.null_count else None
         if pa.types.is_fixed_size_list(one.type):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from seqlake.arguments import DATASET, takes
 from seqlake.dataset.changing.folding import has_deletes
 from seqlake.dataset.reading.streaming import for_writing
 from seqlake.dataset.writing.staging import SHARD_BYTES, ShardShape, Staging, open_for_changes, partition_of
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _SMALL = 2  # shards below this part of a full one are worth joining
 
 
+@takes(dataset=DATASET)
 def compact(
     dataset: Dataset,
     /,

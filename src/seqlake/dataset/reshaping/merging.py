@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seqlake.abilities import Removable, ability
+from seqlake.arguments import DATASET, DATASETS, TEXTS, takes
 from seqlake.dataset import opening, progress
 from seqlake.dataset.changing.evolving import followed
 from seqlake.dataset.opening import nothing_left
@@ -30,13 +31,14 @@ from seqlake.windows.sources import MediaFiles
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from seqlake.dataset.dataset import Dataset
     from seqlake.protocols import Readable
     from seqlake.spec.schema import Column, Schema
 
 
+@takes(source=DATASET)
 def repack(
     source: Readable,
     out: str | os.PathLike[str],
@@ -76,6 +78,7 @@ def repack(
     return _write([source], out, shape=shape, files=files, storage=storage)
 
 
+@takes(selection=DATASET)
 def subset(
     selection: Selection,
     out: str | os.PathLike[str],
@@ -104,6 +107,7 @@ def subset(
     return _write([selection], out, shape=ShardShape(), files=files, storage=storage)
 
 
+@takes(parts=DATASETS, prefixes=TEXTS)
 def merge(
     parts: Sequence[Readable],
     out: str | os.PathLike[str],
@@ -159,13 +163,14 @@ def merge(
 
 def _each(columns: Mapping[str, str] | Sequence[Mapping[str, str]], count: int) -> Sequence[Mapping[str, str]]:
     """The new names of each part's columns."""
-    given = [columns] * count if isinstance(columns, Mapping) else list(columns) or [{}] * count
-    if len(given) != count or not all(isinstance(one, Mapping) for one in given):
+    each = columns if isinstance(columns, Sequence) else [columns] * count
+    given = each or [{}] * count
+    if len(given) != count or not all(isinstance(one, Mapping) and TEXTS.fits([*one, *one.values()]) for one in given):
         raise ValueError(
             f"columns: expected new names by old ones, or one such mapping for each of {count} datasets; "
             f"found {columns!r}."
         )
-    return given
+    return list(given)
 
 
 def _renamed(schema: Schema, names: Mapping[str, str]) -> tuple[Schema, dict[str, str]]:
@@ -225,6 +230,7 @@ def _values_of(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
+@takes(dataset=DATASET)
 def split(
     dataset: Selection,
     out: str | os.PathLike[str],

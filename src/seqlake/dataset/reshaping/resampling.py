@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 import pyarrow as pa
 
+from seqlake.arguments import DATASET, TEXTS, a, takes
 from seqlake.dataset import progress
+from seqlake.dataset.changing.units import turn_of
 from seqlake.dataset.reading import streaming
 from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.reshaping.merging import whole
@@ -40,9 +42,10 @@ KINDS = ("linear", "angle", "quaternion", "hold")
 """What a column type's `kind` may say of each dimension; other words are left alone."""
 
 _NANOSECONDS = 1_000_000_000
-_DEGREES = {"deg", "degree", "degrees", "°"}
+_SPARSE, _MANY = 1000, 1 << 24  # new steps for one sample that was there, new steps of a sequence
 
 
+@takes(selection=DATASET, columns=TEXTS.or_none(), method=a((str, Mapping), "a method, or one by column").or_none())
 def resample(
     selection: Selection,
     out: str | os.PathLike[str],
@@ -168,7 +171,8 @@ class _Plan:
         at = np.arange(count, dtype=np.float64) / float(self._rate)
         flat = steps.reshape(len(steps), -1)
         if method == "linear":
-            result = _between(flat, times, at, _kinds(self._old[name], flat.shape[1]), _turn(self._old[name]))
+            column, dims = self._old[name], flat.shape[1]
+            result = _between(flat, times, at, _kinds(column, dims), _turns(column, dims))
         else:
             result = flat[_places(times, at, method)]
         return result.reshape(count, *steps.shape[1:])
@@ -191,10 +195,12 @@ class _Plan:
     def _count(self, view: SequenceView) -> int:
         """The steps of a sequence at the new rate: as long as its clock's steps last, else as its longest signal."""
         lasting: dict[bool, list[Fraction]] = {True: [], False: []}
+        samples = 0
         for name in self._methods:
             values = view[name]
             if values is None or not len(values):
                 continue
+            samples = max(samples, len(values))
             if self._old[name].timestamps in self._old:
                 seconds = Fraction(float(self._times(view, name, len(values))[-1])).limit_denominator(_NANOSECONDS)
                 lasting[False].append(seconds + 1 / self._rate)
@@ -203,7 +209,13 @@ class _Plan:
                 assert known is not None, "the plan has looked"
                 lasting[on_clock(self._old, name, self._clock)].append(len(values) / known)
         longest = max(lasting[True] or lasting[False], default=Fraction(0))
-        return max(1, int(longest * self._rate)) if longest else 0
+        count = max(1, int(longest * self._rate)) if longest else 0
+        if count > max(_MANY, _SPARSE * samples):
+            raise SchemaMismatchError(
+                f"Sequence {view.id!r}: {samples} samples last {float(longest):.6g} seconds: {count} steps.",
+                hint="Correct its time stamps, or leave the sequence out.",
+            )
+        return count
 
     def _needs_rate(self, chosen: Sequence[str]) -> None:
         for name in chosen:
@@ -272,10 +284,11 @@ def _kinds(column: Column, dims: int) -> list[str]:
     return kinds
 
 
-def _turn(column: Column) -> float:
-    """A whole turn in the column's unit."""
+def _turns(column: Column, dims: int) -> list[float]:
+    """A whole turn in the unit of each dimension."""
     units = column.type.get("units") if column.type is not None else None
-    return 360.0 if units in _DEGREES else 2 * np.pi
+    each = units if isinstance(units, list) and len(units) == dims else [units] * dims
+    return [turn_of(unit) for unit in each]
 
 
 def _places(times: NDArray[np.float64], at: NDArray[np.float64], method: Method) -> NDArray[np.int64]:
@@ -290,7 +303,7 @@ def _places(times: NDArray[np.float64], at: NDArray[np.float64], method: Method)
 
 
 def _between(
-    values: NDArray[Any], times: NDArray[np.float64], at: NDArray[np.float64], kinds: list[str], turn: float
+    values: NDArray[Any], times: NDArray[np.float64], at: NDArray[np.float64], kinds: list[str], turns: list[float]
 ) -> NDArray[Any]:
     """Values [T, D] at moments: [N, D], computed in double precision."""
     before = _places(times, at, "hold")
@@ -298,12 +311,25 @@ def _between(
     gap = times[after] - times[before]
     part = np.clip(np.divide(at - times[before], gap, out=np.zeros(len(at)), where=gap > 0), 0, 1)[:, None]
     a, b = values[before].astype(np.float64), values[after].astype(np.float64)
+    with np.errstate(invalid="ignore", over="ignore"):  # what is infinite or unknown stays so
+        result = _mixed(a, b, part, values, kinds, turns)
+    return result.astype(values.dtype)
+
+
+def _mixed(
+    a: NDArray[np.float64],
+    b: NDArray[np.float64],
+    part: NDArray[np.float64],
+    values: NDArray[Any],
+    kinds: list[str],
+    turns: list[float],
+) -> NDArray[np.float64]:
     step = b - a
     result = np.where(part > 0, a + part * step, a)  # a sample stays itself, whatever follows it
-    angles = [place for place, kind in enumerate(kinds) if kind == "angle"]
-    if angles:
-        short = np.remainder(step[:, angles] + turn / 2, turn) - turn / 2
-        result[:, angles] = _in_range(a[:, angles] + part * short, values[:, angles], turn)
+    for dim in [place for place, kind in enumerate(kinds) if kind == "angle"]:
+        turn, one = turns[dim], slice(dim, dim + 1)
+        short = np.remainder(step[:, one] + turn / 2, turn) - turn / 2
+        result[:, one] = np.where(part > 0, _in_range(a[:, one] + part * short, values[:, one], turn), a[:, one])
     held = [place for place, kind in enumerate(kinds) if kind == "hold"]
     result[:, held] = a[:, held]
     place = 0
@@ -312,7 +338,7 @@ def _between(
             four = slice(place, place + 4)
             result[:, four] = np.where(part > 0, _arc(a[:, four], b[:, four], part), a[:, four])
         place += 4 if kinds[place] == "quaternion" else 1
-    return result.astype(values.dtype)
+    return result
 
 
 def _in_range(angles: NDArray[np.float64], values: NDArray[Any], turn: float) -> NDArray[np.float64]:

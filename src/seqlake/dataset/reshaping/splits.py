@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from seqlake.arguments import DATASET, MAPPING, takes
 from seqlake.errors import ValidationError
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
+@takes(dataset=DATASET, shares=MAPPING)
 def assign_splits(
     dataset: Dataset,
     shares: Mapping[str, float],
@@ -71,6 +73,7 @@ def assign_splits(
     return dataset.add_column(column, pa.string(), values=named, message=message)
 
 
+@takes(selection=DATASET, shares=MAPPING)
 def plan_splits(
     selection: Selection,
     shares: Mapping[str, float],

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from seqlake.arguments import DATASET, takes
 from seqlake.dataset import progress
 from seqlake.dataset.reading import streaming
 from seqlake.dataset.reading.excerpt import Excerpt
@@ -226,6 +227,7 @@ class Cuts:
         return sum(file.frames for file in self.files)
 
 
+@takes(selection=DATASET)
 def trim(
     selection: Selection,
     out: str | os.PathLike[str],
@@ -277,6 +279,7 @@ def trim(
     return _write(selection, out, borders, numbered=False, storage=storage)
 
 
+@takes(selection=DATASET)
 def segment(
     selection: Selection,
     out: str | os.PathLike[str],

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake.abilities import KeepsDerived, ability
+from seqlake.arguments import DATASET, takes
 from seqlake.dataset.statistics.chunks import each, kept_dtype, pieces
 from seqlake.dataset.statistics.moments import merged, moments, none_yet
 from seqlake.dataset.statistics.pixels import is_visual, statistics_of
@@ -35,6 +36,7 @@ QUANTILES = (0.01, 0.5, 0.99)
 _MOST_WORKERS = 16
 
 
+@takes(source=DATASET)
 def statistics(
     source: Readable,
     columns: Sequence[str] | None = None,

@@ -151,7 +151,7 @@ def unknown(names: Iterable[str], schema: Schema) -> list[str]:
     lines, known = [], schema.names
     for name in dict.fromkeys(names):
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
+            near = difflib.get_close_matches(str(name), known, n=1)
             guess = f"; did you mean {near[0]!r}?" if near else ""
             lines.append(f"  {name}: is not in the schema ({', '.join(known)}){guess}")
     return lines

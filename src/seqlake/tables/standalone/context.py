@@ -35,7 +35,7 @@ def bare_shard(store: Store, file: TableFile, /, *, version: int, index: bytes |
     origin = f"{file.transaction} {file.name} {file.nbytes}"
     if file.transaction == names.NOBODY:
         origin = f"{blob.location} {blob.token}"
-    key = f"{file.name}#{hashlib.sha256(origin.encode()).hexdigest()[:16]}"
+    key = f"{file.name}#{hashlib.sha256(origin.encode('utf-8', 'surrogatepass')).hexdigest()[:16]}"
     return shard_formats.describe(file.name, blob, rows=file.rows, nbytes=file.nbytes, key=key, index=index)
 
 

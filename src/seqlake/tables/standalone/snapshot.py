@@ -11,7 +11,7 @@ from seqlake.files.locations import is_local, local_path
 from seqlake.shards.parquet.expansion import NARROW, checked_format, scannable
 from seqlake.tables.standalone import checking
 from seqlake.tables.standalone.context import placed_blob
-from seqlake.versions import shard_formats
+from seqlake.versions import folders, shard_formats
 from seqlake.versions.snapshot import TableSnapshot
 
 if TYPE_CHECKING:
@@ -48,6 +48,8 @@ class StandaloneSnapshot(TableSnapshot):
             return None
         if any(shard_formats.name_of(file.name) != "parquet" for file in state.files):
             return None
+        if not all(map(folders.is_unicode, state.files.names)):  # pyarrow knows no other names
+            return None
         version = int(state.version.id)
         blobs = {file.name: placed_blob(self.context.store, file, version=version) for file in state.files}
         if not scannable(blobs.values(), [name for name in schema.names if schema[name].category in NARROW]):
@@ -56,10 +58,10 @@ class StandaloneSnapshot(TableSnapshot):
         form = checked_format()
         fragments = []
         for file in state.files:
-            folders = pc.scalar(True)
+            constant = pc.scalar(True)
             for name, value in file.constants.items():
-                folders &= ds.field(name).is_null() if value is None else ds.field(name) == value
-            fragments.append(form.make_fragment(file.name, filesystem=system, partition_expression=folders))
+                constant &= ds.field(name).is_null() if value is None else ds.field(name) == value
+            fragments.append(form.make_fragment(file.name, filesystem=system, partition_expression=constant))
         return ds.FileSystemDataset(fragments, schema.stored(), form, system)
 
     @property
