@@ -9,6 +9,7 @@ import operator
 import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from os import PathLike
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
@@ -123,11 +124,11 @@ TEXTS = Kind(
 )
 DATASET = Kind(
     "an open dataset or a selection of one, as sl.open(location) gives",
-    lambda value: hasattr(value, "shards") and hasattr(value, "schema"),
+    lambda value: not isinstance(value, (str, bytes, PathLike, list, tuple, Mapping, int, float, type(None))),
 )
 DATASETS = Kind(
     "a list of open datasets, as [sl.open(location), ...]",
-    lambda value: hasattr(value, "__len__") and all(map(DATASET.fits, value)),
+    lambda value: isinstance(value, (list, tuple)) and all(map(DATASET.fits, value)),
 )
 TEXT_OR_TEXTS = Kind("text or a list of texts", lambda value: isinstance(value, str) or TEXTS.fits(value))
 

@@ -77,7 +77,7 @@ class Encodings:
             raise ValueError("encoding= would have no effect: no column holds videos.")
         for name in by_column:
             if name not in videos:
-                near = difflib.get_close_matches(name, videos, n=1)
+                near = difflib.get_close_matches(str(name), videos, n=1)
                 raise SchemaMismatchError(
                     f"encoding: expected columns of videos, which are {', '.join(videos)}; found {name!r}.",
                     hint=f"Did you mean {near[0]!r}?" if near else None,
