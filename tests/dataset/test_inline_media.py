@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 
 import seqlake as sl
+from seqlake.errors import DecodeError, SeqlakeError, UnsafeReferenceError
 
 from ..homes import PLACES  # noqa: TID252 - tests are no package that could be named
 from ..media import clips  # noqa: TID252 - likewise
@@ -192,3 +193,113 @@ def test_sequences_and_sheets_show_them(kind, tmp_path) -> None:
     assert "unreadable" not in ds._repr_html_()
     with_cam, without = (np.asarray(contact_sheet(one)) for one in (ds.sequence("a"), ds.sequence("c")))
     assert len(np.unique(with_cam.reshape(-1, 3), axis=0)) > 10 * len(np.unique(without.reshape(-1, 3), axis=0))
+
+
+def changed(place: Path, kind: pa.DataType, name: str, data: bytes | None, *, path: str | None = None) -> sl.Dataset:
+    """A dataset whose second sequence holds something else in one column."""
+    rows = table(kind)
+    cells = rows[name].to_pylist()
+    cells[1] = {"bytes": data, "path": path} if pa.types.is_struct(kind) else data
+    rows = rows.set_column(rows.schema.get_field_index(name), name, pa.array(cells, kind))
+    return sl.open(folder(place, kind, rows))
+
+
+BROKEN = {
+    "no video": ("cam", b"not a video at all" * 9, "F409"),
+    "no bytes": ("cam", b"", "F406"),
+    "half a video": ("cam", FILMS[1][: len(FILMS[1]) // 2], "F409"),
+    "no picture": ("photo", b"\x00" * 64, "F409"),
+    "half a picture": ("photo", PHOTOS[1][:-900], "F431"),
+    "no sound": ("sound", b"RIFF????WAVE", "F409"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_damage_in_rows_is_found_and_no_row_beside_it_suffers(name, kind, tmp_path) -> None:
+    column, data, code = BROKEN[name]
+    ds = changed(tmp_path / "in", kind, column, data)
+    findings = [one for one in ds.validate(depth="decode") if one.severity != "note"]
+    assert code in [one.code for one in findings]
+    assert {(one.sequence_id, one.column) for one in findings} == {("b", column)}
+    assert "bytes in the row" in str(findings[0])
+    with pytest.raises(SeqlakeError):
+        ds.sequence("b")[column][:]
+    assert len(ds.sequence("a")[column][:])
+    assert "unreadable" not in repr(ds.sequence("a"))
+    assert ds.sequence("b")._repr_html_()
+
+
+def test_pictures_that_say_they_are_huge_are_refused_in_rows_too(kind, tmp_path) -> None:
+    data = bytearray(PHOTOS[0])
+    data[16:24] = (1 << 30).to_bytes(4, "big") * 2
+    ds = changed(tmp_path / "in", kind, "photo", bytes(data))
+    with pytest.raises(DecodeError):
+        ds.sequence("b")["photo"][0]
+    with pytest.raises(DecodeError):
+        ds.sequence("b")["photo"].at(seconds=[0])
+
+
+def test_a_path_without_bytes_is_a_reference(tmp_path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "b.mp4").write_bytes(FILMS[1])
+    ds = changed(tmp_path / "in", STRUCT, "cam", None, path="b.mp4")
+    assert above_note(ds) == []
+    assert [one.reference for one in ds.files()] == ["b.mp4"]
+    truth = frames = ds.sequence("b")["cam"][:]
+    out = sl.convert(ds, tmp_path / "out", progress=False)
+    (tmp_path / "in" / "b.mp4").unlink()
+    assert [one.code for one in ds.validate(depth="files") if one.severity != "note"] == ["F404"]
+    moved = out.sequence("b")["cam"]
+    assert moved.data is None
+    np.testing.assert_array_equal(moved[:], truth)
+    loader = sl.Loader(out, window={"cam": range(1)}, batch_size=STEPS, shuffle=False).frames()
+    np.testing.assert_array_equal(list(loader)[1]["cam"][:, 0], frames)
+    cut = sl.trim(out, tmp_path / "cut", start=2, stop=6).dataset
+    np.testing.assert_array_equal(cut.sequence("b")["cam"][:], frames[2:6])
+    assert above_note(cut) == []
+
+
+def test_a_path_without_bytes_stays_in_the_dataset(tmp_path) -> None:
+    (tmp_path / "secret.mp4").write_bytes(FILMS[1])
+    for number, path in enumerate(["../secret.mp4", str(tmp_path / "secret.mp4")]):
+        ds = changed(tmp_path / str(number), STRUCT, "cam", None, path=path)
+        with pytest.raises(UnsafeReferenceError):
+            ds.sequence("b")["cam"][0]
+        assert {"F402", "F403"} & {one.code for one in ds.validate()}
+    ds = changed(tmp_path / "named", STRUCT, "cam", FILMS[1], path="../secret.mp4")
+    assert above_note(ds) == [], "beside bytes it is a name"
+    assert ds.files() == []
+
+
+def test_pieces_hold_their_own_part(kind, tmp_path) -> None:
+    ds = sl.open(folder(tmp_path / "in", kind))
+    cuts = sl.trim(ds, tmp_path / "cut", start=2, stop=8)
+    out = cuts.dataset
+    assert above_note(out) == []
+    for one in "ab":
+        whole, part = ds.sequence(one), out.sequence(one)
+        np.testing.assert_array_equal(part["cam"][:], whole["cam"][2:8])
+        np.testing.assert_array_equal(part["sound"][:], whole["sound"][534:2134])
+        assert part["photo"].read() == whole["photo"].read()
+    assert out.sequence("c")["cam"] is None
+    assert out.files() == []
+    if pa.types.is_struct(kind):
+        assert out.to_arrow()["cam"].to_pylist()[0]["path"] == "was.bin"
+    pieces = sl.segment(ds, tmp_path / "pieces", length=5).dataset
+    np.testing.assert_array_equal(pieces.sequence("a/001")["cam"][:], ds.sequence("a")["cam"][5:10])
+
+
+def test_what_only_moves_rows_moves_bytes(kind, tmp_path) -> None:
+    ds = sl.open(folder(tmp_path / "in", kind))
+    copy = sl.convert(ds, tmp_path / "copy", progress=False)
+    for place, out in (
+        ("subset", sl.subset(ds.where("sequence_id = 'b'"), tmp_path / "subset")),
+        ("repack", sl.repack(copy, tmp_path / "packed")),
+    ):
+        np.testing.assert_array_equal(out.sequence("b")["cam"][:], ds.sequence("b")["cam"][:], err_msg=place)
+        assert above_note(out) == []
+    merged = sl.merge([ds.where("sequence_id = 'a'"), ds.where("sequence_id = 'b'")], tmp_path / "merged")
+    assert merged.to_arrow().select(["cam"]).to_pylist() == ds.to_arrow().select(["cam"]).to_pylist()[:2]
+    with copy.writer() as writer:
+        writer.add("d", action=np.zeros((STEPS, 2)), cam=cell(FILMS[2], kind), photo=None, sound=None)
+    np.testing.assert_array_equal(sl.open(tmp_path / "copy").sequence("d")["cam"][:].shape[0], STEPS)

@@ -17,6 +17,7 @@ from seqlake.conversion.plan import BYTES_PER_PART, PartTask, Plan, convert_part
 from seqlake.conversion.targets import FormatTarget, TableTarget, Target, dropped_by
 from seqlake.dataset.opening import lake_of
 from seqlake.dataset.writing.pictures import Pictures
+from seqlake.dataset.writing.references import refers
 from seqlake.dataset.writing.staging import SHARD_BYTES, ShardShape, Staging
 from seqlake.errors import CommitUnknownError, SeqlakeError
 from seqlake.executors.processes import Processes
@@ -24,7 +25,6 @@ from seqlake.executors.receipts import WorkFolder
 from seqlake.files.locations import absolute, redacted
 from seqlake.files.room import room_in
 from seqlake.grouping import as_sequences
-from seqlake.spec.schema import is_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -256,11 +256,7 @@ def _warn_of_losses(planned: Plan) -> None:
 def _say_where_files_stay(planned: Plan, to: str) -> None:
     """Other formats have no place for files: their references lead to where the files are."""
     schema = planned.schema
-    naming = [
-        name
-        for name, column in schema.items()
-        if column.category == "file" or (column.category == "frames" and is_text(column.arrow.value_type))
-    ]
+    naming = [name for name, column in schema.items() if refers(column)]
     if naming and planned.tasks:
         _log.warning(
             "The files that %s name stay at %s: what is written as %r refers to them there. Keep them, or convert "

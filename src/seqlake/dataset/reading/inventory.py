@@ -248,6 +248,9 @@ def _texts(column: pa.Array) -> pa.Array:
     kind = column.type
     if pa.types.is_struct(kind):
         place = kind.get_field_index("url")
+        if place < 0 and kind.get_field_index("bytes") >= 0 and kind.get_field_index("path") >= 0:
+            paths = pc.struct_field(column, "path").cast(pa.string())
+            return pc.if_else(pc.struct_field(column, "bytes").is_valid(), pa.scalar(None, pa.string()), paths)
         return pa.nulls(len(column), pa.string()) if place < 0 else pc.struct_field(column, place).cast(pa.string())
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         return _texts(column.flatten())

@@ -29,11 +29,13 @@ from seqlake.media import cut_sound
 from seqlake.media.video import cutting
 from seqlake.spec.alignment import on_clock, samples_of
 from seqlake.spec.column_types import ColumnType
+from seqlake.spec.rules.references import names_its_file
 from seqlake.windows.clock import dataset_clock
 from seqlake.windows.timestamps import times_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -76,8 +78,7 @@ def videos(schema: Schema, /) -> list[str]:
 
 
 def _files(schema: Schema, kind: str) -> list[str]:
-    types = ((name, schema[name].type) for name in schema if schema[name].category == "file")
-    return [name for name, declared in types if declared is not None and declared.type == kind]
+    return [name for name in schema if schema[name].medium == kind]
 
 
 def of_pieces(schema: Schema, /) -> Schema:
@@ -126,6 +127,8 @@ class Cutter:
             return None, None
         where = f"Sequence {view.id!r}, column {name!r}"
         try:
+            if file.data is not None:
+                return self._inline(name, file, piece, view, cell=cell)
             reference, cut = self._cut(name, file, piece, view)
         except FileNotFoundError as error:
             raise ValidationError(
@@ -134,10 +137,27 @@ class Cutter:
             ) from error
         except DecodeError as error:
             raise ValidationError(f"{where}: {error}") from error
+        if isinstance(cell, dict) and names_its_file(cell):
+            return None if reference is None else {**cell, "path": reference}, cut
         if isinstance(cell, dict) and reference is not None:
             whole = {"url": reference, "first_frame": 0, "num_frames": cut.frames}
             return {**cell, **{key: whole[key] for key in whole if key in cell}}, cut
         return reference, cut
+
+    def _inline(
+        self, name: str, file: MediaView, piece: Piece, view: SequenceView, *, cell: object
+    ) -> tuple[object, CutFile]:
+        """The same where the row holds the file: so does the piece."""
+        if piece.whole and (file.column is None or "stream" not in file.column.fields):
+            return cell, CutFile(sequence_id=piece.id, column=name, frames=len(file))
+        path, cut, _ = self._clip(name, file, piece, view)
+        if path is None:
+            return None, cut
+        try:
+            data = path.read_bytes()
+        finally:
+            path.unlink(missing_ok=True)
+        return {**cell, "bytes": data} if isinstance(cell, dict) else data, cut
 
     def _cut(self, name: str, file: MediaView, piece: Piece, view: SequenceView) -> tuple[str | None, CutFile]:
         """The reference of the piece's own file, and what became of it."""
@@ -154,20 +174,30 @@ class Cutter:
                 packets=source.index if isinstance(source.index, Mapping) else None,
             )
             return reference, CutFile(sequence_id=piece.id, column=name, frames=there)
-        sound = name not in videos(self._schema)
+        path, cut, suffix = self._clip(name, file, piece, view)
+        if path is None:
+            return None, cut
+        try:
+            return self._staging.take_in(name, piece.id, Encoded(path, suffix=suffix)), cut
+        finally:
+            path.unlink(missing_ok=True)
+
+    def _clip(self, name: str, file: MediaView, piece: Piece, view: SequenceView) -> tuple[Path | None, CutFile, str]:
+        """A new file with the piece's own samples, what became of it, and what its name should end in."""
+        there, sound = len(file), name not in videos(self._schema)
         first, stop = self._samples(name, file, piece) if sound else self._frames(name, file, piece, view)
         first, stop = min(first, there), min(stop, there)
         if first >= stop:
-            return None, CutFile(sequence_id=piece.id, column=name, frames=0, note="the file ends before the piece")
+            note = "the file ends before the piece"
+            return None, CutFile(sequence_id=piece.id, column=name, frames=0, note=note), ""
         path = self._staging.scratch()
         try:
-            clip = (cut_sound if sound else cutting.cut)(source, path, start=first, stop=stop)
-            reference = self._staging.take_in(name, piece.id, Encoded(path, suffix=clip.suffix))
-        finally:
+            clip = (cut_sound if sound else cutting.cut)(file.source(), path, start=first, stop=stop)
+        except BaseException:
             path.unlink(missing_ok=True)
-        return reference, CutFile(
-            sequence_id=piece.id, column=name, frames=clip.frames, encoded=clip.encoded, note=clip.note
-        )
+            raise
+        cut = CutFile(sequence_id=piece.id, column=name, frames=clip.frames, encoded=clip.encoded, note=clip.note)
+        return path, cut, clip.suffix
 
     def _frames(self, name: str, file: MediaView, piece: Piece, view: SequenceView) -> tuple[int, int]:
         """At the clock's rate by count; at another, or by time stamps, by the times at which frames are shown."""
@@ -452,6 +482,8 @@ class _Pieces:
             if schema[name].category in {"temporal", "frames"} or stamps:
                 columns[name] = sliced(cells, pieces, self._spans_of(name, batch, pieces))
                 columns[name] = self._restamped(name, columns[name], batch, pieces)
+            elif schema[name].inline and name in self._cut:
+                columns[name] = pa.nulls(len(pieces), cells.type)  # the bytes of each piece are cut later
             else:
                 columns[name] = self._spans.later(name, cells.take(of_rows), pieces)
         columns[str(schema.id)] = pa.array([piece.id for piece in pieces], schema.arrow.field(schema.id).type)

@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Any, Self
 from seqlake.dataset.validation import decoding, looking
 from seqlake.errors import SeqlakeError
 from seqlake.files.locations import is_local, redacted, scheme
+from seqlake.protocols import Source
 from seqlake.spec.alignment import LOOKED_AT, Clock, Observed, clock_of, own_rate
 from seqlake.spec.column_types import ColumnType
 from seqlake.spec.rules import Gathered, SeenPictures, check_cell, check_decoded, check_row
 from seqlake.spec.rules.facts import CellFacts, FileFacts, RowFacts, Trouble
+from seqlake.spec.rules.references import names_its_file
 from seqlake.spec.schema import is_list
+from seqlake.windows.sources import inline_blob
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from seqlake.dataset.validation.looking import FileContext
-    from seqlake.protocols import Blob, Source
+    from seqlake.protocols import Blob
     from seqlake.spec.findings import Finding
     from seqlake.spec.rules import Batch
     from seqlake.spec.schema import Schema
@@ -51,6 +54,9 @@ class CellReader:
             return CellFacts()
         if isinstance(value, list):
             return self._pictures(value, kind, place)
+        held = value if isinstance(value, bytes) else value.get("bytes") if isinstance(value, dict) else None
+        if isinstance(held, bytes):
+            return self._inline(held, kind, place)
         part: tuple[int, int] | None = None
         part_asked: tuple[int, int | None] = (0, None)
         if isinstance(value, dict):
@@ -58,12 +64,25 @@ class CellReader:
             if isinstance(first, int):
                 part_asked = (max(first, 0), count)
                 part = (first, count) if isinstance(count, int) else None
-            value = value.get("url")
+            value = value["path"] if names_its_file(value) else value.get("url")
         blob = self._blob(value, place) if isinstance(value, str) else None
         if blob is None or isinstance(blob, FileFacts):
             return CellFacts() if blob is None else _of(blob)
+        source = replace(looking.source_of(value, blob, kind, place), first=part_asked[0], count=part_asked[1])
+        return self._looked(value, source, place, part)
+
+    def _inline(self, data: bytes, kind: ColumnType, place: FileContext) -> CellFacts:
+        """What the bytes of a row are."""
+        blob = inline_blob(data)
+        if not data:
+            return _of(FileFacts(name=_INLINE, trouble="empty"))
+        # No table keeps packets of bytes, and nobody copied them in: no record is theirs.
+        cell = self._looked(_INLINE, Source(blob=blob, column=kind), replace(place, copied={}), None)
+        return replace(cell, files=tuple((step, replace(file, name=_INLINE)) for step, file in cell.files))
+
+    def _looked(self, value: str, source: Source, place: FileContext, part: tuple[int, int] | None) -> CellFacts:
+        """As `_file`; whatever it raises is a fact."""
         try:
-            source = replace(looking.source_of(value, blob, kind, place), first=part_asked[0], count=part_asked[1])
             return self._file(value, source, place, part)
         except (SeqlakeError, OSError) as error:  # gone, changed or refused while it was read
             return _of(_trouble(value, "unreachable", f"it could not be read: {error}"))
@@ -137,6 +156,7 @@ def _trouble(reference: str, trouble: Trouble, why: str) -> FileFacts:
     return FileFacts(name=repr(redacted(reference)), trouble=trouble, why=why)
 
 
+_INLINE = "bytes in the row"
 _REMOTE_THREADS = 16  # they wait, most of the time
 _AHEAD = 4  # cells for each thread
 _ROWS = 4096  # that wait for one whose files take long
@@ -192,11 +212,11 @@ class FileWalk:
         """Whether the clock depends on how many frames the videos have."""
         columns = [self._schema[name] for name in self._schema]
         rated = any(own_rate(one) is not None for one in columns if one.category in {"temporal", "frames"})
-        return not rated and any(own_rate(one) is not None for one in columns if one.category == "file")
+        return not rated and any(own_rate(one) is not None for one in columns if one.medium is not None)
 
     def look(self, batch: Batch, place: FileContext) -> Iterator[Finding]:
         """Look at the files of some rows; the findings are of these rows or of rows before."""
-        names = batch.columns("file", "frames")
+        names = [*batch.columns("file", "frames"), *batch.inline]
         steps = {name: batch.steps(name) for name in self._listed(batch)}
         scalars = {name: _scalars(batch, name) for name in ("length", "duration_seconds")}
         for row in range(batch.rows.num_rows):

@@ -7,8 +7,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from seqlake.files.locations import is_local, local_path
-from seqlake.spec.rules.references import is_relative, paths_in
-from seqlake.spec.schema import is_list, is_text
+from seqlake.spec.rules.references import is_relative, names_its_file, paths_in
+from seqlake.spec.schema import is_binary, is_list, is_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +33,7 @@ def sizes_seen(batch: pa.RecordBatch, schema: Schema, /, *, root: str, copied: s
         return {}
     top, linked_files = str(local_path(root)), {}
     for name in batch.schema.names:
-        if schema[name].category != "file":
+        if schema[name].medium is None or not refers(schema[name]):
             continue
         for reference in {path for cell in batch.column(name).to_pylist() for path, _ in paths_in(cell)}:
             if reference.startswith(f"{copied}/") or not is_relative(reference) or ".." in reference.split("/"):
@@ -45,7 +45,7 @@ def sizes_seen(batch: pa.RecordBatch, schema: Schema, /, *, root: str, copied: s
 
 def refers(column: Column) -> bool:
     """Whether the cells of a column name files."""
-    if column.category == "file":
+    if column.category == "file" or (column.inline and not is_binary(column.arrow)):
         return True
     return column.category == "frames" and is_text(column.arrow.value_type)
 
@@ -57,11 +57,13 @@ def may_name(column: Column) -> bool:
 
 
 def mapped(cell: Any, move: Callable[[str], str]) -> Any:
-    """A cell with each of its references moved: text, a list of texts, or a struct with `url`."""
+    """A cell with each of its references moved: text, a list of texts, a struct with `url`, or a path without bytes."""
     if isinstance(cell, str):
         return move(cell)
     if isinstance(cell, list):
         return [mapped(one, move) for one in cell]
+    if names_its_file(cell):
+        return {**cell, "path": move(cell["path"])}
     if isinstance(cell, dict) and isinstance(cell.get("url"), str):
         return {**cell, "url": move(cell["url"])}
     return cell

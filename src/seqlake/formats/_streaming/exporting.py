@@ -23,6 +23,7 @@ from seqlake.formats._streaming.cells import CellError
 from seqlake.formats._streaming.merging import in_folder
 from seqlake.formats._streaming.restoring import described
 from seqlake.formats._streaming.writing import begin
+from seqlake.spec.rules.references import names_its_file
 from seqlake.spec.schema import is_text
 
 if TYPE_CHECKING:
@@ -121,7 +122,8 @@ class SampleSink:
                 hint=f"Say what stands for it: fill={{{name!r}: ...}}.",
             )
         column = self.schema[name]
-        if column.category == "file" or (column.category == "frames" and is_text(column.arrow.value_type)):
+        texts = column.category == "frames" and is_text(column.arrow.value_type)
+        if column.category == "file" or texts or (column.inline and pa.types.is_struct(column.arrow)):
             # A relative reference means nothing elsewhere.
             array = pa.array([_moved(cell, root) for cell in array.to_pylist()], array.type)
         values: list[Any] = exported.values(array)
@@ -155,6 +157,8 @@ def _moved(cell: Any, root: str) -> Any:
         return [_moved(one, root) for one in cell]
     if isinstance(cell, dict) and "url" in cell:
         return {**cell, "url": _moved(cell["url"], root)}
+    if names_its_file(cell):
+        return {**cell, "path": _moved(cell["path"], root)}
     return cell
 
 

@@ -47,6 +47,12 @@ class Batch:
         wanted = [n for n, c in self.schema.items() if c.category in categories and n in self.rows.schema.names]
         return [n for n in wanted if self.held(n).category == self.schema[n].category]
 
+    @property
+    def inline(self) -> list[str]:
+        """The columns of sequences whose cells are the bytes of files."""
+        there = [n for n, c in self.schema.items() if c.inline and n in self.rows.schema.names]
+        return [] if self.schema.id is None else [n for n in there if self.held(n).inline]
+
     def steps(self, name: str, /) -> list[int]:
         """T of each cell of a list or raw column; -1 for null."""
         return steps_of(self.rows.column(name), self.held(name))

@@ -27,7 +27,7 @@ class References:
 
 def check_references(batch: Batch, seen: References, /) -> Iterator[Finding]:
     """All rules over the references of some rows."""
-    for name in batch.columns("file", "frames"):
+    for name in [*batch.columns("file", "frames"), *batch.inline]:
         for number, cell in enumerate(batch.rows.column(name).to_pylist()):
             for path, whole in paths_in(cell):
                 place = batch.place(number, name)
@@ -44,13 +44,21 @@ def paths_in(cell: Any, /) -> Iterator[tuple[str, bool]]:
         yield cell, True
     elif isinstance(cell, dict):
         url = cell.get("url")
-        if isinstance(url, str):
+        if names_its_file(cell):
+            yield cell["path"], True
+        elif isinstance(url, str):
             # A cell that says which frames are its own declares a shared file.
             yield url, cell.get("first_frame") is None
     elif isinstance(cell, list):
         for one in cell:
             if isinstance(one, str):
                 yield one, True
+
+
+def names_its_file(cell: Any, /) -> bool:
+    """Whether a cell `{bytes, path}` holds no bytes, so that its path is a reference."""
+    inline = isinstance(cell, dict) and "bytes" in cell and "url" not in cell
+    return inline and cell["bytes"] is None and isinstance(cell.get("path"), str)
 
 
 # As `files.locations` reads them: only `//` makes a scheme, and `file:` may do without.
