@@ -14,7 +14,7 @@ from seqlake.cli import main
 
 from ..homes import PLACES  # noqa: TID252 - tests are no package that could be named
 
-ODD = 'two lines\n"quoted" \x1b[2J 🦾 \u202e'
+ODD = 'two lines\n"quoted" \x1b[2J 🦾 \u202e \u2028 \u2029 \x85 \x0b \x0c \x1c end'
 
 
 @pytest.fixture(params=PLACES)

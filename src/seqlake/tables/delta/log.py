@@ -91,7 +91,7 @@ class DeltaLog:
 
     def _parsed(self, data: bytes, number: int) -> list[dict[str, Any]]:
         try:
-            return [json.loads(line) for line in data.decode().splitlines() if line.strip()]
+            return [json.loads(line) for line in data.decode().split("\n") if line.strip()]
         except ValueError as error:
             raise DamagedTableError(
                 f"{self.root}/{path(number)} is no Delta commit ({error}).",
