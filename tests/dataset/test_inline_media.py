@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 import wave
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ import pytest
 from PIL import Image
 
 import seqlake as sl
+from seqlake.dataset.statistics import statistics
 from seqlake.errors import DecodeError, SeqlakeError, UnsafeReferenceError
 
 from ..homes import PLACES  # noqa: TID252 - tests are no package that could be named
@@ -303,3 +306,28 @@ def test_what_only_moves_rows_moves_bytes(kind, tmp_path) -> None:
     with copy.writer() as writer:
         writer.add("d", action=np.zeros((STEPS, 2)), cam=cell(FILMS[2], kind), photo=None, sound=None)
     np.testing.assert_array_equal(sl.open(tmp_path / "copy").sequence("d")["cam"][:].shape[0], STEPS)
+
+
+def test_statistics_are_of_their_pictures(kind, tmp_path) -> None:
+    ds = sl.open(folder(tmp_path / "in", kind))
+    found = statistics(ds, ["photo"])["photo"]
+    both = np.stack([clips.picture(0), clips.picture(1)]) / 255
+    np.testing.assert_allclose(np.ravel(found.mean), both.mean((0, 1, 2)), atol=1e-6)
+
+
+def test_a_loader_names_the_sequence_that_is_damaged(kind, tmp_path) -> None:
+    ds = changed(tmp_path / "in", kind, "cam", b"not a video at all" * 9)
+    window = {"action": range(1), "cam": range(1)}
+    with pytest.raises(SeqlakeError, match=r"b.*cam"):
+        list(sl.Loader(ds, window=window, batch_size=4, shuffle=False).frames())
+
+
+def test_commands_show_them_and_write_their_frames(tmp_path) -> None:
+    place = str(folder(tmp_path / "in", STRUCT))
+    command = [sys.executable, "-c", "from seqlake.cli import main; main()"]
+    said = subprocess.run([*command, "show", place, "a"], check=True, capture_output=True, text=True).stdout
+    assert f"{len(FILMS[0]):,} bytes" in said
+    out = tmp_path / "out"
+    subprocess.run([*command, "frames", place, "a", "cam", "-o", str(out), "--as", "png"], check=True)
+    pictures = [np.asarray(Image.open(one)) for one in sorted(out.iterdir())]
+    np.testing.assert_array_equal(pictures, sl.open(place).sequence("a")["cam"][:])
