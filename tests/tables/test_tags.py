@@ -14,15 +14,22 @@ import pytest
 
 import seqlake as sl
 from seqlake.cli import main
-from seqlake.errors import CommitConflictError, TagExistsError, UnsupportedVersionError, VersionNotFoundError
+from seqlake.errors import (
+    CommitConflictError,
+    DamagedTableError,
+    TagExistsError,
+    UnsupportedVersionError,
+    VersionNotFoundError,
+)
 from seqlake.files.stores import LocalStore
+from seqlake.tables.delta import retention
 from seqlake.tables.standalone import checkpoints, committing
 from seqlake.testing import oracle
 from seqlake.versions import format as forms
 
 from ..homes import PLACES  # noqa: TID252 - tests are no package that could be named
 
-HOMES = ["standalone"]
+HOMES = list(PLACES)
 
 
 def create(kind: str, folder: Path) -> sl.Dataset:
@@ -82,7 +89,7 @@ def test_a_vacuum_keeps_what_has_a_name_and_nothing_else(ds: sl.Dataset) -> None
         between = between or ds.version
     planned = set(ds.vacuum(older_than=timedelta(0), dry_run=True))
     removed = set(ds.vacuum(older_than=timedelta(0)))
-    assert removed
+    assert removed or ds.table.kind == "delta"  # there all versions since stay
     assert planned <= removed
     assert numbers(ds, "v1") == sorted(held.to_arrow()["n"].to_pylist()) == [0, 1, 2, 3]
     assert numbers(ds) == [3, 4, 5, 6]
@@ -119,7 +126,7 @@ def test_what_is_no_name_is_refused_and_nothing_is_written(ds: sl.Dataset) -> No
     with pytest.raises(TypeError, match="A tag is a text"):
         ds.tag(7)
     with pytest.raises(VersionNotFoundError):
-        ds.tag("v9", 10**9)
+        ds.tag("v9", 999)
     ds.tag("paper-1")
     with pytest.raises(VersionNotFoundError, match="Did you mean 'paper-1'"):
         ds.untag("papper-1")
@@ -160,6 +167,96 @@ def test_the_command_line_gives_lists_takes_and_honours_names(ds: sl.Dataset, ca
     run("tag", place, "v2", "--delete")
     assert [row["tag"] for row in json.loads(run("tag", place, "--json"))["rows"]] == ["v1"]
     assert "NAME is missing" in run("tag", place, "--delete", code=2)
+
+
+# ---- lakes
+@pytest.mark.parametrize("kind", HOMES[1:])
+def test_in_a_lake_a_name_is_no_commit_and_has_no_message(kind: str, tmp_path) -> None:
+    ds = create(kind, tmp_path)
+    count = len(ds.versions())
+    with pytest.raises(ValueError, match="no commit, so it has no message"):
+        ds.tag("v1", message="why")
+    assert ds.tags() == {}
+    ds.tag("v1")
+    with pytest.raises(ValueError, match="no commit, so it has no message"):
+        ds.untag("v1", message="why")
+    assert list(ds.tags()) == ["v1"]
+    assert len(sl.open(ds.location).versions()) == count
+
+
+def test_icebergs_own_tags_are_these(tmp_path) -> None:
+    ds = create("iceberg", tmp_path)
+    named = ds.tag("v1")
+    table = ds.table.engine.load()
+    assert table.snapshot_by_name("v1").snapshot_id == named.id
+    table.manage_snapshots().create_tag(named.id, "theirs/1").create_branch(named.id, "trial").commit()
+    assert ds.tags() == {"theirs/1": named.id, "v1": named.id}
+    for branch in ("main", "trial"):
+        with pytest.raises(TagExistsError, match="is a branch"):
+            ds.tag(branch, move=True)
+        with pytest.raises(VersionNotFoundError):
+            ds.untag(branch)
+    ds.untag("v1")
+    assert set(ds.table.engine.load().metadata.refs) == {"main", "theirs/1", "trial"}
+
+
+@pytest.mark.parametrize("kind", ["delta", "ducklake, sqlite"])
+def test_a_file_of_a_name_that_rotted_stops_the_vacuum(kind: str, tmp_path) -> None:
+    ds = create(kind, tmp_path)
+    ds.tag("v1")
+    add_one(ds)
+    (file,) = tmp_path.rglob("v1.json")
+    whole = file.read_bytes()
+    file.write_bytes(whole.replace(b'"version": ', b'"version": 1'))
+    for act in (lambda: ds.vacuum(older_than=timedelta(0)), ds.tags, lambda: sl.open(ds.location, version="v1")):
+        with pytest.raises(DamagedTableError, match=r"v1\.json"):
+            act()
+    file.write_bytes(whole)
+    ds.vacuum(older_than=timedelta(0))
+    assert numbers(ds, "v1") == [0, 1, 2, 3]
+
+
+def test_a_name_given_while_a_delta_vacuum_is_at_work_counts(tmp_path, monkeypatch) -> None:
+    ds = create("delta", tmp_path)
+    first = ds.version
+    add_one(ds)
+    real, done = retention._write_oldest, []
+
+    def write(log, number):
+        if not done:
+            done.append(True)
+            sl.open(ds.location).tag("v1", first)
+        real(log, number)
+
+    monkeypatch.setattr(retention, "_write_oldest", write)
+    ds.vacuum(older_than=timedelta(0))
+    assert done
+    assert numbers(ds, "v1") == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", HOMES[1:])
+def test_an_expired_version_of_a_lake_gets_no_name(kind: str, tmp_path) -> None:
+    ds = create(kind, tmp_path)
+    first = ds.version
+    add_one(ds)
+    ds.vacuum(older_than=timedelta(0))
+    with pytest.raises(VersionNotFoundError):
+        ds.table.tag("v1", first)
+    assert ds.tags() == {}
+
+
+def test_tables_of_one_lake_have_names_of_their_own_and_honour_all(tmp_path) -> None:
+    ds = create("ducklake, sqlite", tmp_path)
+    other = sl.create(ds.location.replace("table=ds", "table=other"), sl.Schema({"n": pa.int64()}))
+    ds.tag("v1")
+    assert other.tags() == {}
+    other.tag("v1")
+    add_one(ds)
+    other.append([{"sequence_id": "a", "n": 1}])
+    other.vacuum(older_than=timedelta(0))
+    ds.vacuum(older_than=timedelta(0))
+    assert numbers(ds, "v1") == [0, 1, 2, 3]
+    assert numbers(other, "v1") == []
 
 
 # ---- standalone tables keep them in the log

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from seqlake.tables._lakes.naming import TagFiles, VersionNames
 from seqlake.tables._lakes.sidecar import Sidecar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from datetime import datetime
 
     import pyarrow as pa
@@ -101,6 +102,10 @@ class LakeEngine(Protocol):
         """What is known of its shards; picklable as a bound method."""
         return Sidecar(store, label=self.label)
 
+    def names(self, store: Store, /) -> VersionNames:
+        """Where the names of versions are kept: beside the table, or in a lake that has some of its own."""
+        return TagFiles(store, label=self.label, confirm=self.confirm)
+
     def partition_values(self, batch: pa.RecordBatch, by: Sequence[str], /) -> Iterable[tuple[object, ...]]:
         """The partition of each row; `by`: the columns. Some lakes compute it."""
         return zip(*(batch.column(name).to_pylist() for name in by), strict=True)
@@ -138,8 +143,17 @@ class LakeEngine(Protocol):
     def rollback(self, version: int | str, /, *, base: TableState) -> Version:
         """A new version on top of `base` with the rows of an old one, else RivalError."""
 
-    def expire(self, limit: datetime, /, *, dry_run: bool) -> Expired:
-        """Forget versions that were replaced before `limit`, and remove the data files that only they named."""
+    def confirm(self, version: int | str, /) -> None:
+        """VersionNotFoundError where a version expired: waits for, or sees, an expiry that did not see its name."""
+        self.state(version)
+
+    def expire(
+        self, limit: datetime, /, *, dry_run: bool, keep: Callable[[], Collection[int | str]] = tuple
+    ) -> Expired:
+        """Forget versions that were replaced before `limit`, and remove the data files that only they named.
+
+        Those that `keep` gives stay; it is asked anew whenever that may have changed.
+        """
 
     def drop(self) -> None:
         """Remove the table and its data files: it was just made, and what was to fill it failed."""

@@ -14,8 +14,10 @@ from seqlake.tables._lakes.damage import as_damage
 from seqlake.tables._lakes.snapshot import LakeSnapshot
 from seqlake.tables._lakes.staging import LakeStaging
 from seqlake.versions import markers, names
+from seqlake.versions.messages import message
 from seqlake.versions.shard_formats import PARQUET
 from seqlake.versions.staging import StagingTable
+from seqlake.versions.tags import check_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -114,7 +116,43 @@ class LakeTable(StagingTable):
 
     def state(self, version: Version | int | str | datetime | None = None, /) -> TableState:
         """What a version consists of; every file with its rows and bytes. The newest is always read anew."""
-        return self.context.state(version)
+        return self.context.state(self._numbered(version))
+
+    def _numbered(self, version: Version | int | str | datetime | None) -> Version | int | str | datetime | None:
+        """The version that has a name; what is no name of ours as it was."""
+        named = self.engine.names(self.store).find(version) if isinstance(version, str) else None
+        return version if named is None else named
+
+    def tags(self) -> Mapping[str, int | str]:
+        """The versions that have names, by name."""
+        with as_damage(self.root):
+            return self.engine.names(self.store).tags()
+
+    def tag(self, name: str, version: Version, /, *, move: bool = False) -> None:
+        """Give a version a name; it can be read for as long as it has one, if all vacuums are ours or the lake's.
+
+        Raises:
+            TagExistsError: Another version has it, and it was not to be moved.
+            VersionNotFoundError: That version expired, or was never there.
+            ValueError: A message was said: no version is made that could carry it.
+        """
+        check_name(name)
+        self._refuse_message()
+        self.engine.names(self.store).put(name, version.id, move=move)
+
+    def untag(self, name: str, /) -> None:
+        """Take a name away.
+
+        Raises:
+            VersionNotFoundError: No version has it.
+            ValueError: As in `tag`.
+        """
+        self._refuse_message()
+        self.engine.names(self.store).remove(name)
+
+    def _refuse_message(self) -> None:
+        if message() is not None:
+            raise ValueError(f"A tag of a table of {self.kind} is no commit, so it has no message; leave it out.")
 
     def held(self, schema: Schema, /) -> Schema:
         """A schema as it comes back from the lake: some types become wider ones."""
@@ -182,7 +220,7 @@ class LakeTable(StagingTable):
             VersionNotFoundError: It expired, or was never there.
             CommitConflictError: Another writer committed meanwhile.
         """
-        wanted = version.id if isinstance(version, Version) else version
+        wanted = self._numbered(version.id if isinstance(version, Version) else version)
         if not isinstance(wanted, int | str):
             raise VersionNotFoundError(f"A version's id was expected, found {wanted!r}.", path=self.root)
         return committing.rollback(self.context, wanted)

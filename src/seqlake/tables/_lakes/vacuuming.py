@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from seqlake.errors import DamagedTableError
 from seqlake.files.stores import list_without_links
 from seqlake.tables._lakes import paths, sidecar
+from seqlake.tables._lakes.naming import pinned
 from seqlake.versions import markers, names
 from seqlake.versions.references import named_files
 from seqlake.versions.small_files import own_names, read
@@ -44,7 +46,7 @@ def vacuum(context: LakeContext, /, *, limit: datetime, dry_run: bool) -> Sequen
         for transaction in dead:  # the fence: a commit looks for its marker
             with suppress(FileNotFoundError):
                 store.delete([names.marker(transaction)])
-    expired = context.engine.expire(limit, dry_run=dry_run)
+    expired = context.engine.expire(limit, dry_run=dry_run, keep=partial(pinned, store))
     superfluous = sorted({*_unneeded(context, expired.retained, alive, listed), *_left(staged, alive)})
     superfluous = [path for path in superfluous if path not in expired.removed]
     if not dry_run:

@@ -36,7 +36,7 @@ from seqlake.versions.small_files import on_disk
 from seqlake.versions.state import FileList, TableState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from datetime import datetime
 
     from seqlake.protocols import Version
@@ -237,9 +237,17 @@ class DeltaEngine(LakeEngine):
             ) from error
         return self.log.version(int(base.version.id) + 1)
 
-    def expire(self, limit: datetime, /, *, dry_run: bool) -> Expired:
+    def confirm(self, version: int | str, /) -> None:
+        """Refuse a version that no longer can be read; the number of the oldest is written before anything goes."""
+        log = self.log
+        if version not in retention.readable(log):
+            raise retention.not_found(log, version)
+
+    def expire(
+        self, limit: datetime, /, *, dry_run: bool, keep: Callable[[], Collection[int | str]] = tuple
+    ) -> Expired:
         """Forget versions that were replaced before `limit`, and remove the data files that only they named."""
-        return retention.expire(self.log, limit, dry_run=dry_run, state=self.state)
+        return retention.expire(self.log, limit, dry_run=dry_run, state=self.state, keep=keep)
 
     def drop(self) -> None:
         """Remove the log, and every data file that it names or that is ours."""

@@ -17,7 +17,7 @@ from seqlake.versions import names
 from seqlake.versions.state import TableFile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from seqlake.protocols import Version
     from seqlake.tables.delta.log import DeltaLog
@@ -114,29 +114,49 @@ def _counted(path: str, log: DeltaLog) -> int:
     return 0
 
 
-def expire(log: DeltaLog, limit: datetime, /, *, dry_run: bool, state: Callable[[int | None], TableState]) -> Expired:
+def expire(
+    log: DeltaLog,
+    limit: datetime,
+    /,
+    *,
+    dry_run: bool,
+    state: Callable[[int | None], TableState],
+    keep: Callable[[], Collection[int | str]] = tuple,
+) -> Expired:
     """Give up versions that were replaced before `limit`, and remove the data files that only they named.
 
-    The number of the oldest version that stays is kept first, so that none is half there.
+    The number of the oldest version that stays is kept first, so that none is half there; and what got a name until
+    then stays, with all versions since.
     """
     every = log.numbers()  # listed once: what is committed from here on names no file that may go
     numbers = readable(log, every)
     if not numbers:  # only a checkpoint is left, which tells of one version alone
         return Expired(retained=state(None).files)
     oldest = next((n for n in reversed(numbers) if _was_there(log, n, limit)), numbers[0])
+    kept = keep()
+    oldest = min([oldest, *(n for n in numbers if n in kept)])
+    if not dry_run and oldest > log.oldest():
+        _write_oldest(log, oldest)
+        kept = keep()
+        late = [n for n in numbers if n < oldest and n in kept]
+        if late:  # named after we looked; whoever names looks at the number afterwards
+            oldest = late[0]
+            _write_oldest(log, oldest)
     retained = {file.name: file for file in state(oldest).files}
     for actions in log.many([number for number in numbers if number > oldest]):
         retained |= {file.name: file for file in _added(actions or [])}
     ever = {path for actions in log.many(every) for path in _named(actions or [])}
     removed = removable(log.store, ever - retained.keys())
     if not dry_run:
-        if oldest > log.oldest():
-            log.store.put(OLDEST, str(oldest).encode(), temporary=names.temporary(names.new_transaction()))
-            log.store.sync(names.OURS)
         for path in removed:
             with suppress(FileNotFoundError):
                 log.store.delete([path])
     return Expired(removed=removed, retained=list(retained.values()))
+
+
+def _write_oldest(log: DeltaLog, number: int) -> None:
+    log.store.put(OLDEST, str(number).encode(), temporary=names.temporary(names.new_transaction()))
+    log.store.sync(names.OURS)
 
 
 def _added(actions: Sequence[dict[str, Any]]) -> Iterator[TableFile]:

@@ -25,7 +25,7 @@ from seqlake.versions import markers
 from seqlake.versions.state import FileList, TableFile, TableState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from seqlake.protocols import Version
     from seqlake.tables._lakes.engine import LakeProposal
@@ -194,7 +194,18 @@ class DuckLakeEngine(LakeEngine):
             markers.end(store, transaction)
         return committed
 
-    def expire(self, limit: datetime, /, *, dry_run: bool) -> Expired:
+    def confirm(self, version: int | str, /) -> None:
+        """Refuse a version that no longer can be read; as a writer, so after an expiry that is under way."""
+
+        def confirmed() -> None:
+            with catalog(self.address).writing() as session:
+                self._number(session, self._place(session), version)
+
+        retried(confirmed)
+
+    def expire(
+        self, limit: datetime, /, *, dry_run: bool, keep: Callable[[], Collection[int | str]] = tuple
+    ) -> Expired:
         """Forget versions that were replaced before `limit`, and remove the data files that only they named.
 
         Raises:
@@ -205,7 +216,7 @@ class DuckLakeEngine(LakeEngine):
         there = {path for path, _ in list_without_links(store, self.data_path("", {}).rstrip("/"))}
 
         def planned(session: Session, place: CatalogTable) -> tuple[expiring.Doomed, list[str], list[TableFile]]:
-            gone = expiring.doomed(session, place, limit)
+            gone = expiring.doomed(session, place, limit, keep())
             paths = expiring.removable(session, place, gone, limit)
             return gone, paths, expiring.retained(session, place, but=gone)
 

@@ -21,7 +21,7 @@ from seqlake.versions.names import OURS
 from seqlake.versions.state import TableFile
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from datetime import datetime
 
     from seqlake.tables.ducklake.catalogs import Session
@@ -49,8 +49,8 @@ class Doomed:
     left: Sequence[int]
 
 
-def doomed(session: Session, place: CatalogTable, limit: datetime, /) -> Doomed:
-    """What versions replaced before `limit` leave behind."""
+def doomed(session: Session, place: CatalogTable, limit: datetime, keep: Collection[int | str] = (), /) -> Doomed:
+    """What versions replaced before `limit` leave behind, but for those to keep."""
     snapshots = session.rows(
         "SELECT s.snapshot_id, CAST(s.snapshot_time AS VARCHAR), c.changes_made FROM ducklake_snapshot s "
         "LEFT JOIN ducklake_snapshot_changes c ON c.snapshot_id = s.snapshot_id ORDER BY s.snapshot_id"
@@ -60,7 +60,11 @@ def doomed(session: Session, place: CatalogTable, limit: datetime, /) -> Doomed:
         for number, when, changes in snapshots
         if number == place.since or place.id in reading.changed(changes or "")
     ]
-    gone = [number for (number, _, alone), (_, replaced, _) in itertools.pairwise(mine) if alone and replaced < limit]
+    gone = [
+        number
+        for (number, _, alone), (_, replaced, _) in itertools.pairwise(mine)
+        if alone and replaced < limit and number not in keep
+    ]
     left = sorted({number for number, _, _ in snapshots} - set(gone))
     files = _unseen(session, place, "ducklake_data_file", "data_file_id", left)
     deletes = _unseen(session, place, "ducklake_delete_file", "delete_file_id", left)

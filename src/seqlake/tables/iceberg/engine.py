@@ -10,11 +10,12 @@ from seqlake.tables._lakes.engine import LakeEngine
 from seqlake.tables._lakes.table import refuse_to_write
 from seqlake.tables.iceberg import committing, datafiles, expiring, history, schemas
 from seqlake.tables.iceberg.listing import reachable, relative_to
+from seqlake.tables.iceberg.naming import OwnTags
 from seqlake.tables.iceberg.offsets import PuffinSidecar
 from seqlake.tables.iceberg.opening import OpenTable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from datetime import datetime
 
     import pyarrow as pa
@@ -116,8 +117,19 @@ class IcebergEngine(OpenTable, LakeEngine):
         """
         return committing.rollback(self, version, base)
 
-    def expire(self, limit: datetime, /, *, dry_run: bool) -> Expired:
-        """Forget snapshots that were replaced before `limit`, and remove what only they named."""
+    def names(self, store: Store, /) -> OwnTags:  # noqa: ARG002 - they are in the table itself
+        """Tags of Iceberg's own, in the table itself."""
+        return OwnTags(self)
+
+    def expire(
+        self,
+        limit: datetime,
+        /,
+        *,
+        dry_run: bool,
+        keep: Callable[[], Collection[int | str]] = tuple,  # noqa: ARG002 - the table itself says it
+    ) -> Expired:
+        """Forget snapshots that were replaced before `limit`, and remove what only they named; tags keep theirs."""
         return expiring.expire(self, limit, dry_run=dry_run)
 
     def drop(self) -> None:
