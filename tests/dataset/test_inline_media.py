@@ -35,9 +35,16 @@ TYPES = {
 }
 
 
-def film(number: int, **options: Any) -> bytes:
-    """Another video for each number, with a key frame at every fourth picture."""
-    return clips.encode("libx264", times=range(number, number + STEPS), g="4", bf="0", **options)
+def film(number: int) -> bytes:
+    """Other pictures for each number, with a key frame at every fourth."""
+    file = io.BytesIO()
+    with av.open(file, "w", format="mp4") as out:
+        stream = out.add_stream("libx264", rate=30, options={"g": "4", "bf": "0"})
+        stream.width, stream.height, stream.pix_fmt = clips.WIDTH, clips.HEIGHT, "yuv420p"
+        for step in range(STEPS):
+            out.mux(stream.encode(av.VideoFrame.from_ndarray(clips.picture(50 * number + step), format="rgb24")))
+        out.mux(stream.encode(None))
+    return file.getvalue()
 
 
 def photo(number: int) -> bytes:
@@ -331,3 +338,17 @@ def test_commands_show_them_and_write_their_frames(tmp_path) -> None:
     subprocess.run([*command, "frames", place, "a", "cam", "-o", str(out), "--as", "png"], check=True)
     pictures = [np.asarray(Image.open(one)) for one in sorted(out.iterdir())]
     np.testing.assert_array_equal(pictures, sl.open(place).sequence("a")["cam"][:])
+
+
+def test_more_videos_than_decoders_are_opened_again(kind, tmp_path) -> None:
+    films = [film(number) for number in range(7)]
+    cam = pa.array([cell(one, kind) for one in films], kind)
+    ds = sl.open(folder(tmp_path / "in", kind, pa.table({"sequence_id": list("abcdefg"), "cam": cam})))
+    truth = {one: ds.sequence(one)["cam"][:] for one in "abcdefg"}
+    loader = sl.Loader(ds, window={"cam": range(1)}, batch_size=2, seed=1).frames(threads=1)
+    seen = 0
+    for batch in loader:
+        for one, frame in zip(batch["sequence_id"], batch["cam"][:, 0], strict=True):
+            assert (truth[one] == frame).all((1, 2, 3)).any()
+            seen += 1
+    assert seen == 7 * STEPS
