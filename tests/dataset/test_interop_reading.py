@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import TYPE_CHECKING
 
 import duckdb
@@ -14,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import seqlake as sl
+from seqlake.abilities import Pushdown, ability
 from seqlake.errors import SchemaMismatchError
 
 if TYPE_CHECKING:
@@ -160,3 +163,24 @@ def test_list_extract_answers_the_same_on_every_layout(tmp_path: Path, layout: s
     assert ds["b"]["action"] is None
     assert ds["c"]["action"].shape == (0, 2)
     assert pl.DataFrame(ds)["action"].to_list() == ROWS.column("action").to_pylist()
+
+
+def test_a_scan_outlives_the_threads_that_read_it(tmp_path: Path) -> None:
+    """One of Arrow's threads that is the last to let go of Python's file system ends a process that is about to end."""
+    ds = sl.create(tmp_path / "ds", sl.Schema({"task": pa.string()}))
+    ds.append([{"sequence_id": "a", "task": "pick"}])
+
+    def scanned() -> weakref.ref[object]:
+        offer = ability(ds.source, Pushdown)
+        assert offer is not None
+        dataset = offer.arrow_dataset()
+        assert dataset.to_table().num_rows == 1
+        return weakref.ref(dataset.filesystem.handler)
+
+    first = scanned()
+    gc.collect()
+    assert first() is not None
+    others = [scanned() for _ in range(20)]
+    gc.collect()
+    assert first() is None, "not for ever"
+    assert others[-1]() is not None

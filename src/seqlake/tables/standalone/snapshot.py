@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -55,6 +56,7 @@ class StandaloneSnapshot(TableSnapshot):
         if not scannable(blobs.values(), [name for name in schema.names if schema[name].category in NARROW]):
             return None
         system = PyFileSystem(_handler(self.root, blobs))
+        _HELD.append(system)
         form = checked_format()
         fragments = []
         for file in state.files:
@@ -80,6 +82,12 @@ class StandaloneSnapshot(TableSnapshot):
     def check(self, depth: Depth, /) -> Iterator[Finding]:
         """What only the table can know is wrong: strangers, edited metadata, missing, changed or torn shards."""
         return checking.check(self.context, self.state, depth)
+
+
+# Arrow's threads let go of a scan a little after its last batch. The one that is last to let go of a file system of
+# Python's asks for the interpreter's lock; while the interpreter ends that takes the whole process down (SIGABRT, in
+# one of 150 runs of `seqlake ls`). So the last ones are held here, and Arrow's threads are never the last.
+_HELD: deque[object] = deque(maxlen=8)
 
 
 class PlainSnapshot(StandaloneSnapshot):
