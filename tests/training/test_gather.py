@@ -215,7 +215,7 @@ def test_some_batches_are_copied_at_a_time_but_none_that_are_large():
 @pytest.mark.skipif(not Path("/sys/kernel/mm/transparent_hugepage").exists(), reason="this kernel has no large pages")
 def test_large_pages_are_asked_for_where_a_file_is_mapped(tmp_path):
     def flags(path):
-        maps = Path("/proc/self/smaps").read_text().partition(str(path))[2]
+        maps = os.fsdecode(Path("/proc/self/smaps").read_bytes()).partition(str(path))[2]
         return re.search("VmFlags:(.*)", maps)[1].split()
 
     path = tmp_path / "x"
