@@ -50,10 +50,15 @@ def test_label_computes_gives_and_reads(run, place, tmp_path) -> None:
     assert run("label", place, "split", "train", "--ids", tmp_path / "ids.txt").code == 0
     assert [*cells(place, "split").values()] == ["val", "val", None, None, "train", "train"]
     (tmp_path / "labels.csv").write_text("sequence_id,reward,note,grade\nep_3,9.5,fine,3\nep_0,,,\n")
-    assert run("label", place, "--csv", tmp_path / "labels.csv").code == 0
+    assert run("label", place, "--csv", tmp_path / "labels.csv", "-m", "by hand").code == 0
+    assert [one.message for one in sl.open(place).versions()].count("by hand") == 1
     assert cells(place, "reward") == {"ep_0": None, **{f"ep_{n}": n / 2 for n in range(1, 6)}, "ep_3": 9.5}
     assert cells(place, "note") == {**dict.fromkeys(cells(place, "note")), "ep_3": "fine"}
     assert sl.open(place).schema["grade"].arrow == pa.int64()
+    assert run("label", place, "scores", "--sql", "[reward, 0.5]").code == 0
+    assert run("label", place, "scores", "--sql", "[0.25]", "--where", "reward > 9").code == 0
+    assert cells(place, "scores")["ep_3"] == [0.25]
+    assert cells(place, "scores")["ep_4"] == [2.0, 0.5]
     assert sl.open(place).select(*truth.column_names).to_arrow().column("action").equals(truth.column("action"))
 
 

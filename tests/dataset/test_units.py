@@ -92,6 +92,46 @@ def test_units(tmp_path: Path, before: str, after: str, value: float, wanted: fl
     assert ds["a"]["x"][0, 0] == pytest.approx(wanted, rel=1e-12)
 
 
+def test_scalars_have_units_too(tmp_path: Path) -> None:
+    kinds = {"mass": pa.float64(), "half": pa.float16(), "temperature": pa.float32()}
+    ds = sl.create(tmp_path / "ds", sl.Schema(kinds | {"action": sl.Trajectory(dim=1)}))
+    ds.append(
+        [
+            {"sequence_id": "a", "mass": 2.0, "half": np.float16(2), "temperature": 20.0, "action": [[1]]},
+            {"sequence_id": "b", "action": [[1]]},
+        ]
+    )
+    with pytest.raises(SchemaMismatchError, match="does not say its units") as error:
+        ds.convert_units("mass", "g")
+    assert "sl.ColumnType('scalar', units='m')" in str(error.value.hint)
+    ds.set_type("mass", sl.ColumnType("scalar", units="kg"))
+    version = ds.version
+    assert ds.convert_units("mass", "g").id == version.id + 1
+    ds.convert_units("half", "cm", factor=100)
+    ds.convert_units("temperature", "K", factor=1, offset=273.15)
+    again = sl.open(ds.location)
+    assert again.select("mass", "half").to_arrow().to_pylist() == [
+        {"mass": 2000.0, "half": 200.0},
+        {"mass": None, "half": None},
+    ]
+    assert again["a"]["temperature"] == pytest.approx(293.15)
+    assert {name: again.schema[name].arrow for name in kinds} == kinds
+    declared = json.loads(Path(ds.location, "mixtrain.json").read_text())["column_types"]
+    assert (declared["mass"], declared["half"]["units"]) == ({"type": "scalar", "units": "g"}, "cm")
+    assert again.validate(depth="rows").ok
+    assert sl.open(ds.location, version=version)["a"]["mass"] == 2.0
+
+
+def test_time_stamps_keep_the_unit_of_the_format(tmp_path: Path) -> None:
+    columns = {
+        "touch": sl.Trajectory(dim=1, timestamps="at"),
+        "at": sl.Trajectory(dim=1, units="s", dtype=pa.float64()),
+    }
+    ds = sl.create(tmp_path / "ds", sl.Schema(columns))
+    with pytest.raises(SchemaMismatchError, match="time stamps of other columns"):
+        ds.convert_units("at", "ms")
+
+
 def test_a_factor_of_ones_own(arm: sl.Dataset) -> None:
     was = np.asarray(arm["ep_0"]["pose"])
     arm.convert_units("pose", "counts", factor=100, offset=-3)
@@ -104,8 +144,8 @@ def test_a_factor_of_ones_own(arm: sl.Dataset) -> None:
     ("name", "given", "error", "said"),
     [
         ("acton", {"units": "deg"}, SchemaMismatchError, "'acton'"),
-        ("count", {"units": "mm"}, SchemaMismatchError, "a signal of floating-point numbers to convert"),
-        ("cam", {"units": "mm"}, SchemaMismatchError, "a signal of floating-point numbers to convert"),
+        ("count", {"units": "mm"}, SchemaMismatchError, "expected floating-point numbers to convert"),
+        ("cam", {"units": "mm"}, SchemaMismatchError, "expected floating-point numbers to convert"),
         ("plain", {"units": "mm"}, SchemaMismatchError, "does not say its units"),
         ("action", {"units": "m"}, SchemaMismatchError, "from 'rad' to 'm'; rad goes with rad, mrad, deg, turn"),
         ("action", {"units": "furlong"}, SchemaMismatchError, "from 'rad' to 'furlong'"),

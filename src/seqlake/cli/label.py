@@ -48,7 +48,7 @@ def command(
 
     Example: seqlake label data/arm good --sql "reward > 40 AND len(action) > 100"
     """
-    from seqlake.dataset.changing.labelling import label
+    from seqlake.dataset.changing.evolving import computed, label
 
     if sum(one is not None for one in (value, sql, table)) != 1:
         raise click.UsageError("Give one of: a VALUE, --sql, or --csv.")
@@ -62,7 +62,11 @@ def command(
     else:
         chosen = _options.chosen(dataset, where, ids)
         assert column is not None
-        labels = _computed(chosen, column, sql) if sql is not None else _same(chosen, dataset, column, str(value))
+        labels = (
+            _same(chosen, dataset, column, str(value))
+            if sql is None
+            else computed(chosen, column, sql, dataset.schema.get(column))
+        )
     names = [name for name in labels.column_names if name != dataset.schema.id]
     added = [name for name in names if name not in dataset.schema]
     facts: dict[str, Any] = {"rows": labels.num_rows, "columns": names, "added": added, "dry_run": dry_run}
@@ -72,20 +76,6 @@ def command(
         return
     version = label(dataset, labels) if labels.num_rows or added else dataset.version
     output.document({**facts, "version": version.id}, text=f"Labelled {what}; version {version.id}.")
-
-
-def _computed(chosen: Any, column: str, sql: str) -> pa.Table:
-    import pyarrow as pa
-
-    from seqlake.dataset.reading.query import quoted
-
-    key = quoted(chosen.schema.id)
-    answers = chosen.sql(f"SELECT {key}, (\n{sql}\n) AS {quoted(column)} FROM dataset").to_arrow_table()
-    field = answers.schema.field(1)
-    if pa.types.is_decimal(field.type):  # SQL counts in decimals: 0.5 is one, and so is the sum of integers
-        whole = field.type.scale == 0
-        answers = answers.set_column(1, column, answers.column(1).cast(pa.int64() if whole else pa.float64()))
-    return answers
 
 
 def _same(chosen: Any, dataset: Any, column: str, text: str) -> pa.Table:

@@ -347,7 +347,7 @@ class Dataset(Selection):
         Every shard is written anew; numbers are computed in double precision and kept in their type.
 
         Args:
-            name: A column of floating-point numbers whose type says its `units`.
+            name: A column of floating-point numbers, signals or scalars, whose type says its `units`.
             units: The new unit, as in `deg`; or one for each dimension.
             factor: What values are multiplied by, for units that seqlake does not know.
             offset: What is added then.

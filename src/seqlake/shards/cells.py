@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _BATCH = 16 << 20  # bytes of a batch of flat columns, about
 _MOST_ROWS = 1 << 16
+_MOST_VALUES = (1 << 31) - 1  # that lists with offsets of 32 bits can count
 
 
 def numpy_type(kind: pa.DataType, /) -> np.dtype[Any] | None:
@@ -81,13 +82,67 @@ def without_list_views(array: pa.Array, /) -> pa.Array:
     """Lists with offsets where there are views: what casts and other libraries take, whatever a file's reader gave."""
     if not is_list(array.type):
         return array
-    valid = np.asarray(array.is_valid())
-    lengths = np.asarray(pc.list_value_length(array).cast(pa.int64()).fill_null(0)) * valid
     values = without_list_views(array.flatten())
-    offsets, mask = np.concatenate([[0], np.cumsum(lengths)]), None if valid.all() else pa.array(~valid)
-    if offsets[-1] >= 1 << 31:
-        return pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), values, mask=mask)
-    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values, mask=mask)
+    lengths = list_lengths(array)
+    large = int(lengths.clip(0).sum()) > _MOST_VALUES
+    return listed(lengths, values, pa.large_list(values.type) if large else pa.list_(values.type))
+
+
+def list_lengths(array: pa.Array, /) -> Ints:
+    """[cells] how many elements each list has; -1 null. `array.flatten()` gives as many, whatever null cells hide."""
+    lengths: Ints = np.asarray(pc.list_value_length(array).cast(pa.int64()).fill_null(-1))
+    return lengths
+
+
+def listed(lengths: Ints, values: pa.Array, kind: pa.DataType, /) -> pa.Array:
+    """Lists of so many values each, in their order.
+
+    Args:
+        lengths: [cells] of each list; -1 null.
+        values: Those of all lists that are not null.
+        kind: Which lists: plain, large or of a fixed size; views become lists with offsets.
+
+    Raises:
+        ValueError: A list of another size than `kind` has, or more values than it counts.
+
+    Example:
+        >>> listed(np.array([2, -1, 1]), pa.array([1, 2, 3]), pa.list_(pa.int64())).to_pylist()
+        [[1, 2], None, [3]]
+    """
+    null, field = lengths < 0, kind.value_field.with_type(values.type)
+    mask = pa.array(null) if null.any() else None
+    offsets = np.concatenate([[0], np.cumsum(lengths.clip(0))])
+    if pa.types.is_fixed_size_list(kind):
+        size = kind.list_size
+        if (lengths[~null] != size).any():
+            raise ValueError(f"Expected lists of {size}, found one of {lengths[~null][lengths[~null] != size][0]}.")
+        if mask is not None:  # a null list still takes its place among the values
+            places = offsets[:-1, None] + np.arange(size)
+            values = values.take(pa.array(places.ravel(), mask=np.repeat(null, size)))
+        return pa.FixedSizeListArray.from_arrays(values, type=pa.list_(field, size), mask=mask)
+    if pa.types.is_large_list(kind) or pa.types.is_large_list_view(kind):
+        ends = pa.array(offsets, pa.int64())
+        return pa.LargeListArray.from_arrays(ends, values, type=pa.large_list(field), mask=mask)
+    if offsets[-1] > _MOST_VALUES:
+        raise ValueError(f"Expected at most {_MOST_VALUES} values in lists of {kind}, found {offsets[-1]}.")
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values, type=pa.list_(field), mask=mask)
+
+
+def revalued(cells: pa.Array, values: Any, /) -> pa.Array:
+    """The same lists in lists of other values.
+
+    Args:
+        cells: Lists of any depth and form, sliced or not.
+        values: As many as lie in them, null cells left out: an Arrow array of their type, or numpy.
+
+    Example:
+        >>> revalued(pa.array([[[1, 2]], None]), np.array([3, 4])).to_pylist()
+        [[[3, 4]], None]
+    """
+    if not is_list(cells.type):
+        return values if isinstance(values, pa.Array) else pa.array(values, cells.type)
+    inner = revalued(cells.flatten(), values)
+    return listed(list_lengths(cells), inner, cells.type)
 
 
 def step_shape(steps: pa.Array, /) -> tuple[pa.Array, tuple[int, ...] | None]:

@@ -35,15 +35,25 @@ def update(dataset: OpenDataset, data: Any, /) -> Version:
     """Change cells of rows that are there; what `Dataset.update` does."""
     open_for_changes(dataset)
     schema = dataset.schema
+    given = small_cells(data, schema)
+    rows = rows_of(dataset, _ids(given, schema), but="nothing was changed")
+    staging = Staging(dataset.table, schema, shape=ShardShape())
+    return _finish(dataset, staging, lambda: change_cells(staging, dataset.source, schema, given, rows))
+
+
+def small_cells(data: Any, schema: Schema, /) -> Given:
+    """Given cells, none of which is of a signal.
+
+    Raises:
+        SchemaMismatchError: One is.
+    """
     given = ingest.given_cells(data, schema)
     large = [name for name in given.cells.column_names if schema[name].category in LARGE]
     if large:
         raise SchemaMismatchError(
             f"update changes scalar cells; found {', '.join(large)}.", hint="Replace signals with `upsert`."
         )
-    rows = rows_of(dataset, _ids(given, schema), but="nothing was changed")
-    staging = Staging(dataset.table, schema, shape=ShardShape())
-    return _finish(dataset, staging, lambda: change_cells(staging, dataset.source, schema, given, rows))
+    return given
 
 
 def upsert(dataset: OpenDataset, data: Any, /, *, encoding: Encoding | Mapping[str, Encoding] | None = None) -> Version:

@@ -10,12 +10,14 @@ import pyarrow as pa
 from seqlake.abilities import HasUnfolded, ability
 from seqlake.dataset.changing import changes
 from seqlake.dataset.changing.rewriting import held, one_chunk, write_anew
-from seqlake.dataset.reading.query import quoted
+from seqlake.dataset.reading import query
+from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.writing import conforming
 from seqlake.dataset.writing.ingest import Given
 from seqlake.dataset.writing.staging import ShardShape, Staging, open_for_changes, partition_of
 from seqlake.dataset.writing.values import cell
 from seqlake.errors import CommitConflictError, CommitUnknownError, SchemaMismatchError
+from seqlake.shards.files import verified_source
 from seqlake.spec.column_types import ColumnType
 from seqlake.spec.schema import Column, Schema, is_list
 from seqlake.spec.unfolded import Unfolded
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from seqlake.dataset.writing.staging import OpenDataset
-    from seqlake.protocols import Version
+    from seqlake.protocols import Readable, Version
 
 _TRIES = 10
 
@@ -42,34 +44,75 @@ def add_column(
     if values is not None and sql is not None:
         raise ValueError("A column is filled by values or by sql, not by both.")
 
+    def cells(schema: Schema) -> Given | None:
+        if sql is not None:
+            return Given(cells=computed(dataset, name, sql, schema[name]))
+        return None if values is None else Given(cells=_from_values(schema, name, values))
+
     def change() -> Version:
-        old = dataset.schema
-        if name in old:
+        if name in dataset.schema:
             raise SchemaMismatchError(
-                f"There is a column {name!r} already ({old[name]}).", hint="Change its cells with `update`."
+                f"There is a column {name!r} already ({dataset.schema[name]}).", hint="Change its cells with `update`."
             )
-        schema = old.with_columns({name: kind})
+        return _added(dataset, {name: kind}, cells)
+
+    return replayed(dataset, change)
+
+
+def label(dataset: OpenDataset, labels: pa.Table, /) -> Version:
+    """Put cells into columns by id, as one commit: columns that are there are changed, others are added.
+
+    Args:
+        dataset: Changed in its newest version, which it then shows.
+        labels: Ids and one or more columns of scalars or vectors.
+
+    Raises:
+        SequenceNotFoundError: An id is not in the dataset.
+        SchemaMismatchError: No ids, nothing beside them, or cells of another type than the column's.
+    """
+    open_for_changes(dataset)
+    key = str(dataset.schema.id)
+    if key not in labels.column_names or labels.num_columns < 2:
+        raise SchemaMismatchError(
+            f"Labels are a column {key!r} and others; found {', '.join(labels.column_names) or 'no columns'}."
+        )
+
+    def change() -> Version:
+        new = {field.name: field.type for field in labels.schema if field.name not in dataset.schema}
+        if not new:
+            return changes.update(dataset, labels)
+        kinds = {name: pa.string() if pa.types.is_null(kind) else kind for name, kind in new.items()}
+        return _added(dataset, kinds, lambda schema: changes.small_cells(labels, schema))
+
+    return replayed(dataset, change)
+
+
+def _added(
+    dataset: OpenDataset,
+    kinds: Mapping[str, pa.DataType | pa.Field | ColumnType | Column],
+    cells: Callable[[Schema], Given | None],
+) -> Version:
+    """New columns, and given cells of columns new and old, as one commit."""
+    schema = dataset.schema.with_columns(kinds)
+    for name in kinds:
         conforming.refuse_broken(schema, column=name)
         if not schema[name].nullable:
             raise SchemaMismatchError(f"{name!r} must be nullable: sequences without a value read null.")
-        staging = Staging(dataset.table, schema, shape=ShardShape())
-        parent = dataset.version
-        try:
-            staging.begin(parent)
-            gone: list[str] = []
-            if values is not None or sql is not None:
-                given = (
-                    _from_values(schema, name, values) if values is not None else _from_sql(dataset, schema, name, sql)
-                )
-                rows = changes.rows_of(dataset, given.column(0).to_pylist(), but="nothing was added")
-                gone = changes.change_cells(staging, dataset.source, schema, Given(cells=given), rows)
+    staging = Staging(dataset.table, schema, shape=ShardShape())
+    try:
+        staging.begin(dataset.version)
+        gone: list[str] = []
+        given = cells(schema)
+        if given is not None:
+            ids = given.cells.column(str(schema.id)).to_pylist()
+            rows = changes.rows_of(dataset, ids, but="nothing was added")
+            gone = changes.change_cells(staging, dataset.source, schema, given, rows)
+        for name in kinds:
             gone += _make_room(dataset, staging, schema, name, but=gone)
-        except BaseException:
-            staging.discard()
-            raise
-        return staging.commit("evolve", remove=gone, schema=schema)
-
-    return replayed(dataset, change)
+    except BaseException:
+        staging.discard()
+        raise
+    return staging.commit("evolve", remove=gone, schema=schema)
 
 
 def rename_column(dataset: OpenDataset, old: str, new: str, /, *, rewrite: bool = False) -> Version:
@@ -226,26 +269,46 @@ def _from_values(schema: Schema, name: str, values: Mapping[str, Any]) -> pa.Tab
     return pa.table({str(schema.id): ids, name: column})
 
 
-def _from_sql(dataset: OpenDataset, schema: Schema, name: str, sql: str | None) -> pa.Table:
-    """A row expression over the dataset as a table of ids and cells."""
-    key = str(schema.id)
-    answers = dataset.sql(f"SELECT {quoted(key)}, (\n{sql}\n) AS value FROM dataset").to_arrow_table()
-    value = one_chunk(answers.column(1))
-    field = schema.arrow.field(name)
-    value = value.cast(_without_decimals(value.type, field.type))
-    if not conforming.fits(value.type, field.type):
-        raise SchemaMismatchError(f"{name!r}: expected {field.type}, the expression gives {value.type}.")
-    cells = conforming.conform_column(value, schema[name], field.type)
-    return pa.table({key: one_chunk(answers.column(0)), name: cells})
+def computed(source: Readable, name: str, sql: str, column: Column | None = None, /) -> pa.Table:
+    """A row expression over rows as a table of ids and cells.
+
+    Args:
+        source: The rows; signals are compared with their checksums, since what is computed of them gets new ones.
+        name: What the cells are called.
+        sql: The expression.
+        column: What the cells must be; by default what the expression gives.
+
+    Raises:
+        QueryError: It cannot be used.
+        SchemaMismatchError: It gives cells of another type.
+    """
+    excerpt = Excerpt.of(source)
+    rows = Excerpt(verified_source(excerpt.source, "first"), columns=excerpt.columns, rows=excerpt.rows).with_id()
+    key = str(rows.schema.id)
+    asked = f"SELECT {query.quoted(key)}, (\n{sql}\n) AS value FROM dataset"
+    ids, values = (one_chunk(one) for one in query.answers(rows.schema, asked, rows.batches))
+    wanted = None if column is None else column.logical
+    try:
+        values = values.cast(_without_decimals(values.type, wanted))
+    except pa.ArrowInvalid as error:
+        raise SchemaMismatchError(f"{name!r}: expected {wanted}, the expression gives other numbers: {error}") from None
+    if column is not None and wanted is not None:
+        if not conforming.fits(values.type, wanted):
+            raise SchemaMismatchError(f"{name!r}: expected {wanted}, the expression gives {values.type}.")
+        values = conforming.conform_column(values, column, wanted)
+    return pa.table({key: ids, name: values})
 
 
-def _without_decimals(kind: pa.DataType, wanted: pa.DataType) -> pa.DataType:
+def _without_decimals(kind: pa.DataType, wanted: pa.DataType | None) -> pa.DataType:
     """A type of SQL's answers, which count in decimals (0.5 is one, and so is the sum of integers), as numbers."""
-    if is_list(kind) and is_list(wanted):
-        return pa.list_(_without_decimals(kind.value_type, wanted.value_type))
-    if pa.types.is_decimal(kind) and pa.types.is_floating(wanted):
+    if is_list(kind):
+        inner = wanted.value_type if wanted is not None and is_list(wanted) else None
+        return kind if wanted is not None and inner is None else pa.list_(_without_decimals(kind.value_type, inner))
+    if not pa.types.is_decimal(kind):
+        return kind
+    if pa.types.is_floating(wanted) if wanted is not None else kind.scale:
         return pa.float64()
-    return pa.int64() if pa.types.is_decimal(kind) and pa.types.is_integer(wanted) else kind
+    return pa.int64() if wanted is None or pa.types.is_integer(wanted) else kind
 
 
 def _widened(column: Column, kind: pa.DataType) -> pa.DataType:

@@ -13,8 +13,10 @@ from seqlake.dataset.changing.evolving import replayed
 from seqlake.dataset.changing.rewriting import write_anew
 from seqlake.dataset.writing.staging import ShardShape, Staging
 from seqlake.errors import SchemaMismatchError
+from seqlake.shards.cells import revalued
 from seqlake.spec.column_types import ColumnType
 from seqlake.spec.schema import is_list
+from seqlake.spec.stamps import stamp_columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,6 +79,10 @@ def convert_units(
     def change() -> Version:
         schema = dataset.schema
         column = schema[name]
+        if name in stamp_columns(schema):
+            raise SchemaMismatchError(
+                f"{name!r} holds the time stamps of other columns, whose unit the format sets: seconds as floats."
+            )
         changed = _declared(column, units)
         ways = _ways(column, units, factor, offset)
         if all(way == _Linear(1.0) for way in ways) and changed == column:
@@ -108,13 +114,14 @@ def turn_of(unit: object, /) -> float:
 
 
 def _declared(column: Column, units: Units) -> Column:
-    if column.dtype is None or column.dtype.kind != "f" or column.raw:
+    if not pa.types.is_floating(column.value_type or column.arrow) or column.raw:
         what = "raw cells" if column.raw else str(column.arrow)
         raise SchemaMismatchError(
-            f"{column.name!r}: expected a signal of floating-point numbers to convert, found {what}.",
+            f"{column.name!r}: expected floating-point numbers to convert, found {what}.",
             hint="Widen whole numbers first, as in ds.widen_column(name, pa.float64())." if not column.raw else None,
         )
-    fields = {"type": "trajectory"} if column.type is None else column.type.to_json()
+    plain = "scalar" if column.category == "scalar" else "trajectory"
+    fields = {"type": plain} if column.type is None else column.type.to_json()
     written = units if isinstance(units, str) else list(units)
     return replace(column, type=ColumnType.from_json({**fields, "units": written}))
 
@@ -129,9 +136,10 @@ def _ways(column: Column, units: Units, factor: float | None, offset: float) -> 
         raise ValueError("offset goes with a factor.")
     before = column.type.get("units") if column.type is not None else None
     if before is None:
+        example = "sl.ColumnType('scalar', " if column.category == "scalar" else "sl.Trajectory("
         raise SchemaMismatchError(
             f"{column.name!r} does not say its units.",
-            hint=f"Declare them with ds.set_type({column.name!r}, ...), or give factor=.",
+            hint=f"Declare them, as in ds.set_type({column.name!r}, {example}units='m')), or give factor=.",
         )
     if isinstance(before, str) and isinstance(units, str):
         return [_way(before, units)]
@@ -163,11 +171,10 @@ def _way(before: str, after: str) -> _Linear:
 
 
 def _turned(cells: pa.Array, ways: list[_Linear], name: str) -> pa.Array:
-    """The same lists of other numbers, computed in double precision."""
-    lists, values = [], cells
+    """The same cells of other numbers, computed in double precision."""
+    values = cells
     while is_list(values.type):
-        lists.append(values)
-        values = values.values if not pa.types.is_fixed_size_list(values.type) else values.flatten()
+        values = values.flatten()
     numbers: NDArray[Any] = np.asarray(values.fill_null(np.nan)).astype(np.float64).reshape(-1, len(ways))
     factors, offsets = (np.array(one) for one in zip(*ways, strict=True))
     with np.errstate(over="ignore", invalid="ignore"):  # infinite ones stay so
@@ -179,10 +186,4 @@ def _turned(cells: pa.Array, ways: list[_Linear], name: str) -> pa.Array:
             f"{name!r}: {numbers.reshape(-1)[lost][0]:.6g} would be more than {values.type} can hold.",
             hint=f"Widen the column first, as in ds.widen_column({name!r}, pa.float64()).",
         )
-    for one in reversed(lists):
-        mask = one.is_null() if one.null_count else None
-        if pa.types.is_fixed_size_list(one.type):
-            out = pa.FixedSizeListArray.from_arrays(out, type=one.type, mask=mask)
-        else:
-            out = type(one).from_arrays(one.offsets, out, type=one.type, mask=mask)
-    return out
+    return revalued(cells, out)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,12 +14,13 @@ import pyarrow as pa
 from seqlake.errors import ShardChangedError, ValidationError
 from seqlake.shards.cells import fetched, step_shape
 from seqlake.spec.schema import is_binary, is_list
+from seqlake.windows.timestamps import times_in
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from seqlake.protocols import Flat
-    from seqlake.spec.schema import Column
+    from seqlake.spec.schema import Column, Schema
 
 _NANOSECONDS = {"timestamp[ns": "M8[ns]", "time64[ns": "m8[ns]", "duration[ns": "m8[ns]"}
 
@@ -87,6 +89,39 @@ def arrow_cell(cells: pa.Array, row: int, column: Column, /) -> Any:
     if column.category == "vector":
         return _numbers(scalar.values, column)
     return python_value(scalar)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BatchRow:
+    """One row of a batch, for verbs that write it anew: what they compute with is what they read, and nothing else.
+
+    Attributes:
+        batch: Rows in the logical types of the schema.
+        row: Which of them.
+        schema: Of the batch.
+    """
+
+    batch: pa.RecordBatch
+    row: int
+    schema: Schema
+
+    def value(self, name: str, /) -> Any:
+        """The cell, as `arrow_cell` gives it."""
+        return arrow_cell(self.batch.column(name), self.row, self.schema[name])
+
+    def length(self, name: str, /) -> int | None:
+        """How many elements a cell of lists has; None where it is null."""
+        cell = self.batch.column(name)[self.row]
+        return len(cell) if cell.is_valid else None
+
+    def times(self, name: str, /) -> Any:
+        """[T] time stamps, one time, or None."""
+        return times_in(self.batch.column(name)[self.row])
+
+    def where(self, name: str | None = None, /) -> str:
+        """The row, and the column, for messages."""
+        sequence = f"Sequence {self.batch.column(str(self.schema.id))[self.row].as_py()!r}"
+        return sequence if name is None else f"{sequence}, column {name!r}"
 
 
 def python_value(scalar: pa.Scalar, /) -> Any:

@@ -239,6 +239,25 @@ def relation(
     return relation
 
 
+def answers(schema: Schema, query: str, batches: Callable[[Sequence[str]], Iterator[pa.RecordBatch]], /) -> pa.Table:
+    """What a query answers, read at once: rows that cannot be read keep their error, as `relation` cannot.
+
+    Args:
+        schema: The columns of `dataset`.
+        query: As for `relation`.
+        batches: As for `relation`.
+
+    Raises:
+        QueryError: As for `relation`.
+    """
+    with _Connection(schema) as connection:
+        connection.check_one_query(query)
+        connection.provide(connection.needed(query), batches)
+        answer = connection.relation(query)
+        table: pa.Table = connection.run(answer.to_arrow_table)
+    return table
+
+
 def _type_in_duckdb(kind: pa.DataType) -> pa.DataType:
     """The type in which DuckDB can hold a column: half floats as floats, decimals of more than 38 digits as text."""
     if pa.types.is_float16(kind):

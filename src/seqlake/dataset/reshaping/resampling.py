@@ -14,6 +14,7 @@ from seqlake.arguments import DATASET, TEXTS, a, takes
 from seqlake.dataset import progress
 from seqlake.dataset.changing.units import turn_of
 from seqlake.dataset.reading import streaming
+from seqlake.dataset.reading.cells import BatchRow
 from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.reshaping.merging import whole
 from seqlake.dataset.writing.carrying import Carrier, FilesMode
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from seqlake.dataset.dataset import Dataset
-    from seqlake.dataset.reading.sequence import SequenceView
     from seqlake.dataset.selection import Selection
     from seqlake.spec.schema import Column, Schema
 
@@ -100,12 +100,9 @@ def resample(
             storage=source.storage,
             kept=source.access.kept_packets,
         )
-        place = 0
         for shard in progress.over(source.shards(), "resample"):
             for batch in streaming.for_writing(shard, source.schema.names):
-                views = [source[place + row] for row in range(batch.num_rows)]
-                place += batch.num_rows
-                for rows in staging.parts(plan.resampled(batch, views)):
+                for rows in staging.parts(plan.resampled(batch)):
                     staging.write(carrier.carry(rows))
     return dataset
 
@@ -138,20 +135,16 @@ class _Plan:
         self._needs_rate(chosen)
         self.schema = self._declared(chosen, stamps)
 
-    def resampled(self, batch: pa.RecordBatch, views: Sequence[SequenceView]) -> pa.RecordBatch:
+    def resampled(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The rows at the new rate."""
         arrays: dict[str, Any] = {name: batch.column(name) for name in self.schema.names}
-        counts = [self._count(view) for view in views]
+        rows = [BatchRow(batch=batch, row=row, schema=self._old) for row in range(batch.num_rows)]
+        counts = [self._count(row) for row in rows]
         for name, method in self._methods.items():
-            column, field = self.schema[name], self.schema.arrow.field(name)
+            column, kind = self.schema[name], self.schema.arrow.field(name).type
             cells = [
-                cell(
-                    self._cell(view, name, method, count),
-                    column,
-                    field.type,
-                    where=f"Sequence {view.id!r}, column {name!r}",
-                )
-                for view, count in zip(views, counts, strict=True)
+                cell(self._cell(row, name, method, count), column, kind, where=row.where(name))
+                for row, count in zip(rows, counts, strict=True)
             ]
             arrays[name] = pa.concat_arrays(cells)
         length = arrays.get("length")
@@ -162,12 +155,16 @@ class _Plan:
             )
         return pa.RecordBatch.from_arrays([arrays[name] for name in self.schema.names], schema=self.schema.arrow)
 
-    def _cell(self, view: SequenceView, name: str, method: Method, count: int) -> NDArray[Any] | None:
-        values = view[name]
-        if values is None or not len(values):
-            return None if values is None else np.asarray(values)
-        steps = np.asarray(values)
-        times = self._times(view, name, len(steps))
+    def _cell(self, row: BatchRow, name: str, method: Method, count: int) -> NDArray[Any] | None:
+        steps: NDArray[Any] | None = row.value(name)
+        if isinstance(steps, list):
+            raise SchemaMismatchError(
+                f"{row.where(name)}: its steps have different shapes, and nothing says what lies between two of them.",
+                hint="Name the others: columns=[...].",
+            )
+        if steps is None or not len(steps):
+            return steps
+        times = self._times(row, name, len(steps))
         at = np.arange(count, dtype=np.float64) / float(self._rate)
         flat = steps.reshape(len(steps), -1)
         if method == "linear":
@@ -177,42 +174,41 @@ class _Plan:
             result = flat[_places(times, at, method)]
         return result.reshape(count, *steps.shape[1:])
 
-    def _times(self, view: SequenceView, name: str, count: int) -> NDArray[np.float64]:
+    def _times(self, row: BatchRow, name: str, count: int) -> NDArray[np.float64]:
         """[T] seconds after the sequence's start."""
         stamps = self._old[name].timestamps
         if stamps is not None and stamps in self._old:
-            times = Stamps.of(view.get(stamps), column=str(stamps)).times
+            times = Stamps.of(row.times(stamps), column=str(stamps)).times
             if len(times) != count:
                 raise SchemaMismatchError(
-                    f"Sequence {view.id!r}, column {name!r}: expected a time for each of {count} samples, found "
-                    f"{len(times)} in {stamps!r}."
+                    f"{row.where(name)}: expected a time for each of {count} samples, found {len(times)} in {stamps!r}."
                 )
-            return np.asarray((times - origin_at(origin_of(self._old, name), view.get)) / _NANOSECONDS)
+            return np.asarray((times - origin_at(origin_of(self._old, name), row.times)) / _NANOSECONDS)
         rate = own_rate(self._old[name]) or self._clock
         assert rate is not None, "the plan has looked"
         return np.arange(count, dtype=np.float64) / float(rate)
 
-    def _count(self, view: SequenceView) -> int:
+    def _count(self, row: BatchRow) -> int:
         """The steps of a sequence at the new rate: as long as its clock's steps last, else as its longest signal."""
         lasting: dict[bool, list[Fraction]] = {True: [], False: []}
         samples = 0
         for name in self._methods:
-            values = view[name]
-            if values is None or not len(values):
+            there = row.length(name)
+            if not there:
                 continue
-            samples = max(samples, len(values))
+            samples = max(samples, there)
             if self._old[name].timestamps in self._old:
-                seconds = Fraction(float(self._times(view, name, len(values))[-1])).limit_denominator(_NANOSECONDS)
+                seconds = Fraction(float(self._times(row, name, there)[-1])).limit_denominator(_NANOSECONDS)
                 lasting[False].append(seconds + 1 / self._rate)
             else:
                 known = own_rate(self._old[name]) or self._clock
                 assert known is not None, "the plan has looked"
-                lasting[on_clock(self._old, name, self._clock)].append(len(values) / known)
+                lasting[on_clock(self._old, name, self._clock)].append(there / known)
         longest = max(lasting[True] or lasting[False], default=Fraction(0))
         count = max(1, int(longest * self._rate)) if longest else 0
         if count > max(_MANY, _SPARSE * samples):
             raise SchemaMismatchError(
-                f"Sequence {view.id!r}: {samples} samples last {float(longest):.6g} seconds: {count} steps.",
+                f"{row.where()}: {samples} samples last {float(longest):.6g} seconds: {count} steps.",
                 hint="Correct its time stamps, or leave the sequence out.",
             )
         return count

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seqlake.errors import SchemaMismatchError
+from seqlake.shards.cells import listed
 from seqlake.spec.alignment import Clock, Observed, on_clock, own_rate, sample_at, steps_of_row
 from seqlake.spec.stamps import origin_of
 from seqlake.windows.timestamps import Stamps, nanoseconds, origin_at
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from seqlake.dataset.reading.cells import BatchRow
     from seqlake.dataset.reading.sequence import SequenceView
     from seqlake.spec.schema import Schema
 
@@ -169,19 +171,22 @@ class Spans:
         return stored
 
 
-def steps_in(view: SequenceView, clock: Clock, /) -> int:
+def steps_in(row: BatchRow, view: SequenceView, clock: Clock, /) -> int:
     """N, the steps of the clock that a sequence has: of its first signal, else `length`, else a video's frames.
+
+    Args:
+        row: The sequence, as it is written anew.
+        view: The same, for the frames of its files.
+        clock: Of the dataset.
 
     Raises:
         SchemaMismatchError: Nothing says it.
     """
-    schema = view.schema
-    steps, frames = {}, {}
-    for name in schema:
-        if schema[name].category == "temporal":
-            cell = view[name]
-            steps[name] = -1 if cell is None else len(cell)
-    length = view["length"] if "length" in schema and schema["length"].category == "scalar" else None
+    schema = row.schema
+    frames = {}
+    there = {name: row.length(name) for name in schema if schema[name].category == "temporal"}
+    steps = {name: -1 if count is None else count for name, count in there.items()}
+    length = row.value("length") if "length" in schema and schema["length"].category == "scalar" else None
     observed = Observed(steps=steps, length=int(length) if isinstance(length, int) else None)
     counted = steps_of_row(observed, schema, clock, list(schema))
     if counted is not None:
@@ -195,7 +200,7 @@ def steps_in(view: SequenceView, clock: Clock, /) -> int:
         ):
             frames[name] = len(view[name])
     if not frames:
-        raise SchemaMismatchError(f"Sequence {view.id!r}: nothing says how many steps it has.")
+        raise SchemaMismatchError(f"{row.where()}: nothing says how many steps it has.")
     return next(iter(frames.values()))
 
 
@@ -211,19 +216,11 @@ def sliced(cells: pa.Array, pieces: Sequence[Piece], spans: Sequence[tuple[int, 
         >>> sliced(pa.array([[1, 2, 3]]), [Piece(row=0, start=1, stop=3, steps=3, id="a")], [(1, 3)]).to_pylist()
         [[2, 3]]
     """
-    if not pa.types.is_list(cells.type):
-        whole = [cells[piece.row].as_py() for piece in pieces]
-        return pa.array([c and c[a:b] for c, (a, b) in zip(whole, spans, strict=True)], cells.type)
-    starts = cells.offsets.to_numpy()
-    valid = cells.is_valid().to_numpy(zero_copy_only=False)
-    parts = [
-        cells.values.slice(starts[piece.row] + first, stop - first if valid[piece.row] else 0)
-        for piece, (first, stop) in zip(pieces, spans, strict=True)
-    ]
-    offsets = np.cumsum([0, *map(len, parts)], dtype=np.int32)
-    missing = pa.array([not valid[piece.row] for piece in pieces], pa.bool_())
-    values = pa.concat_arrays(parts) if parts else cells.values.slice(0, 0)
-    return pa.ListArray.from_arrays(pa.array(offsets), values, type=cells.type, mask=missing)
+    whole = [cells[piece.row].values for piece in pieces]
+    parts = [None if one is None else one.slice(a, b - a) for one, (a, b) in zip(whole, spans, strict=True)]
+    values = [one for one in parts if one is not None]
+    lengths = np.array([-1 if one is None else len(one) for one in parts], np.int64)
+    return listed(lengths, pa.concat_arrays(values) if values else pa.nulls(0, cells.type.value_type), cells.type)
 
 
 def changes(values: NDArray[Any], /) -> list[int]:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from seqlake.arguments import DATASET, takes
 from seqlake.dataset import progress
 from seqlake.dataset.reading import streaming
+from seqlake.dataset.reading.cells import BatchRow
 from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.reshaping.merging import whole
 from seqlake.dataset.reshaping.slicing import Piece, Spans, changes, sliced, steps_in
@@ -27,6 +28,7 @@ from seqlake.dataset.writing.staging import ShardShape, Staging
 from seqlake.errors import DecodeError, SchemaMismatchError, ValidationError
 from seqlake.media import cut_sound
 from seqlake.media.video import cutting
+from seqlake.shards.cells import revalued
 from seqlake.spec.alignment import on_clock, samples_of
 from seqlake.spec.column_types import ColumnType
 from seqlake.spec.rules.references import names_its_file
@@ -37,14 +39,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from numpy.typing import NDArray
-
     from seqlake.dataset.dataset import Dataset
     from seqlake.dataset.reading.sequence import SequenceView
     from seqlake.dataset.selection import Selection
     from seqlake.spec.schema import Schema
 
-    Borders = Callable[[SequenceView, int], Sequence[tuple[int, int]]]
+    Borders = Callable[[BatchRow, int], Sequence[tuple[int, int]]]
     from seqlake.dataset.reading.views import MediaView
 
 
@@ -302,7 +302,7 @@ def trim(
     if seconds is not None:
         start, stop = (None if one is None else _step(one, clock.rate) for one in seconds)
 
-    def borders(_: SequenceView, steps: int) -> list[tuple[int, int]]:
+    def borders(_: BatchRow, steps: int) -> list[tuple[int, int]]:
         first, last, _step = slice(start, stop).indices(steps)
         return [(first, last)] if first < last else []
 
@@ -356,11 +356,12 @@ def segment(
         _check_label(selection.schema, by, clock.rate)
     fixed = at if seconds is None else [_step(one, clock.rate) for one in seconds]
 
-    def borders(view: SequenceView, steps: int) -> list[tuple[int, int]]:
+    def borders(row: BatchRow, steps: int) -> list[tuple[int, int]]:
         if length is not None:
             inner = list(range(length, steps, length))
         elif by is not None:
-            inner = changes(np.asarray(view[by])) if view[by] is not None else []
+            labels = row.value(by)
+            inner = [] if labels is None else changes(np.asarray(labels))
         else:
             inner = sorted({step + steps if step < 0 else step for step in fixed or ()})
         edges = [0, *(step for step in inner if 0 < step < steps), steps]
@@ -455,24 +456,27 @@ class _Pieces:
             for batch in streaming.for_writing(shard, self._source.schema.names):
                 views = [self._source[place + row] for row in range(batch.num_rows)]
                 place += batch.num_rows
-                pieces = [piece for row, view in enumerate(views) for piece in self._pieces_of(row, view)]
-                rows, start = self._rows(batch, pieces), 0
+                sources = [BatchRow(batch=batch, row=row, schema=self._source.schema) for row in range(len(views))]
+                pieces = [
+                    piece for row, view in zip(sources, views, strict=True) for piece in self._pieces_of(row, view)
+                ]
+                rows, start = self._rows(batch, pieces, sources), 0
                 for part in self._staging.parts(rows):
                     mine = pieces[start : start + part.num_rows]
                     start += part.num_rows
                     self._staging.write(self._carrier.carry(self._with_files(part, mine, views, batch)))
 
-    def _pieces_of(self, row: int, view: SequenceView) -> Iterator[Piece]:
-        steps = steps_in(view, self._clock)
-        borders = self._borders(view, steps)
+    def _pieces_of(self, row: BatchRow, view: SequenceView) -> Iterator[Piece]:
+        steps = steps_in(row, view, self._clock)
+        borders = self._borders(row, steps)
         if not borders:
             self.left_out.append(view.id)
         digits = max(_DIGITS, len(str(len(borders) - 1)))
         for number, (start, stop) in enumerate(borders):
             name = f"{view.id}/{number:0{digits}}" if self._numbered else view.id
-            yield Piece(row=row, start=start, stop=stop, steps=steps, id=name)
+            yield Piece(row=row.row, start=start, stop=stop, steps=steps, id=name)
 
-    def _rows(self, batch: pa.RecordBatch, pieces: Sequence[Piece]) -> pa.RecordBatch:
+    def _rows(self, batch: pa.RecordBatch, pieces: Sequence[Piece], sources: Sequence[BatchRow]) -> pa.RecordBatch:
         """One row for each piece; files are still those of the sequences."""
         schema, of_rows = self._source.schema, pa.array([piece.row for piece in pieces], pa.int64())
         columns: dict[str, Any] = {}
@@ -480,8 +484,8 @@ class _Pieces:
             cells = batch.column(name)
             stamps = self._spans.stamps_of(name) == name  # which need not be a signal
             if schema[name].category in {"temporal", "frames"} or stamps:
-                columns[name] = sliced(cells, pieces, self._spans_of(name, batch, pieces))
-                columns[name] = self._restamped(name, columns[name], batch, pieces)
+                columns[name] = sliced(cells, pieces, self._spans_of(name, pieces, sources))
+                columns[name] = self._restamped(name, columns[name], pieces, sources)
             elif schema[name].inline and name in self._cut:
                 columns[name] = pa.nulls(len(pieces), cells.type)  # the bytes of each piece are cut later
             else:
@@ -493,12 +497,11 @@ class _Pieces:
         arrow = self._schema.arrow
         return pa.RecordBatch.from_arrays([columns[field.name].cast(field.type) for field in arrow], schema=arrow)
 
-    def _spans_of(self, name: str, batch: pa.RecordBatch, pieces: Sequence[Piece]) -> list[tuple[int, int]]:
-        cells = batch.column(name)
-        there = cells.value_lengths().fill_null(0).to_pylist()
-        return [self._spans.span(name, piece, there[piece.row], _cells(batch, piece.row)) for piece in pieces]
+    def _spans_of(self, name: str, pieces: Sequence[Piece], sources: Sequence[BatchRow]) -> list[tuple[int, int]]:
+        there = [row.length(name) or 0 for row in sources]
+        return [self._spans.span(name, piece, there[piece.row], sources[piece.row].times) for piece in pieces]
 
-    def _restamped(self, name: str, cells: pa.Array, batch: pa.RecordBatch, pieces: Sequence[Piece]) -> pa.Array:
+    def _restamped(self, name: str, cells: pa.Array, pieces: Sequence[Piece], sources: Sequence[BatchRow]) -> pa.Array:
         """Cells of pieces; those of time stamps count from where the pieces begin."""
         if self._spans.stamps_of(name) != name or not len(cells):
             return cells
@@ -506,8 +509,8 @@ class _Pieces:
         for place, piece in enumerate(pieces):
             stamps = times_in(cells[place])
             if stamps is not None:
-                parts.append(self._spans.restamped(name, stamps, piece, _cells(batch, piece.row)))
-        return _with_values(cells, np.concatenate(parts)) if parts else cells
+                parts.append(self._spans.restamped(name, stamps, piece, sources[piece.row].times))
+        return revalued(cells, np.concatenate(parts)) if parts else cells
 
     def _measures(self, columns: Mapping[str, Any], pieces: Sequence[Piece]) -> dict[str, pa.Array]:
         """`length` and `duration_seconds` of the pieces, where the sequences say theirs."""
@@ -563,24 +566,3 @@ class _Pieces:
         finally:
             pool.shutdown(cancel_futures=True)  # after an error: let what runs end, and begin nothing more
         return rows
-
-
-def _cells(batch: pa.RecordBatch, row: int) -> Callable[[str], Any]:
-    """Gives a row's cell of a column: numbers, one value, or None."""
-    return lambda name: times_in(batch.column(name)[row])
-
-
-def _with_values(cells: pa.Array, values: NDArray[Any]) -> pa.Array:
-    """Lists of numbers, or of lists of them, of the same lengths with other numbers."""
-    inner = cells.flatten()
-    if pa.types.is_list(inner.type):
-        return _listed(cells, _listed(inner, pa.array(values, inner.type.value_type)))
-    if pa.types.is_fixed_size_list(inner.type):
-        steps = pa.FixedSizeListArray.from_arrays(pa.array(values, inner.type.value_type), type=inner.type)
-        return _listed(cells, steps)
-    return _listed(cells, pa.array(values, inner.type))
-
-
-def _listed(like: pa.Array, values: pa.Array) -> pa.Array:
-    offsets = np.cumsum([0, *like.value_lengths().fill_null(0).to_pylist()], dtype=np.int32)
-    return pa.ListArray.from_arrays(pa.array(offsets), values, type=like.type, mask=like.is_null())

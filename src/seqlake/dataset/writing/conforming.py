@@ -247,27 +247,16 @@ def overflowed(wide: pa.Array, narrow: pa.Array) -> bool:
 
 
 def _conform_list(array: pa.Array, expected: pa.DataType, where: str) -> pa.Array:
-    valid = np.asarray(array.is_valid())
-    lengths = np.asarray(pc.list_value_length(array).cast(pa.int64()).fill_null(0)) * valid
-    values = conform(array.flatten(), expected.value_type, where=where)
-    mask = None if valid.all() else pa.array(~valid)
-    offsets = np.concatenate([[0], np.cumsum(lengths)])
-    if not pa.types.is_fixed_size_list(expected):
-        if offsets[-1] > np.iinfo(np.int32).max:
-            raise ValidationError(f"{where}: one row holds {offsets[-1]} values, Arrow lists at most 2147483647.")
-        return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), values, type=expected, mask=mask)
-    size = expected.list_size
-    if (lengths[valid] != size).any():
-        wrong = int(np.flatnonzero(valid & (lengths != size))[0])
+    lengths, values = cells.list_lengths(array), conform(array.flatten(), expected.value_type, where=where)
+    fixed = pa.types.is_fixed_size_list(expected)
+    if fixed and (other := lengths[(lengths >= 0) & (lengths != expected.list_size)]).size:
         raise ValidationError(
-            f"{where}: every step must have {size} values, found one with {lengths[wrong]}.",
+            f"{where}: every step must have {expected.list_size} values, found one with {other[0]}.",
             hint="Steps of one column are equally long; change `dim` in the schema or the data.",
         )
-    if mask is not None:
-        # A null step still takes its place among the values.
-        places = offsets[:-1, None] + np.arange(size)
-        values = values.take(pa.array(places.ravel(), mask=np.repeat(~valid, size)))
-    return pa.FixedSizeListArray.from_arrays(values, type=expected, mask=mask)
+    if not fixed and not pa.types.is_large_list(expected) and len(values) > np.iinfo(np.int32).max:
+        raise ValidationError(f"{where}: one row holds {len(values)} values, Arrow lists at most 2147483647.")
+    return cells.listed(lengths, values, expected)
 
 
 def _unpacked(array: pa.Array, column: Column, logical: pa.DataType, where: str) -> pa.Array:

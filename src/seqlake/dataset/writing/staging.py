@@ -29,8 +29,6 @@ from seqlake.spec.rules.references import paths_in
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    import duckdb
-
     from seqlake.dataset.writing.ingest import File
     from seqlake.protocols import Table, Transaction, Version
     from seqlake.spec.schema import Schema
@@ -173,9 +171,6 @@ class OpenDataset(Readable, Protocol):
 
     def batches(self, columns: Sequence[str] | None = None, /) -> Iterator[pa.RecordBatch]:
         """All rows of some columns, in order."""
-
-    def sql(self, sql: str, /, **tables: object) -> duckdb.DuckDBPyRelation:
-        """A query over the rows, which are called `dataset`."""
 
 
 def open_for_changes(dataset: OpenDataset, /) -> None:
