@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -297,12 +298,9 @@ def _moments(source: Readable, steps: str) -> NDArray[Any]:
 
 def _cells(source: Readable, column: str) -> Iterator[pa.Array]:
     for shard in source.shards():
-        reader = shard.open()
-        try:
+        with closing(shard.open()) as reader:
             for batch in reader.batches([column]):
                 yield batch.column(0)
-        finally:
-            reader.close()
 
 
 def _codes_of(source: Readable, column: str) -> Ints:
@@ -443,11 +441,8 @@ class GroupedReader(ScannedReader):
         places = held.places[samples]
         for place in np.unique(places):
             here = np.flatnonzero(places == place)
-            reader = held.sources[int(place)].open()
-            try:
+            with closing(held.sources[int(place)].open()) as reader:
                 parts += list(reader.batches(columns, rows=held.numbers[samples[here]]))
-            finally:
-                reader.close()
             order.append(here)
         table = pa.Table.from_batches(parts).combine_chunks()
         back = np.empty(len(samples), np.int64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from itertools import islice
 from typing import Any
 
@@ -96,11 +97,8 @@ def _flatness(selection: Any) -> dict[str, Any]:
     columns: set[str] = set()
     count = 0
     for shard in selection.shards():
-        reader = shard.open()
-        try:
+        with closing(shard.open()) as reader:
             decoded = {name for name in wanted if reader.flat(name) is None}
-        finally:
-            reader.close()
         columns |= decoded
         count += bool(decoded)
     return {"not_flat": sorted(columns), "shards_not_flat": count}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -94,11 +95,8 @@ def lengths_in(shards: Iterable[Shard], schema: Schema, column: str, /) -> Ints:
         raise SchemaMismatchError(f"Expected a column of steps, found {column!r} of type {kind}.")
     lengths = [np.empty(0, np.int64)]
     for shard in shards:
-        reader = shard.open()
-        try:
+        with closing(shard.open()) as reader:
             lengths.append(lengths_of(reader, column))
-        finally:
-            reader.close()
     return np.concatenate(lengths)
 
 

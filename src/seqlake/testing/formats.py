@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,9 +14,11 @@ import pytest
 from seqlake import protocols
 from seqlake.conversion.convert import convert
 from seqlake.dataset.opening import scan
+from seqlake.dataset.reading.streaming import one_shard
 from seqlake.dataset.validation import validate
 from seqlake.errors import SchemaMismatchError
 from seqlake.testing.processes import elsewhere
+from seqlake.testing.shards import flat_is, identical
 from seqlake.testing.strict import Strict
 from seqlake.training.loader import Loader
 from seqlake.windows.spec import Window
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from seqlake.protocols import Flat, Ints, Readable, Shard
+    from seqlake.protocols import Ints, Readable, Shard
 
 _WITH_STEPS = {"temporal", "frames"}
 
@@ -107,14 +110,11 @@ class FormatTests:
     def test_flat_and_batches_agree(self, source: Readable) -> None:
         """Both ways to read a column give the same values, bit for bit."""
         for shard in source.shards():
-            reader = shard.open()
-            try:
+            with closing(shard.open()) as reader:
                 for name in source.schema.names:
                     flat = reader.flat(name)
                     if flat is not None:
-                        compare_flat(flat, read(shard, [name])[name])
-            finally:
-                reader.close()
+                        assert flat_is(flat, read(shard, [name])[name]), name
 
     def test_shards_are_the_same_twice(self, source: Readable) -> None:
         """Order and keys are stable, and no two keys are equal."""
@@ -179,11 +179,7 @@ class FormatTests:
 
 def read(shard: Shard, columns: Sequence[str], /, *, rows: Ints | None = None) -> pa.Table:
     """Columns of a shard as one table."""
-    reader = shard.open()
-    try:
-        batches = list(reader.batches(list(columns), rows=rows))
-    finally:
-        reader.close()
+    batches = list(one_shard(shard, list(columns), rows=rows))
     if batches:
         return pa.Table.from_batches(batches)
     return pa.table({name: pa.array([], pa.null()) for name in columns})
@@ -202,35 +198,4 @@ def steps(cells: pa.ChunkedArray, /) -> Ints:
 
 def equal(left: pa.ChunkedArray, right: pa.ChunkedArray, /) -> bool:
     """The same cells; numbers by their bits, so that a NaN equals the same NaN."""
-    if len(left) == 0 and len(right) == 0:
-        return True
-    if left.type != right.type or len(left) != len(right):
-        return False
-    return bits(left.combine_chunks()) == bits(right.combine_chunks())
-
-
-def bits(array: pa.Array, /) -> list[Any]:
-    """Cells as Python values, with floats as their bits."""
-    if isinstance(array, pa.ChunkedArray):
-        array = array.combine_chunks()
-    if pa.types.is_nested(array.type) and not pa.types.is_struct(array.type):
-        return [None if not cell.is_valid else bits(cell.values) for cell in array]
-    if pa.types.is_floating(array.type):
-        return [None if not cell.is_valid else np.array(cell.as_py()).tobytes() for cell in array]
-    return list(array.to_pylist())
-
-
-def compare_flat(flat: Flat, cells: pa.ChunkedArray, /) -> None:
-    """Assert that a `Flat` shows the same values as the cells, -1 steps where they are null."""
-    np.testing.assert_array_equal(flat.steps, steps(cells))
-    size = int(np.prod(flat.shape, dtype=np.int64)) * flat.stored.itemsize
-    for row, cell in enumerate(cells):
-        if not cell.is_valid or len(cell) == 0:
-            continue
-        starts = flat.start[row] + flat.stride * np.arange(flat.steps[row], dtype=np.int64)
-        raw = b"".join(bytes(part) for part in flat.blob.ranges(starts, starts + size))
-        values = np.frombuffer(raw, flat.stored).astype(flat.dtype)
-        expected = cell.values
-        while pa.types.is_nested(expected.type):
-            expected = expected.flatten()
-        assert values.tobytes() == np.asarray(expected).astype(flat.dtype, copy=False).tobytes()
+    return len(left) == len(right) == 0 or identical(left, right)

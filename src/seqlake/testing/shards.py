@@ -84,23 +84,20 @@ def flat_is(flat: Flat, column: pa.Array | pa.ChunkedArray, /) -> bool:
         flat: The column.
         column: The same rows from an independent reader: numbers, lists of them, or raw binary cells.
     """
-    for taken, cell in zip(cells_of(flat), column, strict=True):
-        if taken is None or not cell.is_valid:
-            if taken is not None or cell.is_valid:
-                return False
-        elif pa.types.is_binary(cell.type):
-            if taken.tobytes() != cell.as_py():
-                return False
-        elif hasattr(cell, "values"):
-            values = cell.values
-            if len(values) != len(taken):
-                return False
-            numbers = np.asarray(values.flatten() if hasattr(values.type, "value_type") else values)
-            if numbers.dtype != taken.dtype or numbers.tobytes() != taken.tobytes():
-                return False
-        elif np.asarray(pa.array([cell])).tobytes() != taken.tobytes():
-            return False
-    return True
+    return all(_same(taken, cell) for taken, cell in zip(cells_of(flat), column, strict=True))
+
+
+def _same(taken: Any, cell: Any) -> bool:
+    if taken is None or not cell.is_valid:
+        return taken is None and not cell.is_valid
+    if pa.types.is_binary(cell.type):
+        return bool(taken.tobytes() == cell.as_py())
+    values = cell.values if hasattr(cell, "values") else pa.array([cell])
+    steps = len(values)
+    while hasattr(values.type, "value_type"):
+        values = values.flatten()
+    numbers = np.asarray(values)
+    return steps == len(taken) and numbers.dtype == taken.dtype and numbers.tobytes() == taken.tobytes()
 
 
 def rows_in_child(shards: Sequence[Shard], column: str, /) -> list[int]:

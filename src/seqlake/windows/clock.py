@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -137,15 +138,12 @@ def _first_rows(source: Readable) -> list[Observed]:
         wanted = min(shard.rows, LOOKED_AT - len(observed))
         if wanted <= 0:
             break
-        reader = shard.open()
-        try:
+        with closing(shard.open()) as reader:
             for batch in reader.batches(_TELL_DURATION, rows=np.arange(wanted)):
                 observed.extend(
                     Observed(length=row["length"], duration_seconds=row["duration_seconds"])
                     for row in batch.to_pylist()
                 )
-        finally:
-            reader.close()
     return observed
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -150,9 +151,6 @@ def parts_of(source: Readable, name: str, rows: Ints, /) -> Iterator[pa.Array]:
         first += shard.rows
         if not len(inside):
             continue
-        reader = shard.open()
-        try:
+        with closing(shard.open()) as reader:
             for batch in reader.batches([name], rows=inside.astype(np.int64)):
                 yield batch.column(0)
-        finally:
-            reader.close()

@@ -20,7 +20,8 @@ from seqlake.errors import (
 )
 from seqlake.formats import l5kit
 from seqlake.formats.l5kit.sink import L5kitSink
-from seqlake.testing.formats import FormatTests, compare_flat, read
+from seqlake.testing.formats import FormatTests, read
+from seqlake.testing.shards import flat_is
 
 
 def texts(folder):
@@ -413,7 +414,7 @@ def test_plain_stores_are_read_in_place(zarr, tmp_path):
         "agents_velocity", "agents_track_id", "agents_label_probabilities", "tl_faces_status",
     }  # fmt: skip
     for name in flat:
-        compare_flat(flats[name], read(shard, [name])[name])
+        assert flat_is(flats[name], read(shard, [name])[name])
     assert flats["agents_yaw"].stride == 116
 
 

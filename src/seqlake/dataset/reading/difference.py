@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from seqlake.dataset.reading.streaming import one_shard
 from seqlake.errors import SchemaMismatchError
 from seqlake.spec.schema import is_list
 
@@ -146,15 +147,11 @@ def _digests(selection: Selection, column: str, ids: set[str], shared: set[str])
     for shard in selection.shards():
         if shard.key in shared:
             continue
-        reader = shard.open()
-        try:
-            for batch in reader.batches([key, column]):
-                cells = batch.column(1)
-                for row, name in enumerate(batch.column(0).to_pylist()):
-                    if name in ids:
-                        yield name, _digest(cells.slice(row, 1))
-        finally:
-            reader.close()
+        for batch in one_shard(shard, [key, column]):
+            cells = batch.column(1)
+            for row, name in enumerate(batch.column(0).to_pylist()):
+                if name in ids:
+                    yield name, _digest(cells.slice(row, 1))
 
 
 def _digest(cell: pa.Array) -> bytes:

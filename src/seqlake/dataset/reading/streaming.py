@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
@@ -122,11 +123,8 @@ def _shard_by_shard(shards: Sequence[Shard], columns: Sequence[str], *, ahead: b
 
 def one_shard(shard: Shard, columns: Sequence[str], /, *, rows: Ints | None = None) -> Iterator[pa.RecordBatch]:
     """Columns of one shard, opened for this alone."""
-    reader = shard.open()
-    try:
+    with closing(shard.open()) as reader:
         yield from reader.batches(columns, rows=rows)
-    finally:
-        reader.close()
 
 
 def for_writing(shard: Shard, columns: Sequence[str], /, *, rows: Ints | None = None) -> Iterator[pa.RecordBatch]:

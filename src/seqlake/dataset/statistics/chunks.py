@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -71,8 +72,7 @@ def pieces(
     schema = source.schema
     for shard in source.shards():
         rest = list(columns)
-        reader = shard.open()
-        try:
+        with closing(shard.open()) as reader:
             for name in columns:
                 flat = reader.flat(name) if schema[name].category == "temporal" else None
                 if flat is not None:
@@ -80,8 +80,6 @@ def pieces(
                     nulls = int((flat.steps < 0).sum())
                     for number, block in enumerate(blocks(flat)):
                         yield partial(_flat_chunk, name, block, 0 if number else nulls)
-        finally:
-            reader.close()
         if rest:
             yield partial(_decoded, shard, schema, rest)
         passed()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -100,11 +101,8 @@ def _threads() -> int:
 
 
 def _measured(shard: Shard, schema: Schema, stats: Statistics, names: Sequence[str]) -> dict[str, NDArray[np.float64]]:
-    reader = shard.open()
-    try:
+    with closing(shard.open()) as reader:
         return {name: _of_column(reader, shard.rows, schema[name], stats[name]) for name in names}
-    finally:
-        reader.close()
 
 
 def _of_column(reader: ShardReader, rows: int, column: Column, known: ColumnStatistics) -> NDArray[np.float64]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -275,14 +275,11 @@ def decode_other(source: Source, stop: Event, /) -> dict[str, Any]:
 
     start = 0
     try:
-        decoder = media.open(source)
-        try:
+        with closing(media.open(source)) as decoder:
             count = len(decoder)
             for start in range(0, count, _TOGETHER):
                 if not stop.is_set():
                     decoder.read(np.arange(start, min(start + _TOGETHER, count)))
-        finally:
-            decoder.close()
     except (CorruptFileError, CorruptFrameError) as error:
         return {"damage": (Damage(first=start, last=start, why=looking.said(error, str(error.path))),)}
     except (DecodeError, MissingDependencyError):

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from seqlake.abilities import WholeFiles, ability
+from seqlake.dataset.reading import streaming
 from seqlake.errors import VersionNotFoundError
 
 if TYPE_CHECKING:
@@ -161,15 +162,7 @@ class Disk:
 
 def read_ids(snapshot: StandaloneSnapshot, /) -> list[str]:
     """All ids of a snapshot, through the table: the manifest reader."""
-    ids: list[str] = []
-    for shard in snapshot.shards():
-        reader = shard.open()
-        try:
-            for batch in reader.batches(["sequence_id"]):
-                ids += batch.column(0).to_pylist()
-        finally:
-            reader.close()
-    return ids
+    return [one for row in streaming.read(snapshot, ["sequence_id"]) for one in row.column(0).to_pylist()]
 
 
 def glob_ids(store: Store, /) -> list[str]:
