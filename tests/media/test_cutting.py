@@ -108,6 +108,19 @@ def test_packets_are_copied_byte_for_byte(tmp_path: Path) -> None:
     assert after[5:] == before[16:35]
 
 
+def test_parameter_sets_that_are_cut_are_refused() -> None:
+    with av.open(io.BytesIO(clip("h264 training profile"))) as container:
+        extradata = container.streams.video[0].codec_context.extradata
+    whole, refused = h264.free_numbers(extradata), 0
+    for end in range(5, len(extradata)):
+        try:
+            assert h264.free_numbers(extradata[:end]) == whole
+        except DecodeError:
+            refused += 1
+        h264.Packets(extradata[:end])  # follows what it can
+    assert refused > 20
+
+
 def test_a_stream_that_has_the_highest_number_of_parameter_sets_is_cut_all_the_same(tmp_path: Path) -> None:
     data = encode(bf="0", g="8", sc_threshold="0", **{"x264-params": "sps-id=31:scenecut=0"})
     with av.open(io.BytesIO(data)) as container:

@@ -16,7 +16,7 @@ from seqlake.spec.alignment import rounding
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
 
     from seqlake.protocols import Decoder, Ints
 
@@ -155,6 +155,19 @@ class Frames:
         pts, base = self.pts, self.time_base
         seconds: NDArray[np.float64] = (pts - pts[:1]) * base.numerator / base.denominator
         return seconds
+
+
+def room_for(out: NDArray[Any] | None, shape: tuple[int, ...], dtype: DTypeLike, /) -> NDArray[Any]:
+    """Where a decoder writes: what it was given, else a new array.
+
+    Raises:
+        ValueError: What it was given has another shape or type.
+    """
+    if out is None:
+        return np.empty(shape, dtype)
+    if out.shape != shape or out.dtype != dtype:
+        raise ValueError(f"out: expected {np.dtype(dtype)} {list(shape)}, found {out.dtype} {list(out.shape)}.")
+    return out
 
 
 def _exact(seconds: Any) -> Fraction:

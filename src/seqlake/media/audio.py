@@ -16,6 +16,7 @@ import numpy as np
 from seqlake.errors import CorruptFileError, CorruptFrameError, DecodeError
 from seqlake.media._bytes import BlobBytes, blob_of, part_of
 from seqlake.media._containers import open_container
+from seqlake.media._frames import room_for
 from seqlake.media._limits import SOUND
 
 if TYPE_CHECKING:
@@ -104,14 +105,8 @@ class AudioDecoder:
             raise ValueError("size is for pictures; samples have none.")
         if wanted.size and (wanted.min() < 0 or wanted.max() >= len(samples)):
             raise IndexError(f"There are samples 0 to {len(samples) - 1}, found {wanted.min()} to {wanted.max()}.")
-        if out is None:
-            return np.asarray(samples[wanted])
-        if out.shape != (len(wanted), samples.shape[1]) or out.dtype != np.float32:
-            raise ValueError(
-                f"out: expected float32 [{len(wanted)}, {samples.shape[1]}], found {out.dtype} {list(out.shape)}."
-            )
-        out[:] = samples[wanted]
-        return out
+        out = room_for(out, (len(wanted), samples.shape[1]), np.float32)
+        return np.take(samples, wanted, axis=0, out=out, mode="clip")
 
     def close(self) -> None:
         """Let go of the samples; the next read decodes again."""

@@ -17,6 +17,7 @@ import numpy as np
 from seqlake import plugins
 from seqlake.errors import CorruptFileError, DecodeError
 from seqlake.media._bytes import all_of, blob_of
+from seqlake.media._frames import room_for
 from seqlake.media._limits import POINTS
 from seqlake.media.image import ImageDecoder
 
@@ -126,11 +127,7 @@ class PointsDecoder:
             )
         if self._points is None:
             self._points = load(self._source).points
-        if out is None:
-            out = np.empty((len(wanted), *self._points.shape))
-        if out.shape != (len(wanted), *self._points.shape) or out.dtype != np.float64:
-            expected = [len(wanted), *self._points.shape]
-            raise ValueError(f"out: expected float64 {expected}, found {out.dtype} {list(out.shape)}.")
+        out = room_for(out, (len(wanted), *self._points.shape), np.float64)
         out[:] = self._points
         return out
 

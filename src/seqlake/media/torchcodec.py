@@ -23,6 +23,7 @@ from seqlake import plugins
 from seqlake.errors import CorruptFrameError, DecodeError, MissingDependencyError
 from seqlake.media._bytes import BlobBytes, blob_of
 from seqlake.media._containers import open_container
+from seqlake.media._frames import room_for
 from seqlake.media.image import scaled
 from seqlake.media.video.demuxing import picture_streams
 from seqlake.media.video.opening import open_video, refuse_deep
@@ -143,12 +144,7 @@ class TorchDecoder:
             raise IndexError(f"{self._location} has frames 0 to {len(self) - 1}, found {span}.")
         stream = self._packets.stream
         height, width = size or (stream.height, stream.width)
-        if out is None:
-            out = np.empty((len(wanted), height, width, 3), np.uint8)
-        if out.shape != (len(wanted), height, width, 3) or out.dtype != np.uint8:
-            raise ValueError(
-                f"out: expected uint8 [{len(wanted)}, {height}, {width}, 3], found {out.dtype} {list(out.shape)}."
-            )
+        out = room_for(out, (len(wanted), height, width, 3), np.uint8)
         if wanted.size:
             numbers, places = np.unique(wanted, return_inverse=True)
             frames = self._frames(numbers)

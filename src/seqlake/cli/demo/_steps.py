@@ -251,8 +251,8 @@ def summarise(path: Path) -> Told:
 
 def train(path: Path, window: int) -> Told:
     """Stream two shuffled epochs of windows of signals, then one with frames."""
+    from seqlake.dataset.drawing.strips import is_pictures
     from seqlake.dataset.statistics import statistics
-    from seqlake.dataset.statistics.pixels import is_visual
     from seqlake.training.loader import Loader
     from seqlake.windows.spec import Window
 
@@ -273,7 +273,7 @@ def train(path: Path, window: int) -> Told:
         "a second loader with the same seed gave the same order",
     ]
     facts: dict[str, Any] = {"windows": windows, "windows_per_second": round(rate)}
-    cameras = [n for n in source.schema.names if is_visual(source.schema[n])]
+    cameras = [n for n in source.schema.names if is_pictures(source.schema[n])]
     if cameras:
         spec = Window({**dict.fromkeys(cameras, range(-1, 1)), **signals}, stride=4)
         filmed = Loader(source, window=spec, batch_size=32, shuffle=True, seed=0).normalize(stats).tail("pad")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from seqlake.errors import ShardChangedError, ValidationError
 from seqlake.shards.cells import fetched, step_shape
@@ -149,13 +150,7 @@ def _steps(scalar: pa.Scalar, column: Column) -> Any:
         return _numbers(values, column)
     if column.deep:
         return _deep(values, column)
-    fixed = pa.types.is_fixed_size_list(values.type)
-    width = values.type.list_size if fixed else _one_width(values, column)
-    if values.null_count:
-        raise ValidationError(
-            f"Column {column.name!r} has a null step.",
-            hint="Every step has a value for every dimension; ds.validate() lists all such cells.",
-        )
+    width = one_width(values, column)
     return _shaped(_numbers(values.flatten(), column), len(values), column, width)
 
 
@@ -169,15 +164,26 @@ def _deep(steps: pa.Array, column: Column) -> Any:
     return _numbers(values, column).reshape(len(steps), *shape)
 
 
-def _one_width(values: pa.Array, column: Column) -> int | None:
-    """The width of all steps; None where there is no step."""
-    widths = np.unique(np.asarray(values.value_lengths().drop_null()))
-    if len(widths) > 1:
+def one_width(steps: pa.Array, column: Column, /) -> int | None:
+    """The width of all steps; None where there is no step.
+
+    Raises:
+        ValidationError: They differ, or one of them is null.
+    """
+    if steps.null_count:
         raise ValidationError(
-            f"Column {column.name!r} has steps of different widths ({widths[0]} and {widths[-1]}).",
+            f"Column {column.name!r} has a null step.",
+            hint="Every step has a value for every dimension; ds.validate() lists all such cells.",
+        )
+    if pa.types.is_fixed_size_list(steps.type):
+        return int(steps.type.list_size)
+    widths = pc.min_max(pc.list_value_length(steps)).as_py()
+    if widths["min"] != widths["max"]:
+        raise ValidationError(
+            f"Column {column.name!r} has steps of different widths ({widths['min']} and {widths['max']}).",
             hint="One step is one vector of a fixed size; ds.validate() lists all such cells.",
         )
-    return int(widths[0]) if len(widths) else None
+    return None if widths["min"] is None else int(widths["min"])
 
 
 def _shaped(flat: NDArray[Any], steps: int | None, column: Column, width: int | None = None) -> NDArray[Any]:

@@ -16,9 +16,9 @@ import numpy as np
 
 from seqlake.abilities import OfATable, Pinnable, ability
 from seqlake.dataset.drawing.plots import runs
-from seqlake.dataset.drawing.strips import is_pictures, strip
+from seqlake.dataset.drawing.strips import READ_ERRORS, is_pictures, strip
 from seqlake.dataset.reading.views import FileView, StepsView
-from seqlake.errors import SeqlakeError, in_line, visible
+from seqlake.errors import in_line, visible
 from seqlake.files import locations
 from seqlake.media import encode_image
 
@@ -45,7 +45,6 @@ _PICTURE_KINDS = {b"\xff\xd8\xff": "jpeg", b"\x89PNG": "png"}
 _LIMIT = 200_000  # bytes of one notebook output
 _COLORS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#888888", "#000000")
 _DETAILS = ("units", "fps", "codec", "sample_rate", "format", "model", "coordinate_frame")
-_READ_ERRORS = (SeqlakeError, OSError, ValueError, ArithmeticError, LookupError, TypeError)
 
 
 def selection_text(selection: SelectedRows) -> str:
@@ -77,7 +76,7 @@ def headline(selection: SelectedRows) -> str:
         words.append(f"{counted(count, unit)} in {counted(shards, 'shards')}")
         if whole is not None and whole.unfolded:
             words.append("fold is due")
-    except _READ_ERRORS as error:
+    except READ_ERRORS as error:
         words.append(f"unreadable: {_short(error)}")
     return " · ".join(words)
 
@@ -135,14 +134,14 @@ def sequence_text(view: Row) -> str:
 def _safe_id(view: Row) -> str:
     try:
         return view.id
-    except _READ_ERRORS as error:
+    except READ_ERRORS as error:
         return f"unreadable: {_short(error)}"
 
 
 def _brief_cell(view: Row, name: str) -> str:
     try:
         return brief(view[name], view.schema[name])
-    except _READ_ERRORS as error:
+    except READ_ERRORS as error:
         return f"unreadable: {_short(error)}"
 
 
@@ -162,7 +161,7 @@ def selection_html(selection: SelectedRows) -> str:
     try:
         views = [selection[number] for number in range(min(_ROWS, len(selection)))]
         rows = [[_brief_cell(view, name) for name in names] for view in views]
-    except _READ_ERRORS as error:
+    except READ_ERRORS as error:
         parts.append(_failed(error))
     else:
         parts.append(_table(names, rows))
@@ -178,7 +177,7 @@ def sequence_html(view: Row) -> str:
     for name in schema.names:
         try:
             parts.append(_drawn(name, schema[name], view))
-        except _READ_ERRORS as error:
+        except READ_ERRORS as error:
             parts.append(f"<div>{_text(name)}</div>{_failed(error)}")
     return _bounded(parts)
 

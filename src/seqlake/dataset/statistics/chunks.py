@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from seqlake.dataset.reading.cells import flat_cell, numbers_of
+from seqlake.dataset.reading.cells import flat_cell, numbers_of, one_width
 from seqlake.dataset.reading.streaming import one_shard
-from seqlake.errors import ValidationError
 from seqlake.files.blobs import MemoryBlob
 from seqlake.shards.cells import cast, fetched
 from seqlake.spec.schema import is_binary
@@ -170,30 +168,12 @@ def numbers(cells: pa.Array, column: Column, /) -> NDArray[Any] | None:
     steps = cells.drop_null() if column.category == "vector" else cells.flatten()
     if not nested:
         return _array(steps, column)
-    if steps.null_count:
-        raise ValidationError(
-            f"Column {column.name!r} has a null step.",
-            hint="Every step has a value for every dimension; ds.validate() lists all such cells.",
-        )
-    width = _one_width(steps, column)
+    width = one_width(steps, column)
     if width is None:
         shape = column.shape
         return None if shape is None else np.empty((0, *shape), kept_dtype(column))
     shape = column.shape if column.shape is not None and np.prod(column.shape) == width else (width,)
     return _array(steps.flatten(), column).reshape(len(steps), *shape)
-
-
-def _one_width(steps: pa.Array, column: Column) -> int | None:
-    """The width of all steps; None where there is no step."""
-    if pa.types.is_fixed_size_list(steps.type):
-        return int(steps.type.list_size) if len(steps) else None
-    widths = pc.min_max(pc.list_value_length(steps)).as_py()
-    if widths["min"] != widths["max"]:
-        raise ValidationError(
-            f"Column {column.name!r} has steps of different widths ({widths['min']} and {widths['max']}).",
-            hint="One step is one vector of a fixed size; ds.validate() lists all such cells.",
-        )
-    return None if widths["min"] is None else int(widths["min"])
 
 
 def _array(values: pa.Array, column: Column) -> NDArray[Any]:

@@ -36,12 +36,6 @@ _AT_ONCE = 8  # frames that are decoded before they are counted
 _SMALL, _ABOUT = 300, 150  # pixels along the longer side: what is left whole, what larger pictures are thinned to
 
 
-def is_visual(column: Column, /) -> bool:
-    """Whether a column holds pictures: a video, an image, or one image a step."""
-    pictures = column.category == "frames" and column.type is not None and column.type.type in {"video", "image"}
-    return pictures or column.medium in {"video", "image"}
-
-
 def evenly(count: int, most: int, /) -> Ints:
     """At most `most` numbers below `count`, in the middles of equal parts.
 

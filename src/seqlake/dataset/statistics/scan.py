@@ -12,9 +12,10 @@ import numpy as np
 
 from seqlake.abilities import KeepsDerived, ability
 from seqlake.arguments import DATASET, takes
+from seqlake.dataset.drawing.strips import is_pictures
 from seqlake.dataset.statistics.chunks import each, kept_dtype, pieces
 from seqlake.dataset.statistics.moments import merged, moments, none_yet
-from seqlake.dataset.statistics.pixels import is_visual, statistics_of
+from seqlake.dataset.statistics.pixels import statistics_of
 from seqlake.dataset.statistics.ranks import HISTOGRAMS, QuantileSearch, histograms
 from seqlake.dataset.statistics.summary import Statistics, finished
 from seqlake.errors import SchemaMismatchError, ValidationError
@@ -84,7 +85,7 @@ def statistics(
     missing = [name for name in names if name not in kept or not set(points) <= set(kept[name].quantiles)]
     if missing:
         every = {*points, *(point for name in missing if name in kept for point in kept[name].quantiles)}
-        visual = [name for name in missing if is_visual(source.schema[name])]
+        visual = [name for name in missing if is_pictures(source.schema[name])]
         numeric = [name for name in missing if name not in visual]
         if numeric:
             kept |= _Scan(source, numeric, sorted(every), workers=threads, progress=progress).run()
@@ -98,7 +99,7 @@ def _names(schema: Schema, columns: Sequence[str] | None) -> list[str]:
     def has_numbers(name: str) -> bool:
         column = schema[name]
         numbers = column.category == "scalar" and is_number(column.arrow)
-        return numbers or (column.category in {"temporal", "vector"} and not column.deep) or is_visual(column)
+        return numbers or (column.category in {"temporal", "vector"} and not column.deep) or is_pictures(column)
 
     if columns is None:
         return [name for name in schema.names if has_numbers(name)]

@@ -6,6 +6,7 @@ encodings share one track if each keeps its parameter sets under numbers of its 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from seqlake.errors import DecodeError
@@ -28,15 +29,12 @@ class Packets:
     """
 
     def __init__(self, extradata: bytes, /) -> None:
-        self._width = (extradata[4] & 3) + 1 if extradata[:1] == b"\x01" else 0
+        self._width = length_bytes(extradata)
         self._largest: dict[int, int] = {}  # parameter set -> modulus of frame numbers; 0: gaps are allowed
         self._sets: dict[int, int] = {}  # picture parameter set -> sequence parameter set
         self._last: int | None = None  # frame number of the newest reference picture
-        if self._width:
-            for unit in _of_record(extradata):
-                self._learn(unit)
-        else:
-            for unit in _delimited(extradata):
+        with suppress(DecodeError):  # cut: what is there is known
+            for unit in _parameter_sets(extradata):
                 self._learn(unit)
 
     def see(self, data: bytes, /) -> tuple[bool, bool]:
@@ -47,7 +45,7 @@ class Packets:
             point, and what follows one refers to the past in its reference marking, if not in its pixels. And whether
             a picture that it should refer to was lost.
         """
-        for unit in _prefixed(data, self._width) if self._width else _delimited(data):
+        for unit in _delimited(data) if self._width is None else _prefixed(data, self._width):
             kind = unit[0] & 31
             if kind in {_SLICE, _IDR}:
                 return kind == _IDR, self._lost(unit, kind)
@@ -145,16 +143,21 @@ def _delimited(data: bytes) -> Iterator[bytes]:
         place = data.find(b"\0\0\1", place + 3)
 
 
-def _of_record(extradata: bytes) -> Iterator[bytes]:
-    """The parameter sets of an `avcC` record."""
+def _parameter_sets(extradata: bytes) -> Iterator[bytes]:
+    """The units of an `avcC` record, or those behind start codes; raises `DecodeError` at the end of a record cut."""
+    if length_bytes(extradata) is None:
+        yield from _delimited(extradata)
+        return
     place = 5
     for mask in (31, 255):
-        count, place = extradata[place] & mask if place < len(extradata) else 0, place + 1
+        count, place = extradata[place] & mask if place < len(extradata) else 1, place + 1
         for _ in range(count):
-            size = int.from_bytes(extradata[place : place + 2], "big")
-            if size and place + 2 < len(extradata):
-                yield extradata[place + 2 : place + 2 + size]
-            place += 2 + size
+            start = place + 2
+            place = start + int.from_bytes(extradata[place:start], "big")
+            if extradata[start:place]:
+                yield extradata[start:place]
+            if max(start, place) > len(extradata):
+                raise DecodeError("The stream's parameter sets are cut; encode the file anew.")
 
 
 def delimited(extradata: bytes, /) -> bytes:
@@ -163,14 +166,14 @@ def delimited(extradata: bytes, /) -> bytes:
     Raises:
         DecodeError: They are cut.
     """
-    if extradata[:1] != b"\x01":
+    if length_bytes(extradata) is None:
         return extradata
-    return b"".join(_START + unit for unit in _units_of_record(extradata))
+    return b"".join(_START + unit for unit in _parameter_sets(extradata))
 
 
 def length_bytes(extradata: bytes, /) -> int | None:
     """How many bytes hold the length of each unit in a packet; None where units stand behind start codes."""
-    return (extradata[4] & 3) + 1 if extradata[:1] == b"\x01" else None
+    return (extradata[4] & 3) + 1 if extradata[:1] == b"\x01" and len(extradata) > 4 else None
 
 
 def with_start_codes(packet: bytes, width: int | None, /) -> bytes:
@@ -196,37 +199,14 @@ def free_numbers(extradata: bytes, /) -> list[int]:
     Raises:
         DecodeError: They are cut.
     """
-    record = extradata[:1] == b"\x01"
-    units = _units_of_record(extradata) if record else _units_of_stream(extradata)
     taken = set()
-    for unit in units:
-        kind, body = unit[0] & 31, unit[1:16].replace(b"\0\0\3", b"\0\0")
-        if kind in {_SPS, _PPS}:
-            taken.add(_golomb(body[3:] if kind == _SPS else body))
+    for unit in _parameter_sets(extradata):
+        kind, bits = unit[0] & 31, _Bits(unit[1:])
+        try:
+            if kind == _SPS:
+                bits.take(24)  # the profile and its level
+            if kind in {_SPS, _PPS}:
+                taken.add(bits.golomb())
+        except IndexError:
+            raise DecodeError("The stream's parameter sets are cut; encode the file anew.") from None
     return [number for number in reversed(range(_MOST)) if number not in taken]
-
-
-def _units_of_record(extradata: bytes) -> list[bytes]:
-    units, place = [], 5
-    try:
-        for mask in (31, 255):
-            count, place = extradata[place] & mask, place + 1
-            for _ in range(count):
-                size = int.from_bytes(extradata[place : place + 2], "big")
-                units.append(extradata[place + 2 : place + 2 + size])
-                place += 2 + size
-    except IndexError as error:
-        raise DecodeError("The stream's parameter sets are cut; encode the file anew.") from error
-    return units
-
-
-def _units_of_stream(extradata: bytes) -> list[bytes]:
-    parts = extradata.replace(_START, _START[1:]).split(_START[1:])
-    return [part for part in parts if part]
-
-
-def _golomb(data: bytes) -> int:
-    """The first number of a bit stream, in the code of its kind."""
-    bits = int.from_bytes(data[:8].ljust(8, b"\0"), "big")
-    zeros = 64 - bits.bit_length()
-    return (bits >> (63 - 2 * zeros)) - 1

@@ -12,6 +12,7 @@ from seqlake.errors import CorruptFileError, DecodeError
 from seqlake.files.blobs import MemoryBlob
 from seqlake.files.cache import BlobCache
 from seqlake.media._bytes import blob_of, part_of
+from seqlake.media._frames import room_for
 from seqlake.media.video import indexing
 from seqlake.media.video.decoder import FrameReader
 from seqlake.media.video.demuxing import in_one_piece
@@ -238,12 +239,7 @@ class VideoDecoder:
         refuse_deep(self.packets, self._blob.location)
         wanted = np.asarray(indices, np.int64)
         height, width = size or self.size
-        if out is None:
-            out = np.empty((len(wanted), height, width, 3), np.uint8)
-        if out.shape != (len(wanted), height, width, 3) or out.dtype != np.uint8:
-            raise ValueError(
-                f"out: expected uint8 [{len(wanted)}, {height}, {width}, 3], found {out.dtype} {list(out.shape)}."
-            )
+        out = room_for(out, (len(wanted), height, width, 3), np.uint8)
         places: dict[int, list[int]] = {}
         for place, number in enumerate(wanted.tolist()):
             places.setdefault(number, []).append(place)
