@@ -52,6 +52,7 @@ _HOME = {
     "ranks": "training.distributed",
     "relocate": "dataset.changing.relocating",
     "repack": "dataset.reshaping",
+    "resample": "dataset.reshaping",
     "sample_at": "spec.alignment",
     "scan": "dataset.opening",
     "seconds": "windows.spec",
@@ -59,7 +60,6 @@ _HOME = {
     "split": "dataset.reshaping",
     "statistics": "dataset.statistics",
     "subset": "dataset.reshaping",
-    "resample": "dataset.reshaping",
     "trim": "dataset.reshaping",
     "validate": "dataset.validation",
 }

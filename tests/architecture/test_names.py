@@ -30,6 +30,7 @@ def test_public_name_resolves_and_is_documented(name: str) -> None:
 
 def test_public_names_are_sorted_and_all_there_is() -> None:
     assert list(seqlake.__all__) == sorted(seqlake.__all__)
+    assert list(seqlake._HOME) == sorted(seqlake._HOME)
     assert set(dir(seqlake)) == set(seqlake.__all__)
     with pytest.raises(AttributeError):
         _ = seqlake.nothing_of_that_name

@@ -12,6 +12,7 @@ from contextlib import suppress
 from datetime import timedelta
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 
 import av
 import numpy as np
@@ -590,6 +591,20 @@ def test_a_robot_does_not_wait_for_an_encoder(root: Path, gate: threading.Event)
     row = pq.read_table(root / "data").to_pylist()[0]
     assert near(video(root / row["cam"])[0], np.stack([picture(k) for k in range(200)]))
     assert [step[0] for step in row["action"]] == list(range(200))
+
+
+def test_a_disk_that_is_full_is_seen_before_the_first_frame_goes_there(
+    root: Path, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting.shutil, "disk_usage", lambda _: SimpleNamespace(free=waiting._LEFT))
+    with opening.open(root).writer() as writer, writer.record("ep") as take:
+        with suppress(BacklogFullError):
+            for k in range(30):
+                take.add(cam=picture(k), action=np.full(3, k))
+        spilled = spilled_files(root)
+        gate.set()
+    assert take.steps == 17  # one in the encoder, sixteen in memory
+    assert not spilled
 
 
 def test_frames_on_disk_come_and_go_in_order(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -311,3 +311,13 @@ def test_mmap_can_be_forbidden(tmp_path, monkeypatch) -> None:
 def test_the_system_names_its_file_systems() -> None:
     assert file_system(Path("/proc").stat().st_dev) == "proc"
     assert file_system(0xFFFFFF) == ""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux")
+@pytest.mark.parametrize("char", ["\r", "\v", "\f", "\x1c", "\x1e", "\x85", "\u2028"])
+def test_names_of_mounts_hide_no_file_system(monkeypatch, char) -> None:
+    """Of the characters that may end a line, Linux escapes the line feed alone."""
+    device = os.makedev(77, ord(char) % 200)
+    lines = f"1 2 9:9 / / rw - ext4 x rw\n1 2 77:{os.minor(device)} / /mnt/a{char}b rw - nfs4 host:/x rw\n"
+    monkeypatch.setattr(Path, "read_bytes", lambda _: lines.encode())
+    assert file_system(device) == "nfs4"

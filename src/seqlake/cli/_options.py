@@ -69,9 +69,7 @@ ids_option = click.option("--ids", type=click.File(), help="A file with one sequ
 
 def rows(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--where` and `--ids`, handed over as they are; `chosen` reads them."""
-    return where(
-        click.option("--ids", type=click.File(), help="A file with one sequence_id a line; - for stdin.")(command)
-    )
+    return where(ids_option(command))
 
 
 def chosen(dataset: Any, where: str | None, ids: IO[str] | None, /) -> Any:
@@ -206,9 +204,7 @@ class Choice:
     def of(self, everything: Any, /) -> Any:
         """The chosen part of a dataset; its ids are always in it."""
         key = everything.schema.id
-        selection = everything.where(self.where) if self.where else everything
-        if self.ids is not None:
-            selection = selection.where(ids=[line.rstrip("\n") for line in self.ids if line.strip()])
+        selection = chosen(everything, self.where, self.ids)
         if self.drop:
             gone = set(selection.select(key).to_arrow().column(0).to_pylist())
             kept = everything.select(key).to_arrow().column(0).to_pylist()

@@ -30,12 +30,7 @@ def command(place: str, *, types: tuple[str, ...], dry_run: bool, output: Output
     from seqlake.dataset import opening
 
     declared = {name: kind for name, kind in _declaring.types("--type", types).items() if kind is not None}
-    metadata = opening.init(place, column_types=declared, dry_run=dry_run)
+    metadata, where = opening.init_there(place, column_types=declared, dry_run=dry_run)
     text = metadata.to_json()
     verb = "Would write" if dry_run else "Wrote"
-    where = (
-        "mixtrain.json"
-        if opening.lake_table(opening.place_of(place), None) is None
-        else "the table's property mixtrain"
-    )
     output.document({"metadata": json.loads(text), "dry_run": dry_run}, text=f"{verb} {where}:\n{text}")

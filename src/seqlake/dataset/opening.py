@@ -391,12 +391,24 @@ def init(
         sl.init("delta:lake/episodes")
         ```
     """
+    return init_there(location, column_types=column_types, dry_run=dry_run, storage=storage)[0]
+
+
+def init_there(
+    location: object,
+    /,
+    *,
+    column_types: Mapping[str, ColumnType | Mapping[str, Any]] | None,
+    dry_run: bool,
+    storage: Mapping[str, str] | None = None,
+) -> tuple[Metadata, str]:
+    """`init`, and in words where the metadata stand."""
     import_pandas_first()
     place = place_of(location) if isinstance(location, (str, os.PathLike)) else location
     known = dict(plain.declared(column_types).column_types)
     table = lake_table(place, storage)
     if table is not None:
-        return _init_table(table, known, dry_run=dry_run)
+        return _init_table(table, known, dry_run=dry_run), "the table's property mixtrain"
     if not isinstance(place, str):
         raise not_a_dataset(place, storage)
     store = stores.open_store(place, storage=storage)
@@ -407,7 +419,7 @@ def init(
     metadata = inference.infer(plain.scan_files(place, storage=storage), known)
     if not dry_run:
         store.put(METADATA, metadata.to_json().encode(), if_absent=True)
-    return metadata
+    return metadata, METADATA
 
 
 def _init_table(table: Any, types: dict[str, ColumnType], *, dry_run: bool) -> Metadata:

@@ -260,15 +260,15 @@ def file_system(device: int, /) -> str:
     """The type of the file system on a device, as in `ext4` or `nfs4`; empty where nobody says."""
     if sys.platform != "linux":
         return ""
-    number = f"{os.major(device)}:{os.minor(device)}"
+    number = f"{os.major(device)}:{os.minor(device)}".encode()
     try:
-        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        lines = Path("/proc/self/mountinfo").read_bytes().split(b"\n")
     except OSError:
         return ""
-    for line in lines:
-        left, _, right = line.partition(" - ")
-        if left.split()[2:3] == [number]:
-            return right.split(" ")[0]
+    for line in lines:  # in names blanks and line feeds are escaped; carriage returns and separators are not
+        left, _, right = line.partition(b" - ")
+        if left.split(b" ")[2:3] == [number]:
+            return right.split(b" ")[0].decode("utf-8", "replace")
     return ""
 
 

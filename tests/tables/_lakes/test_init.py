@@ -216,15 +216,19 @@ def test_a_delta_table_in_a_bucket(tmp_path, s3_bucket):
     assert sl.open(f"delta:{uri}", storage=storage).schema["cam"].type.type == "video"
 
 
-def test_by_the_command(tmp_path, capsys):
+def test_by_the_command(tmp_path, capsys, monkeypatch):
     from seqlake.cli import main
+    from seqlake.dataset import opening
 
-    theirs = Delta(tmp_path)
+    theirs, looked, real = Delta(tmp_path), [], opening.lake_table
+    monkeypatch.setattr(opening, "lake_table", lambda *place: (looked.append(place), real(*place))[1])
     for more, said in ((["--dry-run"], "Would write the table's property"), ([], "Wrote the table's property")):
         with pytest.raises(SystemExit) as ended:
             main(["init", theirs.address, "--type", 'cam={"type": "video", "fps": 10}', *more])
         assert ended.value.code == 0
         assert said in capsys.readouterr().out
+        assert len(looked) == 1  # the lake is asked once
+        looked.clear()
     assert json.loads(theirs.mixtrain())["column_types"]["cam"] == {"type": "video", "fps": 10}
 
 

@@ -66,7 +66,9 @@ class Spill:
         """Whether so many bytes more may lie there."""
         if self._used + nbytes > self._limit:
             return False
-        return self._folder is None or shutil.disk_usage(self._folder).free > nbytes + _LEFT
+        if self._folder is None:
+            self._folder = self._scratch().parent
+        return shutil.disk_usage(self._folder).free > nbytes + _LEFT
 
     def count(self, nbytes: int, /) -> None:
         """So many bytes came, or went."""
@@ -76,9 +78,7 @@ class Spill:
 
     def path(self) -> Path:
         """A file for more of them."""
-        path = self._scratch()
-        self._folder = path.parent
-        return path
+        return self._scratch()
 
 
 @dataclass(slots=True)
