@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,6 +23,7 @@ from seqlake.errors import (
 )
 from seqlake.files.stores import LocalStore
 from seqlake.tables.delta import retention
+from seqlake.tables.delta.engine import DeltaEngine
 from seqlake.tables.standalone import checkpoints, committing
 from seqlake.testing import oracle
 from seqlake.versions import format as forms
@@ -133,6 +134,26 @@ def test_what_is_no_name_is_refused_and_nothing_is_written(ds: sl.Dataset) -> No
     with pytest.raises(VersionNotFoundError):
         sl.open(ds.location, version="papper-1")
     assert ds.tags() == {"paper-1": before.id}
+
+
+def test_versions_that_never_were_are_told_at_once(ds: sl.Dataset, monkeypatch) -> None:
+    # deltalake looks for every file of the log up to the one that it is asked for: it must not be asked.
+    asked, real = [], DeltaEngine._table
+    monkeypatch.setattr(DeltaEngine, "_table", lambda self, number: (asked.append(number), real(self, number))[1])
+    ids = [version.id for version in ds.versions()]
+    for absent in (-1, -(2**70), 10**9, 10**20, str(10**9), "nope", "", datetime.min, datetime.min.replace(tzinfo=UTC)):
+        for act in (lambda v: sl.open(ds.location, version=v), ds.rollback, lambda v: ds.tag("x", v)):
+            with pytest.raises(VersionNotFoundError):
+                act(absent)
+    assert {number for number in asked if number is not None} <= set(ids)
+    for late in (datetime.max, datetime.max.replace(tzinfo=UTC), datetime(2300, 1, 1, tzinfo=UTC)):
+        assert sl.open(ds.location, version=late).version.id == ids[-1]
+    for wrong in (1.5, b"v1", date(2024, 1, 1), ["v1"]):
+        with pytest.raises(TypeError, match="A version is a Version, its id, a tag or a datetime"):
+            sl.open(ds.location, version=wrong)
+        with pytest.raises(TypeError, match="A tag is a text"):
+            ds.untag(wrong)
+    assert [version.id for version in ds.versions()] == ids
 
 
 def test_the_command_line_gives_lists_takes_and_honours_names(ds: sl.Dataset, capsys) -> None:

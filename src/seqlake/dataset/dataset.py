@@ -527,12 +527,15 @@ class Dataset(Selection):
 
         Raises:
             VersionNotFoundError: No version has the name.
+            TypeError: It is no text.
 
         Example:
             ```python
             ds.untag("v1")
             ```
         """
+        if not isinstance(name, str):
+            raise TypeError(f"A tag is a text, found {type(name).__name__}.")
         with room_in(self.location), saying(message):
             self._tagged.untag(name)
 

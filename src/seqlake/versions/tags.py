@@ -1,18 +1,39 @@
-"""Names for versions, as all kinds of tables share them: which names may be, and which may be given."""
+"""How versions are named, in all kinds of tables: by number, by time, and by which names of their own."""
 
 from __future__ import annotations
 
 import difflib
 import re
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from seqlake.errors import TagExistsError, VersionNotFoundError
+from seqlake.protocols import Version
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 # They become names of files in some homes and words of a command line in all, so they are plain in both.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def version_id(version: Version | int | str | datetime | None, /) -> int | str | datetime | None:
+    """What names a version, in one form: of a `Version` its id, of digits a number, a time with its zone.
+
+    Raises:
+        TypeError: It is nothing that could name one.
+    """
+    named = version.id if isinstance(version, Version) else version
+    if isinstance(named, str) and named.strip().isascii() and named.strip().isdecimal():
+        return int(named)
+    if isinstance(named, datetime):
+        try:
+            return named if named.tzinfo else named.astimezone(UTC)
+        except (OverflowError, ValueError):  # the calendar's first and last day have no other zone
+            return named.replace(tzinfo=UTC)
+    if named is None or isinstance(named, int | str):
+        return named
+    raise TypeError(f"A version is a Version, its id, a tag or a datetime, found {named!r}.")
 
 
 def is_name(name: object, /) -> bool:

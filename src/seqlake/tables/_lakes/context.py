@@ -12,7 +12,6 @@ from seqlake.abilities import WholeFiles, ability
 from seqlake.errors import DamagedTableError, ShardChangedError
 from seqlake.files.credentials import Storage
 from seqlake.files.stores import open_store
-from seqlake.protocols import Version
 from seqlake.shards.files import ParquetShard
 from seqlake.shards.memory import ArrowShard
 from seqlake.shards.rows import Rows
@@ -25,12 +24,13 @@ from seqlake.versions.ids import Identity
 from seqlake.versions.indexes import KeptPackets
 from seqlake.versions.small_files import PARALLEL, on_disk
 from seqlake.versions.state import FileList
+from seqlake.versions.tags import version_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
 
-    from seqlake.protocols import Blob, Ints, Shard, Store
+    from seqlake.protocols import Blob, Ints, Shard, Store, Version
     from seqlake.spec.schema import Schema
     from seqlake.tables._lakes.engine import LakeEngine
     from seqlake.tables._lakes.sidecar import Sidecar
@@ -165,7 +165,7 @@ class LakeContext:
 
     def state(self, version: Version | int | str | datetime | None = None, /) -> TableState:
         """What a version consists of; every file with its rows and bytes. The newest is always read anew."""
-        wanted = _id(version.id if isinstance(version, Version) else version)
+        wanted = version_id(version)
         if isinstance(wanted, int) and wanted in self._states:
             return self._states[wanted]
         with as_damage(self.root):
@@ -237,10 +237,3 @@ class LakeContext:
             shard = believed(shard, file, self.sidecar, stored)
         keep = file.kept_rows
         return file.view(shard if keep is None else Rows(shard, keep), schema)
-
-
-def _id(version: int | str | datetime | None) -> int | str | datetime | None:
-    """A number that came as text is a number: ids of all lakes are, and names that lakes give are none."""
-    if isinstance(version, str) and version.strip().isascii() and version.strip().isdecimal():
-        return int(version)
-    return version

@@ -100,9 +100,15 @@ class DeltaLog:
             ) from error
 
 
-def is_there(store: Store, /) -> bool:
-    """Whether a Delta log lies below this root: a commit or a checkpoint, not any folder of that name."""
-    return any(_COMMIT.fullmatch(name.rpartition("/")[2]) for name, _ in store.list(LOG))
+def is_there(store: Store, /, *, since: int | None = None) -> bool:
+    """Whether a Delta log lies below this root: a commit or a checkpoint, not any folder of that name.
+
+    Args:
+        store: The table's root.
+        since: Only of this version and later ones.
+    """
+    listed = store.list(LOG, after="" if since is None else f"{LOG}/{since:020d}")
+    return any(_COMMIT.fullmatch(name.rpartition("/")[2]) for name, _ in listed)
 
 
 def path(number: int, /) -> str:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from seqlake.errors import VersionNotFoundError
 from seqlake.tables._lakes.engine import Expired
 from seqlake.tables._lakes.paths import removable
-from seqlake.tables.delta.log import OLDEST, described
+from seqlake.tables.delta.log import OLDEST, described, is_there
 from seqlake.versions import names
 from seqlake.versions.state import TableFile
 
@@ -48,12 +48,12 @@ def number_of(log: DeltaLog, version: int | str | datetime | None, /) -> int | N
     if version is None:
         return None
     if isinstance(version, datetime):
-        moment = version if version.tzinfo else version.astimezone(UTC)
         for number in reversed(readable(log)):
-            if _was_there(log, number, moment):
+            if _was_there(log, number, version):
                 return number
-        raise not_found(log, moment.isoformat())
-    if isinstance(version, str) or version < log.oldest():
+        raise not_found(log, version.isoformat())
+    # deltalake looks for one file of the log after the other up to the version that it was asked for.
+    if isinstance(version, str) or version < log.oldest() or not is_there(log.store, since=version):
         raise not_found(log, version)
     return version
 

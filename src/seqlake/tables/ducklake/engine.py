@@ -284,12 +284,11 @@ class DuckLakeEngine(LakeEngine):
         if version is None:
             return next(reading.touching(session, place))
         if isinstance(version, datetime):
-            moment = version if version.tzinfo else version.astimezone(UTC)
-            times = [one for one in history.times(session, place) if one[1] <= moment]
+            times = [one for one in history.times(session, place) if one[1] <= version]
             if not times:
                 raise self._unknown(str(version))
             return times[-1][0]
-        if isinstance(version, int) and version >= place.since:
+        if isinstance(version, int) and place.since <= version < 1 << 63:
             there = session.rows("SELECT 1 FROM ducklake_snapshot WHERE snapshot_id = ?", version)
             if there:
                 return version

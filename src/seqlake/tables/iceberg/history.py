@@ -73,8 +73,7 @@ def find(metadata: TableMetadata, version: int | str | datetime | None, /) -> Sn
         return metadata.current_snapshot()
     snapshot = None
     if isinstance(version, datetime):
-        aware = version if version.tzinfo else version.astimezone(UTC)
-        moment = (aware - _BEGINNING) // timedelta(milliseconds=1)
+        moment = (version - _BEGINNING) // timedelta(milliseconds=1)
         before = [one.snapshot_id for one in metadata.snapshot_log if one.timestamp_ms <= moment]
         snapshot = metadata.snapshot_by_id(before[-1]) if before else None
     elif isinstance(version, int):

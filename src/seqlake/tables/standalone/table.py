@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from datetime import UTC, datetime
-from types import MappingProxyType
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import DatasetNotFoundError, PublishPendingWarning, ReadOnlyError
@@ -23,7 +22,7 @@ from seqlake.versions import derived, markers, names
 from seqlake.versions.shard_formats import PARQUET
 from seqlake.versions.small_files import can_list
 from seqlake.versions.staging import StagingTable
-from seqlake.versions.tags import check_name
+from seqlake.versions.tags import check_name, version_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -103,18 +102,17 @@ class StandaloneTable(StagingTable):
             VersionNotFoundError: It expired, or was never there.
             DatasetNotFoundError: There is no dataset.
         """
-        newest = self._log.newest()
+        newest, wanted = self._log.newest(), version_id(version)
         if newest.version < 0:
             state = plain_state(self.store)
-            if version is not None and _number(version) != -1:
+            if wanted not in {None, -1}:
                 raise self._log.not_found(str(version), newest)
             return PlainSnapshot(self._context, state)
-        if version is None:
+        if wanted is None:
             return StandaloneSnapshot(self._context, table_state(newest))
-        if isinstance(version, datetime):
-            moment = version if version.tzinfo else version.astimezone(UTC)
-            return StandaloneSnapshot(self._context, table_state(self._log.at_time(moment)))
-        number = _number(version, newest.tags)
+        if isinstance(wanted, datetime):
+            return StandaloneSnapshot(self._context, table_state(self._log.at_time(wanted)))
+        number = _number(wanted, newest.tags)
         if number is None:
             raise self._log.not_found(str(version), newest)
         return StandaloneSnapshot(self._context, table_state(self._log.at(number)))
@@ -328,8 +326,8 @@ def _version(record: VersionRecord) -> Version:
     )
 
 
-def _number(version: Version | int | str | datetime, tags: Mapping[str, int] = MappingProxyType({})) -> int | None:
-    number = version.id if isinstance(version, Version) else version
-    if isinstance(number, str):
-        return int(number) if number.strip().isascii() and number.strip().isdecimal() else tags.get(number)
-    return number if isinstance(number, int) else None
+def _number(version: Version | int | str | datetime, tags: Mapping[str, int]) -> int | None:
+    wanted = version_id(version)
+    if isinstance(wanted, str):
+        return tags.get(wanted)
+    return wanted if isinstance(wanted, int) else None
