@@ -242,6 +242,14 @@ class NamesShards(Protocol):
 
 
 @runtime_checkable
+class LengthsByShard(Protocol):
+    """Lengths of some shards, without a look at the others."""
+
+    def lengths_of(self, shards: Sequence[int], column: str, /) -> Ints:
+        """[rows of these shards] T in the order asked for, -1 null."""
+
+
+@runtime_checkable
 class ShardSizes(Protocol):
     """Shards of its format that have no rows count in orders of that format."""
 

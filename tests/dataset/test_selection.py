@@ -14,6 +14,7 @@ import pytest
 
 import seqlake as sl
 from seqlake.dataset.reading import streaming
+from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.errors import SequenceNotFoundError
 
 if TYPE_CHECKING:
@@ -253,3 +254,14 @@ def test_old_names_of_plumbing_still_work_and_warn(tmp_path: Path) -> None:
         assert use(member) == wanted
     with pytest.warns(DeprecationWarning, match=r"Dataset\.open_for_changes is called"):
         ds.open_for_changes()
+
+
+def test_lengths_are_those_of_the_selected_rows_in_their_order(tmp_path):
+    ds = sl.create(tmp_path / "arm", {"action": sl.Trajectory(dim=2)})
+    for shard in range(3):
+        ds.append([{"sequence_id": f"{shard}-{n}", "action": np.zeros((10 * shard + n + 1, 2))} for n in range(4)])
+    rows = np.array([9, 1, 8, 0, 11])
+    excerpt = Excerpt(ds.table.snapshot(), rows=rows)
+    assert excerpt.lengths("action").tolist() == [22, 2, 21, 1, 24]
+    assert excerpt.lengths("action").tolist() == ds.table.snapshot().lengths("action")[rows].tolist()
+    assert Excerpt(ds.table.snapshot(), rows=rows[:0]).lengths("action").tolist() == []

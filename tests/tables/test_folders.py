@@ -440,3 +440,24 @@ def test_values_are_days_not_times():
     """A date is one of `datetime.date`, as DuckDB gives it."""
     _, values = folders.with_folders(pa.schema([]), ["day=2024-01-02/x.parquet"], {})
     assert values["day"].to_pylist() == [dt.date(2024, 1, 2)]
+
+
+# ---- one partition
+@pytest.mark.parametrize("home", ["folders", "files", "delta"])
+def test_only_the_files_of_a_partition_are_opened(home, root):
+    if home == "delta":
+        deltalake = pytest.importorskip("deltalake")
+        both = pa.concat_tables([rows("a", "b", split="train"), rows("c", "d", split="val")])
+        deltalake.write_deltalake(str(root / "lake"), both, partition_by=["split"])
+        place = root / "lake"
+        sl.init(f"delta:{place}", column_types={"action": sl.Trajectory(dim=2)})
+        ds = sl.open(f"delta:{place}")
+    else:
+        place = root
+        ds = sl.open(root) if home == "folders" else sl.scan(root / "data")
+    wanted = ds.where("split = 'val'")
+    for path in sorted(place.rglob("split=train/**/*.parquet")):
+        path.unlink()  # whoever opens it fails
+    loader = sl.Loader(wanted, window={"action": range(2)}, batch_size=2, shuffle=False)
+    assert sum(len(batch["action"]) for batch in loader) == 3 * len(wanted)
+    assert wanted.lengths("action").tolist() == [3] * len(wanted)

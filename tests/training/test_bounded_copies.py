@@ -9,6 +9,8 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +23,8 @@ from hypothesis import strategies as st
 import seqlake as sl
 from seqlake.errors import CacheTooSmallError
 from seqlake.files.stores import open_store
-from seqlake.training.shard_cache import ShardCache
+from seqlake.training.shard_cache import Original, ShardCache
+from seqlake.training.shard_cache.layers import InSteps
 
 from .sharing import on_disk
 
@@ -256,6 +259,41 @@ def test_windows_by_number_make_room_for_each_other(tmp_path) -> None:
         assert np.array_equal(windows[number]["action"], expected[number]["action"])
     with pytest.raises(CacheTooSmallError):
         windows.batch(range(0, len(windows), 300))  # of all shards at once
+
+
+@pytest.mark.parametrize("bucket", [False, True])
+def test_what_comes_next_is_decoded_ahead_in_memory(bucket, s3_bucket, tmp_path, monkeypatch) -> None:
+    here = source = plain(tmp_path / "data", 24)
+    if bucket:
+        put = open_store(s3_bucket.uri, storage=s3_bucket.storage)
+        for path in (tmp_path / "data").glob("*.parquet"):
+            put.put(f"ahead/{path.name}", path)
+        source = sl.scan(f"{s3_bucket.uri}/ahead", storage=s3_bucket.storage)
+    options = {**MANY, "shuffle": sl.Shuffle(lanes=1, block=100)}
+    expected = iter(list(sl.Loader(here, **options)))
+    decoded: dict[str, str] = {}  # shard -> the thread that asked for it
+    fetched = Original.fetched
+
+    def watched(original: Original, reserve):
+        copy, nbytes = fetched(original, reserve)
+        assert isinstance(copy, InSteps)
+        decoded[original.shard.key] = threading.current_thread().name
+        return copy, nbytes
+
+    monkeypatch.setattr(Original, "fetched", watched)
+    loader = sl.Loader(source, **options, cache=sl.Cache(limit=110_000))
+    batches = iter(loader)
+    assert same(next(batches), next(expected))
+    shards, opened = source.shards(), loader._engine.opened
+    end = time.monotonic() + 60
+    while not decoded.keys() - {shards[number].key for number in opened._residents.open}:
+        assert time.monotonic() < end, "nothing was decoded before it was come to"
+        time.sleep(0.01)
+    for one, other in zip(batches, expected, strict=True):
+        assert same(one, other)
+    ahead = [name for name in decoded.values() if name.startswith("seqlake-ahead")]
+    assert len(decoded) == 24
+    assert len(ahead) > 12
 
 
 PROGRAM = """

@@ -73,6 +73,10 @@ class ScannedDataset:
         """
         return lengths_in(self.parts, self.schema, column)
 
+    def lengths_of(self, shards: Sequence[int], column: str, /) -> Ints:
+        """[rows of these shards] T, -1 null; no other shard is looked at."""
+        return lengths_in([self.parts[number] for number in shards], self.schema, column)
+
     def __repr__(self) -> str:
         rows, names = sum(shard.rows for shard in self.parts), in_line(", ".join(self.schema.names))
         return f"{type(self).__name__}({self.root!r}, {rows} rows, columns: {names})"

@@ -155,13 +155,12 @@ class GrowingSteps:
 
     Args:
         name: The column.
-        counts: [rows of the dataset] how many steps each is said to have; None where nobody says it.
-        rows: Those of the shard.
+        most: How many steps all rows are said to have; None where nobody says it.
     """
 
-    def __init__(self, name: str, counts: Ints | None, rows: slice) -> None:
+    def __init__(self, name: str, most: int | None) -> None:
         self._name = name
-        self._most = None if counts is None else int(np.maximum(counts[rows], 0).sum())
+        self._most = most
         self._whole: NDArray[Any] | None = None  # where steps go as they come
         self._length = 0
         self._parts: list[NDArray[Any]] = []  # those for which there is no place

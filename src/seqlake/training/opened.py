@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from functools import cached_property
 from math import inf
 from threading import Lock
@@ -23,7 +24,7 @@ from seqlake.training.gather import Memory, torch
 from seqlake.training.needs import UNKNOWN, Budget, size_text
 from seqlake.training.residents import Residents
 from seqlake.training.shard_cache import is_remote
-from seqlake.training.shard_cache.sizes import Size, decoded
+from seqlake.training.shard_cache.sizes import Size, StepsOf, decoded
 from seqlake.training.telemetry import ORIGINS
 
 if TYPE_CHECKING:
@@ -79,8 +80,10 @@ class Opened(ColumnStore):
             self.transfers,
             whole=~self.ranged.wanted,
             needs=is_remote,
+            steps=self._steps_of,
             decoded=sum(_decoded_bytes(survey, each, slice(None), unknown=inf) for each in self.cells.values()),
         )
+        self._copies = self._residents.is_fetched  # some shard is read from a copy
         self._alone: set[int] = set()  # shards of which there is no copy, and decoded columns in memory
         self._used: list[set[int]] = [set(), set()]  # shards of the chunk before, and of this one
         self._lent: WeakSet[EncodedCells] = WeakSet()
@@ -109,11 +112,7 @@ class Opened(ColumnStore):
         original, rows = self.survey.shards[shard], self.rows(shard)
         if look and not is_remote(original) and _in_place(original, self.cells):
             return Size(0)
-        steps = {
-            name: int(np.maximum(counts[rows], 0).sum())
-            for name, counts in self.survey.counts.items()
-            if name in self.cells
-        }
+        steps = {name: count for name in self.cells if (count := self._count(name, rows)) is not None}
         if self._residents.in_folder:
             return self._residents.size(shard, steps, look=look)
         copy = self._residents.size(shard, steps, look=look) if is_remote(original) else Size(0)
@@ -126,6 +125,18 @@ class Opened(ColumnStore):
         if look and copy.decodes and not self._has_images:
             return Size(decode, copy.held)  # the copy goes when all of it was decoded
         return Size(copy.held + decode, copy.making)
+
+    def _steps_of(self, shard: int) -> dict[str, StepsOf]:
+        """What is known of the steps of each column in a shard."""
+        rows = self.rows(shard)
+        return {
+            name: StepsOf(self._count(name, rows), int(_decoded_bytes(self.survey, cells, rows)))
+            for name, cells in self.cells.items()
+        }
+
+    def _count(self, name: str, rows: slice) -> int | None:
+        counts = self.survey.counts.get(name)
+        return None if counts is None else int(np.maximum(counts[rows], 0).sum())
 
     @cached_property
     def _are_in_place(self) -> bool:
@@ -234,13 +245,13 @@ class Opened(ColumnStore):
             self._used = self._used if self._residents.has_course else [set(), set()]
             self._used[1].update(np.flatnonzero(touched).tolist())
         self.ranged.look_ahead(unready, self._names)
-        fetched = bool(unready) and self._residents.is_fetched
-        if fetched:
-            self._residents.announce([shard for shard in unready if not self.ranged.wanted[shard]])
-        for shard in self._residents.soonest(unready) if fetched else unready:
-            with self._lock:  # loaders made from each other share what is open
-                if not self._ready[shard]:
-                    self._open(shard)
+        left = deque(unready)
+        while left and not self._copies:
+            self._open(left.popleft())
+        if left:
+            self._residents.announce([shard for shard in left if not self.ranged.wanted[shard]])
+            for shard in self._residents.soonest(left):
+                self._open(shard)
         if self._proves:
             prove(self, rows, lock=self._lock, tolerant=self._tolerant)
         if self.harms:
@@ -254,6 +265,11 @@ class Opened(ColumnStore):
         return counts
 
     def _open(self, shard: int) -> None:
+        with self._lock:  # loaders made from each other share what is open
+            if not self._ready[shard]:
+                self._take_in(shard)
+
+    def _take_in(self, shard: int) -> None:
         before = self._residents.room.decoded
         torch()  # a second to import: here it counts as opening
         try:
@@ -294,16 +310,15 @@ class Opened(ColumnStore):
         return True
 
     def _read(self, shard: int) -> ShardReader:
-        """The shard, or its copy where it cannot be read in place: a folder takes any, memory those in stores."""
+        """The shard, or its copy where it cannot be read in place."""
         original = self.survey.shards[shard]
         if not is_remote(original):
             reader = original.open()
             flats = (reader.flat(name) for name in self.cells)
-            if not self._residents.in_folder or all(
-                flat is not None and flat.blob.view() is not None for flat in flats
-            ):
+            if all(flat is not None and flat.blob.view() is not None for flat in flats):
                 return reader
             reader.close()
+        self._copies = True
         self._come_to(shard)
         return self._residents.open[shard].shard.open()
 
@@ -338,7 +353,7 @@ class Opened(ColumnStore):
         cells = [self.cells[name] for name in names if name in self.cells]
         rows = self.rows(shard)
         room = self._take_room(cells, rows)
-        steps = {each.name: GrowingSteps(each.name, self.survey.counts.get(each.name), rows) for each in cells}
+        steps = {each.name: GrowingSteps(each.name, self._count(each.name, rows)) for each in cells}
         singles: dict[str, list[pa.Array]] = {name: [] for name in names if name not in steps}
         try:
             for batch in gathered(reader.batches(names), f"Columns {list(names)} of a shard"):
@@ -387,9 +402,7 @@ class Opened(ColumnStore):
         for shard in np.flatnonzero(~self._ready).tolist():
             if self._known():
                 return
-            with self._lock:
-                if not self._ready[shard]:
-                    self._open(shard)
+            self._open(shard)
         if not self._known():
             first = next(iter(self.harms.values()))[0]
             raise DamagedTableError(

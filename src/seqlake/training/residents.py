@@ -14,7 +14,7 @@ from seqlake.training.shard_cache import InFolder, InMemory, Room, ShardCache
 from seqlake.training.telemetry import Fetched
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from os import PathLike
 
     from numpy.typing import NDArray
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from seqlake.spec.schema import Schema
     from seqlake.training.fetching.transfers import Transfers
     from seqlake.training.shard_cache import Copies, LocalCopy
-    from seqlake.training.shard_cache.sizes import Size
+    from seqlake.training.shard_cache.sizes import Size, StepsOf
     from seqlake.training.visits import Visits
 
 
@@ -78,6 +78,7 @@ class Residents:
         *,
         whole: NDArray[np.bool_],
         needs: Callable[[Shard], bool],
+        steps: Callable[[int], Mapping[str, StepsOf]] | None = None,
         decoded: float = 0,
     ) -> Residents:
         """What a loader holds of shards that cannot be read in place; none of them is open yet.
@@ -89,6 +90,7 @@ class Residents:
             transfers: What reads stores.
             whole: [shards] False for those that are never copied: their windows are read by range.
             needs: Whether a shard is read from a copy in memory.
+            steps: Shard number -> columns of steps that are decoded in memory.
             decoded: Bytes that all can take in memory beside their copies, decoded; infinite where nobody knows.
         """
         folder: str | PathLike[str] | None = None if cache is None else cache.path
@@ -102,7 +104,7 @@ class Residents:
         nbytes = sum(shard.nbytes for shard in copied) if is_fetched else 0
         largest = max((shard.nbytes for shard in copied), default=0) if is_fetched else 0
         residents = cls(
-            Fetcher(shards, schema, copies=copies, transfers=transfers),
+            Fetcher(shards, schema, copies=copies, transfers=transfers, steps=steps),
             # One more than there are, since a compressed one comes beside its bytes as they are read.
             keep=folder is None and nbytes + largest + decoded <= room.limit,
             memory=memory,
@@ -192,7 +194,7 @@ class Residents:
             raise
         return come
 
-    def soonest(self, shards: Sequence[int], /) -> Iterator[int]:
+    def soonest(self, shards: Iterable[int], /) -> Iterator[int]:
         """Shards that are come to one by one, in the order in which they come: the next ones come meanwhile."""
         left = dict.fromkeys(shards)
         while left:

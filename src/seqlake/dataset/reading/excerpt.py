@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqlake.abilities import Checked, KeepsDerived, KeepsFiles, ShardSizes, ability
+from seqlake.abilities import Checked, KeepsDerived, KeepsFiles, LengthsByShard, ShardSizes, ability
 from seqlake.dataset.reading import streaming
 from seqlake.dataset.reading.access import Access
 from seqlake.dataset.reading.sequence import SequenceView
@@ -106,9 +106,16 @@ class Excerpt:
         return self.access.shards if self.rows is None else self.access.cut(self.rows)
 
     def lengths(self, column: str, /) -> Ints:
-        """[rows] the steps of each cell; -1 null."""
-        lengths = self.source.lengths(column)
-        return lengths if self.rows is None else lengths[self.rows]
+        """[rows] the steps of each cell; -1 null. Shards without selected rows are not looked at."""
+        known = None if self.rows is None else ability(self.source, LengthsByShard)
+        if self.rows is None or known is None:
+            lengths = self.source.lengths(column)
+            return lengths if self.rows is None else lengths[self.rows]
+        starts = np.array(self.access.starts, np.int64)
+        shards, which = np.unique(np.searchsorted(starts, self.rows, side="right") - 1, return_inverse=True)
+        firsts = np.cumsum(np.diff(starts)[shards]) - np.diff(starts)[shards]
+        places: Ints = firsts[which] + self.rows - starts[shards][which]
+        return np.take(known.lengths_of(shards.tolist(), column), places)
 
     def batches(self, columns: Sequence[str] | None = None, /) -> Iterator[pa.RecordBatch]:
         """The rows of some columns, in order."""

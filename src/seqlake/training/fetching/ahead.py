@@ -16,12 +16,14 @@ from seqlake.training.shard_cache import NoRoomError, Original
 from seqlake.training.shard_cache.folder import MOST_NEXT
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+    import pyarrow as pa
 
     from seqlake.protocols import Shard
     from seqlake.spec.schema import Schema
     from seqlake.training.shard_cache import Copies, LocalCopy
-    from seqlake.training.shard_cache.sizes import Size
+    from seqlake.training.shard_cache.sizes import Size, StepsOf
 
 _LOOK = 0.5  # seconds between two looks at whether a shard gets on
 _WRITERS = 4  # shards written anew at a time: each has a batch of rows in memory
@@ -52,6 +54,7 @@ class Fetcher:
         schema: The columns wanted, with the types that the shards show.
         copies: Where local copies lie.
         transfers: What reads remote files; it is closed with the fetcher.
+        steps: Shard number -> columns of steps that are decoded where it is kept in memory; none by default.
         ahead: Shards that are made before they are asked for, at most.
 
     Attributes:
@@ -76,6 +79,7 @@ class Fetcher:
         *,
         copies: Copies,
         transfers: Transfers | None = None,
+        steps: Callable[[int], Mapping[str, StepsOf]] | None = None,
         ahead: int = 32,
     ) -> None:
         self.fetched = FetchCounts()
@@ -83,6 +87,7 @@ class Fetcher:
         self._schema = schema
         self._copies = copies
         self.transfers = Transfers() if transfers is None else transfers
+        self._steps = steps
         self._ahead = ahead
         self._lock = threading.Lock()
         self._writing = threading.BoundedSemaphore(_WRITERS)
@@ -92,6 +97,7 @@ class Fetcher:
         self._there: set[int] = set()  # made ahead and not taken yet
         self._full = False  # nothing ahead fits until the next shard is taken
         self._makers: ThreadPoolExecutor | None = None
+        self._decoder: ThreadPoolExecutor | None = None
 
     def nbytes(self, number: int, /) -> int:
         """Of a shard, as it lies in its store."""
@@ -180,8 +186,9 @@ class Fetcher:
         with self._lock:
             self._upcoming.clear()
         self.transfers.close()
-        if makers is not None:
-            makers.shutdown(wait=True, cancel_futures=True)
+        for threads in (self._decoder, makers):
+            if threads is not None:
+                threads.shutdown(wait=True, cancel_futures=True)
 
     def __enter__(self) -> Self:
         return self
@@ -191,11 +198,25 @@ class Fetcher:
 
     # ---- ahead
 
+    def _decode(self, read: Callable[[], pa.Table]) -> pa.Table:
+        """Decode on the one thread that does so: each would keep memory for its next shard."""
+        with self._lock:
+            if self._decoder is None:
+                self._decoder = ThreadPoolExecutor(1, thread_name_prefix="seqlake-decode")
+                end_with_program(self.transfers)
+            decoded = self._decoder.submit(read)
+        return decoded.result()
+
     def _original(self, number: int) -> Original:
         with self._lock:
             if number not in self._originals:
                 self._originals[number] = Original(
-                    self._shards[number], self._schema, self.transfers, writing=self._writing
+                    self._shards[number],
+                    self._schema,
+                    self.transfers,
+                    writing=self._writing,
+                    decode=self._decode,
+                    steps=None if self._steps is None else self._steps(number),
                 )
             return self._originals[number]
 

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from math import prod
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from seqlake.abilities import Copyable, ability
-from seqlake.files.blobs import LocalBlob
+from seqlake.files.blobs import LocalBlob, MemoryBlob
+from seqlake.protocols import Flat
 from seqlake.shards.columns import Beside, Columns, Stored
 from seqlake.shards.files import ParquetShard, innermost
 from seqlake.shards.parquet.reader import ParquetReader
 from seqlake.shards.rows import Rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from seqlake.protocols import Blob, Ints, Shard
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+    from seqlake.abilities import Kind
+    from seqlake.protocols import Blob, Ints, Shard, ShardReader
     from seqlake.shards.parquet.footer import Footer
 
 
@@ -30,6 +36,88 @@ class Known(ParquetShard):
     def open(self) -> ParquetReader:
         """Open it without reading its footer; see `ParquetShard.open`."""
         return ParquetReader(self.blob, index=self.index, footer=self.footer, verify=self.verify)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InSteps:
+    """A shard some columns of which are decoded in memory: there they are flat.
+
+    Args:
+        shard: The shard.
+        arrays: Of these columns [all steps, ...] and [rows] how many are each row's, -1 for null.
+        others: All other columns that are wanted; None to read them where they lie.
+    """
+
+    shard: Shard
+    arrays: Mapping[str, tuple[NDArray[Any], Ints]]
+    others: pa.Table | None
+
+    @property
+    def key(self) -> str:
+        """The shard's."""
+        return self.shard.key
+
+    @property
+    def rows(self) -> int:
+        """Of the shard."""
+        return self.shard.rows
+
+    @property
+    def nbytes(self) -> int:
+        """Of the shard, as it is stored."""
+        return self.shard.nbytes
+
+    def open(self) -> InStepsReader:
+        """A reader; the shard itself is opened when something else of it is wanted."""
+        return InStepsReader(self)
+
+
+class InStepsReader:
+    """Reads one open `InSteps`."""
+
+    def __init__(self, copy: InSteps, /) -> None:
+        self._copy = copy
+        self._reader: ShardReader | None = None
+
+    @property
+    def inner(self) -> ShardReader:
+        """The shard, opened."""
+        self._reader = self._reader or self._copy.shard.open()
+        return self._reader
+
+    def ability(self, kind: type[Kind], /) -> Kind | None:
+        """What the shard can."""
+        return ability(self.inner, kind)
+
+    def batches(self, columns: Sequence[str], /, *, rows: Ints | None = None) -> Iterator[pa.RecordBatch]:
+        """Record batches of columns that were not decoded."""
+        others = self._copy.others
+        if others is None:
+            return self.inner.batches(columns, rows=rows)
+        table = others.select(columns)
+        return iter((table if rows is None else table.take(rows)).to_batches())
+
+    def flat(self, column: str, /) -> Flat | None:
+        """The column without decoding."""
+        if column not in self._copy.arrays:
+            return self.inner.flat(column)
+        values, steps = self._copy.arrays[column]
+        stride = prod(values.shape[1:]) * values.itemsize
+        counts = np.maximum(steps, 0)
+        return Flat(
+            blob=MemoryBlob(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data),
+            start=(np.cumsum(counts) - counts) * stride,
+            steps=steps,
+            stride=stride,
+            stored=values.dtype,
+            dtype=values.dtype,
+            shape=values.shape[1:],
+        )
+
+    def close(self) -> None:
+        """Close the shard, if it was opened."""
+        if self._reader is not None:
+            self._reader.close()
 
 
 def copyable(shard: Shard, /) -> Copyable | None:

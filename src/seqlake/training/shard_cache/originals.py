@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
 from hashlib import blake2b
@@ -25,10 +25,12 @@ from seqlake.shards import parquet
 from seqlake.shards.columns import Columns
 from seqlake.shards.files import ParquetShard, innermost, parquet_shard
 from seqlake.shards.parquet.footer import read_footer
+from seqlake.shards.reading import gathered
+from seqlake.training.cells import GrowingSteps
 from seqlake.training.fetching.transfers import MeteredBlob, passes, pieces_of
 from seqlake.training.shard_cache.copies import LocalCopy
 from seqlake.training.shard_cache.folder import allocated
-from seqlake.training.shard_cache.layers import Known, beneath, beneath_names, copyable, is_remote, over
+from seqlake.training.shard_cache.layers import InSteps, Known, beneath, beneath_names, copyable, is_remote, over
 from seqlake.training.shard_cache.proof import check_pages
 from seqlake.training.shard_cache.sizes import Size, at_most, values_of, written
 
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
     from seqlake.spec.schema import Schema
     from seqlake.training.fetching.transfers import Transfers
     from seqlake.training.shard_cache.copies import Draft, HeldCopy
+    from seqlake.training.shard_cache.sizes import StepsOf
 
 
 def of_chunks(footer: Footer, chunks: Sequence[tuple[int, int]], /) -> list[list[int]]:
@@ -75,6 +78,8 @@ class Original:
         schema: The columns wanted, with the types that the shard shows.
         transfers: What reads remote files.
         writing: Held while a shard is written anew: bounds how many are at a time.
+        decode: Runs what decodes one in memory.
+        steps: Columns of steps that are decoded where it is kept in memory, and what is known of them.
 
     Attributes:
         progress: Grows while a local copy is made.
@@ -88,12 +93,16 @@ class Original:
         /,
         *,
         writing: AbstractContextManager[object] | None = None,
+        decode: Callable[[Callable[[], pa.Table]], pa.Table] | None = None,
+        steps: Mapping[str, StepsOf] | None = None,
     ) -> None:
         self.shard = shard
         self.schema = schema
         self.progress = 0
         self._transfers = transfers
         self._writing = nullcontext() if writing is None else writing
+        self._decode = decode
+        self._steps = {} if steps is None else steps
         self._planned: tuple[list[list[int]], list[tuple[int, int]] | None] | None = None
         self._footer: Footer | None = None  # of the copy that was made last, until it is opened
 
@@ -167,20 +176,20 @@ class Original:
         return LocalCopy(shard, nbytes=allocated(held.path.stat()), release=let_go)
 
     def fetched(self, reserve: Callable[[int], object], /) -> tuple[Shard, int]:
-        """The shard with its bytes in memory, and how many they are; the shard as it is where it is no remote file.
+        """The shard with its bytes in memory, its steps decoded where they are not flat, and how many they are.
 
         Args:
-            reserve: Sets so many bytes aside before they are fetched.
+            reserve: Sets so many bytes aside before they are fetched or decoded.
 
         Raises:
             OSError: It cannot be fetched; names the file and the cause.
             CorruptFileError: What arrives does not match its checksums, several times over.
         """
         files, base = copyable(self.shard), beneath(self.shard)
-        if files is not None:
+        if files is not None and not self._steps:
             return self._unpacked(files, reserve)
         if base is None or not is_remote(self.shard):
-            return self.shard, 0
+            return self._in_steps(self.shard, 0, reserve)
         ranges, chunks = self._plan(base)
         nbytes = sum(stop - start for start, stop in ranges)
         reserve(nbytes)
@@ -190,7 +199,39 @@ class Original:
             footer, _ = self._checked(blob, chunks)
             return over(self.shard, blob, kind=partial(Known, footer=footer))
 
-        return self._patiently(base.blob, fetch), nbytes
+        return self._in_steps(self._patiently(base.blob, fetch), nbytes, reserve)
+
+    def _in_steps(self, shard: Shard, nbytes: int, reserve: Callable[[int], object]) -> tuple[Shard, int]:
+        """A shard that takes so many bytes, with the steps decoded that are not flat, and how many it takes then."""
+        if not self._steps:
+            return shard, nbytes
+        with closing(shard.open()) as reader:
+            flats = {name: reader.flat(name) for name in self._steps}
+            names = [name for name, flat in flats.items() if flat is None or flat.blob.view() is None]
+            if not names or not shard.rows:
+                return shard, nbytes
+            reserve(nbytes + sum(self._steps[name].nbytes for name in names))
+            steps = {name: GrowingSteps(name, self._steps[name].total) for name in names}
+            # What was fetched goes when nothing is read from it any more; images are read as they come.
+            images = any(column.category == "frames" or column.inline for column in self.schema.values())
+            alone = nbytes > 0 and not images and len(names) == len(self._steps)
+            others = [name for name in self.schema if name not in steps] if alone else []
+
+            def read() -> pa.Table:
+                aside = []
+                for batch in gathered(reader.batches([*names, *others]), f"Columns {names} of a shard"):
+                    self._transfers.check()
+                    for name, grown in steps.items():
+                        grown.add(batch.column(name))
+                    aside.append(batch.select(others))
+                    self.progress += 1
+                return pa.Table.from_batches(aside)
+
+            beside = read() if self._decode is None else self._decode(read)
+        arrays = {name: grown.taken() for name, grown in steps.items()}
+        kept = sum(values.nbytes for values, _ in arrays.values()) + (0 if alone else nbytes)
+        reserve(kept)
+        return InSteps(shard, arrays, beside if alone else None), kept
 
     def _unpacked(self, files: Copyable, reserve: Callable[[int], object]) -> tuple[Shard, int]:
         blob = files.packed()

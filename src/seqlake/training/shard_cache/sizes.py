@@ -38,6 +38,18 @@ class Size(NamedTuple):
     decodes: bool = True
 
 
+class StepsOf(NamedTuple):
+    """What is known of a column's steps in a shard before they are decoded.
+
+    Attributes:
+        total: How many all rows have together; None where nobody says it.
+        nbytes: Of memory that they take; 0 where that is not known.
+    """
+
+    total: int | None
+    nbytes: int
+
+
 def at_most(rows: int, columns: int, values: float, /) -> int:
     """Bytes that a file of ours can have.
 
