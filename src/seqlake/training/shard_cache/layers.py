@@ -54,12 +54,12 @@ class InSteps:
 
     @property
     def key(self) -> str:
-        """The shard's."""
+        """That of the shard itself."""
         return self.shard.key
 
     @property
     def rows(self) -> int:
-        """Of the shard."""
+        """As many as the shard has."""
         return self.shard.rows
 
     @property
@@ -81,7 +81,7 @@ class InStepsReader:
 
     @property
     def inner(self) -> ShardReader:
-        """The shard, opened."""
+        """A reader of the shard itself."""
         self._reader = self._reader or self._copy.shard.open()
         return self._reader
 
