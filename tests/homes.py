@@ -23,7 +23,7 @@ _NAME = re.compile(r"[0-9a-f]{32}|[0-9a-f]{8}-[0-9a-f-]{27}|\d+")
 
 
 class Home:
-    """Three versions of six sequences with a file each; lakes note absolute places, so all lies where it lay.
+    """Four versions of six sequences with a file and a label each; lakes note absolute places: all lies where it lay.
 
     Args:
         kind: Of `PLACES`.
@@ -36,10 +36,12 @@ class Home:
         self.folder, self._saved, self._log = folder / "work", folder / "saved", folder / "log.bin"
         self.folder.mkdir()
         self._log.write_bytes(bytes(range(256)) * 4)
-        schema = {"action": sl.Trajectory(dim=2, fps=10), "split": pa.string(), "log": sl.ColumnType("mcap")}
+        action = sl.Trajectory(dim=2, fps=10, units="rad")
+        schema = {"action": action, "split": pa.string(), "log": sl.ColumnType("mcap")}
         ds = sl.create(self.place(), sl.Schema(schema))
         for number in range(0, 6, 2):
             ds.append([self.row(number), self.row(number + 1)])
+        ds.add_column("grade", pa.int64(), values={f"ep_{number}": number for number in range(6)})
         del ds
         shutil.copytree(self.folder, self._saved)
 

@@ -45,7 +45,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 # Controls but the line feed, line separators, what turns the direction of writing or is not seen, and lone surrogates.
 _UNSEEN = re.compile(
@@ -68,6 +68,21 @@ def visible(text: str, /) -> str:
 def in_line(text: str, /) -> str:
     """The same for a name within a line: it cannot begin another one."""
     return visible(text).replace("\n", "\\n")
+
+
+def causes(error: BaseException, /, *, contexts: bool = False) -> Iterator[BaseException]:
+    """An error and what it was raised from, each once: one that was raised from itself is its own cause for ever.
+
+    Args:
+        error: The last one.
+        contexts: Go on with the error that was being handled where no cause was named.
+    """
+    known: set[int] = set()
+    one: BaseException | None = error
+    while one is not None and id(one) not in known:
+        known.add(id(one))
+        yield one
+        one = one.__cause__ or (one.__context__ if contexts else None)
 
 
 class SeqlakeError(Exception):

@@ -30,6 +30,8 @@ VERBS = {
     "repack": "reshaping.repack(ds, out)",
     "subset": "reshaping.subset(ds.where('true'), out)",
     "merge": "sl.merge([ds.where(\"split = 'val'\"), ds.where(\"split = 'train'\")], out)",
+    "union": "sl.merge([ds.select('action'), ds], out, union=True, prefixes=['a', 'b'])",
+    "resample": "sl.resample(ds, out, fps=20)",
     "split": "reshaping.split(ds.where('true'), out)",
     "trim": "trimming.trim(ds.where('true'), out, start=3)",
     "segment": "trimming.segment(ds.where('true'), out, length=500)",

@@ -30,6 +30,11 @@ CHANGES: dict[str, Callable[[sl.Dataset, Home], Any]] = {
     "delete": lambda ds, _: ds.delete(ids=["ep_1"]),
     "add_column": lambda ds, _: ds.add_column("note", pa.string()),
     "rename_column": lambda ds, _: ds.rename_column("split", "part", rewrite=True),
+    "label": lambda ds, _: ds.add_column("steps", pa.int64(), sql="len(action)"),
+    "fold": lambda ds, _: ds.fold(),
+    "convert_units": lambda ds, _: ds.convert_units("action", "deg"),
+    "set_metadata": lambda ds, _: ds.set_metadata({"license": "MIT"}),
+    "tag": lambda ds, _: ds.tag("v1"),
     "rollback": lambda ds, _: ds.rollback(ds.versions()[2]),
     "compact": lambda ds, _: sl.compact(ds),
     "vacuum": lambda ds, _: ds.vacuum(older_than=timedelta(0)),
@@ -37,6 +42,10 @@ CHANGES: dict[str, Callable[[sl.Dataset, Home], Any]] = {
 MAKES: dict[str, Callable[[sl.Dataset, Home], Any]] = {
     "convert": lambda ds, home: sl.convert(ds, home.place("new"), workers=1, progress=False),
     "merge": lambda ds, home: sl.merge([ds], home.place("new")),
+    "union": lambda ds, home: sl.merge(
+        [ds.select("sequence_id", "action", "log"), ds], home.place("new"), union=True, prefixes=["a", "b"]
+    ),
+    "resample": lambda ds, home: sl.resample(ds, home.place("new"), fps=20),
     "repack": lambda ds, home: reshaping.repack(ds, home.place("new")),
     "subset": lambda ds, home: reshaping.subset(ds.where("split = 'val'"), home.place("new")),
     "trim": lambda ds, home: trimming.trim(ds.where("true"), home.place("new"), start=3),

@@ -10,8 +10,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from seqlake.errors import CommitUnknownError, DiskFullError, SeqlakeError
+from seqlake.errors import CommitUnknownError, CorruptFileError, DiskFullError, SeqlakeError
 from seqlake.files.room import room_in, without_room
+from seqlake.training.bad_data.damage import is_damage
 
 WORDS = ["No space left on device", "database or disk is full", "Disk quota exceeded"]
 GROWS = ["PRAGMA max_page_count = 3", "CREATE TABLE t (x)", "INSERT INTO t VALUES (randomblob(100000))"]
@@ -82,6 +83,20 @@ def test_what_an_error_was_raised_from_counts():
     unknown = CommitUnknownError("no answer")
     unknown.__cause__ = quota
     assert raised(lambda: as_one(unknown)) is unknown
+
+
+def test_an_error_that_was_raised_from_itself():
+    """Its chain of causes has no end."""
+    own, other = OSError(errno.EIO, "one"), CorruptFileError("other")
+    own.__cause__ = own
+    other.__cause__, other.__context__ = None, other
+    assert without_room(own) is None
+    assert raised(lambda: as_one(own)) is own
+    assert is_damage(other)
+    ring = OSError(errno.EDQUOT, "last")
+    ring.__cause__ = SeqlakeError("first")
+    ring.__cause__.__cause__ = ring
+    assert without_room(ring.__cause__) == errno.EDQUOT
 
 
 @pytest.mark.parametrize("words", WORDS)

@@ -16,7 +16,8 @@ from seqlake.dataset.reading.query import Explained, explain
 from seqlake.dataset.reading.sequence import SequenceView
 from seqlake.errors import MissingDependencyError, SequenceNotFoundError
 from seqlake.moved import OldName
-from seqlake.shards.reading import gathered
+from seqlake.shards.files import is_verified
+from seqlake.shards.reading import count_lengths, gathered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -96,10 +97,15 @@ class Selection:
     def lengths(self, column: str, /) -> Ints:
         """[rows] the number of steps of each cell of a temporal or frames column; -1 null.
 
+        As the table's index says, so that no shard is opened. With `verify="first"` they are counted in the column
+        itself, all of which is read.
+
         Raises:
             SchemaMismatchError: The column has no steps.
         """
-        return self._excerpt.lengths(column)
+        shows = self._excerpt
+        checked = any(is_verified(shard) for shard in shows.shards()[:1])
+        return count_lengths(shows, column) if checked else shows.lengths(column)
 
     def ability(self, kind: type[Kind], /) -> Kind | None:
         """See `abilities.ability`: what is asked of the rows, the excerpt that is shown just now answers."""

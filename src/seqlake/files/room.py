@@ -8,7 +8,7 @@ import sqlite3
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from seqlake.errors import CommitUnknownError, DiskFullError, SeqlakeError
+from seqlake.errors import CommitUnknownError, DiskFullError, SeqlakeError, causes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,13 +29,7 @@ def without_room(error: BaseException, /) -> int | None:
 
     Texts that only quote such words, as a file's name or a value, say nothing.
     """
-    cause: BaseException | None = error
-    while cause is not None:
-        number = _number(cause)
-        if number is not None:
-            return number
-        cause = cause.__cause__
-    return None
+    return next((number for cause in causes(error) if (number := _number(cause)) is not None), None)
 
 
 def _number(error: BaseException) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -135,7 +135,14 @@ def lengths_of(reader: ShardReader, column: str, /) -> Ints:
     return count_lengths(reader, column)
 
 
-def count_lengths(reader: ShardReader, column: str, /) -> Ints:
+class Batched(Protocol):
+    """Rows of some columns, batch by batch: a shard, or many."""
+
+    def batches(self, columns: Sequence[str], /) -> Iterator[pa.RecordBatch]:
+        """All rows, in order."""
+
+
+def count_lengths(reader: Batched, column: str, /) -> Ints:
     """[rows] T counted from the cells themselves, whatever an index says.
 
     Raises:

@@ -139,6 +139,9 @@ def test_a_tables_index_that_says_other_lengths_than_its_shard(tmp_path, change)
         assert (~batch["valid"] | batch["action_mask"][:, 0]).all()
     found = validate(ds, depth="rows")
     assert {(one.code, one.column) for one in found.errors} == {("P604", "action")}
+    checked = sl.open(tmp_path / "arm", verify="first")
+    assert checked.lengths("action").tolist() == LENGTHS
+    assert checked[1:4].lengths("raw").tolist() == LENGTHS[1:4]
 
 
 def test_an_index_of_an_adopted_file_sealed_anew(tmp_path):

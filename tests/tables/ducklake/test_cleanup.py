@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import sqlite3
+import subprocess
+import sys
+import tempfile
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 import seqlake as sl
+from seqlake.errors import DiskFullError, SeqlakeError
 from seqlake.tables import ducklake
 from seqlake.testing import tables
 from seqlake.testing.tables import append, expected, keys, rows_of
@@ -169,3 +175,59 @@ def test_a_table_that_is_taken_back_leaves_the_files_of_its_neighbours(location,
     ducklake.create(location.replace("=episodes", "=others"), tables.SCHEMA).drop()
     all_there(dataset, ["a", "b"])
     assert dataset.validate(depth="files").ok
+
+
+REFUSED = """
+import os, resource, signal, sys
+import seqlake as sl
+ds, catalog = sl.open(sys.argv[1]), sys.argv[2]
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (os.path.getsize(catalog), resource.RLIM_INFINITY))
+try:
+    ds.set_metadata({"license": "x" * 200_000})
+except sl.errors.SeqlakeError as error:
+    print(type(error).__name__, error)
+"""
+
+
+def test_a_catalog_that_the_system_refuses_to_write_ends_in_an_error_that_says_so(location, tmp_path):
+    """SQLite says `disk I/O error` of a quota, of a limit and of a failing disk; it is none of Python's own."""
+    pytest.importorskip("resource")
+    sl.create(location, tables.SCHEMA)
+    catalog = tmp_path / "lake.sqlite"
+    done = subprocess.run(
+        [sys.executable, "-c", REFUSED, location, str(catalog)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.startswith("SeqlakeError The system refused to read or write"), done.stdout
+    assert "quota" in done.stdout
+    assert len(sl.open(location).versions()) == 1
+
+
+def test_a_quota_that_is_used_up_beside_sqlite_is_a_full_disk(location, monkeypatch):
+    """SQLite has no word for it, so the system is asked once more."""
+    ds = sl.create(location, tables.SCHEMA)
+
+    class Refused(sqlite3.Connection):
+        writes = False
+
+        def execute(self, sql, *given):
+            self.writes = sql == "BEGIN IMMEDIATE" or self.writes
+            if self.writes and sql == "COMMIT":
+                error = sqlite3.OperationalError("disk I/O error")
+                error.sqlite_errorcode = sqlite3.SQLITE_IOERR_WRITE
+                raise error
+            return super().execute(sql, *given)
+
+    def used_up(**_):
+        raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *given, **named: connect(*given, factory=Refused, **named))
+    with pytest.raises(SeqlakeError, match="refused"):
+        ds.set_metadata({"license": "MIT"})
+    monkeypatch.setattr(tempfile, "TemporaryFile", used_up)
+    with pytest.raises(DiskFullError) as full:
+        ds.set_metadata({"license": "MIT"})
+    assert full.value.errno == errno.EDQUOT
+    monkeypatch.undo()
+    ds.set_metadata({"license": "MIT"})

@@ -17,7 +17,6 @@ from seqlake.dataset.writing.ingest import Given
 from seqlake.dataset.writing.staging import ShardShape, Staging, open_for_changes, partition_of
 from seqlake.dataset.writing.values import cell
 from seqlake.errors import CommitConflictError, CommitUnknownError, SchemaMismatchError
-from seqlake.shards.files import verified_source
 from seqlake.spec.column_types import ColumnType
 from seqlake.spec.schema import Column, Schema, is_list
 from seqlake.spec.unfolded import Unfolded
@@ -282,8 +281,7 @@ def computed(source: Readable, name: str, sql: str, column: Column | None = None
         QueryError: It cannot be used.
         SchemaMismatchError: It gives cells of another type.
     """
-    excerpt = Excerpt.of(source)
-    rows = Excerpt(verified_source(excerpt.source, "first"), columns=excerpt.columns, rows=excerpt.rows).with_id()
+    rows = Excerpt.of(source).verified().with_id()
     key = str(rows.schema.id)
     asked = f"SELECT {query.quoted(key)}, (\n{sql}\n) AS value FROM dataset"
     ids, values = (one_chunk(one) for one in query.answers(rows.schema, asked, rows.batches))

@@ -11,6 +11,7 @@ from seqlake.abilities import Checked, KeepsDerived, KeepsFiles, LengthsByShard,
 from seqlake.dataset.reading import streaming
 from seqlake.dataset.reading.access import Access
 from seqlake.dataset.reading.sequence import SequenceView
+from seqlake.shards.files import verified_source
 from seqlake.shards.scanned import fingerprint
 
 if TYPE_CHECKING:
@@ -71,6 +72,16 @@ class Excerpt:
             storage=self.storage,
             allow_outside=self.allow_outside,
             access=self.access,
+        )
+
+    def verified(self) -> Excerpt:
+        """The same with each page compared with its checksum: for what is written anew, with new checksums."""
+        return Excerpt(
+            verified_source(self.source, "first"),
+            columns=self.columns,
+            rows=self.rows,
+            storage=self.storage,
+            allow_outside=self.allow_outside,
         )
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -15,6 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from seqlake.dataset.reading.excerpt import Excerpt
+from seqlake.dataset.selection import Selection
 from seqlake.errors import SchemaMismatchError, ValidationError
 from seqlake.shards import cells
 from seqlake.spec.rules import check_schema
@@ -64,9 +66,12 @@ def batches(data: Any, schema: Schema, /, *, partial: bool = False) -> Iterator[
 
 
 def stream(data: Any, /) -> pa.RecordBatchReader:
-    """Anything that hands out Arrow, as a reader."""
+    """Anything that hands out Arrow, as a reader; rows of a dataset are compared with their checksums."""
     if isinstance(data, pa.RecordBatch):
         return pa.RecordBatchReader.from_batches(data.schema, [data])
+    if isinstance(data, Selection):
+        rows = Excerpt.of(data).verified()
+        return pa.RecordBatchReader.from_batches(rows.schema.arrow, rows.batches())
     if hasattr(data, "__arrow_c_stream__"):
         try:
             return pa.RecordBatchReader.from_stream(data)

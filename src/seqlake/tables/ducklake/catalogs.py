@@ -10,6 +10,7 @@ import os
 import random
 import re
 import sqlite3
+import tempfile
 import time
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 _Made = TypeVar("_Made")
 _PATIENCE = 60.0  # seconds that a writer waits for those before it
 _TRIES = 20
+_PROBE = 1 << 16  # bytes
 _NAME = re.compile("[a-z0-9_]+")
 _STORAGE = "v1.0.0"  # of new DuckDB files: DuckDB 2 reads and writes them, and so does every 1.x
 _SHORT_PATIENCE = 3.0  # for a DuckDB file, which another process may keep open for good
@@ -183,15 +185,40 @@ class SqliteCatalog(_FileCatalog):
             yield connection
             connection.execute("COMMIT")
         except sqlite3.Error as error:
-            raise _sqlite_error(error, self.address) from error
+            known = _sqlite_error(error, self.address)
+            if known is None:
+                raise
+            raise known from _refusal(path) if _is_refused(error) else error
         finally:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
+            with suppress(sqlite3.Error):  # what it was undone for says more
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
             connection.close()
 
 
-def _sqlite_error(error: sqlite3.Error, address: DuckLakeAddress) -> Exception:
+def _is_refused(error: sqlite3.Error) -> bool:
+    """Whether the system refused SQLite to read or write, for a reason that SQLite keeps for itself."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_IOERR
+
+
+def _refusal(path: Path) -> OSError | None:
+    """What the system says of one more file beside the catalog: a quota that is used up is a full disk."""
+    try:
+        with tempfile.TemporaryFile(dir=path.parent) as file:
+            file.write(bytes(_PROBE))
+    except OSError as error:
+        return error
+    return None
+
+
+def _sqlite_error(error: sqlite3.Error, address: DuckLakeAddress) -> Exception | None:
     text = str(error)
+    if _is_refused(error):
+        return SeqlakeError(
+            f"The system refused to read or write {address} ({text}); SQLite does not say why.",
+            path=address.target,
+            hint="Look for a quota that is used up, a limit on the size of files, or a failing disk; then try again.",
+        )
     if "locked" in text or "busy" in text:
         return CommitConflictError(
             f"Not committed: other writers held {address} for {_PATIENCE:.0f} seconds.",
@@ -212,7 +239,7 @@ def _sqlite_error(error: sqlite3.Error, address: DuckLakeAddress) -> Exception:
             path=address.target,
             hint="`sl.create` makes one in it; check the path.",
         )
-    return error
+    return None
 
 
 class DuckdbCatalog(_FileCatalog):
@@ -345,7 +372,10 @@ class PostgresCatalog(_Catalog):
             yield connection
             self._commit(connection, psycopg)
         except psycopg.Error as error:
-            raise self._translated(error, psycopg) from error
+            known = self._translated(error, psycopg)
+            if known is None:
+                raise
+            raise known from error
         finally:
             with suppress(psycopg.Error):
                 connection.close()
@@ -362,7 +392,7 @@ class PostgresCatalog(_Catalog):
                 hint="`ds.versions()` shows whether it was; look before you commit the same rows again.",
             ) from error
 
-    def _translated(self, error: Exception, psycopg: Any) -> Exception:
+    def _translated(self, error: Exception, psycopg: Any) -> Exception | None:
         errors = psycopg.errors
         if isinstance(error, errors.UniqueViolation | errors.SerializationFailure | errors.DeadlockDetected):
             return RivalError(str(error))
@@ -376,7 +406,7 @@ class PostgresCatalog(_Catalog):
             )
         if isinstance(error, errors.InsufficientPrivilege | errors.ReadOnlySqlTransaction):
             return ReadOnlyError(f"{self.address} cannot be written: {error}".rstrip(), path=str(self.address))
-        return error
+        return None
 
 
 def moment(text: str, /) -> datetime:

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from seqlake.errors import BadDataError, DamagedTableError, DecodeError, SchemaMismatchError, SeqlakeError
+from seqlake.errors import BadDataError, DamagedTableError, DecodeError, SchemaMismatchError, SeqlakeError, causes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -35,12 +35,10 @@ def is_damage(error: BaseException, /) -> bool:
     """
     if not isinstance(error, _DAMAGE):
         return False
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, _PASSING) or (isinstance(cause, OSError) and cause.errno in _PASSING_NUMBERS):
-            return False
-        cause = cause.__cause__ or cause.__context__
-    return True
+    return not any(
+        isinstance(cause, _PASSING) or (isinstance(cause, OSError) and cause.errno in _PASSING_NUMBERS)
+        for cause in causes(error, contexts=True)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
