@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import seqlake as sl
+from seqlake.dataset.reading.excerpt import Excerpt
+from seqlake.dataset.reading.query import answers
 from seqlake.errors import QueryError
 
 if TYPE_CHECKING:
@@ -323,3 +326,25 @@ def test_a_query_leaves_nothing_behind(tmp_path):
         [sys.executable, "-c", code, str(tmp_path / "ds")], capture_output=True, text=True, check=True
     )
     assert (ended.stdout.strip(), ended.stderr) == ("[(1,)]", "")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.EIO, "Input/output error"), MemoryError()])
+def test_what_ends_the_reading_of_rows_is_not_called_a_query(tmp_path, monkeypatch, error):
+    """Ctrl-C that comes while DuckDB pulls rows reached the caller as an error of the query."""
+    ds = sl.create(tmp_path / "arm", sl.Schema({"action": sl.Trajectory(dim=2, fps=10)}))
+    ds.append([{"sequence_id": "a", "action": [[1.0, 2.0]]}])
+
+    def batches(*_, **__):
+        raise error
+        yield
+
+    monkeypatch.setattr(Excerpt, "batches", batches)
+    for ask in (
+        lambda: ds.where("len(action) > 1"),
+        lambda: ds.add_column("steps", pa.int64(), sql="len(action)"),
+        lambda: answers(ds.schema, "SELECT len(action) FROM dataset", Excerpt.of(ds).batches),
+    ):
+        with pytest.raises(type(error)) as caught:
+            ask()
+        assert caught.value.args == error.args
+    assert ds.refresh().id == 1

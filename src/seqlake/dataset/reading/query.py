@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from seqlake.dataset.reading.pruning import Comparison, parts_of
 from seqlake.dataset.reading.streaming import ArrowStream
-from seqlake.errors import QueryError, SeqlakeError
+from seqlake.errors import QueryError
 from seqlake.files import sandbox
 from seqlake.shards.columns import Columns, Constant, Stored
 from seqlake.shards.files import ParquetShard
@@ -286,7 +286,7 @@ class _Connection:
             range(len(self._arrow)), key=lambda i: schema[self._arrow.field(i).name].category not in NARROW
         )
         self._duckdb = duckdb
-        self._damage: list[SeqlakeError] = []  # the last one, if any
+        self._damage: list[BaseException] = []  # the last one, if any
         self._db = sandbox.connect(**_SETTINGS)
         try:
             self._db.register(_SOURCE, self._renamed(self.every).empty_table())
@@ -327,7 +327,9 @@ class _Connection:
                         [_held(batch.column(name), kind) for name, kind in zip(names, schema.types, strict=True)],
                         schema=schema,
                     )
-            except SeqlakeError as error:
+            except GeneratorExit:
+                raise
+            except BaseException as error:  # Ctrl-C too
                 damage[:] = [copy(error)]  # DuckDB hands on its text alone; a copy has no frames that hold this
                 raise
 
