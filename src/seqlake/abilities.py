@@ -54,11 +54,16 @@ def ability(thing: object, kind: type[Kind], /) -> Kind | None:
 
 # ---- files
 @runtime_checkable
-class WholeFiles(Protocol):
-    """Small files come whole in one request, sizes and tokens without one."""
+class ReadsWhole(Protocol):
+    """Small files come whole, without a look before."""
 
     def read(self, path: str, /) -> bytes:
-        """All of a file; FileNotFoundError."""
+        """All of a file; FileNotFoundError. ShardChangedError where it was replaced meanwhile."""
+
+
+@runtime_checkable
+class WholeFiles(ReadsWhole, Protocol):
+    """They come so in one request, sizes and tokens without one."""
 
     def known(self, path: str, size: int, /) -> Blob:
         """A file whose size somebody told; the first bytes that are read show whether it is true."""

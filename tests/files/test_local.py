@@ -14,9 +14,8 @@ import pytest
 from seqlake.errors import ReadOnlyError, ShardChangedError, UnsafeReferenceError
 from seqlake.files import blobs
 from seqlake.files.blobs import KeptMemory, LocalBlob, file_system, map_file
-from seqlake.files.local import LocalStore
+from seqlake.files.local import LocalStore, SystemCalls
 from seqlake.files.stores import open_blob, open_store
-from seqlake.files.system_calls import SystemCalls
 
 
 class Calls(SystemCalls):

@@ -16,10 +16,9 @@ import seqlake as sl
 from seqlake.errors import ReadOnlyError, ShardChangedError
 from seqlake.files import credentials
 from seqlake.files.blobs import MemoryBlob
-from seqlake.files.local import LocalBlob, LocalStore
+from seqlake.files.local import LocalBlob, LocalStore, SystemCalls
 from seqlake.files.remote import ObjectStore
 from seqlake.files.stores import open_blob, open_store
-from seqlake.files.system_calls import SystemCalls
 from seqlake.testing.stores import StoreTests
 
 

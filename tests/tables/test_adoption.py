@@ -31,8 +31,8 @@ from seqlake.errors import (
     ReadOnlyError,
     ValidationError,
 )
+from seqlake.files.local import SystemCalls
 from seqlake.files.stores import LocalStore
-from seqlake.files.system_calls import SystemCalls
 from seqlake.protocols import Change
 from seqlake.tables import standalone
 from seqlake.tables.standalone import StandaloneTable

@@ -17,9 +17,8 @@ import pytest
 
 import seqlake as sl
 from seqlake.errors import SeqlakeError, UnsafeReferenceError
-from seqlake.files.local import LocalStore
+from seqlake.files.local import LocalStore, SystemCalls
 from seqlake.files.stores import list_without_links
-from seqlake.files.system_calls import SystemCalls
 
 NOW = timedelta(0)
 SCHEMA = sl.Schema({"cam": sl.ColumnType("mcap"), "n": sl.Trajectory(dim=1)})

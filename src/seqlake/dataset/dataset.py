@@ -83,12 +83,12 @@ class Dataset(Selection):
 
     def refresh(self) -> Version:
         """Show the newest version, whoever made it; selections and sequences taken before keep theirs."""
-        self._show(self.table.snapshot())
-        return self.version
-
-    def _show(self, snapshot: Readable) -> None:
-        source = verified_alike(self.source, snapshot)
-        Selection.__init__(self, source, storage=self.storage, allow_outside=self.allow_outside)
+        snapshot = self.table.snapshot()
+        if snapshot is not self.source:  # else what is open and known of it stays so
+            shown = self._excerpt
+            source = verified_alike(shown.source, snapshot)
+            Selection.__init__(self, source, storage=shown.storage, allow_outside=shown.allow_outside)
+        return snapshot.version
 
     # ---- adding rows
     def writer(
@@ -124,7 +124,6 @@ class Dataset(Selection):
                 writer.add("ep_001", task="pick", action=actions)
             ```
         """
-        self.refresh()
         shape = ShardShape(
             rows=rows_per_shard, nbytes=bytes_per_shard, layout=layout, fixed_size_inner=fixed_size_inner
         )

@@ -519,7 +519,7 @@ def _table(place: object, storage: Mapping[str, str] | None) -> Any:
     if isinstance(place, str) and not lake and locations.is_local(place) and locations.local_path(place).is_file():
         return None
     # A folder with a lake's log may hold a mixtrain.json too: the lake counts, so standalone is asked last.
-    names = [lake] if lake else sorted(plugins.names("tables"), key=lambda name: name == "standalone")
+    names = [lake] if lake else sorted(plugins.names("tables"), key="standalone".__eq__)
     for name in names:
         plug = plugins.load("tables", name)
         if lake:

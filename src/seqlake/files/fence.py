@@ -6,11 +6,9 @@ root are the user's own and always followed.
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from seqlake.errors import UnsafeReferenceError
@@ -18,86 +16,24 @@ from seqlake.errors import UnsafeReferenceError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
-_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
-_HERE: type[Path] = type(Path())
 
-
-class Below(_HERE):  # type: ignore[misc, valid-type]  # Python 3.11 has no other way to extend a path
-    """A path that knows below which folder no link is followed on the way to it.
-
-    Attributes:
-        top: That folder; empty for a path like any other.
-    """
-
-    top = ""
-
-    @classmethod
-    def of(cls, top: str, name: str, /) -> Below:
-        """The path of a name below a folder."""
-        path = cls(top, name)
-        path.top = top
-        return path
-
-
-@contextmanager
-def parent_of(path: Path, /) -> Iterator[tuple[str, int | None]]:
-    """What a system call takes for a path: a name, and the open folder that it lies in.
-
-    The folders between the top and the name are opened one in the other, so that none of them is a link, and none can
-    become one before the call is made. A path without a top, and Windows, which opens no folders, have no open folder.
-
-    Raises:
-        UnsafeReferenceError: One of them is a link.
-        FileNotFoundError: One is not there.
-    """
-    top = path.top if isinstance(path, Below) else ""
-    if not top:
-        yield os.fspath(path), None
-        return
-    *folders, name = path.relative_to(top).parts
-    if os.open not in os.supports_dir_fd:
-        _refuse_links(top, folders)
-        yield os.fspath(path), None
-        return
-    fd = os.open(top, _FOLDER)
-    try:
-        for number, folder in enumerate(folders):
-            try:
-                inner = os.open(folder, _FOLDER | _NO_LINK, dir_fd=fd)
-            except OSError as error:
-                if error.errno in {errno.ELOOP, errno.ENOTDIR}:
-                    _refuse_links(top, folders[: number + 1])
-                error.filename = os.path.join(top, *folders[: number + 1])  # noqa: PTH118 - a string
-                raise
-            fd, above = inner, fd  # before it is closed: a number that is closed twice may be another file's by then
-            os.close(above)
-        yield name, fd
-    except OSError as error:
-        if error.filename == name:  # the system was told no more than that
-            error.filename = os.fspath(path)
-        if error.filename2 == name:
-            error.filename2 = os.fspath(path)
-        raise
-    finally:
-        os.close(fd)
-
-
-def refuse_links(top: str, folder: str, /) -> None:
-    """Refuse a folder that is a link, or is reached by one from the top; one that is not there is fine.
+def refuse_links(top: str, *folders: str) -> None:
+    """Refuse folders that are links, or are reached by one from the top; those that are not there are fine.
 
     Args:
         top: The root; itself it may be a link.
-        folder: Below it, with `/` between its parts.
+        *folders: Below it, with `/` between their parts.
 
     Raises:
         UnsafeReferenceError: Says which.
     """
-    with suppress(FileNotFoundError, NotADirectoryError):
-        _refuse_links(top, folder.split("/") if folder else [])
+    for folder in folders:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            refuse_link_among(top, folder.split("/") if folder else [])
 
 
-def _refuse_links(top: str, parts: list[str]) -> None:
+def refuse_link_among(top: str, parts: list[str], /) -> None:
+    """As `refuse_links` for one folder, by the parts of its name; FileNotFoundError where one is not there."""
     place = top
     for part in parts:
         place = os.path.join(place, part)  # noqa: PTH118 - a string
@@ -147,7 +83,7 @@ def is_below(top: str, path: str, /) -> bool:
     return path == top or path.startswith(top.rstrip(os.sep) + os.sep)
 
 
-def walk(top: str, folder: str, /, *, allow_outside: bool = False) -> Iterator[tuple[str, int]]:
+def walk(top: str, folder: str, /, *, after: str = "", allow_outside: bool = False) -> Iterator[tuple[str, int]]:
     """(name, size) of the files below a folder to read, in the order of their whole names.
 
     Links to folders are followed: to those below the top, or all.
@@ -155,6 +91,7 @@ def walk(top: str, folder: str, /, *, allow_outside: bool = False) -> Iterator[t
     Args:
         top: The root.
         folder: Below it, with a final slash; empty for the top itself.
+        after: Begin behind this name.
         allow_outside: Links may lead out of the top.
 
     Raises:
@@ -166,7 +103,9 @@ def walk(top: str, folder: str, /, *, allow_outside: bool = False) -> Iterator[t
         except (FileNotFoundError, NotADirectoryError):
             return
     real = "" if allow_outside else os.path.realpath(top)
-    yield from _walk(os.path.join(top, folder), folder, (), real)  # noqa: PTH118 - strings throughout
+    for entry in _walk(os.path.join(top, folder), folder, (), real):  # noqa: PTH118 - strings throughout
+        if entry[0] > after:
+            yield entry
 
 
 def walk_without_links(top: str, folder: str, /) -> Iterator[tuple[str, int]]:

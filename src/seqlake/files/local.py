@@ -7,25 +7,182 @@ moment needs: bytes before names, names before what relies on them.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import shutil
+import stat
+import sys
 import uuid
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seqlake.errors import ReadOnlyError, UnsafeReferenceError
+from seqlake.errors import ReadOnlyError, ShardChangedError, UnsafeReferenceError
 from seqlake.files import fence
 from seqlake.files.blobs import LocalBlob
+from seqlake.files.limits import refuse_more_than_memory
 from seqlake.files.locations import checked, folder
-from seqlake.files.system_calls import SystemCalls, no_hard_links
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 _FORBIDDEN = {errno.EACCES, errno.EROFS, errno.EPERM}
 _PIECE = 8 << 20
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK}
+_RENAME_NOREPLACE = 1
+_RENAME_EXCL = 4
+_AT_FDCWD = -100 if sys.platform == "linux" else -2
+_FULLFSYNC = 51
+_FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+_HERE: type[Path] = type(Path())
+
+
+class Below(_HERE):  # type: ignore[misc, valid-type]  # Python 3.11 has no other way to extend a path
+    """A path that knows below which folder no link is followed on the way to it.
+
+    Attributes:
+        top: That folder; empty for a path like any other.
+    """
+
+    top = ""
+
+    @classmethod
+    def of(cls, top: str, name: str, /) -> Below:
+        """The path of a name below a folder."""
+        path = cls(top, name)
+        path.top = top
+        return path
+
+
+@contextmanager
+def parent_of(path: Path, /) -> Iterator[tuple[str, int | None]]:
+    """What a system call takes for a path: a name, and the open folder that it lies in.
+
+    The folders between the top and the name are opened one in the other, so that none of them is a link, and none can
+    become one before the call is made. A path without a top, and Windows, which opens no folders, have no open folder.
+
+    Raises:
+        UnsafeReferenceError: One of them is a link.
+        FileNotFoundError: One is not there.
+    """
+    top = path.top if isinstance(path, Below) else ""
+    if not top:
+        yield os.fspath(path), None
+        return
+    *folders, name = path.relative_to(top).parts
+    if os.open not in os.supports_dir_fd:
+        fence.refuse_link_among(top, folders)
+        yield os.fspath(path), None
+        return
+    fd = os.open(top, _FOLDER)
+    try:
+        for number, folder in enumerate(folders):
+            try:
+                inner = os.open(folder, _FOLDER | _NO_LINK, dir_fd=fd)
+            except OSError as error:
+                if error.errno in {errno.ELOOP, errno.ENOTDIR}:
+                    fence.refuse_link_among(top, folders[: number + 1])
+                error.filename = os.path.join(top, *folders[: number + 1])  # noqa: PTH118 - a string
+                raise
+            fd, above = inner, fd  # before it is closed: a number that is closed twice may be another file's by then
+            os.close(above)
+        yield name, fd
+    except OSError as error:
+        if error.filename == name:  # the system was told no more than that
+            error.filename = os.fspath(path)
+        if error.filename2 == name:
+            error.filename2 = os.fspath(path)
+        raise
+    finally:
+        os.close(fd)
+
+
+class SystemCalls:
+    """One method per system call; each does one thing to the disk and nothing else.
+
+    A path that is `Below` a folder is reached without following links.
+    """
+
+    def create(self, path: Path, /) -> int:
+        """Open a new file for writing; `FileExistsError` if the name is taken."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+        with parent_of(path) as (name, folder):
+            return os.open(name, flags, 0o666, dir_fd=folder)
+
+    def write(self, fd: int, data: memoryview, /) -> int:
+        """Write some of the bytes; how many."""
+        return os.write(fd, data)
+
+    def fsync(self, fd: int, /) -> None:
+        """The file's bytes are durable."""
+        if sys.platform == "darwin":
+            import fcntl
+
+            # Plain fsync on macOS leaves the bytes in the drive's own cache.
+            fcntl.fcntl(fd, _FULLFSYNC)
+        else:
+            os.fsync(fd)
+
+    def fsync_folder(self, path: Path, /) -> None:
+        """The names in the folder are durable; Windows has no such call."""
+        if os.name == "nt":
+            return
+        with parent_of(path) as (name, folder):
+            fd = os.open(name, os.O_RDONLY, dir_fd=folder)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def mkdir(self, path: Path, /) -> None:
+        """Make one folder; `FileExistsError` if it is there."""
+        with parent_of(path) as (name, folder):
+            os.mkdir(name, dir_fd=folder)
+
+    def link(self, source: Path, target: Path, /) -> None:
+        """A second name, or where the file system has no hard links a copy under the new name.
+
+        `FileExistsError` if the target is taken.
+        """
+        with parent_of(source) as (old, place), parent_of(target) as (new, folder):
+            if folder is None:
+                os.link(old, new)
+            else:
+                os.link(old, new, src_dir_fd=place, dst_dir_fd=folder, follow_symlinks=False)
+
+    def rename(self, source: Path, target: Path, /) -> None:
+        """A new name for the file; what had that name before is gone."""
+        with parent_of(source) as (old, place), parent_of(target) as (new, folder):
+            os.replace(old, new, src_dir_fd=place, dst_dir_fd=folder)
+
+    def rename_new(self, source: Path, target: Path, /) -> None:
+        """A new name for the file; `FileExistsError` if it is taken."""
+        if os.name == "nt":
+            source.rename(target)
+            return
+        name = "renameat2" if sys.platform == "linux" else "renameatx_np"
+        call = getattr(ctypes.CDLL(None, use_errno=True), name, None)
+        if call is None:
+            raise OSError(errno.ENOSYS, "no exclusive rename here", str(target))
+        with parent_of(source) as (before, place), parent_of(target) as (after, folder):
+            old, new = os.fsencode(before), os.fsencode(after)
+            here, there = (_AT_FDCWD if fd is None else fd for fd in (place, folder))
+            failed = call(here, old, there, new, _RENAME_NOREPLACE if sys.platform == "linux" else _RENAME_EXCL)
+        if failed:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(target))
+
+    def unlink(self, path: Path, /) -> None:
+        """Remove a name of a file."""
+        with parent_of(path) as (name, folder):
+            os.unlink(name, dir_fd=folder)
+
+
+def no_hard_links(error: OSError, /) -> bool:
+    """Whether an error of `link` means that this file system has none."""
+    return error.errno in _NO_LINKS or getattr(error, "winerror", None) == 1
 
 
 class LocalStore:
@@ -63,10 +220,27 @@ class LocalStore:
             FileNotFoundError: There is none.
             UnsafeReferenceError: The name leaves the root, or a link does.
         """
-        name = checked(path)
-        if not self.allow_outside:
-            fence.refuse_outside(self.root, name)
-        return LocalBlob(Path(self.root, name), mapped=self.mapped)
+        return LocalBlob(self._readable(path), mapped=self.mapped)
+
+    def read(self, path: str, /) -> bytes:
+        """All bytes of a small file (`ReadsWhole`).
+
+        Raises:
+            FileNotFoundError: There is none.
+            ShardChangedError: It was cut short meanwhile.
+            CorruptFileError: It is more than this machine could hold.
+            UnsafeReferenceError: The name leaves the root, or a link does.
+        """
+        place = self._readable(path)
+        if not stat.S_ISREG(os.stat(place).st_mode):  # noqa: PTH116 - a string; opening a pipe would wait
+            raise FileNotFoundError(errno.ENOENT, "not a file", place)
+        with open(place, "rb") as file:  # noqa: PTH123 - a string
+            size = os.fstat(file.fileno()).st_size
+            refuse_more_than_memory(size, place)
+            data = file.read(size)
+        if len(data) < size:
+            raise ShardChangedError(f"{place}: expected {size} bytes, found {len(data)}. Read it again.", path=place)
+        return data
 
     def list(self, prefix: str = "", /, *, after: str = "") -> Iterator[tuple[str, int]]:
         """(path, size) of the files below a folder, in the order of their whole names.
@@ -78,8 +252,7 @@ class LocalStore:
         Raises:
             UnsafeReferenceError: A link to a folder leads out of the root.
         """
-        entries = fence.walk(self.root, folder(prefix), allow_outside=self.allow_outside)
-        return (entry for entry in entries if entry[0] > after)
+        return fence.walk(self.root, folder(prefix), after=after, allow_outside=self.allow_outside)
 
     def list_without_links(self, prefix: str = "", /) -> Iterator[tuple[str, int]]:
         """As `list`, for what is to be moved or removed: links to folders are passed by.
@@ -139,7 +312,7 @@ class LocalStore:
         target = self._path(path)
         with _refused(target):
             self._make_folder(target.parent)
-            with fence.parent_of(target):
+            with parent_of(target):
                 return Path(target)
 
     def copy(self, source: str, target: str, /) -> None:
@@ -164,7 +337,7 @@ class LocalStore:
     def sync(self, *folders: str) -> None:
         """Names made, moved or removed in these folders are durable; one that is not there has none."""
         for name in folders:
-            path = self._path(folder(name).rstrip("/")) if name else Path(self.root)
+            path = self._path(name.rstrip("/")) if name else Path(self.root)
             with _refused(path), contextlib.suppress(FileNotFoundError):
                 self.calls.fsync_folder(path)
 
@@ -198,7 +371,13 @@ class LocalStore:
         return shutil.disk_usage(place).free
 
     def _path(self, path: str) -> Path:
-        return fence.Below.of(self.root, checked(path))
+        return Below.of(self.root, checked(path))
+
+    def _readable(self, path: str) -> str:
+        name = checked(path)
+        if not self.allow_outside:
+            fence.refuse_outside(self.root, name)
+        return os.path.join(self.root, name)  # noqa: PTH118 - a string
 
     def _give_name(self, passing: Path, target: Path) -> None:
         """The commit itself: `link` refuses a name that is taken, where `rename` would replace a rival's bytes."""
@@ -280,7 +459,7 @@ class LocalStore:
         """A path with the root below which no link is followed, where it lies there."""
         here = os.fspath(path)
         inside = here.startswith(self.root.rstrip(os.sep) + os.sep)
-        return fence.Below.of(self.root, here[len(self.root) :].lstrip(os.sep)) if inside else path
+        return Below.of(self.root, here[len(self.root) :].lstrip(os.sep)) if inside else path
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LocalStore) and self.root == other.root

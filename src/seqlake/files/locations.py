@@ -202,7 +202,7 @@ def checked(path: str, /) -> str:
         >>> checked("data/part-0.parquet")
         'data/part-0.parquet'
     """
-    climbs = any(part in {"", ".", ".."} for part in path.split("/"))
+    climbs = not {"", ".", ".."}.isdisjoint(path.split("/"))
     if climbs or "\0" in path or "\\" in path or path[1:2] == ":":
         raise UnsafeReferenceError(
             f"{path!r} is no name inside a dataset: expected a relative path with '/' between its parts and without "

@@ -61,6 +61,8 @@ def open_store(
     place = locations.absolute(root)
     kind = locations.scheme(place)
     if kind == "file":
+        if storage is None:
+            return LocalStore(place)
         options = Storage(storage)
         return LocalStore(place, mapped=_mapped(options), allow_outside=options.allows(OUTSIDE))
     if kind in _WEB:
@@ -134,8 +136,7 @@ def refuse_links(store: Store, folders: Iterable[str], /) -> None:
         UnsafeReferenceError: Says which.
     """
     if ability(store, HasLinks) is not None:
-        for folder in folders:
-            fence.refuse_links(store.root, folder)
+        fence.refuse_links(store.root, *folders)
 
 
 def list_without_links(store: Store, folder: str = "", /) -> Iterator[tuple[str, int]]:

@@ -28,14 +28,13 @@ if TYPE_CHECKING:
 
 Category = Literal["scalar", "temporal", "frames", "file", "vector", "other"]
 ID = "sequence_id"
+_LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType, pa.ListViewType, pa.LargeListViewType)
 _LARGEST_DIM = (1 << 31) - 1  # of a list in Arrow; a larger one is as good as none
 
 
 def is_list(kind: pa.DataType, /) -> bool:
     """Whether an Arrow type is a list of any kind."""
-    types = pa.types
-    tests = (types.is_list, types.is_large_list, types.is_fixed_size_list, types.is_list_view, types.is_large_list_view)
-    return any(test(kind) for test in tests)
+    return isinstance(kind, _LISTS)
 
 
 def has_list_views(kind: pa.DataType, /) -> bool:
@@ -429,6 +428,12 @@ class Schema(Mapping[str, Column]):
     def arrow(self) -> pa.Schema:
         """The logical Arrow schema: what streams and tables show."""
         return pa.schema([pa.field(c.name, c.logical, c.nullable) for c in self._columns.values()])
+
+    @cached_property
+    def stamp_columns(self) -> tuple[str, ...]:
+        """The columns that hold the time stamps of others, in order."""
+        named = {column.timestamps for column in self._columns.values()} & self._columns.keys()
+        return tuple(name for name in self._columns if name in named) if named else ()
 
     def stored(self, *, fixed_size_inner: bool = False) -> pa.Schema:
         """The Arrow schema of our files."""

@@ -25,12 +25,6 @@ _LATEST = 1 << 62  # nanoseconds either side of 0, so that differences fit in 64
 _COARSE = 1e-3  # seconds between two floating-point numbers, where stamps are not apart
 
 
-def stamp_columns(schema: Schema, /) -> tuple[str, ...]:
-    """The columns that hold the time stamps of others, in schema order."""
-    named = {column.timestamps for column in schema.values()}
-    return tuple(name for name in schema if name in named)
-
-
 def origin_of(schema: Schema, name: str, /) -> Origin:
     """What the time stamps of a column count from: the moment at which the sequence's clock stands at 0.
 

@@ -47,6 +47,7 @@ _STAGED = re.compile(
     rf"(?:part-({_T})-{_N}(?:\.(?!parquet\b)[0-9a-z]+)?|file-({_T})-{_N}|({_T})\.json|({_T})(?:-{_N})?\.tmp)"
 )
 _COPIED = re.compile(rf"(?:{OURS}/)?{FILES}/[^/]+/[0-9a-f]{{2}}/[^/]*-({_T})-{_N}(?:\.[^/]*)?")
+_NO_LETTER = re.compile(r"[/\\\x00-\x1f]")
 _NUMBERED = re.compile(r"(\d{20})(?:-([0-9a-f]{32}))?")
 
 
@@ -76,7 +77,7 @@ def is_shard_name(name: object) -> bool:
         and has_format(name)
         and not name.startswith(".")
         and len(name.encode("utf-8", "replace")) <= 255
-        and not any(c in "/\\" or ord(c) < 32 for c in name)
+        and _NO_LETTER.search(name) is None
     )
 
 
@@ -193,7 +194,7 @@ def version(number: int) -> str:
 
 def versions(numbers: Iterable[int]) -> list[str]:
     """The paths of several version records."""
-    return [version(number) for number in numbers]
+    return [f"{VERSIONS}/{number:020d}.json" for number in numbers]
 
 
 def version_number(name: str) -> int | None:

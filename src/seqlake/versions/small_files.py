@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from seqlake.abilities import SeesNames, WholeFiles, ability
+from seqlake.abilities import ReadsWhole, ability
 from seqlake.errors import ShardChangedError
 from seqlake.files.locations import is_local, scheme
 from seqlake.files.stores import list_without_links
@@ -33,7 +33,7 @@ def can_list(store: Store, /) -> bool:
 
 def read(store: Store, path: str, /) -> bytes | None:
     """A small file, whole; None where there is none."""
-    whole = ability(store, WholeFiles)
+    whole = ability(store, ReadsWhole)
     for _ in range(_TRIES):
         try:
             if whole is not None:
@@ -58,20 +58,11 @@ def read_many(store: Store, paths: Sequence[str], /) -> list[bytes | None]:
         return list(pool.map(lambda path: read(store, path), paths))
 
 
-def worth_asking(store: Store, paths: Sequence[str], /) -> Sequence[str]:
-    """Those of some names that are worth a request: the ones that are taken, or all where nobody can tell cheaply.
-
-    Nothing is opened and no fence is asked: that is for whoever uses the names that are left.
-    """
-    known = ability(store, SeesNames)
-    return paths if known is None else list(known.taken(paths))
-
-
 def names_in(store: Store, folder: str, /, *, after: str = "") -> list[str]:
     """The names of the files that lie directly in a folder, sorted."""
-    start = f"{folder}/{after}" if after else ""
-    paths = (path.removeprefix(f"{folder}/") for path, _ in store.list(folder, after=start))
-    return [name for name in paths if "/" not in name]
+    start = len(folder) + 1
+    listed = store.list(folder, after=f"{folder}/{after}" if after else "")
+    return [path[start:] for path, _ in listed if "/" not in path[start:]]
 
 
 def own_names(store: Store, folder: str, /) -> list[str]:
@@ -80,8 +71,8 @@ def own_names(store: Store, folder: str, /) -> list[str]:
     Raises:
         UnsafeReferenceError: The folder is a link.
     """
-    paths = (path.removeprefix(f"{folder}/") for path, _ in list_without_links(store, folder))
-    return [name for name in paths if "/" not in name]
+    start = len(folder) + 1
+    return [path[start:] for path, _ in list_without_links(store, folder) if "/" not in path[start:]]
 
 
 def remove(store: Store, paths: Sequence[str], /) -> None:

@@ -16,7 +16,6 @@ from seqlake.errors import SchemaMismatchError
 from seqlake.shards.cells import revalued
 from seqlake.spec.column_types import ColumnType
 from seqlake.spec.schema import is_list
-from seqlake.spec.stamps import stamp_columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,7 +78,7 @@ def convert_units(
     def change() -> Version:
         schema = dataset.schema
         column = schema[name]
-        if name in stamp_columns(schema):
+        if name in schema.stamp_columns:
             raise SchemaMismatchError(
                 f"{name!r} holds the time stamps of other columns, whose unit the format sets: seconds as floats."
             )

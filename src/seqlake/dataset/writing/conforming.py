@@ -22,7 +22,7 @@ from seqlake.shards import cells
 from seqlake.spec.rules import check_schema
 from seqlake.spec.rules.signals import LARGEST_CELL
 from seqlake.spec.schema import is_binary, is_list, is_text
-from seqlake.spec.stamps import coarse, stamp_columns
+from seqlake.spec.stamps import coarse
 from seqlake.windows.timestamps import times_in
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def refuse_coarse(cells: Mapping[str, pa.Array], schema: Schema, /) -> None:
     Raises:
         ValidationError: They are.
     """
-    for name in stamp_columns(schema):
+    for name in schema.stamp_columns:
         if name not in cells or schema[name].dtype not in _NARROW or not is_list(cells[name].type):
             continue
         for row, stamps in enumerate(map(times_in, cells[name])):

@@ -155,17 +155,13 @@ class RowBuffer:
         self.rows = 0
         self.nbytes = 0
 
-    @property
-    def full(self) -> bool:
-        """Whether it should be flushed: 8 MiB or 4096 rows."""
-        return self.nbytes >= _BUFFER_BYTES or self.rows >= _BUFFER_ROWS
-
-    def add(self, row: Mapping[str, pa.Array]) -> None:
-        """Keep one row that `prepare` made."""
+    def add(self, row: Mapping[str, pa.Array]) -> bool:
+        """Keep one row that `prepare` made; whether the buffer should be flushed: at 8 MiB or 4096 rows."""
         for name, array in row.items():
             self._cells[name].append(array)
             self.nbytes += array.nbytes
         self.rows += 1
+        return self.nbytes >= _BUFFER_BYTES or self.rows >= _BUFFER_ROWS
 
     def flush(self) -> pa.RecordBatch:
         """Everything kept, as one batch; the buffer is empty after it."""
@@ -194,9 +190,11 @@ def prepare(
         ValidationError: A value does not fit its column.
     """
     key, arrow = schema.id, schema.arrow
-    unknown = conforming.unknown([name for name in values if name != key], schema)
-    if unknown:
-        raise SchemaMismatchError(f"Sequence {sequence_id!r} does not fit the schema:\n" + "\n".join(unknown))
+    known = arrow.names
+    strange = [name for name in values if name != key and name not in known]
+    if strange:
+        lines = conforming.unknown(strange, schema)
+        raise SchemaMismatchError(f"Sequence {sequence_id!r} does not fit the schema:\n" + "\n".join(lines))
     row: dict[str, pa.Array] = {}
     files: dict[str, list[File]] = {}
     for name, column in schema.items():
@@ -209,10 +207,11 @@ def prepare(
         if value is None and name == "length" and pa.types.is_integer(logical):
             continue  # filled below, when the steps are known
         row[name] = cell(value, column, logical, where=where)
-    if "length" in schema and "length" not in row:
+    if "length" in known and "length" not in row:
         kept = pa.RecordBatch.from_arrays(list(row.values()), names=list(row))
         row["length"] = steps_of(kept, schema)
-    conforming.refuse_coarse(row, schema)
+    if schema.stamp_columns:
+        conforming.refuse_coarse(row, schema)
     for name, given in files.items():
         if copy is None:
             raise SchemaMismatchError(
@@ -223,7 +222,7 @@ def prepare(
         value = _replaced(values[name], references)
         where = f"Sequence {sequence_id!r}, column {name!r}"
         row[name] = cell(value, schema[name], arrow.field(name).type, where=where)
-    return {name: row[name] for name in schema.names}
+    return {name: row[name] for name in known}
 
 
 def is_rows(data: object, /) -> bool:

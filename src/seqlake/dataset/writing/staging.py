@@ -255,7 +255,10 @@ class Staging:
         return self._transaction
 
     def begin(self, parent: Version | None = None) -> None:
-        """Begin the transaction now, for a change that is made on this version, or on the newest."""
+        """Begin the transaction now, for a change that is made on this version, or on the newest; else renew it."""
+        if self._transaction is not None:
+            self.renew_if_due()
+            return
         with clear_errors(self._table):
             self._transaction = self._table.begin(parent)
         self._renewed = time.monotonic()

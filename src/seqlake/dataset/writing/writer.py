@@ -53,6 +53,7 @@ class Writer:
         if commit_every is not None and commit_every < 1:
             raise ValueError(f"commit_every is a number of sequences, at least 1; found {commit_every}.")
         self._dataset = dataset
+        version = dataset.refresh()
         self._shape = shape
         self._commit_every = commit_every
         check(message)
@@ -60,7 +61,7 @@ class Writer:
         self._schema = dataset.schema
         self._encoding = Encodings.given(encoding, self._schema)
         self._on_full, self._spill_bytes = checked_on_full(on_full, spill_bytes)
-        self._parent = dataset.version  # whose schema the rows are checked against
+        self._parent = version  # whose schema the rows are checked against
         self._pictures = {name: column for name in self._schema if takes_frames(column := self._schema[name])}
         self._ids = KnownIds()
         self._widths = Widths(self._schema)
@@ -121,10 +122,10 @@ class Writer:
             row = prepare(self._schema, key, columns, copy=self._copy_in)
             self._begin()
         self._widths.check(row, f"Sequence {key!r}")
-        self._buffer.add(row)
+        full = self._buffer.add(row)
         self._ids.add(key)
         self._uncommitted += 1
-        if self._buffer.full or self._staged.fills_up(self._buffer.rows):
+        if full or self._staged.fills_up(self._buffer.rows):
             self._flush()
         if self._commit_every is not None and self._uncommitted >= self._commit_every:
             self.commit()
@@ -224,10 +225,7 @@ class Writer:
     def _begin(self) -> None:
         # A transaction begins with the first row after a commit: an idle writer holds nothing up.
         try:
-            if self._staged.begun:
-                self._staged.renew_if_due()
-            else:
-                self._staged.begin(None if self._parent.id == _PLAIN else self._parent)
+            self._staged.begin(None if self._parent.id == _PLAIN else self._parent)
         except BaseException:
             self._give_up()
             raise

@@ -10,9 +10,9 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from seqlake.files.allowed import ANYWHERE
-from seqlake.files.locations import absolute, is_local
+from seqlake.files.locations import absolute, is_local, local_path
 from seqlake.files.stores import open_store
-from seqlake.tables.delta.log import is_there
+from seqlake.tables.delta.log import LOG, is_there
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,7 +39,9 @@ def matches(location: object, /) -> bool:
         return False
     if text.startswith(("delta:", "uc://")):
         return True
-    return is_local(text) and is_there(open_store(text, storage=ANYWHERE))
+    if not is_local(text) or not local_path(absolute(text)).joinpath(LOG).is_dir():
+        return False
+    return is_there(open_store(text, storage=ANYWHERE))
 
 
 def open(location: object, /, *, storage: Mapping[str, str] | None = None) -> LakeTable:  # noqa: A001 - the name that every table offers

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from seqlake.tables.ducklake.address import is_address, parse
+from seqlake.tables.ducklake.address import matches, parse
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,11 +21,6 @@ if TYPE_CHECKING:
 __all__ = ["create", "matches", "open"]
 
 # Every table plug is asked whether a folder is its own: what opens one is imported once it is.
-
-
-def matches(location: object, /) -> bool:
-    """Whether this is an address of a DuckLake table: it begins with `ducklake:`."""
-    return is_address(location)
 
 
 def open(  # noqa: A001 - the name that every table offers

@@ -99,6 +99,6 @@ def _option(text: str, location: str) -> tuple[str, str]:
     return name, unquote(value)
 
 
-def is_address(location: object, /) -> bool:
-    """Whether this is the location of a DuckLake table."""
+def matches(location: object, /) -> bool:
+    """Whether this is an address of a DuckLake table: it begins with `ducklake:`."""
     return isinstance(location, str | os.PathLike) and str(os.fspath(location)).startswith(PREFIX)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from seqlake.shards.columns import Beside, Columns
@@ -64,9 +65,21 @@ class LogContext:
     def __init__(self, log: Log, /) -> None:
         self.log = log
         self.store = log.store
-        self.index = ShardIndex(log.store)
-        self.packets = KeptPackets(log.store)
-        self.ids = Identity(self.index, self.bare, root=log.root)
+
+    @cached_property
+    def index(self) -> ShardIndex:
+        """What is known of shards without opening them."""
+        return ShardIndex(self.store)
+
+    @cached_property
+    def packets(self) -> KeptPackets:
+        """Packet indexes of its videos."""
+        return KeptPackets(self.store)
+
+    @cached_property
+    def ids(self) -> Identity:
+        """The ids of all its shards."""
+        return Identity(self.index, self.bare, root=self.root)
 
     def __getstate__(self) -> dict[str, Any]:
         # Indexes are maps of this process, and are found again.

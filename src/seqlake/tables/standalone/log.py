@@ -7,13 +7,14 @@ from functools import cached_property
 from threading import RLock
 from typing import TYPE_CHECKING
 
+from seqlake.abilities import SeesNames, ability
 from seqlake.errors import DamagedTableError, UnsupportedVersionError, VersionNotFoundError
 from seqlake.files.stores import exists
 from seqlake.tables.standalone import checkpoints
 from seqlake.tables.standalone.records import VersionRecord, parse
 from seqlake.tables.standalone.state import EMPTY, State, fold
 from seqlake.versions import names
-from seqlake.versions.small_files import can_list, names_in, on_disk, read, read_many, worth_asking
+from seqlake.versions.small_files import can_list, names_in, read, read_many
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -48,7 +49,7 @@ class Log:
         # Most who ask read the log next: its hint, which may be old, comes in the time of the other.
         metadata, hint = read_many(self.store, [names.METADATA, names.LAST])
         self._hint = hint or b""
-        return any(data is not None for data in (metadata, hint)) or read(self.store, names.version(0)) is not None
+        return metadata is not None or hint is not None or read(self.store, names.version(0)) is not None
 
     def newest(self) -> State:
         """The state of the newest version; its `version` is -1 where there is no log.
@@ -60,7 +61,9 @@ class Log:
             state, listed = self._newest, None
             if state.version < 0:
                 state, listed = self._begin()
-            self._newest = fold(state, self._after(state.version, listed))
+            records = self._after(state.version, listed)
+            if records or state is not self._newest:
+                self._newest = fold(state, records)
             return self._newest
 
     def at(self, version: int, /) -> State:
@@ -121,10 +124,11 @@ class Log:
         """
         with self._lock:
             wanted = [number for number in range(first, last + 1) if number not in self._records]
-            for number, data in zip(wanted, read_many(self.store, [names.version(n) for n in wanted]), strict=True):
+            paths = names.versions(wanted) if wanted else []
+            for number, path, data in zip(wanted, paths, read_many(self.store, paths), strict=True):
                 if data is None:
                     raise self._gone(number)
-                self._remember(data, number)
+                self._remember(data, number, path)
             records = [self._records[number] for number in range(first, last + 1)]
             for number in list(self._records)[:-_REMEMBERED]:
                 del self._records[number]
@@ -140,62 +144,62 @@ class Log:
 
     def probe(self, version: int, /) -> VersionRecord | None:
         """The record of a version, read anew; None where there is none yet."""
-        data = read(self.store, names.version(version))
-        return None if data is None else parse(data, version=version, path=names.version(version))
+        path = names.version(version)
+        data = read(self.store, path)
+        return None if data is None else parse(data, version=version, path=path)
 
     def checkpoint_numbers(self) -> list[int]:
         """The versions that have a checkpoint, oldest first."""
-        numbers = (names.checkpoint_number(name) for name in names_in(self.store, names.CHECKPOINTS))
-        return sorted(number for number in numbers if number is not None)
+        listed = names_in(self.store, names.CHECKPOINTS)
+        return sorted(n for name in listed if (n := names.checkpoint_number(name)) is not None) if listed else []
 
     def index_of_checkpoint(self, number: int, /) -> str | None:
         """The name of a checkpoint's index file; None where the checkpoint cannot be used."""
         state = self._load(number)
         return None if state is None else state.index
 
-    def _remember(self, data: bytes, number: int) -> VersionRecord:
-        record = parse(data, version=number, path=names.version(number))
+    def _remember(self, data: bytes, number: int, path: str) -> VersionRecord:
+        record = parse(data, version=number, path=path)
         self._records[number] = record
         return record
 
-    def _after(self, version: int, listed: Sequence[str] | None = None) -> Iterator[VersionRecord]:
+    def _after(self, version: int, listed: Sequence[str] | None = None) -> list[VersionRecord]:
         """The records that came after a version: probed one by one locally, listed once elsewhere."""
         if self._is_listed:
             if listed is None:
                 listed = names_in(self.store, names.VERSIONS, after=f"{version:020d}.json" if version >= 0 else "")
             numbers = [n for name in listed if (n := names.version_number(name)) is not None and n > version]
-            if numbers:
-                yield from self.records(version + 1, max(numbers))
-            return
-        number = version + 1
+            return self.records(version + 1, max(numbers)) if numbers else []
+        records: list[VersionRecord] = []
         while True:
-            first = number
+            number = version + 1 + len(records)
             while (known := self._records.get(number)) is not None:
-                yield known
+                records.append(known)
                 number += 1
-            for data in self._look(number):
-                yield self._remember(data, number)
-                number += 1
-            if number == first:  # nothing came in the last look, which saw what lies beyond
-                return
+            came = [self._remember(data, number + i, path) for i, (path, data) in enumerate(self._look(number))]
+            records += came
+            if not came:  # nothing in the last look, which saw what lies beyond
+                return records
 
-    def _look(self, number: int) -> Iterator[bytes]:
-        """The records from this version to the first that is not there; on disk a few in one look, which costs nothing.
+    def _look(self, number: int) -> Iterator[tuple[str, bytes]]:
+        """(path, bytes) of the records from this version to the first that is not there; on disk a few at a time.
 
         Raises:
             DamagedTableError: One is not there, and another above it is.
         """
-        paths = names.versions(range(number, number + (_AHEAD if self._on_disk else 1)))
-        there = worth_asking(self.store, paths) if self._on_disk else paths
+        known = self._known
+        paths = names.versions(range(number, number + (1 if known is None else _AHEAD)))
+        # What is not taken is worth no request, where that can be told cheaply; the fence is asked when one is read.
+        there = paths if known is None else list(known.taken(paths))
         for path in paths:
             data = read(self.store, path) if path in there else None
-            if data is None and any(later > path and exists(self.store, later) for later in there):
+            if data is None and there and any(later > path and exists(self.store, later) for later in there):
                 data = read(self.store, path)  # two rivals may have come meanwhile
                 if data is None:
                     raise self._gone(number + paths.index(path))
             if data is None:
                 return
-            yield data
+            yield path, data
 
     def refuse_holes(self) -> State:
         """List the log, once, for a version above a gap however wide: the next commit would go into the gap.
@@ -225,14 +229,14 @@ class Log:
         )
 
     @cached_property
-    def _on_disk(self) -> bool:
-        """Whether the log lies in a folder of this machine; a store stays where it is."""
-        return on_disk(self.store)
+    def _known(self) -> SeesNames | None:
+        """What tells for next to nothing whether the next version is there, as a disk does."""
+        return ability(self.store, SeesNames)
 
     @cached_property
     def _is_listed(self) -> bool:
         """Whether one request that lists the log is cheaper here than probing for the next version."""
-        return not self._on_disk and can_list(self.store)
+        return self._known is None and can_list(self.store)
 
     def _begin(self) -> tuple[State, Sequence[str] | None]:
         """The newest usable checkpoint, and the names of all versions where they came in the time of looking for it."""

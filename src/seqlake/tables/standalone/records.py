@@ -149,7 +149,8 @@ def parse(data: bytes, /, *, version: int, path: str) -> VersionRecord:
         digest = digest_of(data) or ""
         if not digest:
             raise damaged(path, "its bytes are not those that its digest was made of")
-        refuse_requirements(document.get("requires", []), path=path)
+        if "requires" in document:
+            refuse_requirements(document["requires"], path=path)
     try:
         record = _parse(document, number, digest)
     except (KeyError, TypeError, ValueError, binascii.Error, RecursionError, OverflowError) as error:

@@ -141,7 +141,7 @@ def fold(state: State, records: Iterable[VersionRecord], /) -> State:
         rows = state.rows - sum(shards[name].rows for name in record.remove if name in shards)
         rows += sum(entry.rows for entry in record.add)
         _leave(record, shards, sides)
-        if record.schema is not None:
+        if record.schema is not None and shards:
             _remap(shards, sides, Renaming.between(state.schema, record.schema, record.renamed))
         for entry in record.add:
             if entry.name in shards:
@@ -341,9 +341,12 @@ def unfolded(state: State, /, *, added: Iterable[str]) -> Unfolded:
         state: The version.
         added: Columns that came later than some of its files, which the log does not remember.
     """
+    mappings = {entry.columns for entry in state.shards.values()} - {""}
+    if not mappings and not state.sides:
+        return Unfolded(added=tuple(added))
     live = set(columns_of(state.schema))
     means: dict[str, set[str | None]] = {}
-    for text in {entry.columns for entry in state.shards.values()} - {""}:
+    for text in mappings:
         for physical, logical in json.loads(text).items():
             means.setdefault(physical, set()).add(logical)
     reused = {name for name, columns in means.items() if name in live or len(columns) > 1}

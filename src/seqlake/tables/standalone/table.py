@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from seqlake.protocols import Store
     from seqlake.spec.schema import Schema
     from seqlake.tables.standalone.records import VersionRecord
+    from seqlake.tables.standalone.state import State
 
 
 class StandaloneTable(StagingTable):
@@ -64,6 +65,7 @@ class StandaloneTable(StagingTable):
     def _forget(self) -> None:
         self._log = Log(self.store)
         self._context = LogContext(self._log)
+        self._last: tuple[State, StandaloneSnapshot] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"store": self.store}
@@ -109,7 +111,10 @@ class StandaloneTable(StagingTable):
                 raise self._log.not_found(str(version), newest)
             return PlainSnapshot(self._context, state)
         if wanted is None:
-            return StandaloneSnapshot(self._context, table_state(newest))
+            last = self._last
+            if last is None or last[0] is not newest:  # what is known of a version serves all who look at it
+                last = self._last = newest, StandaloneSnapshot(self._context, table_state(newest))
+            return last[1]
         if isinstance(wanted, datetime):
             return StandaloneSnapshot(self._context, table_state(self._log.at_time(wanted)))
         number = _number(wanted, newest.tags)

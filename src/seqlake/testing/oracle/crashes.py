@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from seqlake.files.system_calls import SystemCalls
+from seqlake.files.local import SystemCalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from seqlake.files.system_calls import SystemCalls
+from seqlake.files.local import SystemCalls
 
 if TYPE_CHECKING:
     import random
