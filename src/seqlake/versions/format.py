@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from functools import cache
+from typing import TYPE_CHECKING
 
-from seqlake.errors import DamagedTableError, UnsupportedVersionError
+from seqlake.errors import DamagedTableError, SchemaMismatchError, UnsupportedVersionError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
 
 FORMAT = 2
 UNSEALED = 1
@@ -69,6 +73,34 @@ def refuse_unknown_format(number: object, *, path: str) -> int:
     if type(number) is not int or number < UNSEALED:
         raise damaged(path, f"expected a format up to {FORMAT}, found {number!r}")
     return number
+
+
+def refuse_unknown_operation(operation: str, /) -> None:
+    """Refuse a change whose operation no table knows.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if operation not in OPERATIONS:
+        raise ValueError(f"An operation is one of {', '.join(OPERATIONS)}; found {operation!r}.")
+
+
+def refuse_strange_renames(renamed: Mapping[str, str], before: Collection[str], after: Collection[str], /) -> None:
+    """Refuse renames that a new schema cannot mean.
+
+    Args:
+        renamed: Old name -> new name.
+        before: The columns of the table.
+        after: Those of the new schema.
+
+    Raises:
+        SchemaMismatchError: A column that was not there, or is not now.
+    """
+    for old, new in renamed.items():
+        if old not in before or new not in after:
+            raise SchemaMismatchError(
+                f"Expected to rename a column of the table to one of the new schema, found {old!r} to {new!r}."
+            )
 
 
 def refuse_requirements(required: object, *, path: str) -> None:

@@ -23,6 +23,7 @@ from seqlake.files.arrow_ipc import decoded_bytes
 from seqlake.files.checksums import crc32
 from seqlake.files.locations import local_path
 from seqlake.protocols import Copied
+from seqlake.spec.findings import Finding
 from seqlake.versions import names
 from seqlake.versions.format import damaged
 from seqlake.versions.small_files import on_disk, read, read_many
@@ -578,3 +579,14 @@ class _Held:
         except ShardChangedError:
             return False
         return True
+
+
+def unknown_shards(locations: Iterable[str], /) -> Iterator[Finding]:
+    """T509: shards whose ids and lengths have to be read from the shard itself, since no index file knows them."""
+    for location in locations:
+        yield Finding(
+            code="T509",
+            severity="note",
+            message="no index file knows this shard, so that opening it for writing reads its ids",
+            location=location,
+        )

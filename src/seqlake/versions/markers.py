@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from seqlake.errors import CommitConflictError
 from seqlake.files.sealed import digest_of, seal
 from seqlake.files.stores import refuse_links
 from seqlake.spec.findings import Finding
@@ -124,6 +125,22 @@ def renew(store: Store, transaction: str, /) -> None:
     marker = Marker(transaction=transaction, begin=old.begin, time=now())
     # Several workers may renew at once, so each has a temporary name of its own.
     store.put(names.marker(transaction), marker.encode(), temporary=names.temporary(transaction, secrets.token_hex(4)))
+
+
+def given_up(transaction: str, by: str, /, *, path: str) -> CommitConflictError:
+    """The error of a transaction that a vacuum gave up for dead, and what it staged with it.
+
+    Args:
+        transaction: Which.
+        by: Who gave it up, as messages say it: a version, or any vacuum.
+        path: The table's location.
+    """
+    return CommitConflictError(
+        f"Not committed: {by} gave transaction {transaction} up, because it had not been heard of for longer than the "
+        "limit of the vacuum.",
+        path=path,
+        hint="Write the rows again; a writer that lives longer must call `renew` at least hourly.",
+    )
 
 
 def end(store: Store, transaction: str, /) -> None:

@@ -12,6 +12,7 @@ from seqlake.tables._lakes import paths, types
 from seqlake.tables._lakes.context import LakeBlob
 from seqlake.tables._lakes.paths import blob_at
 from seqlake.versions import markers, names, references
+from seqlake.versions.indexes import unknown_shards
 from seqlake.versions.small_files import can_list, read
 
 if TYPE_CHECKING:
@@ -56,16 +57,11 @@ def _in_files(state: TableState) -> list[TableFile]:
 
 
 def _indexes(context: LakeContext, state: TableState) -> Iterator[Finding]:
-    """T509: shards whose ids and lengths have to be read from the shard itself."""
+    """T509: shards of our own whose ids and lengths have to be read from the shard itself."""
     known = context.sidecar.find(state.files)
-    for file in state.files:
-        if file.name not in known and paths.owner(file.name) is not None:
-            yield Finding(
-                code="T509",
-                severity="note",
-                message="no index file knows this shard, so that opening it for writing reads its ids",
-                location=file.name,
-            )
+    yield from unknown_shards(
+        file.name for file in state.files if file.name not in known and paths.owner(file.name) is not None
+    )
 
 
 def _pages(context: LakeContext, state: TableState) -> Iterator[Finding]:

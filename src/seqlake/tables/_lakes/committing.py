@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from seqlake.errors import (
     CommitConflictError,
     CommitUnknownError,
-    SchemaMismatchError,
     VersionNotFoundError,
 )
 from seqlake.spec.schema import ID
 from seqlake.tables._lakes import foreign, paths, staging, types
 from seqlake.tables._lakes.engine import Added, LakeProposal, RivalError
 from seqlake.versions import indexes, names
-from seqlake.versions.format import OPERATIONS
+from seqlake.versions.format import refuse_strange_renames, refuse_unknown_operation
+from seqlake.versions.markers import given_up
 from seqlake.versions.names import of_key
 from seqlake.versions.references import carried_files
 from seqlake.versions.small_files import read
@@ -79,8 +79,7 @@ def commit(staged: LakeStaging, change: Change, transaction: Transaction, /) -> 
 
 
 def _commit(staged: LakeStaging, change: Change, transaction: Transaction) -> tuple[Version, TableState]:
-    if change.operation not in OPERATIONS:
-        raise ValueError(f"An operation is one of {', '.join(OPERATIONS)}; found {change.operation!r}.")
+    refuse_unknown_operation(change.operation)
     if change.side:
         raise ValueError("A lake has no columns beside a shard; write the shards anew.")
     context = staged.context
@@ -193,12 +192,7 @@ def _new_schema(context: LakeContext, change: Change, parent: TableState) -> tup
     if change.schema is None:
         return None, None
     schema = types.lake_schema(change.schema, context.engine.lake_type)
-    names_before = parent.schema.names
-    for old, new in change.renamed.items():
-        if old not in names_before or new not in schema.names:
-            raise SchemaMismatchError(
-                f"Expected to rename a column of the table to one of the new schema, found {old!r} to {new!r}."
-            )
+    refuse_strange_renames(change.renamed, parent.schema.names, schema.names)
     mixtrain = types.encode_metadata(change.schema)
     same = types.encode_metadata(types.as_schema(parent.schema, parent.mixtrain, path=context.root)) == mixtrain
     if change.operation == "metadata":  # a table of another client becomes a dataset even if no column has a type
@@ -247,12 +241,7 @@ def _other_partitions(parent: TableState, newest: TableState, root: str) -> Comm
 def _check_fence(context: LakeContext, transaction: Transaction) -> None:
     """A transaction whose marker is gone was given up by a vacuum, and what it staged with it."""
     if read(context.store, names.marker(transaction.id)) is None:
-        raise CommitConflictError(
-            f"Not committed: a vacuum gave transaction {transaction.id} up, because it had not been heard "
-            "of for longer than the limit of the vacuum.",
-            path=context.root,
-            hint="Write the rows again; a writer that lives longer must call `renew` at least hourly.",
-        )
+        raise given_up(transaction.id, "a vacuum", path=context.root)
 
 
 def _keep_index(staged: LakeStaging, transaction: Transaction, written: Sequence[Written], draft: LakeProposal) -> None:

@@ -10,7 +10,6 @@ from datetime import date, datetime, time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import seqlake.errors
 from seqlake.spec.schema import ID
 from seqlake.spec.unfolded import meant
 from seqlake.tables.standalone.conflicts import check_change, check_fold, check_sides
@@ -25,7 +24,7 @@ from seqlake.tables.standalone.state import (
     logged_file,
 )
 from seqlake.versions import indexes, markers, names, staging
-from seqlake.versions.format import OPERATIONS, writer_name
+from seqlake.versions.format import refuse_strange_renames, refuse_unknown_operation, writer_name
 from seqlake.versions.names import of_key
 from seqlake.versions.references import carried_files
 from seqlake.versions.state import SideEntry
@@ -117,8 +116,7 @@ def propose(context: LogContext, change: Change, /, *, transaction: str, parent:
         ValueError: The change contradicts itself.
         OSError: It could not be made durable.
     """
-    if change.operation not in OPERATIONS:
-        raise ValueError(f"An operation is one of {', '.join(OPERATIONS)}; found {change.operation!r}.")
+    refuse_unknown_operation(change.operation)
     store = context.store
     written = [staging.stage(store, transaction, one) for one in change.add]
     sides = [_staged_side(store, transaction, side) for side in change.side]
@@ -204,12 +202,8 @@ def _new_schema(change: Change, parent: State) -> tuple[bytes | None, Mapping[st
     if change.schema is None:
         return None, None, {}
     schema, mixtrain = encode_schema(change.schema)
-    before, after = columns_of(parent.schema), columns_of(schema)
-    for old, new in change.renamed.items():
-        if old not in before or new not in after:
-            raise seqlake.errors.SchemaMismatchError(
-                f"Expected to rename a column of the table to one of the new schema, found {old!r} to {new!r}."
-            )
+    before = columns_of(parent.schema)
+    refuse_strange_renames(change.renamed, before, columns_of(schema))
     same_schema = schema == parent.schema and not change.renamed
     same_metadata = fingerprint(mixtrain) == fingerprint(meant(parent.mixtrain, before))
     return None if same_schema else schema, None if same_metadata else mixtrain, dict(change.renamed)

@@ -16,7 +16,7 @@ from seqlake.tables.standalone.log import Log
 from seqlake.tables.standalone.publishing import metadata_is_behind, metadata_is_edited
 from seqlake.tables.standalone.state import EMPTY, fold
 from seqlake.versions import folders, markers, names, references, shard_formats
-from seqlake.versions.indexes import IndexFile, MediaFile, ShardIndex
+from seqlake.versions.indexes import IndexFile, MediaFile, ShardIndex, unknown_shards
 from seqlake.versions.small_files import can_list, names_in, read
 
 if TYPE_CHECKING:
@@ -172,14 +172,7 @@ def _checkpoint(log: Log, state: State) -> Iterator[Finding]:
 def _indexes(store: Store, state: TableState) -> Iterator[Finding]:
     """T509, T513: shards that have to be asked themselves, and index files that changed since they were written."""
     known = ShardIndex(store).find(state.files, unsealed=True)
-    for shard in state.files:
-        if shard.name not in known:
-            yield Finding(
-                code="T509",
-                severity="note",
-                message="no index file knows this shard, so that opening it for writing reads its ids",
-                location=names.data(shard.name),
-            )
+    yield from unknown_shards(names.data(shard.name) for shard in state.files if shard.name not in known)
     for path in (f"{names.INDEX}/{name}" for name in names_in(store, names.INDEX) if names.index_owner(name)):
         data = read(store, path)
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from seqlake.errors import CommitConflictError
+from seqlake.versions.markers import given_up
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -21,12 +22,7 @@ def check_fence(transaction: str, records: Iterable[VersionRecord], /, *, path: 
     """
     for record in records:
         if transaction in record.aborted:
-            raise CommitConflictError(
-                f"Not committed: version {record.version} (collect) gave transaction {transaction} up, "
-                "because it had not been heard of for longer than the limit of the vacuum.",
-                path=path,
-                hint="Write the rows again; a writer that lives longer must call `renew` at least hourly.",
-            )
+            raise given_up(transaction, f"version {record.version} (collect)", path=path)
 
 
 def check_change(
