@@ -220,8 +220,18 @@ class Written:
 
 
 class ShardWriter(Protocol):
+    """One shard in the making."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes so far, about: of the file, and of the rows that wait for it in memory."""
+
     def write(self, batch: pa.RecordBatch, /) -> None: ...
-    def close(self) -> Written: ...
+    def close(self) -> Written:
+        """Finish it; `partition`, `files` and `references` are the caller's."""
+
+    def abort(self) -> None:
+        """Give it up: no file is left."""
 
 
 class ShardFormat(Protocol):
@@ -232,7 +242,17 @@ class ShardFormat(Protocol):
     """
 
     def open(self, blob: Blob, /) -> ShardReader: ...
-    def create(self, path: Path, schema: Schema, /, *, layout: str, fixed_size_inner: bool = False) -> ShardWriter: ...
+    def create(
+        self,
+        path: Path,
+        schema: Schema,
+        /,
+        *,
+        layout: str,
+        fixed_size_inner: bool = False,
+        ids: Mapping[str, int] | None = None,
+    ) -> ShardWriter:
+        """`ids`: numbers of columns by dotted path, for lakes that find them so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,6 +31,8 @@ def written(table, path, *, schema=SCHEMA, **options):
 
 
 class TestTraining(ShardTests):
+    format = "parquet"
+
     def make(self, table, folder):
         half = table.num_rows // 2
         return [written(table[:half], folder / "a.parquet"), written(table[half:], folder / "b.parquet")]

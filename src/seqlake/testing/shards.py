@@ -2,6 +2,8 @@
 
 ```python
 class TestMyShards(ShardTests):
+    format = "mine"  # leave it out where shards of the format are only read
+
     def make(self, table, folder):
         return [my_shard(...)]
 ```
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import pickle
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +21,8 @@ import pyarrow.compute as pc
 import pytest
 
 from seqlake import protocols
+from seqlake.dataset.opening import create
+from seqlake.dataset.writing.staging import ShardShape, Staging
 from seqlake.errors import SeqlakeError
 from seqlake.shards.cells import gather
 from seqlake.shards.columns import Columns
@@ -26,6 +31,7 @@ from seqlake.shards.rows import Rows
 from seqlake.spec.schema import Schema
 from seqlake.testing.processes import elsewhere
 from seqlake.testing.strict import Strict
+from seqlake.versions import shard_formats
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,7 +112,10 @@ def rows_in_child(shards: Sequence[Shard], column: str, /) -> list[int]:
 
 
 class ShardTests:
-    """Laws of `Shard` and `ShardReader`; inherit, and give `make`."""
+    """Laws of `Shard` and `ShardReader`, of `ShardWriter` too where `format` is given; inherit, and give `make`."""
+
+    format = ""
+    """The name of the format of shards that tables are to write; empty where these are only read."""
 
     def make(self, table: pa.Table, folder: Path, /) -> Sequence[Shard]:
         """Shards of your kind that hold these rows, in order; two calls give the same."""
@@ -204,6 +213,26 @@ class ShardTests:
                 asked = self.read(described.open(), [name]).column(0).to_pylist()
                 assert asked == self.read(shard.open(), [name]).column(0).to_pylist()[::-1]
             assert lengths_of(described.open(), "action").tolist()[::-1] == lengths_of(shard.open(), "action").tolist()
+
+    def test_nobody_asks_a_writer_for_more_than_the_protocol(self, table: pa.Table, tmp_path: Path) -> None:
+        """A dataset takes rows over a proxy that lets nothing else through, and gives them up over it."""
+        if not self.format:
+            pytest.skip("shards of this kind are only read")
+        strict = Strict(shard_formats.plug(self.format), protocols.ShardFormat)
+        dataset = create(str(tmp_path / "written"), Schema({field.name: field.type for field in table.schema}))
+        shape = ShardShape(format=self.format, rows=3)
+        with mock.patch.object(shard_formats, "plug", return_value=strict) as plug:
+            kept, dropped = (Staging(dataset.table, dataset.schema, shape=shape) for _ in range(2))
+            for staging in (kept, dropped):
+                for batch in table.to_batches():
+                    staging.write(batch)
+            kept.commit("append")
+            dropped.discard()
+        assert plug.called
+        dataset.refresh()
+        assert [shard.rows for shard in dataset.shards()] == [3, 3, 2]
+        assert dataset.to_arrow().to_pylist() == table.to_pylist()
+        assert list(dataset.table.store.list("_seqlake/staged")) == []
 
     def test_a_shard_survives_pickle(self, shards: Sequence[Shard]) -> None:
         for shard in shards:

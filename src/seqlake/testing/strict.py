@@ -21,12 +21,14 @@ _GROUPS = {
     "formats": protocols.Format,
     "media": protocols.Media,
     "stores": protocols.StoreFormat,
+    "shard_formats": protocols.ShardFormat,
 }
 _PROXIED = {
     "Readable",
     "Snapshot",
     "Shard",
     "ShardReader",
+    "ShardWriter",
     "StepReader",
     "Table",
     "Sink",
@@ -100,7 +102,7 @@ def bare(thing: Any, /) -> Any:
 
 @contextmanager
 def strict_plugs() -> Iterator[None]:
-    """Tables, formats, media and stores that are loaded in this process from now on are proxies.
+    """Tables, formats, media, stores and formats of shards that are loaded in this process from now on are proxies.
 
     Example:
         ```python

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 from seqlake import plugins
 from seqlake.abilities import Physical, ability
 from seqlake.errors import CorruptFileError
+from seqlake.shards import parquet
 from seqlake.shards.files import ParquetShard
 from seqlake.shards.parquet.footer import read_footer
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from seqlake.protocols import Blob, Shard, ShardReader
+    from seqlake.protocols import Blob, Shard, ShardFormat, ShardReader
 
 GROUP = "shard_formats"
 PARQUET = "parquet"
@@ -43,8 +44,17 @@ class PluggedShard:
 
     def open(self) -> ShardReader:
         """A reader of the plug's making."""
-        reader: ShardReader = plugins.load(GROUP, self.format).open(self.blob)
-        return reader
+        return plug(self.format).open(self.blob)
+
+
+def plug(name: str, /) -> ShardFormat:
+    """What reads and writes shards of a format.
+
+    Raises:
+        UnknownPluginError: None of this name is installed.
+    """
+    known: ShardFormat = parquet if name == PARQUET else plugins.load(GROUP, name)
+    return known
 
 
 def name_of(name: str, /) -> str:

@@ -11,7 +11,7 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
@@ -23,14 +23,14 @@ from seqlake.errors import ReadOnlyError, ValidationError
 from seqlake.files.locations import local_path
 from seqlake.files.room import room_in
 from seqlake.protocols import Change, Copied, Readable, Side, Written
-from seqlake.shards import parquet
 from seqlake.spec.rules.references import paths_in
+from seqlake.versions import shard_formats
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from seqlake.dataset.writing.ingest import File
-    from seqlake.protocols import Table, Transaction, Version
+    from seqlake.protocols import ShardWriter, Table, Transaction, Version
     from seqlake.spec.schema import Schema
 
 _MOST_OPEN = 64  # shards that are written at once; each holds back up to a row group
@@ -190,12 +190,14 @@ class ShardShape:
         nbytes: Close it once it has so many bytes.
         layout: `training` or `archive`.
         fixed_size_inner: Store fixed-size inner lists.
+        format: The name of the format that they have.
     """
 
     rows: int | None = None
     nbytes: int = SHARD_BYTES
     layout: str = "training"
     fixed_size_inner: bool = False
+    format: str = shard_formats.PARQUET
 
     def __post_init__(self) -> None:
         if self.layout not in {"training", "archive"}:
@@ -239,7 +241,7 @@ class Staging:
         self._count = itertools.count()  # `next` is atomic: frames are taken in by threads
         self._elsewhere: tempfile.TemporaryDirectory[str] | None = None
         self._renewed = time.monotonic()
-        self._shard: Any = None
+        self._shard: ShardWriter | None = None
         self._rows = 0
         self._files: list[Copied] = []
         self._seen: dict[str, int] = {}
@@ -295,7 +297,7 @@ class Staging:
         for part in self.parts(batch):
             with clear_errors(self._table):
                 self._write_part(part)
-            if self.fills_up(0) or self._shard.nbytes + self._shard.pending >= self.shape.nbytes:
+            if self.fills_up(0) or (self._shard is not None and self._shard.nbytes >= self.shape.nbytes):
                 self.close_shard()
 
     def _for_partition(self, values: Mapping[str, object]) -> Staging:
@@ -305,9 +307,10 @@ class Staging:
 
     def _write_part(self, part: pa.RecordBatch) -> None:
         if self._shard is None:
-            path = Path(self._table.place(self.transaction, self._partition or {}, n=self._number()))
-            self._shard = parquet.create(
-                path,
+            known, n = self.shape.format, self._number()
+            path = self._table.place(self.transaction, self._partition or {}, n=n, format=known)
+            self._shard = shard_formats.plug(known).create(
+                Path(path),
                 self._schema,
                 layout=self.shape.layout,
                 fixed_size_inner=self.shape.fixed_size_inner and not (self._lake and self._lake.plain_lists),

@@ -239,13 +239,8 @@ class ParquetWriter:
 
     @property
     def nbytes(self) -> int:
-        """Bytes written so far, rows that wait for their row group not counted."""
-        return int(self._sink.tell()) if self._sink is not None else 0
-
-    @property
-    def pending(self) -> int:
-        """Decoded bytes that wait for their row group."""
-        return self._pending_bytes
+        """Bytes written so far, and decoded ones that wait for their row group."""
+        return self._pending_bytes + (int(self._sink.tell()) if self._sink is not None else 0)
 
     def write(self, batch: pa.RecordBatch, /) -> None:
         """Add rows; a row group is written whenever 64 MiB of decoded data are there.
