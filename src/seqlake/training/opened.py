@@ -7,7 +7,7 @@ from functools import cached_property
 from math import inf
 from threading import Lock
 from time import monotonic, perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from weakref import WeakSet
 
 import numpy as np
@@ -34,13 +34,22 @@ if TYPE_CHECKING:
     from seqlake.spec.schema import Schema
     from seqlake.training.cache import Cache
     from seqlake.training.cells import StepColumn
-    from seqlake.training.frames.clips import EncodedCells
     from seqlake.training.survey import WindowSurvey
     from seqlake.training.telemetry import Fetched
     from seqlake.training.visits import Visits
 
 _LOOKS = 16  # shards that are looked at to know whether all are read in place
 _FRESH = 0.5  # seconds for which a shard that was looked at counts as still the same file
+
+
+class Lender(Protocol):
+    """Cells that are kept where there is room, until shards need it."""
+
+    def forget(self, shard: int) -> bool:
+        """Let go of those of a shard; whether there were any."""
+
+    def give_back(self) -> bool:
+        """Let go of all of them; whether that made room."""
 
 
 class Opened(ColumnStore):
@@ -86,9 +95,9 @@ class Opened(ColumnStore):
         self._copies = self._residents.is_fetched  # some shard is read from a copy
         self._alone: set[int] = set()  # shards of which there is no copy, and decoded columns in memory
         self._used: list[set[int]] = [set(), set()]  # shards of the chunk before, and of this one
-        self._lent: WeakSet[EncodedCells] = WeakSet()
+        self._lent: WeakSet[Lender] = WeakSet()
 
-    def lend(self, cells: EncodedCells) -> None:
+    def lend(self, cells: Lender) -> None:
         """Ask these for the room that they took, where there is not enough for shards."""
         self._lent.add(cells)
 

@@ -4,9 +4,8 @@
 of. New runs have no need of any of this: `Loader` has an order of its own.
 """
 
-from seqlake.compat.mosaicml.order import StreamingOrder
+from seqlake.compat.mosaicml.order import StreamingBatches, StreamingOrder
 from seqlake.compat.mosaicml.partitions import World
-from seqlake.compat.mosaicml.resuming import StreamingBatches
 from seqlake.training.mixtures.shares import Stream
 
 __all__ = ["Stream", "StreamingBatches", "StreamingOrder", "World"]

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from seqlake.abilities import Kind
-    from seqlake.dataset.dataset import Dataset
+    from seqlake.dataset.writing.staging import OpenDataset
     from seqlake.protocols import Depth, Ints, Readable, Shard, Version
 
 _RESERVED = {
@@ -35,7 +35,7 @@ _RESERVED = {
 
 @takes(types=MAPPING.or_none(), metadata=MAPPING.or_none())
 def declare(
-    dataset: Dataset,
+    dataset: OpenDataset,
     /,
     *,
     types: Mapping[str, ColumnType | Mapping[str, Any] | None] | None = None,
@@ -89,7 +89,7 @@ def _with_metadata(schema: Schema, values: Mapping[str, Any]) -> Schema:
     return Schema({name: schema[name] for name in schema.names}, metadata=metadata, id=schema.id)
 
 
-def _refuse_misfits(dataset: Dataset, schema: Schema, names: Sequence[str], depth: Depth) -> None:
+def _refuse_misfits(dataset: OpenDataset, schema: Schema, names: Sequence[str], depth: Depth) -> None:
     """Raise ValidationError unless the cells are what the types say."""
     key = [] if schema.id is None else [schema.id]
     signals = [name for name in schema.names if schema[name].category == "temporal"] if depth != "rows" else []

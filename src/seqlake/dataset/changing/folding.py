@@ -12,12 +12,12 @@ from seqlake.shards.rows import Rows
 from seqlake.spec.schema import innermost, is_number
 
 if TYPE_CHECKING:
-    from seqlake.dataset.dataset import Dataset
+    from seqlake.dataset.writing.staging import OpenDataset
     from seqlake.protocols import Shard, Version
     from seqlake.spec.schema import Schema
 
 
-def fold(dataset: Dataset, /) -> Version:
+def fold(dataset: OpenDataset, /) -> Version:
     """Write shards anew that say otherwise than the dataset; what `Dataset.fold` does."""
     open_for_changes(dataset)
     shards = due(dataset)
@@ -38,7 +38,7 @@ def fold(dataset: Dataset, /) -> Version:
     return version
 
 
-def due(dataset: Dataset, /) -> list[Shard]:
+def due(dataset: OpenDataset, /) -> list[Shard]:
     """The shards that `fold` would write anew, in order; opens the footer of each other one.
 
     In a lake only those with deleted rows: names and types of columns stand in its log, which all its clients read.

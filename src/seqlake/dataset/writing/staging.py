@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from seqlake.dataset.writing.ingest import File
     from seqlake.protocols import ShardWriter, Table, Transaction, Version
     from seqlake.spec.schema import Schema
+    from seqlake.spec.unfolded import Unfolded
 
 _MOST_OPEN = 64  # shards that are written at once; each holds back up to a row group
 
@@ -157,6 +158,18 @@ class OpenDataset(Readable, Protocol):
     @property
     def location(self) -> str:
         """The path or URI it was opened by."""
+
+    @property
+    def storage(self) -> Mapping[str, str] | None:
+        """Options of its store; never printed."""
+
+    @property
+    def allow_outside(self) -> bool:
+        """Whether files outside its root may be opened."""
+
+    @property
+    def unfolded(self) -> Unfolded:
+        """Where its files say otherwise than the version."""
 
     @property
     def source(self) -> Readable:
