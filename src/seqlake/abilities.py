@@ -230,6 +230,9 @@ class KeepsFiles(Protocol):
     def copied(self, key: str, /) -> Mapping[str, Copied]:
         """The files that the rows of a shard name, by path."""
 
+    def copied_file(self, reference: str, /) -> Blob | None:
+        """A file that was copied in, out of the table's own store; None for any other reference. FileNotFoundError."""
+
 
 @runtime_checkable
 class KeepsDerived(Protocol):

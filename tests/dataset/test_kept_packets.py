@@ -18,10 +18,11 @@ from seqlake import media
 from seqlake.dataset.reshaping.merging import merge, repack, subset
 from seqlake.dataset.writing.sink import TableSink
 from seqlake.errors import CorruptFileError, CorruptFrameError, UnsafeReferenceError
-from seqlake.files.stores import open_store
+from seqlake.files.stores import LocalStore, open_store
 from seqlake.media.video import indexing
 from seqlake.media.video.packets import PacketIndex
 from seqlake.protocols import Source
+from seqlake.tables.standalone import StandaloneTable
 
 from ..media import clips  # noqa: TID252 - tests are no package that could be named
 
@@ -296,3 +297,33 @@ def test_a_discarded_writer_leaves_none(ds: sl.Dataset, clip: Path) -> None:
         writer.add("late", cam=sl.File(clip))
         writer.discard()
     assert {path for path in Path(ds.location).rglob("*") if path.is_file()} == before
+
+
+class Nameless:
+    """A folder as the store of a root that no location opens."""
+
+    root = "nowhere://arm"
+
+    def __init__(self, path: Path) -> None:
+        self.inner = LocalStore(path)
+
+    def __getattr__(self, name: str) -> object:
+        if name not in {"blob", "list", "put", "copy", "sync", "move", "delete"}:
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def local(self, _: str, /) -> None:
+        return None
+
+
+def test_copied_files_are_opened_through_the_tables_own_store(tmp_path: Path, clip: Path) -> None:
+    """By sequences and by loaders, and by those that travelled: nothing else may know where the table is."""
+    table = StandaloneTable.created(Nameless(tmp_path / "ds"), SCHEMA)
+    ds = sl.Dataset(table, table.snapshot(), location=table.root)
+    ds.append([{"sequence_id": "ep_0", "cam": sl.File(clip)}])
+    view = ds["ep_0"]["cam"]
+    assert view.read() == clip.read_bytes()
+    assert np.array_equal(view[:2], frames(NAME)[:2])
+    loader = sl.Loader(ds, window={"cam": range(2)}, batch_size=1, shuffle=False)
+    for mine in (loader, pickle.loads(pickle.dumps(loader))):
+        assert np.array_equal(next(iter(mine))["cam"][0], frames(NAME)[:2])

@@ -9,12 +9,12 @@ import numpy as np
 
 from seqlake.shards.parquet import index as offsets
 from seqlake.shards.reading import lengths_of
-from seqlake.versions import derived
+from seqlake.versions import derived, names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from seqlake.protocols import Copied, Ints, Shard, Version
+    from seqlake.protocols import Blob, Copied, Ints, Shard, Version
     from seqlake.spec.schema import Schema
     from seqlake.versions.context import TableContext
     from seqlake.versions.indexes import IndexFile
@@ -102,6 +102,14 @@ class TableSnapshot:
     def kept_packets(self, reference: str, /) -> Mapping[int, bytes]:
         """Video stream -> packet index, made when a copied-in file was committed; empty for other references."""
         return self.context.packets.find(reference)
+
+    def copied_file(self, reference: str, /) -> Blob | None:
+        """A file that was copied in, out of the store that the table has; None for any other reference.
+
+        Raises:
+            FileNotFoundError: It is not there.
+        """
+        return None if names.copied_owner(reference) is None else self.context.store.blob(reference)
 
     def copied(self, key: str, /) -> Mapping[str, Copied]:
         """The copied-in files that the rows of a shard name, by path, as they were when they were committed."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from seqlake.protocols import Ints, Readable
+    from seqlake.protocols import Blob, Ints, Readable
     from seqlake.spec.column_types import ColumnType
 
 
@@ -73,12 +73,14 @@ class MediaFiles:
         storage: Options of the store; never printed.
         allow_outside: References may lead out of the root.
         kept: Finds the packet indexes that a table keeps of a file; None where nothing keeps any.
+        copied: Opens a file that was copied in through the table's own store, and gives None for any other.
     """
 
     root: str
     storage: Mapping[str, str] | None = field(default=None, repr=False)
     allow_outside: bool = False
     kept: Callable[[str], Mapping[int, bytes]] | None = field(default=None, repr=False)
+    copied: Callable[[str], Blob | None] | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, source: Readable, /) -> MediaFiles:
@@ -89,6 +91,7 @@ class MediaFiles:
             storage=None if place is None else place.storage,
             allow_outside=place is not None and place.allow_outside,
             kept=None if table is None else table.kept_packets,
+            copied=None if table is None else table.copied_file,
         )
 
     def source(self, reference: str, column: ColumnType, /, *, data: bytes | None = None) -> Source:
@@ -105,7 +108,9 @@ class MediaFiles:
         """
         if data is not None:
             return Source(blob=inline_blob(data, reference), column=column)
-        blob = open_reference(self.root, reference, storage=self.storage, allow_outside=self.allow_outside)
+        blob = None if self.copied is None else self.copied(reference)
+        if blob is None:
+            blob = open_reference(self.root, reference, storage=self.storage, allow_outside=self.allow_outside)
         return Source(blob=blob, column=column, index=(self.kept(reference) or None) if self.kept else None)
 
 

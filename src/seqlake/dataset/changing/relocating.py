@@ -392,7 +392,7 @@ def _placed(dataset: Dataset, location: str) -> tuple[Store, str]:
     """The store and the name of a file to write or remove: below the dataset's root no link on the way is followed."""
     top = f"{dataset.root.rstrip('/')}/"
     if location.startswith(top):
-        return open_store(dataset.root, storage=dataset.storage), location.removeprefix(top)
+        return dataset.table.store, location.removeprefix(top)
     place, _, name = location.rpartition("/")
     return open_store(place, storage=dataset.storage), name
 

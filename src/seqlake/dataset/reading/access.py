@@ -26,7 +26,7 @@ from seqlake.windows.clock import dataset_clock, depends
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from seqlake.protocols import Flat, Ints, Readable, Shard, ShardReader
+    from seqlake.protocols import Blob, Flat, Ints, Readable, Shard, ShardReader
     from seqlake.spec.alignment import Clock
     from seqlake.spec.schema import Column
     from seqlake.windows.sources import MediaFiles
@@ -126,6 +126,11 @@ class Access:
         """Video stream -> the packet index that the table keeps of a file; empty where it keeps none."""
         known = ability(self.source, KeepsFiles)
         return {} if known is None else known.kept_packets(reference)
+
+    def copied_file(self, reference: str, /) -> Blob | None:
+        """A file that was copied into the table, out of its own store; None for any other reference."""
+        known = ability(self.source, KeepsFiles)
+        return None if known is None else known.copied_file(reference)
 
     def clock(self, window: Window, files: MediaFiles, /) -> Clock:
         """The dataset's clock for a window; found once, since videos may have to be opened for it."""

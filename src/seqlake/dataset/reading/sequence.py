@@ -81,13 +81,21 @@ class SequenceView(Mapping[str, Any]):
         excerpt = self._excerpt
         root, storage, allow_outside = excerpt.root, excerpt.storage, excerpt.allow_outside
         if column.type is None or not media.opens(column.type.type):
-            return FileView(reference, root=root, column=column.type, storage=storage, allow_outside=allow_outside)
+            return FileView(
+                reference,
+                root=root,
+                column=column.type,
+                storage=storage,
+                allow_outside=allow_outside,
+                copied=excerpt.access.copied_file,
+            )
         file = MediaView(
             reference,
             root=root,
             column=column.type,
             storage=storage,
             allow_outside=allow_outside,
+            copied=excerpt.access.copied_file,
             kept=excerpt.access.kept_packets,
             data=place.data,
         )

@@ -77,7 +77,7 @@ class FileView:
         data: The file's bytes, where the row holds them; None where it points to a file.
     """
 
-    __slots__ = ("_allow_outside", "_root", "_storage", "column", "data", "reference")
+    __slots__ = ("_allow_outside", "_copied", "_root", "_storage", "column", "data", "reference")
 
     def __init__(
         self,
@@ -88,8 +88,10 @@ class FileView:
         column: ColumnType | None = None,
         storage: Mapping[str, str] | None = None,
         allow_outside: bool = False,
+        copied: Callable[[str], Blob | None] | None = None,
         data: bytes | None = None,
     ) -> None:
+        self._copied = copied
         self.reference = reference
         self.data = data
         self.column = column
@@ -121,6 +123,9 @@ class FileView:
         """
         if self.data is not None:
             return inline_blob(self.data, self.reference)
+        copy = None if self._copied is None else self._copied(self.reference)
+        if copy is not None:
+            return copy
         return open_reference(self._root, self.reference, storage=self._storage, allow_outside=self._allow_outside)
 
     def open(self) -> io.BufferedReader:
@@ -136,6 +141,10 @@ class FileView:
 
     def __hash__(self) -> int:
         return hash(self.location)
+
+    def __getstate__(self) -> tuple[None, dict[str, Any]]:
+        state = {name: getattr(self, name) for name in FileView.__slots__}
+        return None, {**state, "_copied": None}  # a view travels without its table
 
     def __repr__(self) -> str:
         kind = f", {self.column.type}" if self.column is not None else ""
@@ -153,6 +162,7 @@ class MediaView(media.Frames, FileView):
         reference: What the cell says.
         kept: The packet indexes that a table keeps of this file, by video stream; or what finds them.
         data: The file's bytes, where the row holds them.
+        copied: Opens a file that was copied into a table through the store that the table has.
         root: What a relative reference resolves against.
         column: The column's type.
         storage: Options of the store that it lies in.
@@ -182,10 +192,19 @@ class MediaView(media.Frames, FileView):
         column: ColumnType | None = None,
         storage: Mapping[str, str] | None = None,
         allow_outside: bool = False,
+        copied: Callable[[str], Blob | None] | None = None,
         kept: Callable[[str], Mapping[int, bytes]] | Mapping[int, bytes] | None = None,
         data: bytes | None = None,
     ) -> None:
-        super().__init__(reference, root=root, column=column, storage=storage, allow_outside=allow_outside, data=data)
+        super().__init__(
+            reference,
+            root=root,
+            column=column,
+            storage=storage,
+            allow_outside=allow_outside,
+            copied=copied,
+            data=data,
+        )
         self._held = media.LazyDecoder()
         self._kept = kept
         self.first: int = 0
@@ -200,6 +219,7 @@ class MediaView(media.Frames, FileView):
             column=ColumnType.from_json({**fields, "stream": number}),
             storage=self._storage,
             allow_outside=self._allow_outside,
+            copied=self._copied,
             kept=self._kept,
             data=self.data,
         )
@@ -221,8 +241,9 @@ class MediaView(media.Frames, FileView):
         return media.open(self.source())
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
-        state = {name: getattr(self, name) for name in (*FileView.__slots__, *MediaView.__slots__)}
-        return None, {**state, "_kept": dict(self._packets())}  # a view travels without its table
+        _, state = super().__getstate__()
+        own = {name: getattr(self, name) for name in MediaView.__slots__}
+        return None, {**state, **own, "_kept": dict(self._packets())}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, MediaView) and self._key() == other._key()
