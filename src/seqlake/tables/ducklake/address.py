@@ -12,10 +12,15 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote
 
-from seqlake.files.locations import absolute
+from seqlake.errors import UnsafeReferenceError
+from seqlake.files.credentials import Storage
+from seqlake.files.locations import absolute, inside, is_local
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 PREFIX = "ducklake:"
 _KINDS = {"sqlite": "sqlite", "postgres": "postgres", "postgresql": "postgres", "duckdb": "duckdb"}
@@ -102,3 +107,41 @@ def _option(text: str, location: str) -> tuple[str, str]:
 def matches(location: object, /) -> bool:
     """Whether this is an address of a DuckLake table: it begins with `ducklake:`."""
     return isinstance(location, str | os.PathLike) and str(os.fspath(location)).startswith(PREFIX)
+
+
+# ---- what is believed of a catalog: whoever sent it chose what stands in it, and where it says that its data lie
+def refuse_elsewhere(address: DuckLakeAddress, data_path: str, /, *, storage: Mapping[str, str] | None) -> None:
+    """Refuse to read data that a catalog in a file has elsewhere on this machine, where nobody else says so.
+
+    Args:
+        address: Of the table.
+        data_path: Where its data lie, absolute.
+        storage: Options, `allow_outside` among them.
+
+    Raises:
+        UnsafeReferenceError: They lie elsewhere.
+    """
+    if address.kind != "postgres" and is_local(data_path):
+        refuse_unnamed(address, data_path, storage=storage)
+
+
+def refuse_unnamed(address: DuckLakeAddress, data_path: str, /, *, storage: Mapping[str, str] | None) -> None:
+    """Refuse to remove anything where only the catalog says that the data lie there, and it is not beside the catalog.
+
+    Args:
+        address: Of the table.
+        data_path: Where its data lie, absolute.
+        storage: Options, `allow_outside` among them.
+
+    Raises:
+        UnsafeReferenceError: Only the catalog says so.
+    """
+    if address.data_path is not None or Storage(storage).allows("allow_outside"):
+        return
+    if address.kind != "postgres" and inside(os.path.dirname(address.target), data_path):  # noqa: PTH120 - a string
+        return
+    raise UnsafeReferenceError(
+        f"{address}: its data lie at {data_path}, as the catalog alone says, and not beside the catalog.",
+        path=data_path,
+        hint=f"If that is right, say so in the address: ...&data_path={data_path}",
+    )

@@ -16,7 +16,8 @@ from seqlake.files.stores import list_without_links, open_store
 from seqlake.shards.memory import ArrowShard
 from seqlake.spec.schema import comparable
 from seqlake.tables._lakes.engine import Expired, LakeEngine, RivalError
-from seqlake.tables.ducklake import evolving, expiring, history, places, reading, restoring, texts, types, writing
+from seqlake.tables.ducklake import evolving, expiring, history, reading, restoring, texts, types, writing
+from seqlake.tables.ducklake.address import refuse_elsewhere, refuse_unnamed
 from seqlake.tables.ducklake.bounds import DuckLakeBounds
 from seqlake.tables.ducklake.catalogs import catalog, retried
 from seqlake.tables.ducklake.creating import here
@@ -75,7 +76,7 @@ class DuckLakeEngine(LakeEngine):
         with catalog(address).reading() as session:
             place = reading.find(session, address)
         root = address.data_path or here(place.data_path, address)
-        places.refuse_elsewhere(address, root, storage=storage)
+        refuse_elsewhere(address, root, storage=storage)
         return cls(address, root, storage=storage)
 
     @property
@@ -211,7 +212,7 @@ class DuckLakeEngine(LakeEngine):
         Raises:
             UnsafeReferenceError: The catalog alone says where the data lie, and it is not beside it.
         """
-        places.refuse_unnamed(self.address, self._root, storage=self._storage)
+        refuse_unnamed(self.address, self._root, storage=self._storage)
         store = open_store(self._root, storage=self._storage)
         there = {path for path, _ in list_without_links(store, self.data_path("", {}).rstrip("/"))}
 

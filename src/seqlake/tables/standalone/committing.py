@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 from seqlake.errors import CommitConflictError, CommitUnknownError, ReadOnlyError, SeqlakeError
 from seqlake.protocols import Transaction, Version
 from seqlake.tables.standalone.conflicts import check_fence
-from seqlake.tables.standalone.declaring import declared
 from seqlake.tables.standalone.publishing import discard, recover
-from seqlake.tables.standalone.state import version_of
+from seqlake.tables.standalone.state import declared, version_of
 from seqlake.versions import names
 from seqlake.versions.markers import announce
 from seqlake.versions.messages import message
