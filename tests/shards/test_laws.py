@@ -16,7 +16,7 @@ from seqlake.shards.parquet import building
 from seqlake.shards.rows import Rows
 from seqlake.spec.column_types import Trajectory
 from seqlake.spec.schema import Schema
-from seqlake.testing.shards import ShardTests
+from seqlake.testing.shards import ShardTests, ShardWriterTests
 
 SCHEMA = Schema({"task": pa.string(), "reward": pa.float32(), "action": Trajectory(dim=4)})
 RAW = Schema({"task": pa.string(), "reward": pa.float32(), "action": Trajectory(dim=4, encoding="raw")})
@@ -30,9 +30,11 @@ def written(table, path, *, schema=SCHEMA, **options):
     return parquet_shard(open_blob(path))
 
 
-class TestTraining(ShardTests):
+class TestParquetWriter(ShardWriterTests):
     format = "parquet"
 
+
+class TestTraining(ShardTests):
     def make(self, table, folder):
         half = table.num_rows // 2
         return [written(table[:half], folder / "a.parquet"), written(table[half:], folder / "b.parquet")]

@@ -85,9 +85,9 @@ class Dataset(Selection):
         """Show the newest version, whoever made it; selections and sequences taken before keep theirs."""
         snapshot = self.table.snapshot()
         if snapshot is not self.source:  # else what is open and known of it stays so
-            shown = self._excerpt
-            source = verified_alike(shown.source, snapshot)
-            Selection.__init__(self, source, storage=shown.storage, allow_outside=shown.allow_outside)
+            before = self._excerpt
+            source = verified_alike(before.source, snapshot)
+            Selection.__init__(self, source, storage=before.storage, allow_outside=before.allow_outside)
         return snapshot.version
 
     # ---- adding rows

@@ -2,8 +2,6 @@
 
 ```python
 class TestMyShards(ShardTests):
-    format = "mine"  # leave it out where shards of the format are only read
-
     def make(self, table, folder):
         return [my_shard(...)]
 ```
@@ -112,10 +110,7 @@ def rows_in_child(shards: Sequence[Shard], column: str, /) -> list[int]:
 
 
 class ShardTests:
-    """Laws of `Shard` and `ShardReader`, of `ShardWriter` too where `format` is given; inherit, and give `make`."""
-
-    format = ""
-    """The name of the format of shards that tables are to write; empty where these are only read."""
+    """Laws of `Shard` and `ShardReader`; inherit, and give `make`."""
 
     def make(self, table: pa.Table, folder: Path, /) -> Sequence[Shard]:
         """Shards of your kind that hold these rows, in order; two calls give the same."""
@@ -214,26 +209,6 @@ class ShardTests:
                 assert asked == self.read(shard.open(), [name]).column(0).to_pylist()[::-1]
             assert lengths_of(described.open(), "action").tolist()[::-1] == lengths_of(shard.open(), "action").tolist()
 
-    def test_nobody_asks_a_writer_for_more_than_the_protocol(self, table: pa.Table, tmp_path: Path) -> None:
-        """A dataset takes rows over a proxy that lets nothing else through, and gives them up over it."""
-        if not self.format:
-            pytest.skip("shards of this kind are only read")
-        strict = Strict(shard_formats.plug(self.format), protocols.ShardFormat)
-        dataset = create(str(tmp_path / "written"), Schema({field.name: field.type for field in table.schema}))
-        shape = ShardShape(format=self.format, rows=3)
-        with mock.patch.object(shard_formats, "plug", return_value=strict) as plug:
-            kept, dropped = (Staging(dataset.table, dataset.schema, shape=shape) for _ in range(2))
-            for staging in (kept, dropped):
-                for batch in table.to_batches():
-                    staging.write(batch)
-            kept.commit("append")
-            dropped.discard()
-        assert plug.called
-        dataset.refresh()
-        assert [shard.rows for shard in dataset.shards()] == [3, 3, 2]
-        assert dataset.to_arrow().to_pylist() == table.to_pylist()
-        assert list(dataset.table.store.list("_seqlake/staged")) == []
-
     def test_a_shard_survives_pickle(self, shards: Sequence[Shard]) -> None:
         for shard in shards:
             copy = pickle.loads(pickle.dumps(shard))
@@ -257,3 +232,30 @@ class ShardTests:
         one, two = shards[0].open(), shards[0].open()
         one.close()
         assert self.read(two, ["sequence_id"]).num_rows == shards[0].rows
+
+
+class ShardWriterTests:
+    """Laws of `ShardFormat` and `ShardWriter`, for formats that tables are to write; inherit, and give `format`."""
+
+    format: str
+    """The name of its plug."""
+
+    table = ShardTests.table
+
+    def test_nobody_asks_a_writer_for_more_than_the_protocol(self, table: pa.Table, tmp_path: Path) -> None:
+        """A dataset takes rows over a proxy that lets nothing else through, and gives them up over it."""
+        strict = Strict(shard_formats.plug(self.format), protocols.ShardFormat)
+        dataset = create(str(tmp_path / "written"), Schema({field.name: field.type for field in table.schema}))
+        shape = ShardShape(format=self.format, rows=3)
+        with mock.patch.object(shard_formats, "plug", return_value=strict) as plug:
+            kept, dropped = (Staging(dataset.table, dataset.schema, shape=shape) for _ in range(2))
+            for staging in (kept, dropped):
+                for batch in table.to_batches():
+                    staging.write(batch)
+            kept.commit("append")
+            dropped.discard()
+        assert plug.called
+        dataset.refresh()
+        assert [shard.rows for shard in dataset.shards()] == [3, 3, 2]
+        assert dataset.to_arrow().to_pylist() == table.to_pylist()
+        assert list(dataset.table.store.list("_seqlake/staged")) == []

@@ -242,8 +242,8 @@ class MediaView(media.Frames, FileView):
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
         _, state = super().__getstate__()
-        own = {name: getattr(self, name) for name in MediaView.__slots__}
-        return None, {**state, **own, "_kept": dict(self._packets())}
+        frames = {name: getattr(self, name) for name in MediaView.__slots__}
+        return None, {**state, **frames, "_kept": dict(self._packets())}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, MediaView) and self._key() == other._key()
