@@ -14,8 +14,6 @@ import numpy as np
 from seqlake.arguments import FLAG, INDEX, NUMBER, SECONDS, STEPS, Kind, a, check_fields, takes, with_fields
 from seqlake.compat.l5kit.poses import PoseTrack, ego_track, relative
 from seqlake.compat.l5kit.rasters import RenderContext
-from seqlake.formats.l5kit.intervals import expect_fields, in_range
-from seqlake.formats.l5kit.intervals import span as between
 from seqlake.formats.l5kit.selecting import (
     MIN_FRAME_FUTURE,
     MIN_FRAME_HISTORY,
@@ -28,12 +26,12 @@ from seqlake.formats.l5kit.store import (
     AGENTS,
     FACE_DTYPE,
     FACE_INTERVAL,
-    FACES,
     FRAME_INTERVAL,
     FRAMES,
     SCENES,
     SceneData,
     Store,
+    expect_fields,
     filter_agents_by_frames,
     filter_agents_by_labels,
     filter_agents_by_track_id,
@@ -41,6 +39,7 @@ from seqlake.formats.l5kit.store import (
     frames_of,
     get_agents_slice_from_frames,
     scene_of,
+    span_of,
     spans_of,
 )
 
@@ -195,19 +194,19 @@ def generate_agent_sample(
 
 def _context(frames: NDArray[Any], past: int, agents: Any, tl_faces: Any) -> tuple[Any, Any, Any]:
     """What a rasteriser is given: frames, agents and faces of now and before, the newest first."""
-    cut = between(in_range(frames[AGENT_INTERVAL], len(agents), what="of a sample, frame", array=AGENTS), array=AGENTS)
+    cut = span_of(frames, AGENT_INTERVAL, len(agents))
     history, rows = frames[:past][::-1].copy(), agents[cut]
     history[AGENT_INTERVAL] -= cut.start
     seen = filter_agents_by_frames(history, rows)
     if tl_faces is None or FACE_INTERVAL not in (frames.dtype.names or ()):
         return history, seen, [np.empty(0, FACE_DTYPE)] * past
-    lit = between(in_range(frames[FACE_INTERVAL], len(tl_faces), what="of a sample, frame", array=FACES), array=FACES)
+    lit = span_of(frames, FACE_INTERVAL, len(tl_faces))
     history[FACE_INTERVAL] -= lit.start
     return history, seen, filter_tl_faces_by_frames(history, tl_faces[lit])
 
 
 def _agent_track(frames: NDArray[Any], there: NDArray[np.int64], agents: Any, track_id: int, width: int) -> PoseTrack:
-    span = between(in_range(frames[AGENT_INTERVAL], len(agents), what="of a sample, frame", array=AGENTS), array=AGENTS)
+    span = span_of(frames, AGENT_INTERVAL, len(agents))
     rows = agents[span]
     moved = frames.copy()
     moved[AGENT_INTERVAL] -= span.start

@@ -13,8 +13,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake.errors import InvalidMetadataError
-from seqlake.formats.l5kit.intervals import in_range, refuse_overlap
-from seqlake.formats.l5kit.store import AGENT_INTERVAL, AGENTS, FACE_INTERVAL, FACES, FRAME_INTERVAL, FRAMES, Store
+from seqlake.formats.l5kit.store import (
+    AGENT_INTERVAL,
+    AGENTS,
+    FACE_INTERVAL,
+    FACES,
+    FRAME_INTERVAL,
+    FRAMES,
+    Store,
+    in_range,
+    refuse_overlap,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,9 +19,8 @@ from seqlake.arguments import INDEX, NUMBER, a, check_fields, takes
 from seqlake.files.locations import absolute, local_path, parent
 from seqlake.files.stores import exists, open_store, read_all
 from seqlake.formats.l5kit.arrays import joined
-from seqlake.formats.l5kit.intervals import expect_fields
 from seqlake.formats.l5kit.layout import CHILDREN, layout_of
-from seqlake.formats.l5kit.store import AGENTS, FRAMES, Store, label_mask, state_of
+from seqlake.formats.l5kit.store import AGENTS, FRAMES, Store, expect_fields, label_mask, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -25,14 +25,15 @@ from seqlake.files.limits import limit_of
 from seqlake.files.locations import absolute
 from seqlake.files.stores import exists, read_all
 from seqlake.formats.l5kit.arrays import CACHE_BYTES, THREADS, Array, ChunkCache
-from seqlake.formats.l5kit.intervals import expect_fields, in_range, span
 from seqlake.formats.l5kit.metadata import ArrayMetadata
 from seqlake.formats.l5kit.places import CHUNK_BYTES, ROOT, StoreFiles, open_place
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
+
+    from seqlake.protocols import Ints
 
 SCENES, FRAMES, AGENTS, FACES, MASKS = "scenes", "frames", "agents", "traffic_light_faces", "agents_mask"
 FRAME_INTERVAL, AGENT_INTERVAL, FACE_INTERVAL = (
@@ -41,6 +42,7 @@ FRAME_INTERVAL, AGENT_INTERVAL, FACE_INTERVAL = (
     "traffic_light_faces_index_interval",
 )
 INTERVALS = {SCENES: (FRAME_INTERVAL,), FRAMES: (AGENT_INTERVAL, FACE_INTERVAL)}
+_NAMED = {AGENT_INTERVAL: AGENTS, FACE_INTERVAL: FACES}
 ATTRIBUTES, ARRAY = ".zattrs", ".zarray"
 _METADATA_BYTES = 16 << 20  # of one `.zarray` or `.zattrs`: l5kit's have a few thousand
 _NAMES = (
@@ -62,6 +64,8 @@ TL_FACE_LABEL_TO_INDEX = {label: index for index, label in enumerate(TL_FACE_LAB
 _SHARD_BYTES = 64 << 20
 _SHOWN_FRAMES = 50
 _USUAL_RATE = 10.0
+_OFTEN = 100  # times that all rows of an array may be named, on average
+_FEW = 1_000_000  # rows that may be named as often as one likes
 _POINT = Kind("a point as [x, y]", lambda value: np.asarray(value, np.float64).shape == (2,))
 
 
@@ -372,6 +376,87 @@ def grouped(sizes: list[int], /, *, limit: int = _SHARD_BYTES) -> Iterator[tuple
         yield start, len(sizes)
 
 
+def expect_fields(dtype: np.dtype[Any], names: Sequence[str], /, *, array: str, path: str = "") -> None:
+    """See that rows have the fields that somebody asks for by name.
+
+    Raises:
+        InvalidMetadataError: One is missing.
+    """
+    missing = [name for name in names if name not in (dtype.names or ())]
+    if missing:
+        raise InvalidMetadataError(
+            f"{path or 'The store'}: {array} has no field {missing[0]!r}; it has {', '.join(dtype.names or ())}.",
+            path=path or None,
+        )
+
+
+def in_range(intervals: NDArray[Any], size: int, /, *, what: str, array: str, path: str = "") -> Ints:
+    """[n, 2] the intervals as whole numbers: the first row, and the one after the last.
+
+    Args:
+        intervals: [n, 2] of scenes or frames.
+        size: Rows of the array that they name.
+        what: Whose they are, for messages.
+        array: The name of the array.
+        path: The store.
+
+    Raises:
+        InvalidMetadataError: One ends before it begins, or leaves the array.
+    """
+    pairs = intervals.astype(np.int64)
+    # Unsigned numbers above 2^63 come out negative, which is refused as well.
+    wrong = np.flatnonzero((pairs[:, 0] < 0) | (pairs[:, 1] < pairs[:, 0]) | (pairs[:, 1] > size))
+    if len(wrong):
+        row = int(wrong[0])
+        first, last = pairs[row].tolist()
+        raise InvalidMetadataError(
+            f"{path or 'The store'}: {what} {row} names the rows {first} to {last} of {array}, which has {size}.",
+            path=path or None,
+            hint="The store is cut off, or its arrays are of different stores.",
+        )
+    return pairs
+
+
+def span_of(frames: NDArray[Any], interval: str, size: int, /, *, path: str = "") -> slice:
+    """Rows from the first that the first frame names to the last of the last one, as l5kit takes those of a scene.
+
+    Args:
+        frames: Of one scene; without that interval they name nothing.
+        interval: Whose rows.
+        size: Rows of the array that it counts in.
+        path: The store.
+
+    Raises:
+        InvalidMetadataError: A frame names rows that there are not, or rows outside of that.
+    """
+    if not len(frames) or interval not in (frames.dtype.names or ()):
+        return slice(0, 0)
+    array = _NAMED[interval]
+    pairs = in_range(frames[interval], size, what="of a scene, frame", array=array, path=path)
+    rows = slice(int(pairs[0, 0]), int(pairs[-1, 1]))
+    named = pairs[pairs[:, 1] > pairs[:, 0]]
+    if len(named) and (int(named[:, 0].min()) < rows.start or int(named[:, 1].max()) > rows.stop):
+        raise InvalidMetadataError(
+            f"{path or 'The store'}: the frames of a scene name rows of {array} outside of {rows.start} to "
+            f"{rows.stop}, where its first frame begins and its last one ends.",
+            path=path or None,
+            hint="sl.scan reads such stores as they are.",
+        )
+    return rows
+
+
+def refuse_overlap(named: int, size: int, /, *, array: str, path: str) -> None:
+    """See that intervals do not name the same rows again and again, before memory is taken for them.
+
+    Raises:
+        InvalidMetadataError: They do.
+    """
+    if named > _FEW + _OFTEN * size:
+        raise InvalidMetadataError(
+            f"{path}: the intervals of all scenes together name {named} rows of {array}, which has {size}.", path=path
+        )
+
+
 def get_frames_slice_from_scenes(scene_a: Any, scene_b: Any = None, /) -> slice:
     """Frames from the first of scene `a` to the last of scene `b` (of `a` itself by default)."""
     return _span(scene_a, scene_b, FRAME_INTERVAL)
@@ -492,13 +577,8 @@ def spans_of(store: Store | SceneData, frames: NDArray[Any], /) -> dict[str, sli
     Raises:
         InvalidMetadataError: They name others than there are, or than those from the first frame's to the last one's.
     """
-    spans, path = {}, store.location
-    for interval, array, rows in ((AGENT_INTERVAL, AGENTS, store.agents), (FACE_INTERVAL, FACES, store.tl_faces)):
-        there = interval in (frames.dtype.names or ())
-        pairs = frames[interval] if there else np.zeros((0, 2), np.int64)
-        checked = in_range(pairs, len(rows), what="of a scene, frame", array=array, path=path)
-        spans[interval] = span(checked, array=array, path=path)
-    return spans
+    arrays = {AGENT_INTERVAL: store.agents, FACE_INTERVAL: store.tl_faces}
+    return {name: span_of(frames, name, len(rows), path=store.location) for name, rows in arrays.items()}
 
 
 @takes(scenes=with_fields(FRAME_INTERVAL, "host", "start_time", "end_time"))

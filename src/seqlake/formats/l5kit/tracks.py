@@ -17,11 +17,10 @@ import pyarrow as pa
 
 from seqlake.errors import InvalidMetadataError
 from seqlake.formats.l5kit.columns import step_cells, step_column, values_of
-from seqlake.formats.l5kit.intervals import expect_fields
 from seqlake.formats.l5kit.layout import layout_of
 from seqlake.formats.l5kit.mapping import SCENE, TIMES, Mapping
 from seqlake.formats.l5kit.scenes import SceneCells, scene_bytes
-from seqlake.formats.l5kit.store import AGENTS, FRAMES, SCENES, Store, grouped, state_of, stem_of
+from seqlake.formats.l5kit.store import AGENTS, FRAMES, SCENES, Store, expect_fields, grouped, state_of, stem_of
 from seqlake.shards.scanned import ScannedDataset, ScannedReader, ScannedShard
 from seqlake.spec.metadata import Metadata
 from seqlake.spec.schema import ID, Column, Schema
