@@ -126,9 +126,9 @@ def calls(home: Path, fresh: Callable[[], str]) -> dict[str, tuple[Any, dict[str
             {"store": store, "thresholds": None, "keep": None, "workers": 2, "storage": None},
         ),
         "windows": (
-            lambda **given: l5.windows(given.pop("tracks"), **given).lengths("centroid"),
+            lambda **given: l5.windows(given.pop("rows"), **given).lengths("centroid"),
             {
-                "tracks": sl.scan(path, view="tracks"),
+                "rows": sl.scan(path, view="tracks"),
                 "history": 2,
                 "future": 3,
                 "min_frame_history": 1,

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import seqlake as sl
 from seqlake.compat.l5kit import editing, rasters, results, sampling
 from seqlake.formats.l5kit import selecting, writing
 from seqlake.formats.l5kit.store import (
@@ -185,6 +186,14 @@ def path(request) -> str:
     return str(request.getfixturevalue(request.param))
 
 
+@pytest.fixture(scope="module", params=["store", "dataset"])
+def opened(request, path, tmp_path_factory):
+    """The store, and a dataset that it was converted to."""
+    if request.param == "store":
+        return open_store(path)
+    return sl.convert(path, str(tmp_path_factory.mktemp("converted") / "drives"), workers=1)
+
+
 @pytest.fixture(scope="module")
 def work(path, tmp_path_factory) -> Path:
     """Where l5kit puts what it makes of the store."""
@@ -219,8 +228,8 @@ def compare(sample, theirs, prefix):
             np.testing.assert_array_equal(mine, other, err_msg=name)
 
 
-def test_samples_of_the_car(path, theirs):
-    mine = sampling.EgoDataset(dataset=open_store(path))
+def test_samples_of_the_car(opened, theirs):
+    mine = sampling.EgoDataset(dataset=opened)
     assert len(mine) == theirs["car_len"]
     assert len(theirs["car_numbers"]) > 5
     for number in theirs["car_numbers"].tolist():
@@ -228,12 +237,11 @@ def test_samples_of_the_car(path, theirs):
     np.testing.assert_array_equal(mine.get_scene_indices(0), theirs["car_indices"])
 
 
-def test_samples_of_agents_and_their_selection(path, theirs):
-    store = open_store(path)
-    mask = selecting.select_agents(store)
+def test_samples_of_agents_and_their_selection(opened, theirs):
+    mask = selecting.select_agents(opened)
     np.testing.assert_array_equal(mask, theirs["mask"])
     assert len(np.unique(mask)) > 5
-    mine = sampling.AgentDataset(dataset=store, agents_mask=mask)
+    mine = sampling.AgentDataset(dataset=opened, agents_mask=mask)
     np.testing.assert_array_equal(mine.agents_indices, theirs["rows"])
     assert len(theirs["agent_numbers"]) > 5
     for number in theirs["agent_numbers"].tolist():
@@ -256,13 +264,13 @@ class Told:
         return self.boxes.rasterize(history_frames, history_agents, history_tl_faces, agent)
 
 
-def test_rasters_need_no_map(path, theirs):
+def test_rasters_need_no_map(path, opened, theirs):
     """What a rasteriser is handed is l5kit's to the byte, so are the matrices; boxes differ along their edges."""
-    store, told = open_store(path), Told()
+    told = Told()
     drawn = 0
     for kind, dataset in (
-        ("car", sampling.EgoDataset(RASTER_CFG, store, told)),
-        ("agent", sampling.AgentDataset(RASTER_CFG, store, told)),
+        ("car", sampling.EgoDataset(RASTER_CFG, opened, told)),
+        ("agent", sampling.AgentDataset(RASTER_CFG, opened, told)),
     ):
         numbers = theirs[f"raster_{kind}"].tolist()
         assert len(numbers) > 5
@@ -280,7 +288,7 @@ def test_rasters_need_no_map(path, theirs):
             assert not ((other > 0.5) & ~grown(mine > 0))[inner].any()
             assert np.abs(mine - other).sum() <= 0.2 * other.sum()
             drawn += int(other.sum())
-            bare = type(dataset)(RASTER_CFG, store)[number]
+            bare = type(dataset)(RASTER_CFG, opened)[number]
             assert bare.keys() == sample.keys() - {"image"}
     assert drawn > 2000
 

@@ -248,8 +248,6 @@ def test_selections_decide_which_windows_there_are(zarr, drive, tmp_path):
     assert sum(shard.rows for shard in windows(sl.scan(str(folder), view="tracks")).shards()) == len(runs)
     with pytest.raises(DatasetNotFoundError, match=r"no mask '0\.7'; it has 0\.5, old"):
         sl.scan(str(folder), view="tracks", mask="0.7")
-    with pytest.raises(SchemaMismatchError, match="rows of tracks"):
-        windows(sl.scan(str(folder)))
 
 
 def test_two_sightings_in_one_frame(zarr, tmp_path):

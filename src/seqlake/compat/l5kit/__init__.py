@@ -20,6 +20,7 @@ from seqlake.compat.l5kit.sampling import (
     get_future_slice,
     get_history_slice,
 )
+from seqlake.formats.l5kit.converted import as_store
 from seqlake.formats.l5kit.selecting import Thresholds, select_agents
 from seqlake.formats.l5kit.store import (
     AGENT_DTYPE,
@@ -43,6 +44,7 @@ from seqlake.formats.l5kit.store import (
     get_tl_faces_slice_from_frames,
     open_store,
 )
+from seqlake.formats.l5kit.tracks import tracks_of
 from seqlake.formats.l5kit.windows import windows
 from seqlake.formats.l5kit.writing import StoreWriter, create_store, growing_store, sized, write_store
 
@@ -63,6 +65,7 @@ __all__ = [
     "Store",
     "StoreWriter",
     "Thresholds",
+    "as_store",
     "create_chopped_dataset",
     "create_store",
     "export_zarr_to_csv",
@@ -86,6 +89,7 @@ __all__ = [
     "relative_poses",
     "select_agents",
     "sized",
+    "tracks_of",
     "uncompressed",
     "windows",
     "write_gt_csv",

@@ -14,13 +14,16 @@ from seqlake.compat.l5kit.poses import transform_points
 from seqlake.compat.l5kit.sampling import AgentDataset
 from seqlake.errors import DatasetNotFoundError, SchemaMismatchError
 from seqlake.files.locations import absolute, local_path
+from seqlake.formats.l5kit.converted import ROWS
 from seqlake.formats.l5kit.selecting import Thresholds, select_agents
-from seqlake.formats.l5kit.store import FRAME_INTERVAL, Store, get_agents_slice_from_frames, open_store
+from seqlake.formats.l5kit.store import FRAME_INTERVAL, SceneArrays, get_agents_slice_from_frames, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
+
+    from seqlake.protocols import Readable
 
 MAX_MODES = 3
 _LIST = array("[n]", 1)
@@ -136,14 +139,20 @@ def read_pred_csv(csv_path: str) -> Iterator[dict[str, Any]]:
         yield {"track_id": row[1], "timestamp": row[0], "coords": coords, "conf": conf}
 
 
-@takes(store=a(Store, "a store as open_store gives it"), future_num_frames=STEPS, threshold=NUMBER)
+@takes(store=ROWS, future_num_frames=STEPS, threshold=NUMBER)
 def export_zarr_to_csv(
-    store: Store, csv_path: str, future_num_frames: int, /, *, agents_mask: NDArray[Any], threshold: float = 0.5
+    store: SceneArrays[Any] | Readable,
+    csv_path: str,
+    future_num_frames: int,
+    /,
+    *,
+    agents_mask: NDArray[Any],
+    threshold: float = 0.5,
 ) -> None:
     """Write the ground truth of the sightings that a mask selects.
 
     Args:
-        store: The store.
+        store: The store, or a dataset that was converted from one.
         csv_path: The file.
         future_num_frames: Steps of the future.
         agents_mask: See `AgentDataset`.

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from seqlake.arguments import FLAG, INDEX, NUMBER, SECONDS, STEPS, Kind, a, check_fields, takes, with_fields
+from seqlake.arguments import FLAG, INDEX, NUMBER, SECONDS, STEPS, Kind, check_fields, takes, with_fields
 from seqlake.compat.l5kit.poses import PoseTrack, ego_track, relative
 from seqlake.compat.l5kit.rasters import RenderContext
+from seqlake.formats.l5kit.converted import ROWS, as_store
 from seqlake.formats.l5kit.selecting import (
     MIN_FRAME_FUTURE,
     MIN_FRAME_HISTORY,
@@ -29,8 +30,8 @@ from seqlake.formats.l5kit.store import (
     FRAME_INTERVAL,
     FRAMES,
     SCENES,
+    SceneArrays,
     SceneData,
-    Store,
     expect_fields,
     filter_agents_by_frames,
     filter_agents_by_labels,
@@ -47,9 +48,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from seqlake.compat.l5kit.rasters import Rasterizer
+    from seqlake.protocols import Readable
 
 _HOST_BYTES = 70
-_STORE = a((Store, SceneData), "a store as open_store gives it, or scenes of one")
+_STORE = Kind(
+    "a store as open_store gives it, scenes of one, or an open dataset that was converted from one",
+    lambda value: isinstance(value, SceneData) or ROWS.fits(value),
+)
 _MASK = Kind(
     "a mask with a row for each agent, as select_agents gives it",
     lambda value: value.dtype.kind in "biu" and (value.ndim == 1 or (value.ndim == 2 and value.shape[1] == 2)),
@@ -226,7 +231,7 @@ class EgoDataset:
     Args:
         cfg: A configuration of l5kit: `model_params` and `raster_params` say what the keywords do not, and where a
             raster lies. Without one there are no raster matrices.
-        zarr_dataset: A store, or scenes in memory; `dataset=` is the same.
+        zarr_dataset: A store, an open dataset that was converted from one, or scenes in memory; `dataset=` is the same.
         rasterizer: Draws `image` [C, height, width]: of l5kit, or anything with its method `rasterize`. None: no image.
         history_num_frames: Frames before now; 10 where nothing says it.
         future_num_frames: Frames after now; 50 where nothing says it.
@@ -235,7 +240,7 @@ class EgoDataset:
 
     Example:
         ```python
-        dataset = EgoDataset(cfg, open_store("sample.zarr"))
+        dataset = EgoDataset(cfg, open_store("sample.zarr"))       # or sl.open("data/drives")
         dataset[0]["raster_from_agent"], dataset[0]["target_positions"]
         ```
     """
@@ -243,10 +248,10 @@ class EgoDataset:
     def __init__(
         self,
         cfg: Mapping[str, Any] | None = None,
-        zarr_dataset: Store | SceneData | None = None,
+        zarr_dataset: SceneArrays[Any] | SceneData | Readable | None = None,
         rasterizer: Rasterizer | None = None,
         *,
-        dataset: Store | SceneData | None = None,
+        dataset: SceneArrays[Any] | SceneData | Readable | None = None,
         history_num_frames: int | None = None,
         future_num_frames: int | None = None,
         step_time: float | None = None,
@@ -257,7 +262,7 @@ class EgoDataset:
         given: Any = zarr_dataset if dataset is None else dataset
         _STORE.check("zarr_dataset" if dataset is None else "dataset", given)
         self.cfg = cfg
-        self.dataset: Store | SceneData = given
+        self.dataset: SceneArrays[Any] | SceneData = given if isinstance(given, SceneData) else as_store(given)
         self.rasterizer = rasterizer
         self.history_num_frames: int = _setting(cfg, "model_params", "history_num_frames", history_num_frames)
         self.future_num_frames: int = _setting(cfg, "model_params", "future_num_frames", future_num_frames)
@@ -368,7 +373,7 @@ class AgentDataset(EgoDataset):
 
     Args:
         cfg: As for `EgoDataset`, and so are `zarr_dataset`, `rasterizer` and the keywords.
-        zarr_dataset: A store; scenes in memory need a mask.
+        zarr_dataset: A store, or an open dataset that was converted from one; scenes in memory need a mask.
         rasterizer: Draws `image`.
         agents_mask: [agents] which sightings, or [agents, 2] past and future frames as `select_agents` gives them.
             None: the store's own mask of this threshold, or else l5kit's rules, computed when it is first needed.
@@ -380,7 +385,7 @@ class AgentDataset(EgoDataset):
     def __init__(
         self,
         cfg: Mapping[str, Any] | None = None,
-        zarr_dataset: Store | SceneData | None = None,
+        zarr_dataset: SceneArrays[Any] | SceneData | Readable | None = None,
         rasterizer: Rasterizer | None = None,
         *,
         agents_mask: NDArray[Any] | None = None,
@@ -393,14 +398,14 @@ class AgentDataset(EgoDataset):
         self.min_frame_future = min_frame_future
         check_fields(self, min_frame_history=INDEX, min_frame_future=INDEX)
         _MASK.or_none().check("agents_mask", agents_mask)
-        if agents_mask is None and not isinstance(self.dataset, Store):
+        if agents_mask is None and not isinstance(self.dataset, SceneArrays):
             raise ValueError("agents_mask: scenes in memory have none of their own; give the rows of the store's.")
         self._mask = agents_mask
 
     @cached_property
     def agents_mask(self) -> NDArray[Any]:
         """[agents] or [agents, 2] the mask that was given, or is the store's, or follows from l5kit's rules."""
-        if self._mask is not None or not isinstance(self.dataset, Store):
+        if self._mask is not None or not isinstance(self.dataset, SceneArrays):
             return np.asarray(self._mask)
         stored = self.dataset.masks.get(str(self.filter_agents_threshold))
         if stored is not None and len(stored) == len(self.dataset.agents):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
@@ -98,44 +99,22 @@ class ChunkCache:
         return (ChunkCache, (self.limit,))
 
 
-class Array:
-    """Rows of a store's array, on disk; numpy's slices give fresh arrays in memory.
+class RowArray(ABC):
+    """Rows of an array that lie on disk; numpy's slices give fresh arrays in memory.
 
     Indices are whole numbers, slices of any step, arrays of whole numbers (negative ones count from the end) and of
-    booleans, and the name of a field, which gives that field of all rows.
+    booleans, and the name of a field, which gives that field of all rows. Inherit it and say where rows come from.
 
     Args:
-        place: The store's files.
-        name: The array's folder in it.
-        metadata: What its `.zarray` says.
-        cache: Decoded chunks; shared by the arrays of a store.
-        threads: How many chunks are decoded at a time.
-        most: Bytes that one chunk may make, and all rows where next to nothing is stored of them.
-
-    Example:
-        ```python
-        agents = l5kit.open_store("sample.zarr").agents
-        agents[100:200:2]["centroid"], agents[[3, -1]], agents["track_id"]
-        ```
+        name: What messages call it.
+        metadata: Dtype, rows and shape of a row.
+        threads: How many parts are read at a time.
     """
 
-    def __init__(
-        self,
-        place: StoreFiles,
-        name: str,
-        metadata: ArrayMetadata,
-        /,
-        *,
-        cache: ChunkCache,
-        threads: int = THREADS,
-        most: int = CHUNK_BYTES,
-    ) -> None:
-        self._place = place
+    def __init__(self, name: str, metadata: ArrayMetadata, /, *, threads: int = THREADS) -> None:
         self.name = name
         self.metadata = metadata
-        self._cache = cache
         self._threads = threads
-        self.promises = Promises(place=place, name=name, metadata=metadata, most=most)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -151,6 +130,35 @@ class Array:
     def nbytes(self) -> int:
         """Bytes of all rows, decoded."""
         return self.metadata.row_bytes * self.shape[0]
+
+    @abstractmethod
+    def spans(self) -> Iterator[tuple[int, int]]:
+        """(first row, row after the last) of each part that is read as a whole."""
+
+    @abstractmethod
+    def parts_of(self, numbers: NDArray[np.int64], /) -> NDArray[np.int64]:
+        """[n] which part holds each row."""
+
+    @abstractmethod
+    def read(self, start: int, stop: int, /) -> Rows:
+        """Rows from `start` to before `stop`, in memory of their own."""
+
+    @abstractmethod
+    def rows(self, start: int, stop: int, /) -> Rows:
+        """Rows from `start` to before `stop`, perhaps read-only and shared with others.
+
+        Args:
+            start: At least 0.
+            stop: At most `len`.
+        """
+
+    @abstractmethod
+    def refuse_empty(self, *, each: int = 0) -> None:
+        """Refuse an array that promises more rows than are stored of it, with `each` bytes more for every row."""
+
+    def each_chunk(self) -> Iterator[Rows]:
+        """All rows, part by part."""
+        return (self.rows(first, stop) for first, stop in self.spans())
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -183,8 +191,8 @@ class Array:
         raise IndexError(f"Rows are taken by numbers, slices, arrays of them or a field's name; found {index!r}.")
 
     def __iter__(self) -> Iterator[Any]:
-        for first in range(0, len(self), self.metadata.chunks[0]):
-            yield from self.rows(first, min(first + self.metadata.chunks[0], len(self))).copy()
+        for first, stop in self.spans():
+            yield from self.rows(first, stop).copy()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Rows:  # noqa: FBT001 - numpy's signature
         if copy is False:
@@ -192,13 +200,99 @@ class Array:
         whole: Rows = self[:]
         return whole if dtype is None else whole.astype(dtype)
 
-    def rows(self, start: int, stop: int, /) -> Rows:
-        """Rows from `start` to before `stop`, perhaps read-only and shared with others: as they lie in memory already.
+    def _field(self, name: str) -> Rows:
+        self.refuse_empty()
+        if self.dtype.names is None or name not in self.dtype.names:
+            raise SchemaMismatchError(f"{self.name} has the fields {self.dtype.names}, found {name!r}.")
+        out = np.empty(len(self), self.dtype[name])
+        at = 0
+        for rows in self.each_chunk():
+            out[at : at + len(rows)] = rows[name]
+            at += len(rows)
+        return out
 
-        Args:
-            start: At least 0.
-            stop: At most `len`.
-        """
+    def _picked(self, numbers: NDArray[np.int64]) -> Rows:
+        out = np.empty((len(numbers), *self.shape[1:]), self.dtype)
+        if not len(numbers):
+            return out
+        touched, position = np.unique(self.parts_of(numbers), return_inverse=True)
+        order = np.argsort(position, kind="stable")
+        cuts = np.searchsorted(position[order], np.arange(len(touched) + 1))
+
+        def pick(at: int) -> None:
+            picked = order[cuts[at] : cuts[at + 1]]
+            low, high = int(numbers[picked].min()), int(numbers[picked].max())
+            _as_bytes(out)[picked] = _as_bytes(self.rows(low, high + 1))[numbers[picked] - low]
+
+        self._all(pick, range(len(touched)))
+        return out
+
+    def _all(self, work: Callable[[Any], None], jobs: Sequence[Any]) -> None:
+        """Do some jobs, side by side where they are many."""
+        if len(jobs) <= _FEW or self._threads < 2:
+            for job in jobs:
+                work(job)
+            return
+        with ThreadPoolExecutor(min(self._threads, len(jobs))) as pool:
+            list(pool.map(work, jobs))
+
+    def _counted(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Numbers from the end as numbers from the start."""
+        wrong = (numbers < -len(self)) | (numbers >= len(self))
+        if wrong.any():
+            raise IndexError(f"{self.name} has {len(self)} rows; there is no row {int(numbers[wrong][0])}.")
+        return np.where(numbers < 0, numbers + len(self), numbers)
+
+
+class Array(RowArray):
+    """Rows of a store's array, in chunks.
+
+    Args:
+        place: The store's files.
+        name: The array's folder in it.
+        metadata: What its `.zarray` says.
+        cache: Decoded chunks; shared by the arrays of a store.
+        threads: How many chunks are decoded at a time.
+        most: Bytes that one chunk may make, and all rows where next to nothing is stored of them.
+
+    Example:
+        ```python
+        agents = l5kit.open_store("sample.zarr").agents
+        agents[100:200:2]["centroid"], agents[[3, -1]], agents["track_id"]
+        ```
+    """
+
+    def __init__(
+        self,
+        place: StoreFiles,
+        name: str,
+        metadata: ArrayMetadata,
+        /,
+        *,
+        cache: ChunkCache,
+        threads: int = THREADS,
+        most: int = CHUNK_BYTES,
+    ) -> None:
+        super().__init__(name, metadata, threads=threads)
+        self._place = place
+        self._cache = cache
+        self.promises = Promises(place=place, name=name, metadata=metadata, most=most)
+
+    def spans(self) -> Iterator[tuple[int, int]]:
+        """(first row, row after the last) of each chunk."""
+        size = self.metadata.chunks[0]
+        return ((first, min(first + size, len(self))) for first in range(0, len(self), size))
+
+    def parts_of(self, numbers: NDArray[np.int64], /) -> NDArray[np.int64]:
+        """[n] the chunk of each row."""
+        return numbers // self.metadata.chunks[0]
+
+    def refuse_empty(self, *, each: int = 0) -> None:
+        """See `Promises.refuse_empty`."""
+        self.promises.refuse_empty(each=each)
+
+    def rows(self, start: int, stop: int, /) -> Rows:
+        """Rows from `start` to before `stop`, as they lie in memory already, or read."""
         if start < 0 or stop > len(self):
             raise IndexError(f"{self.name} has {len(self)} rows; expected a part of them, found {start} to {stop}.")
         number, size = start // self.metadata.chunks[0], self.metadata.chunks[0]
@@ -322,51 +416,6 @@ class Array:
     def key(self, number: int, /) -> str:
         """The name of a chunk's file."""
         return self.metadata.separator.join([str(number), *("0" for _ in self.shape[1:])])
-
-    def _field(self, name: str) -> Rows:
-        self.promises.refuse_empty()
-        if self.dtype.names is None or name not in self.dtype.names:
-            raise SchemaMismatchError(f"{self.name} has the fields {self.dtype.names}, found {name!r}.")
-        out = np.empty(len(self), self.dtype[name])
-        at = 0
-        for rows in self.each_chunk():
-            out[at : at + len(rows)] = rows[name]
-            at += len(rows)
-        return out
-
-    def _picked(self, numbers: NDArray[np.int64]) -> Rows:
-        out = np.empty((len(numbers), *self.shape[1:]), self.dtype)
-        if not len(numbers):
-            return out
-        size = self.metadata.chunks[0]
-        owners = numbers // size
-        touched, position = np.unique(owners, return_inverse=True)
-        order = np.argsort(position, kind="stable")
-        cuts = np.searchsorted(position[order], np.arange(len(touched) + 1))
-
-        def pick(at: int) -> None:
-            picked = order[cuts[at] : cuts[at + 1]]
-            low, high = int(numbers[picked].min()), int(numbers[picked].max())
-            _as_bytes(out)[picked] = _as_bytes(self.rows(low, high + 1))[numbers[picked] - low]
-
-        self._all(pick, range(len(touched)))
-        return out
-
-    def _all(self, work: Callable[[Any], None], jobs: Sequence[Any]) -> None:
-        """Do some jobs, side by side where they are many."""
-        if len(jobs) <= _FEW or self._threads < 2:
-            for job in jobs:
-                work(job)
-            return
-        with ThreadPoolExecutor(min(self._threads, len(jobs))) as pool:
-            list(pool.map(work, jobs))
-
-    def _counted(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Numbers from the end as numbers from the start."""
-        wrong = (numbers < -len(self)) | (numbers >= len(self))
-        if wrong.any():
-            raise IndexError(f"{self.name} has {len(self)} rows; there is no row {int(numbers[wrong][0])}.")
-        return np.where(numbers < 0, numbers + len(self), numbers)
 
     def _chunk(self, number: int) -> Rows:
         if self.metadata.compressor is None:

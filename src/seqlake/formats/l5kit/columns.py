@@ -131,7 +131,12 @@ def _from_numbers(values: pa.Array, base: np.dtype[Any], name: str) -> NDArray[A
         return np.frombuffer(b"".join(parts), base)
     expected = arrow_type(base, name=name)
     if values.type != expected:
-        raise SchemaMismatchError(f"Column {name!r}: expected {expected}, found {values.type}.")
+        if not (pa.types.is_integer(values.type) and pa.types.is_integer(expected)):
+            raise SchemaMismatchError(f"Column {name!r}: expected {expected}, found {values.type}.")
+        try:
+            values = values.cast(expected)  # lakes widen whole numbers that they have no type for
+        except pa.ArrowInvalid as error:
+            raise SchemaMismatchError(f"Column {name!r}: expected {expected}, found {values.type}: {error}.") from error
     numbers: NDArray[Any] = values.to_numpy(zero_copy_only=False)
     return numbers.view(np.bool_) if base.kind == "b" else numbers.astype(base, copy=False)
 

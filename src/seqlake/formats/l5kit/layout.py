@@ -20,7 +20,7 @@ from seqlake.formats.l5kit.store import (
     FACES,
     FRAME_INTERVAL,
     FRAMES,
-    Store,
+    SceneArrays,
     in_range,
     refuse_overlap,
 )
@@ -71,14 +71,14 @@ class SceneLayout:
     scenes: NDArray[Any] = field(repr=False)
 
 
-def layout_of(store: Store, /) -> SceneLayout:
+def layout_of(store: SceneArrays[Any], /) -> SceneLayout:
     """Look at the intervals of all scenes and frames.
 
     Raises:
         InvalidMetadataError: Scenes or frames without intervals, or with some that leave their array.
     """
     for array in store.arrays.values():
-        array.promises.refuse_empty(each=_SCENE_COSTS if array is store.scenes else 0)
+        array.refuse_empty(each=_SCENE_COSTS if array is store.scenes else 0)
     scenes = store.scenes[:]
     present = [name for name in CHILDREN if name in store.arrays and CHILDREN[name] in (store.frames.dtype.names or ())]
     for array, interval in ((store.scenes, FRAME_INTERVAL), (store.frames, AGENT_INTERVAL)):

@@ -18,7 +18,7 @@ from seqlake.spec.metadata import Metadata
 from seqlake.spec.schema import ID, Column, Schema
 
 if TYPE_CHECKING:
-    from seqlake.formats.l5kit.store import Store
+    from seqlake.formats.l5kit.store import SceneArrays
 
 KEY = "l5kit"
 VERSION = 1
@@ -147,7 +147,7 @@ class Mapping:
         }
 
     @staticmethod
-    def of(store: Store, /, *, tiles: bool) -> Mapping:
+    def of(store: SceneArrays[Any], /, *, tiles: bool) -> Mapping:
         """The mapping of a store."""
         arrays = {name: array.metadata for name, array in store.arrays.items()}
         return Mapping(arrays=arrays, tiles=tiles, attributes=store.attributes_text)
@@ -164,8 +164,15 @@ class Mapping:
                 "These rows do not say how they were a store of l5kit: the metadata have no usable key 'l5kit'.",
                 hint="Datasets that were converted from l5kit do, as long as all their columns are kept.",
             )
-        arrays = {name: ArrayMetadata.parse(text, location=name) for name, text in value["arrays"].items()}
-        return Mapping(arrays=arrays, tiles=bool(value["tiles"]), attributes=str(value["attributes"]))
+        try:
+            arrays = {name: ArrayMetadata.parse(text, location=name) for name, text in value["arrays"].items()}
+            _ = arrays[SCENES], arrays[FRAMES], arrays[AGENTS]
+            return Mapping(arrays=arrays, tiles=bool(value["tiles"]), attributes=str(value["attributes"]))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise SchemaMismatchError(
+                f"The key 'l5kit' of the metadata does not say how rows were a store: {error!r}.",
+                hint="Convert the store anew.",
+            ) from error
 
 
 def np_dtype(metadata: ArrayMetadata, /) -> np.dtype[Any]:

@@ -20,9 +20,9 @@ from seqlake.formats.l5kit.store import (
     FRAMES,
     MASKS,
     SCENES,
+    SceneArrays,
     Store,
     grouped,
-    state_of,
     stem_of,
 )
 from seqlake.protocols import Flat
@@ -52,7 +52,13 @@ class SceneCells:
     """
 
     def __init__(
-        self, store: Store, mapping: Mapping, rows: Sequence[SceneRows], names: Sequence[str], types: pa.Schema, /
+        self,
+        store: SceneArrays[Any],
+        mapping: Mapping,
+        rows: Sequence[SceneRows],
+        names: Sequence[str],
+        types: pa.Schema,
+        /,
     ) -> None:
         self._store = store
         self._mapping = mapping
@@ -90,7 +96,8 @@ class SceneCells:
 
     def _values(self, field: FieldColumn) -> NDArray[Any]:
         rows = self.array(field.array)
-        return rows[field.field] if field.field else rows
+        values: NDArray[Any] = rows[field.field] if field.field else rows
+        return values
 
     def array(self, name: str, /) -> NDArray[Any]:
         """The rows of one array that these scenes hold, end to end."""
@@ -108,7 +115,8 @@ class SceneCells:
         runs = np.concatenate([NO_RUNS, *(row.runs.get(kind_of(name), NO_RUNS) for row in self._rows)])
         runs = runs[runs[:, 1] > runs[:, 0]]
         if len(runs) and (runs[1:, 0] == runs[:-1, 1]).all():
-            return array.rows(int(runs[0, 0]), int(runs[-1, 1]))
+            together: NDArray[Any] = array.rows(int(runs[0, 0]), int(runs[-1, 1]))
+            return together
         return joined([array.rows(a, b) for a, b in runs.tolist()], array.metadata)
 
     def offsets(self, array: str, /) -> Ints:
@@ -236,7 +244,7 @@ def scenes(store: Store, /, *, ego: bool = False) -> L5kitScenes:
     mapping = Mapping.of(store, tiles=layout.tiles)
     schema = mapping.schema()
     schema = schema.select(_ego_columns(schema)) if ego else schema
-    state = state_of(store)
+    state = store.state
     return L5kitScenes(
         root=store.location,
         schema=schema,

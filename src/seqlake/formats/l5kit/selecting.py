@@ -19,8 +19,9 @@ from seqlake.arguments import INDEX, NUMBER, a, check_fields, takes
 from seqlake.files.locations import absolute, local_path, parent
 from seqlake.files.stores import exists, open_store, read_all
 from seqlake.formats.l5kit.arrays import joined
+from seqlake.formats.l5kit.converted import ROWS, as_store
 from seqlake.formats.l5kit.layout import CHILDREN, layout_of
-from seqlake.formats.l5kit.store import AGENTS, FRAMES, Store, expect_fields, label_mask, state_of
+from seqlake.formats.l5kit.store import AGENTS, FRAMES, SceneArrays, expect_fields, label_mask
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from seqlake.formats.l5kit.layout import SceneRows
-    from seqlake.protocols import Ints
+    from seqlake.protocols import Ints, Readable
 
 _OF_AGENTS = ("centroid", "extent", "yaw", "track_id", "label_probabilities")
 MIN_FRAME_HISTORY, MIN_FRAME_FUTURE = 10, 1
@@ -59,11 +60,9 @@ class Thresholds:
         check_fields(self, probability=NUMBER, distance=NUMBER, yaw=NUMBER, extent=NUMBER)
 
 
-@takes(
-    store=a(Store, "a store as open_store gives it"), thresholds=a(Thresholds, "Thresholds").or_none(), workers=INDEX
-)
+@takes(store=ROWS, thresholds=a(Thresholds, "Thresholds").or_none(), workers=INDEX)
 def select_agents(
-    store: Store,
+    store: SceneArrays[Any] | Readable,
     /,
     *,
     thresholds: Thresholds | None = None,
@@ -76,7 +75,7 @@ def select_agents(
     Scenes are looked at side by side. What l5kit calls `agents_mask` is `mask[:, 0] >= 10` and `mask[:, 1] >= 1`.
 
     Args:
-        store: An open store; it is not changed.
+        store: An open store, or a dataset that was converted from one (see `as_store`); it is not changed.
         thresholds: By default l5kit's.
         keep: A file (path or URI) to keep the result in, and to take it from where it is of this store and these
             thresholds already.
@@ -88,10 +87,10 @@ def select_agents(
         mask = select_agents(store, keep="masks/sample-0.5.npz")
         ```
     """
-    rules = thresholds or Thresholds()
+    rules, store = thresholds or Thresholds(), as_store(store)
     expect_fields(store.agents.dtype, _OF_AGENTS, array=AGENTS, path=store.location)
     expect_fields(store.frames.dtype, ["ego_translation"], array=FRAMES, path=store.location)
-    asked = "" if keep is None else json.dumps([state_of(store), asdict(rules)])
+    asked = "" if keep is None else json.dumps([store.state, asdict(rules)])
     if keep is not None and (known := _kept(keep, asked, storage)) is not None:
         return known
     mask = np.zeros((len(store.agents), 2), np.uint32)
@@ -109,7 +108,7 @@ def select_agents(
     return mask
 
 
-def _one_scene(store: Store, row: SceneRows, rules: Thresholds) -> NDArray[np.uint32]:
+def _one_scene(store: SceneArrays[Any], row: SceneRows, rules: Thresholds) -> NDArray[np.uint32]:
     runs = row.runs.get(AGENTS, np.zeros((0, 2), np.int64)).tolist()
     spans = [store.agents.rows(a, b) for a, b in runs]
     agents = spans[0] if len(spans) == 1 else joined(spans, store.agents.metadata)

@@ -6,16 +6,15 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
-from seqlake.errors import SchemaMismatchError, SeqlakeError, ValidationError
+from seqlake.errors import SeqlakeError, ValidationError
 from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import absolute, is_local, local_path
 from seqlake.files.stores import exists, list_without_links, open_store, read_all
 from seqlake.formats.l5kit.arrays import joined
-from seqlake.formats.l5kit.columns import field_of
+from seqlake.formats.l5kit.converted import mapping_of, structured
 from seqlake.formats.l5kit.layout import CHILDREN
-from seqlake.formats.l5kit.mapping import COUNTS, KEY, RUNS, SCENE, Mapping, kind_of
+from seqlake.formats.l5kit.mapping import KEY, SCENE, Mapping, kind_of
 from seqlake.formats.l5kit.places import ROOT
 from seqlake.formats.l5kit.store import FRAME_INTERVAL, FRAMES, MASKS, SCENES
 from seqlake.formats.l5kit.writing import Appender, StoreWriter, publish, staged_store
@@ -23,103 +22,13 @@ from seqlake.formats.l5kit.writing import Appender, StoreWriter, publish, staged
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    import pyarrow as pa
     from numpy.typing import NDArray
 
     from seqlake.formats.l5kit.metadata import ArrayMetadata
-    from seqlake.protocols import Ints
     from seqlake.spec.schema import Schema
 
 _STAGED = "_seqlake_parts"
-
-
-def required(mapping: Mapping, /) -> list[str]:
-    """The columns without which a store cannot be written."""
-    counts = [COUNTS[child] for child in mapping.children] if mapping.tiles else [SCENE, *_runs(mapping).values()]
-    return [*(one.name for one in mapping.fields), *counts]
-
-
-def _runs(mapping: Mapping) -> dict[str, str]:
-    return {array: name for array, name in RUNS.items() if array in mapping.arrays}
-
-
-def structured(
-    batch: pa.RecordBatch, mapping: Mapping, /
-) -> tuple[dict[str, NDArray[Any]], dict[str, list[list[int]]]]:
-    """The rows of every array that some scenes hold, and where they lay in a store whose intervals do not tile.
-
-    Args:
-        batch: Rows of the view of scenes.
-        mapping: How their columns were arrays.
-
-    Returns:
-        (rows by array; with intervals from 0 where they tile, as they were where not), ([first, after the last] of
-        the original rows by array; empty where they tile).
-
-    Raises:
-        ValidationError: Cells of one scene that do not fit each other.
-    """
-    arrays = {name: np.zeros(0, metadata.dtype) for name, metadata in mapping.arrays.items()}
-    for name, metadata in mapping.arrays.items():
-        fields = [one for one in mapping.fields if one.array == name]
-        values = {one.field: field_of(batch.column(one.name), one.dtype, name=one.name) for one in fields}
-        if metadata.dtype.names is None:
-            arrays[name] = values[""]
-            continue
-        rows = max(map(len, values.values()), default=batch.num_rows)
-        if uneven := [one.name for one in fields if len(values[one.field]) != rows]:
-            raise ValidationError(f"Columns {fields[0].name!r} and {uneven[0]!r} differ in their number of steps.")
-        arrays[name] = np.zeros(rows, metadata.dtype)
-        for field_name, cells in values.items():
-            arrays[name][field_name] = cells
-    if mapping.tiles:
-        _count(batch, mapping, arrays)
-        return arrays, {}
-    runs = {array: _pairs(batch.column(column)) for array, column in _runs(mapping).items()}
-    scenes = batch.column(SCENE).to_numpy()
-    arrays[SCENES] = arrays[SCENES][scenes >= 0]
-    runs[SCENES] = [[int(scene), int(scene) + 1] for scene in scenes if scene >= 0]
-    return arrays, runs
-
-
-def _pairs(cells: pa.Array) -> list[list[int]]:
-    return [[int(a), int(b)] for a, b in cells.flatten().to_numpy().reshape(-1, 2)]
-
-
-def _count(batch: pa.RecordBatch, mapping: Mapping, arrays: dict[str, NDArray[Any]]) -> None:
-    """Fill in the intervals from the lengths."""
-    steps = {name: np.zeros(batch.num_rows, np.int64) for name in mapping.arrays}
-    for one in mapping.fields:
-        if one.array != SCENES:
-            steps[one.array] = _lengths(batch.column(one.name))
-            if not (steps[one.array] == steps[kind_of(one.array)]).all() and kind_of(one.array) != one.array:
-                raise ValidationError(f"Column {one.name!r} has not as many steps as the agents.")
-    arrays[SCENES][FRAME_INTERVAL] = _intervals(steps[FRAMES])
-    owner = np.repeat(np.arange(batch.num_rows), steps[FRAMES])
-    for child in mapping.children:
-        column = batch.column(COUNTS[child])
-        counts = np.asarray(field_of(column, np.dtype("<i4"), name=COUNTS[child]), np.int64)
-        if len(counts) != len(owner) or (_lengths(column) != steps[FRAMES]).any():
-            raise ValidationError(f"Column {COUNTS[child]!r} has not one number for each frame.")
-        counted = np.bincount(owner, weights=counts, minlength=batch.num_rows).astype(np.int64)
-        if (counted != steps[child]).any() or (counts < 0).any():
-            row = int(np.argmax(counted != steps[child]))
-            raise ValidationError(
-                f"Column {COUNTS[child]!r} counts {counted[row]} rows in a scene that has {steps[child][row]} of "
-                f"{child}."
-            )
-        arrays[FRAMES][CHILDREN[child]] = _intervals(counts)
-
-
-def _lengths(cells: pa.Array) -> Ints:
-    if cells.null_count:
-        raise SchemaMismatchError("A cell is null; l5kit has no nulls.")
-    lengths: Any = pa.compute.list_value_length(cells)
-    return np.asarray(lengths, np.int64)
-
-
-def _intervals(counts: Ints) -> Ints:
-    ends = np.cumsum(counts)
-    return np.stack([ends - counts, ends], axis=1)
 
 
 def create(
@@ -148,13 +57,7 @@ def create(
         sl.convert("data/drives", "drives.zarr", to="l5kit")
         ```
     """
-    mapping = Mapping.from_json(schema.metadata.extra.get(KEY))
-    missing = [name for name in required(mapping) if name not in schema]
-    if missing:
-        raise SchemaMismatchError(
-            f"A store of l5kit needs the columns {', '.join(missing)}, which these rows lack.",
-            hint="Write all columns that came from l5kit.",
-        )
+    mapping = mapping_of(schema)
     arrays = dict(mapping.arrays)
     for name, metadata in arrays.items():
         if chunks:

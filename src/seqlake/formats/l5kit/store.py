@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from seqlake.errors import (
 from seqlake.files.limits import limit_of
 from seqlake.files.locations import absolute
 from seqlake.files.stores import exists, read_all
-from seqlake.formats.l5kit.arrays import CACHE_BYTES, THREADS, Array, ChunkCache
+from seqlake.formats.l5kit.arrays import CACHE_BYTES, THREADS, Array, ChunkCache, RowArray
 from seqlake.formats.l5kit.metadata import ArrayMetadata
 from seqlake.formats.l5kit.places import CHUNK_BYTES, ROOT, StoreFiles, open_place
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from seqlake.protocols import Ints
 
+R = TypeVar("R", bound=RowArray)
 SCENES, FRAMES, AGENTS, FACES, MASKS = "scenes", "frames", "agents", "traffic_light_faces", "agents_mask"
 FRAME_INTERVAL, AGENT_INTERVAL, FACE_INTERVAL = (
     "frame_index_interval",
@@ -88,102 +90,77 @@ class SceneData:
     tl_faces: NDArray[Any]
 
 
-class Store:
-    """A store of l5kit, read only. Arrays are read when they are sliced.
-
-    It pickles as a description; every process opens its own files.
+class SceneArrays(ABC, Generic[R]):
+    """Scenes, frames, agents and traffic lights by the names of l5kit: of a store, or of a dataset made from one.
 
     Args:
-        location: A folder, a URI, or a zip archive of a folder.
-        storage: Options of the object store.
-        cache_bytes: Bytes of decoded chunks that are kept, the last used ones.
-        threads: How many chunks are decoded at a time.
-        chunk_bytes: See `open_store`.
+        location: Where they lie.
     """
 
-    def __init__(
-        self,
-        location: str,
-        /,
-        *,
-        storage: Mapping[str, str] | None = None,
-        cache_bytes: int = CACHE_BYTES,
-        threads: int = THREADS,
-        chunk_bytes: int = CHUNK_BYTES,
-    ) -> None:
-        self.location = absolute(location)
-        self.storage = storage
-        self._cache = ChunkCache(cache_bytes)
-        self._threads = threads
-        self._most = limit_of("chunk_bytes", chunk_bytes)
+    def __init__(self, location: str, /) -> None:
+        self.location = location
+
+    @abstractmethod
+    def array(self, name: str, /) -> R:
+        """One array by its folder in a store.
+
+        Raises:
+            DatasetNotFoundError: There is none.
+        """
+
+    @abstractmethod
+    def mask_names(self) -> Sequence[str]:
+        """The names of the masks."""
+
+    @property
+    @abstractmethod
+    def has_faces(self) -> bool:
+        """Whether there is an array of traffic lights."""
+
+    @property
+    @abstractmethod
+    def attributes_text(self) -> str:
+        """The text of `.zattrs`."""
+
+    @property
+    @abstractmethod
+    def state(self) -> str:
+        """A hash of what changes when any row may have."""
+
+    @abstractmethod
+    def heads(self, scenes: Sequence[int], /) -> list[tuple[str, int]]:
+        """(id, number) of some scenes, as rows of them have them."""
 
     @cached_property
-    def place(self) -> StoreFiles:
-        """The files of the store."""
-        return open_place(self.location, storage=self.storage, most=self._most)
-
-    @cached_property
-    def scenes(self) -> Array:
+    def scenes(self) -> R:
         """[S] one row a scene."""
         return self.array(SCENES)
 
     @cached_property
-    def frames(self) -> Array:
+    def frames(self) -> R:
         """[F] one row a moment of the recording."""
         return self.array(FRAMES)
 
     @cached_property
-    def agents(self) -> Array:
+    def agents(self) -> R:
         """[A] one row for each agent that was seen in a frame."""
         return self.array(AGENTS)
 
     @cached_property
-    def traffic_light_faces(self) -> Array | None:
+    def traffic_light_faces(self) -> R | None:
         """[K] one row for each face of a traffic light in a frame; None in stores of format 1."""
-        return self.array(FACES) if exists(self.place, f"{FACES}/{ARRAY}") else None  # type: ignore[arg-type]  # it asks for `blob` alone
+        return self.array(FACES) if self.has_faces else None
 
     @property
-    def tl_faces(self) -> Array | NDArray[Any]:
+    def tl_faces(self) -> R | NDArray[Any]:
         """`traffic_light_faces` by the name that l5kit gives it; an empty array in stores of format 1."""
         faces = self.traffic_light_faces
         return np.empty(0, FACE_DTYPE) if faces is None else faces
 
     @cached_property
-    def masks(self) -> dict[str, Array]:
+    def masks(self) -> dict[str, R]:
         """`agents_mask/*` by their names: [A, 2] past and future frames (format 1: [A] booleans)."""
-        try:
-            paths = [path.split("/") for path, _ in self.place.list(MASKS)]
-        except ReadOnlyError as error:
-            raise ReadOnlyError(
-                f"{self.location}: a plain web server does not say which files a folder holds.",
-                path=self.location,
-                hint="Put a zip archive of the store there; of it, too, only what is asked for is fetched.",
-            ) from error
-        names = [parts[1] for parts in paths if len(parts) == 3 and parts[2] == ARRAY]
-        return {name: self.array(f"{MASKS}/{name}") for name in sorted(names)}
-
-    @cached_property
-    def attributes_text(self) -> str:
-        """The text of `.zattrs`.
-
-        Raises:
-            InvalidMetadataError: Not UTF-8, or too large.
-        """
-        try:
-            return self._metadata(ATTRIBUTES).decode()
-        except FileNotFoundError:
-            return "{}"
-        except UnicodeDecodeError as error:
-            raise InvalidMetadataError(f"{self.location}: {ATTRIBUTES} is not UTF-8.", path=self.location) from error
-
-    def _metadata(self, path: str) -> bytes:
-        blob = self.place.blob(path)
-        if blob.size > _METADATA_BYTES:
-            raise InvalidMetadataError(
-                f"{self.location}: {path} has {blob.size} bytes, expected at most {_METADATA_BYTES}.",
-                path=self.location,
-            )
-        return read_all(blob)
+        return {name: self.array(f"{MASKS}/{name}") for name in sorted(self.mask_names())}
 
     @property
     def attributes(self) -> dict[str, Any]:
@@ -211,7 +188,7 @@ class Store:
         return version
 
     @cached_property
-    def arrays(self) -> dict[str, Array]:
+    def arrays(self) -> dict[str, R]:
         """All arrays by their names in the store, masks too."""
         arrays = {SCENES: self.scenes, FRAMES: self.frames, AGENTS: self.agents}
         if self.traffic_light_faces is not None:
@@ -220,6 +197,112 @@ class Store:
             for interval in intervals:
                 self._expect_pairs(arrays[name], interval)
         return {**arrays, **{f"{MASKS}/{name}": mask for name, mask in self.masks.items()}}
+
+    def _expect_pairs(self, array: R, interval: str) -> None:
+        kind = array.dtype[interval] if interval in (array.dtype.names or ()) else None
+        if kind is not None and (kind.base.kind not in "iu" or kind.shape != (2,)):
+            raise InvalidMetadataError(
+                f"{self.location}: expected pairs of whole numbers as {interval!r} of {array.name}, found {kind}.",
+                path=self.location,
+            )
+
+    def get_scene_dataset(self, scene_index: int, /) -> SceneData:
+        """One scene in memory, with intervals that count from 0; an empty scene gives empty arrays.
+
+        Args:
+            scene_index: Its number, from 0.
+
+        Raises:
+            ValueError: There is no such scene.
+        """
+        return scene_of(self, scene_index)
+
+    def __repr__(self) -> str:
+        known: dict[str, R] = self.__dict__.get("arrays", {})  # nothing is opened for it
+        counts = [f"{len(array)} {name}" for name, array in known.items()]
+        return f"{type(self).__name__}({', '.join([repr(self.location), *counts])})"
+
+    def __str__(self) -> str:
+        return described(self)
+
+
+class Store(SceneArrays[Array]):
+    """A store of l5kit, read only. Arrays are read when they are sliced.
+
+    It pickles as a description; every process opens its own files.
+
+    Args:
+        location: A folder, a URI, or a zip archive of a folder.
+        storage: Options of the object store.
+        cache_bytes: Bytes of decoded chunks that are kept, the last used ones.
+        threads: How many chunks are decoded at a time.
+        chunk_bytes: See `open_store`.
+    """
+
+    def __init__(
+        self,
+        location: str,
+        /,
+        *,
+        storage: Mapping[str, str] | None = None,
+        cache_bytes: int = CACHE_BYTES,
+        threads: int = THREADS,
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> None:
+        super().__init__(absolute(location))
+        self.storage = storage
+        self._cache = ChunkCache(cache_bytes)
+        self._threads = threads
+        self._most = limit_of("chunk_bytes", chunk_bytes)
+
+    @cached_property
+    def place(self) -> StoreFiles:
+        """The files of the store."""
+        return open_place(self.location, storage=self.storage, most=self._most)
+
+    @property
+    def has_faces(self) -> bool:
+        """Whether there is an array of traffic lights, as in stores of format 2."""
+        return exists(self.place, f"{FACES}/{ARRAY}")  # type: ignore[arg-type]  # it asks for `blob` alone
+
+    def mask_names(self) -> list[str]:
+        """The names of the masks.
+
+        Raises:
+            ReadOnlyError: A web server, which does not say what a folder holds.
+        """
+        try:
+            paths = [path.split("/") for path, _ in self.place.list(MASKS)]
+        except ReadOnlyError as error:
+            raise ReadOnlyError(
+                f"{self.location}: a plain web server does not say which files a folder holds.",
+                path=self.location,
+                hint="Put a zip archive of the store there; of it, too, only what is asked for is fetched.",
+            ) from error
+        return [parts[1] for parts in paths if len(parts) == 3 and parts[2] == ARRAY]
+
+    @cached_property
+    def attributes_text(self) -> str:
+        """The text of `.zattrs`.
+
+        Raises:
+            InvalidMetadataError: Not UTF-8, or too large.
+        """
+        try:
+            return self._metadata(ATTRIBUTES).decode()
+        except FileNotFoundError:
+            return "{}"
+        except UnicodeDecodeError as error:
+            raise InvalidMetadataError(f"{self.location}: {ATTRIBUTES} is not UTF-8.", path=self.location) from error
+
+    def _metadata(self, path: str) -> bytes:
+        blob = self.place.blob(path)
+        if blob.size > _METADATA_BYTES:
+            raise InvalidMetadataError(
+                f"{self.location}: {path} has {blob.size} bytes, expected at most {_METADATA_BYTES}.",
+                path=self.location,
+            )
+        return read_all(blob)
 
     def array(self, name: str, /) -> Array:
         """One array by its folder.
@@ -239,35 +322,23 @@ class Store:
         metadata = ArrayMetadata.parse(text, location=place)
         return Array(self.place, name, metadata, cache=self._cache, threads=self._threads, most=self._most)
 
-    def _expect_pairs(self, array: Array, interval: str) -> None:
-        kind = array.dtype[interval] if interval in (array.dtype.names or ()) else None
-        if kind is not None and (kind.base.kind not in "iu" or kind.shape != (2,)):
-            raise InvalidMetadataError(
-                f"{self.location}: expected pairs of whole numbers as {interval!r} of {array.name}, found {kind}.",
-                path=self.location,
-            )
-
-    def get_scene_dataset(self, scene_index: int, /) -> SceneData:
-        """One scene in memory, with intervals that count from 0; an empty scene gives empty arrays.
-
-        Args:
-            scene_index: Its number, from 0.
-
-        Raises:
-            ValueError: There is no such scene.
-        """
-        return scene_of(self, scene_index)
-
     def __getstate__(self) -> dict[str, Any]:
         kept = ("location", "storage", "_cache", "_threads", "_most")
         return {name: self.__dict__[name] for name in kept}
 
-    def __repr__(self) -> str:
-        known: dict[str, Array] = self.__dict__.get("arrays", {})  # nothing is opened for it
-        return f"Store({', '.join([repr(self.location), *(f'{len(array)} {name}' for name, array in known.items())])})"
+    @property
+    def state(self) -> str:
+        """A hash of what changes when any row may have: metadata, and size and token of every chunk."""
+        facts = [
+            [name, array.metadata.to_json(), [blob and (blob.size, blob.token) for blob in array.blobs()]]
+            for name, array in self.arrays.items()
+        ]
+        return hashlib.sha256(repr(facts).encode()).hexdigest()
 
-    def __str__(self) -> str:
-        return described(self)
+    def heads(self, scenes: Sequence[int], /) -> list[tuple[str, int]]:
+        """(id, number) of some scenes: the store's name and their numbers."""
+        stem = stem_of(self.location)
+        return [(f"{stem}-{number:05d}", number) for number in scenes]
 
 
 def open_store(
@@ -347,15 +418,6 @@ AGENT_DTYPE = np.dtype(
 FACE_DTYPE = np.dtype([("face_id", "<U16"), ("traffic_light_id", "<U16"), ("traffic_light_face_status", "<f4", (3,))])
 DTYPES = {SCENES: SCENE_DTYPE, FRAMES: FRAME_DTYPE, AGENTS: AGENT_DTYPE, FACES: FACE_DTYPE}
 CHUNKS = {SCENES: 10_000, FRAMES: 10_000, AGENTS: 20_000, FACES: 10_000}
-
-
-def state_of(store: Store, /) -> str:
-    """A hash of what changes when any row of a store may have: metadata, and size and token of every chunk."""
-    facts = [
-        [name, array.metadata.to_json(), [blob and (blob.size, blob.token) for blob in array.blobs()]]
-        for name, array in store.arrays.items()
-    ]
-    return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 
 def stem_of(location: str, /) -> str:
@@ -535,7 +597,7 @@ def filter_tl_faces_by_status(tl_faces: NDArray[Any], status: str) -> NDArray[An
 
 
 @takes(scene_index=INDEX)
-def scene_of(store: Store | SceneData, scene_index: int, /) -> SceneData:
+def scene_of(store: SceneArrays[Any] | SceneData, scene_index: int, /) -> SceneData:
     """One scene in memory, all intervals counted from 0; see `Store.get_scene_dataset`."""
     count = len(store.scenes)
     if not 0 <= scene_index < count:
@@ -558,7 +620,7 @@ def _own(rows: Any, span: slice) -> NDArray[Any]:
     return copied.copy() if isinstance(rows, np.ndarray) else copied
 
 
-def frames_of(store: Store | SceneData, scene: Any, number: int, /) -> slice:
+def frames_of(store: SceneArrays[Any] | SceneData, scene: Any, number: int, /) -> slice:
     """The frames of a scene.
 
     Raises:
@@ -571,7 +633,7 @@ def frames_of(store: Store | SceneData, scene: Any, number: int, /) -> slice:
     return get_frames_slice_from_scenes(scene)
 
 
-def spans_of(store: Store | SceneData, frames: NDArray[Any], /) -> dict[str, slice]:
+def spans_of(store: SceneArrays[Any] | SceneData, frames: NDArray[Any], /) -> dict[str, slice]:
     """The agents and the faces that the frames of one scene name, by the names of the intervals.
 
     Raises:
@@ -600,7 +662,7 @@ def _same_host(scenes: NDArray[Any]) -> NDArray[np.bool_]:
     return same
 
 
-def described(store: Store | SceneData, /) -> str:
+def described(store: SceneArrays[Any] | SceneData, /) -> str:
     """Counts, hours and rates of a store, in lines for people."""
     frames = len(store.frames)
     rate = _USUAL_RATE

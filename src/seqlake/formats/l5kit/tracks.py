@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from seqlake.errors import InvalidMetadataError
+from seqlake.arguments import takes
+from seqlake.errors import DatasetNotFoundError, InvalidMetadataError, SchemaMismatchError
 from seqlake.formats.l5kit.columns import step_cells, step_column, values_of
+from seqlake.formats.l5kit.converted import ROWS, as_store
 from seqlake.formats.l5kit.layout import layout_of
 from seqlake.formats.l5kit.mapping import SCENE, TIMES, Mapping
 from seqlake.formats.l5kit.scenes import SceneCells, scene_bytes
-from seqlake.formats.l5kit.store import AGENTS, FRAMES, SCENES, Store, expect_fields, grouped, state_of, stem_of
+from seqlake.formats.l5kit.store import AGENTS, FRAMES, SCENES, SceneArrays, expect_fields, grouped, stem_of
 from seqlake.shards.scanned import ScannedDataset, ScannedReader, ScannedShard
 from seqlake.spec.metadata import Metadata
 from seqlake.spec.schema import ID, Column, Schema
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from seqlake.formats.l5kit.layout import SceneRows
-    from seqlake.protocols import Ints
+    from seqlake.protocols import Ints, Readable
 
 TRACK, HOST, FIRST, AVAILABLE, SELECTION = "track_id", "host", "first_frame", "available", "selection"
 _THREADS = 4
@@ -105,18 +107,31 @@ def _one_scene(ids: NDArray[Any], frame: Ints) -> tuple[tuple[NDArray[Any], Ints
     return (unique[order], first, steps), source
 
 
-def tracks_of(store: Store, /, *, mask: NDArray[Any] | None = None) -> ScannedDataset:
+@takes(rows=ROWS)
+def tracks_of(rows: SceneArrays[Any] | Readable, /, *, mask: NDArray[Any] | str | None = None) -> ScannedDataset:
     """The view of tracks; reads all track ids once. Shards are tracks of neighbouring scenes.
 
     Args:
-        store: An open store.
-        mask: [agents, ...] what `selection` shows of each sighting, as `select_agents` gives it; None: no such column.
+        rows: An open store, or a dataset that was converted from one.
+        mask: [agents, ...] what `selection` shows of each sighting, as `select_agents` gives it, or the name of a mask
+            of the store; None: no such column.
+
+    Raises:
+        DatasetNotFoundError: No mask of that name.
+        SchemaMismatchError: A mask of another number of rows; rows that are no scenes.
+
+    Example:
+        ```python
+        ds = sl.convert(tracks_of(sl.open("data/drives")), "data/tracks")
+        ```
     """
+    store = as_store(rows)
+    mask = _mask(store, mask)
     expect_fields(store.agents.dtype, [TRACK], array=AGENTS, path=store.location)
     layout = layout_of(store)
     mapping = Mapping.of(store, tiles=layout.tiles)
-    rows = [row for row in layout.rows if row.scene >= 0]
-    groups = [rows[a:b] for a, b in grouped([scene_bytes(row, mapping) for row in rows])]
+    named = [row for row in layout.rows if row.scene >= 0]
+    groups = [named[a:b] for a, b in grouped([scene_bytes(row, mapping) for row in named])]
 
     def look(group: Sequence[SceneRows]) -> Tracks:
         return found_in(SceneCells(store, mapping, group, [""] * len(group), pa.schema([])), len(group))[0]
@@ -124,13 +139,22 @@ def tracks_of(store: Store, /, *, mask: NDArray[Any] | None = None) -> ScannedDa
     with ThreadPoolExecutor(_THREADS) as pool:
         tracks_of_groups = list(pool.map(look, groups))
     schema, stem = schema_of(mapping, store, mask), stem_of(store.location)
-    state = hashlib.sha256(state_of(store).encode() + (b"" if mask is None else mask.tobytes())).hexdigest()
+    state = hashlib.sha256(store.state.encode() + (b"" if mask is None else mask.tobytes())).hexdigest()
     shards = [
         ScannedShard(
             key=f"{stem}-tracks-{group[0].scene:06d}#{state[:16]}",
             rows=len(tracks.steps),
             nbytes=int(tracks.steps.sum()) * store.agents.metadata.row_bytes,
-            reader=partial(TrackReader, store, mapping, group, tracks, schema.arrow, mask=_of_scenes(mask, group)),
+            reader=partial(
+                TrackReader,
+                store,
+                mapping,
+                group,
+                tracks,
+                schema.arrow,
+                mask=_of_scenes(mask, group),
+                heads=store.heads([one.scene for one in group]),
+            ),
         )
         for group, tracks in zip(groups, tracks_of_groups, strict=True)
         if len(tracks.steps)
@@ -139,7 +163,21 @@ def tracks_of(store: Store, /, *, mask: NDArray[Any] | None = None) -> ScannedDa
     return ScannedDataset(root=store.location, schema=schema, parts=shards, state=state)
 
 
-def schema_of(mapping: Mapping, store: Store, mask: NDArray[Any] | None, /) -> Schema:
+def _mask(store: SceneArrays[Any], mask: NDArray[Any] | str | None) -> NDArray[Any] | None:
+    if mask is None:
+        return None
+    if isinstance(mask, str):
+        if mask not in store.masks:
+            known = ", ".join(store.masks) or "none"
+            raise DatasetNotFoundError(f"{store.location} has no mask {mask!r}; it has {known}.", path=store.location)
+        mask = store.masks[mask][:]
+    rows = np.asarray(mask)
+    if len(rows) != len(store.agents):
+        raise SchemaMismatchError(f"A mask of {len(rows)} rows does not fit {len(store.agents)} agents.")
+    return rows.view(np.uint8) if rows.dtype == np.bool_ else rows
+
+
+def schema_of(mapping: Mapping, store: SceneArrays[Any], mask: NDArray[Any] | None, /) -> Schema:
     """The columns of tracks."""
     columns: dict[str, Column] = {
         SCENE: Column(SCENE, pa.int64(), None, nullable=False),
@@ -168,13 +206,14 @@ class TrackReader(ScannedReader):
         tracks: Their tracks.
         types: The logical Arrow schema.
         mask: [agents of these scenes, ...] see `tracks_of`.
+        heads: (id, number) of each scene.
     """
 
     most_rows = 4096
 
     def __init__(
         self,
-        store: Store,
+        store: SceneArrays[Any],
         mapping: Mapping,
         scenes: Sequence[SceneRows],
         tracks: Tracks,
@@ -182,9 +221,11 @@ class TrackReader(ScannedReader):
         /,
         *,
         mask: NDArray[Any] | None,
+        heads: Sequence[tuple[str, int]],
     ) -> None:
         super().__init__(types, len(tracks.steps), location=store.location)
-        self._scenes = scenes
+        self._scenes = len(scenes)
+        self._heads = heads
         self._tracks = tracks
         self._mask = mask
         self._cells = SceneCells(store, mapping, scenes, [""] * len(scenes), pa.schema([]))
@@ -202,12 +243,11 @@ class TrackReader(ScannedReader):
         tracks = self._tracks
         scenes = tracks.scene[rows]
         if name in {SCENE, ID}:
-            numbers = np.array([one.scene for one in self._scenes], np.int64)[scenes]
+            heads = [self._heads[scene] for scene in scenes.tolist()]
             if name == SCENE:
-                return pa.array(numbers, kind)
-            stem = stem_of(self.location)
-            named = zip(numbers.tolist(), tracks.track[rows].tolist(), strict=True)
-            return pa.array([f"{stem}-{scene:05d}-{track}" for scene, track in named], kind)
+                return pa.array([number for _, number in heads], kind)
+            named = zip(heads, tracks.track[rows].tolist(), strict=True)
+            return pa.array([f"{scene}-{track}" for (scene, _), track in named], kind)
         if name == TRACK:
             return pa.array(tracks.track[rows], kind)
         if name == FIRST:
@@ -242,7 +282,7 @@ class TrackReader(ScannedReader):
 
     def _sources(self) -> Ints:
         if self._source is None:
-            self._source = found_in(self._cells, len(self._scenes))[1]
+            self._source = found_in(self._cells, self._scenes)[1]
         return self._source
 
     def _values(self, name: str) -> NDArray[Any]:

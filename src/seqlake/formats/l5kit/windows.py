@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from seqlake.arguments import INDEX, STEPS, Kind, takes
+from seqlake.arguments import INDEX, STEPS, takes
 from seqlake.errors import SchemaMismatchError
 from seqlake.files.blobs import MemoryBlob
 from seqlake.formats.l5kit.columns import step_cells
-from seqlake.formats.l5kit.mapping import SCENE
-from seqlake.formats.l5kit.selecting import MIN_FRAME_FUTURE, MIN_FRAME_HISTORY, selected
-from seqlake.formats.l5kit.tracks import AVAILABLE, FIRST, HOST, SELECTION, TRACK
+from seqlake.formats.l5kit.converted import ROWS, as_store
+from seqlake.formats.l5kit.mapping import KEY, SCENE
+from seqlake.formats.l5kit.selecting import MIN_FRAME_FUTURE, MIN_FRAME_HISTORY, select_agents, selected
+from seqlake.formats.l5kit.store import SceneArrays
+from seqlake.formats.l5kit.tracks import AVAILABLE, FIRST, HOST, SELECTION, TRACK, tracks_of
 from seqlake.protocols import Flat
 from seqlake.shards.reading import runs_of
 from seqlake.shards.scanned import ScannedDataset, ScannedReader, ScannedShard
@@ -35,9 +37,6 @@ if TYPE_CHECKING:
 
 FRAME = "frame_index"
 _SINGLES = (SCENE, TRACK, HOST)
-_TRACKS = Kind(
-    "rows of tracks, as scan(store, view='tracks')", lambda value: callable(value.shards) and bool(value.schema)
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,41 +52,39 @@ class Span:
         return self.history + 1 + self.future
 
 
-@takes(tracks=_TRACKS, history=STEPS, future=STEPS, min_frame_history=INDEX, min_frame_future=INDEX)
+@takes(rows=ROWS, history=STEPS, future=STEPS, min_frame_history=INDEX, min_frame_future=INDEX)
 def windows(
-    tracks: Readable,
+    rows: SceneArrays[Any] | Readable,
     /,
     *,
+    mask: NDArray[Any] | str | None = None,
     history: int = 10,
     future: int = 50,
     min_frame_history: int = MIN_FRAME_HISTORY,
     min_frame_future: int = MIN_FRAME_FUTURE,
 ) -> ScannedDataset:
-    """Windows around the sightings of agents, from rows of tracks: of a store, or of a dataset converted from them.
+    """Windows around the sightings of agents: the samples of `AgentDataset`.
 
     Args:
-        tracks: `sl.scan(store, view="tracks")`, or `sl.open` of what it was converted to.
+        rows: A store, or `sl.open` of what one was converted to: rows of scenes or of tracks.
+        mask: Of stores and scenes: which sightings are selected, see `tracks_of`; by default l5kit's rules decide. Rows
+            of tracks have their own, in the column `selection`; without that every sighting counts.
         history: Steps before now.
         future: Steps after now; steps beyond the first and last sighting are zeros with `available` 0.
-        min_frame_history: Of past frames that `selection` must have; without that column every sighting counts.
+        min_frame_history: Of past frames that a selected sighting must have, where the selection says them.
         min_frame_future: Of future frames.
 
     Raises:
-        SchemaMismatchError: Rows that are no tracks.
+        SchemaMismatchError: Rows that are neither scenes nor tracks; a mask of another number of rows.
+        DatasetNotFoundError: No mask of that name.
 
     Example:
         ```python
-        source = windows(sl.open("data/tracks"), history=10, future=50)
+        source = windows(sl.open("data/drives"), history=10, future=50)
         loader = sl.Loader(source, window=sl.Window({"centroid": range(61), ...}, stride=61), batch_size=64)
         ```
     """
-    missing = [name for name in (SCENE, TRACK, FIRST, AVAILABLE) if name not in tracks.schema]
-    if missing:
-        raise SchemaMismatchError(
-            f"Expected rows of tracks, which have a column {missing[0]!r}; found {', '.join(tracks.schema)}.",
-            hint='scan(store, view="tracks") gives such rows; scenes that were converted become a store again with '
-            'convert(ds, "again.zarr", to="l5kit").',
-        )
+    tracks = _tracks_in(rows, mask)
     span, shards = Span(history=history, future=future), tracks.shards()
     places = [_places(shard, tracks.schema, (min_frame_history, min_frame_future)) for shard in shards]
     state, schema = _state(span, places), _schema(tracks.schema)
@@ -106,6 +103,26 @@ def windows(
         ],
         state=hashlib.sha256(f"{tracks.fingerprint} {state}".encode()).hexdigest()[:32],
     )
+
+
+def _tracks_in(rows: SceneArrays[Any] | Readable, mask: NDArray[Any] | str | None) -> Readable:
+    """The tracks that rows are, or that are in them."""
+    if isinstance(rows, SceneArrays) or KEY in rows.schema.metadata.extra:
+        store = as_store(rows)
+        return tracks_of(store, mask=select_agents(store) if mask is None else mask)
+    missing = [name for name in (SCENE, TRACK, FIRST, AVAILABLE) if name not in rows.schema]
+    if missing:
+        raise SchemaMismatchError(
+            "Expected rows of scenes, whose metadata have the key 'l5kit', or rows of tracks, which have a column "
+            f"{missing[0]!r}; found {', '.join(rows.schema)}.",
+            hint='sl.convert("sample.zarr", "data/drives") makes rows of scenes, of scan(store, view="tracks") tracks.',
+        )
+    if mask is not None:
+        raise ValueError(
+            f"mask: these are rows of tracks, whose selection is the column {SELECTION!r}. Give the mask when they are "
+            'made: scan(store, view="tracks", mask=...).'
+        )
+    return rows
 
 
 def _schema(tracks: Schema) -> Schema:
