@@ -288,7 +288,7 @@ class Array(RowArray):
         return numbers // self.metadata.chunks[0]
 
     def refuse_empty(self, *, each: int = 0) -> None:
-        """See `Promises.refuse_empty`."""
+        """Refuse what `.zarray` promises and no file holds, see `Promises.refuse_empty`."""
         self.promises.refuse_empty(each=each)
 
     def rows(self, start: int, stop: int, /) -> Rows:
