@@ -305,6 +305,9 @@ def test_a_state_of_something_else_is_refused():
     for name in good:
         with pytest.raises(LoaderStateError, match=f"state {name}"):
             StreamingOrder.from_state({**good, name: -1}, **settings)
+    for name in ("num_canonical_nodes", "initial_physical_nodes"):  # one turn of a loop each, for hours
+        with pytest.raises(LoaderStateError, match=f"state {name}"):
+            StreamingOrder.from_state({**good, name: 1 << 31}, **settings)
 
 
 def test_words_of_the_official_package_are_refused_with_those_of_here(readable):

@@ -152,12 +152,13 @@ def _device_per_stream(order: StreamingOrder, epoch: int) -> Ints:
 
 
 _SCATTERED = ("py1s", "py2s")
+_MOST_NODES = 1 << 20  # of a state, which may come from anywhere: each takes a turn of a loop
 _STATE = {
     "epoch": COUNT,
     "sample_in_epoch": COUNT,
-    "num_canonical_nodes": whole(1).or_none(),
+    "num_canonical_nodes": whole(1, _MOST_NODES).or_none(),
     "shuffle_seed": COUNT,
-    "initial_physical_nodes": whole(1).or_none(),
+    "initial_physical_nodes": whole(1, _MOST_NODES).or_none(),
 }
 _MAY_LACK = {"num_canonical_nodes", "initial_physical_nodes"}
 
