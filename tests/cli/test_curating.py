@@ -117,6 +117,7 @@ def test_dry_runs_and_mistakes_change_nothing(run, place, tmp_path) -> None:
         ["label", "reward", "many"],
         ["label", "x", "--sql", "rewrad"],
         ["delete"],
+        ["delete", "--where", ""],
         ["delete", "--where", "rewrad > 1"],
         ["rename", "rewrad", "x"],
         ["drop", "rewrad"],

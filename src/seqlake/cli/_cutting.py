@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -51,12 +51,6 @@ def seconds_of(one: Moment, /) -> float:
 def in_seconds(one: Moment | None, /) -> float | None:
     """A time, or none."""
     return None if one is None else seconds_of(one)
-
-
-def tell_plan(selection: Any, out: str, output: Output, *, verb: str) -> None:
-    """What a dry run says."""
-    rows = len(selection)
-    output.document({"rows": rows, "out": out, "dry_run": True}, text=f"Would {verb} {rows} sequences to {out}.")
 
 
 def tell(cuts: Cuts, out: str, output: Output) -> None:

@@ -9,13 +9,15 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from seqlake.cli import _remote
-from seqlake.cli._output import with_options_of
+from seqlake.cli import _output, _remote
 from seqlake.errors import in_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+
+Output = _output.Output
+output_options = _output.output_options
 
 _PATIENCE = 10.0  # seconds that completion may take, on a busy machine or of a slow bucket; usually it is one
 _NAMING = {
@@ -67,17 +69,6 @@ rewrite = click.option(
 ids_option = click.option("--ids", type=click.File(), help="A file with one sequence_id a line; - for stdin.")
 
 
-def rows(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--where` and `--ids`, handed over as they are; `chosen` reads them."""
-    return where(ids_option(command))
-
-
-def chosen(dataset: Any, where: str | None, ids: IO[str] | None, /) -> Any:
-    """The sequences that `--where` and `--ids` name; all where neither is given."""
-    selection = dataset.where(where) if where else dataset
-    return selection if ids is None else selection.where(ids=[line.rstrip("\n") for line in ids if line.strip()])
-
-
 def message(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--message`: every commit of the command carries it."""
 
@@ -89,6 +80,16 @@ def message(command: Callable[..., Any]) -> Callable[..., Any]:
 
     unseen: Any = {"expose_value": False, "callback": said}
     return click.option("-m", "--message", metavar="TEXT", help="What the commit is for.", **unseen)(command)
+
+
+def commits(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--message`, `--dry-run` and the options of output: for commands that change a dataset."""
+    return message(dry_run(output_options(command)))
+
+
+def writes(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--overwrite`, `--dry-run` and the options of output: for commands that write something new."""
+    return overwrite(dry_run(output_options(command)))
 
 
 def version_of(text: str | None) -> int | str | None:
@@ -148,14 +149,29 @@ complete_ids = _complete("ids")
 complete_columns = _complete("columns")
 
 
-def opened(location: str, *, asks: bool = True, version: int | str | None = None) -> Any:
+def columns_option(text: str, /, *, name: str = "--columns") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """An option that takes names of columns with commas between them, handed over as a list."""
+
+    def names(_context: click.Context, _parameter: click.Parameter, given: str | None) -> list[str] | None:
+        return given.split(",") if given else None
+
+    return click.option(name, metavar="A,B", shell_complete=complete_columns, callback=names, help=text)
+
+
+def opened(location: str, *, asks: bool = True, version: int | str | None = None, where: str | None = None) -> Any:
     """The dataset at a location, or a foreign one as it is.
 
     Args:
         location: As given on the command line.
         asks: All of a remote dataset is only read with leave; not for commands that are told to copy it.
         version: Of a dataset: this one instead of the newest.
+        where: Only rows for which this holds.
     """
+    everything = _opened(location, asks=asks, version=version)
+    return everything.where(where) if where else everything
+
+
+def _opened(location: str, *, asks: bool, version: int | str | None) -> Any:
     from seqlake.dataset.opening import open as open_dataset
     from seqlake.dataset.opening import scan
     from seqlake.errors import DatasetNotFoundError
@@ -193,24 +209,26 @@ class Choice:
 
     where: str | None
     ids: IO[str] | None
-    columns: str | None
-    drop: bool
+    columns: list[str] | None = None
+    drop: bool = False
 
     @property
     def everything(self) -> bool:
         """Whether nothing was named."""
-        return self.where is None and self.ids is None and self.columns is None
+        return not self.where and self.ids is None and not self.columns
 
     def of(self, everything: Any, /) -> Any:
         """The chosen part of a dataset; its ids are always in it."""
         key = everything.schema.id
-        selection = chosen(everything, self.where, self.ids)
+        selection = everything.where(self.where) if self.where else everything
+        if self.ids is not None:
+            selection = selection.where(ids=[line.rstrip("\n") for line in self.ids if line.strip()])
         if self.drop:
             gone = set(selection.select(key).to_arrow().column(0).to_pylist())
             kept = everything.select(key).to_arrow().column(0).to_pylist()
             selection = everything.where(ids=[one for one in kept if one not in gone])
         if self.columns:
-            selection = selection.select(key, *(c for c in self.columns.split(",") if c != key))
+            selection = selection.select(key, *(c for c in self.columns if c != key))
         return selection
 
 
@@ -219,9 +237,20 @@ def choice(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @where
     @ids_option
-    @click.option("--columns", metavar="A,B", shell_complete=complete_columns, help="Only these columns.")
+    @columns_option("Only these columns.")
     @click.option("--drop", is_flag=True, help="Leave the chosen sequences out instead.")
-    def wrapped(*, where: str | None, ids: IO[str] | None, columns: str | None, drop: bool, **others: Any) -> Any:
+    def wrapped(*, where: str | None, ids: IO[str] | None, columns: list[str] | None, drop: bool, **others: Any) -> Any:
         return command(choice=Choice(where=where, ids=ids, columns=columns, drop=drop), **others)
 
-    return with_options_of(command, wrapped)
+    return _output.with_options_of(command, wrapped)
+
+
+def rows(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--where` and `--ids`, handed over as one `choice`."""
+
+    @where
+    @ids_option
+    def wrapped(*, where: str | None, ids: IO[str] | None, **others: Any) -> Any:
+        return command(choice=Choice(where=where, ids=ids), **others)
+
+    return _output.with_options_of(command, wrapped)

@@ -43,6 +43,10 @@ class Output:
         elif text:
             say(text, styled=styled)
 
+    def plan(self, rows: int, out: str, /, *, verb: str = "write", what: str = "sequences") -> None:
+        """What a dry run says of a new dataset."""
+        self.document({"rows": rows, "out": out, "dry_run": True}, text=f"Would {verb} {rows} {what} to {out}.")
+
     def rows(self, rows: Iterable[Mapping[str, Any]], /, *, key: str, columns: Sequence[str]) -> None:
         """Many results of one kind.
 

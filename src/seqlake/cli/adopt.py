@@ -7,15 +7,12 @@ from typing import Any
 import click
 
 from seqlake.cli import _options
-from seqlake.cli._output import Output, output_options
 
 
 @click.command()
 @_options.source
-@_options.message
-@_options.dry_run
-@output_options
-def command(source: str, *, dry_run: bool, output: Output) -> None:
+@_options.commits
+def command(source: str, *, dry_run: bool, output: _options.Output) -> None:
     """Check and commit shards that others put into DATASET's data/ and a mixtrain.json edited by hand.
 
     A plain folder with a mixtrain.json becomes a versioned dataset; nothing in data/ moves. Parquet

@@ -16,12 +16,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @_options.source
-@click.option(
-    "--columns",
-    metavar="A,B",
-    shell_complete=_options.complete_columns,
-    help="Which signals (default: all temporal columns).",
-)
+@_options.columns_option("Which signals (default: all temporal columns).")
 @click.option("--window", "steps", type=click.IntRange(min=1), default=16, show_default=True, help="Steps a window.")
 @click.option("--stride", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option("--batch-size", type=click.IntRange(min=1), default=256, show_default=True)
@@ -31,7 +26,7 @@ if TYPE_CHECKING:
 def command(
     source: str,
     *,
-    columns: str | None,
+    columns: list[str] | None,
     steps: int,
     stride: int,
     batch_size: int,
@@ -46,11 +41,9 @@ def command(
     from seqlake.training.loader import Loader
     from seqlake.windows.spec import Window
 
-    selection = _options.opened(source)
-    if where:
-        selection = selection.where(where)
+    selection = _options.opened(source, where=where)
     schema = selection.schema
-    names = columns.split(",") if columns else [n for n in schema.names if schema[n].category == "temporal"]
+    names = columns or [n for n in schema.names if schema[n].category == "temporal"]
     spec = Window({name: range(steps) for name in names}, stride=stride)
     loader = Loader(selection, window=spec, batch_size=batch_size, shuffle=True, seed=0)
     plan = loader.plan()

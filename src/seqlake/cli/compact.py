@@ -5,17 +5,14 @@ from __future__ import annotations
 import click
 
 from seqlake.cli import _options
-from seqlake.cli._output import Output, output_options
 from seqlake.dataset.writing.staging import SHARD_BYTES
 
 
 @click.command()
 @_options.source
 @click.option("--rows-per-shard", type=click.IntRange(min=1), metavar="N", help="Close a new shard at so many rows.")
-@_options.message
-@_options.dry_run
-@output_options
-def command(source: str, *, rows_per_shard: int | None, dry_run: bool, output: Output) -> None:
+@_options.commits
+def command(source: str, *, rows_per_shard: int | None, dry_run: bool, output: _options.Output) -> None:
     """Write small shards of DATASET anew, and those of other engines or with deleted rows; as one commit."""
     from seqlake.dataset.reshaping.compacting import compact, wasteful
 

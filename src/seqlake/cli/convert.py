@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from seqlake.cli import _options
-from seqlake.cli._output import Output, output_options
 
 
 @click.command()
@@ -29,7 +28,7 @@ from seqlake.cli._output import Output, output_options
 @click.option("--adopt", is_flag=True, help="Take shards over as they are where they can be, without rewriting.")
 @_options.where
 @_options.dry_run
-@output_options
+@_options.output_options
 def command(
     source: str,
     out: str,
@@ -44,7 +43,7 @@ def command(
     work: Path | None,
     where: str | None,
     dry_run: bool,
-    output: Output,
+    output: _options.Output,
 ) -> None:
     """Convert SRC into DST. `import` and `export` are the same command.
 

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from typing import IO
-
 import click
 
 from seqlake.cli import _options
-from seqlake.cli._output import Output, output_options
 
 
 @click.command()
 @_options.source
 @_options.rows
-@_options.message
-@_options.dry_run
-@output_options
-def command(source: str, *, where: str | None, ids: IO[str] | None, dry_run: bool, output: Output) -> None:
+@_options.commits
+def command(source: str, *, choice: _options.Choice, dry_run: bool, output: _options.Output) -> None:
     """Remove the sequences of DATASET that --where or --ids choose, as one commit; older versions keep them.
 
     `seqlake rollback` brings them back until `seqlake vacuum` forgets the versions that have them.
     """
-    if not where and ids is None:
+    if choice.everything:
         raise click.UsageError("Say which sequences: --where or --ids.")
     dataset = _options.opened_dataset(source)
-    chosen = _options.chosen(dataset, where, ids)
+    chosen = choice.of(dataset)
     names = chosen.select(chosen.schema.id).to_arrow().column(0).to_pylist()
     facts = {"deleted": len(names), "left": len(dataset) - len(names), "dry_run": dry_run}
     text = f"{len(names)} of {len(dataset)} sequences"

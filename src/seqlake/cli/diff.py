@@ -7,7 +7,6 @@ from typing import Any
 import click
 
 from seqlake.cli import _options
-from seqlake.cli._output import Output, output_options
 
 
 @click.command()
@@ -16,7 +15,7 @@ from seqlake.cli._output import Output, output_options
 @click.option("--from", "before", metavar="V", callback=_options.as_version, help="The version that is compared with.")
 @_options.version
 @click.option("--exit-code", is_flag=True, help="End with 1 where something differs.")
-@output_options
+@_options.output_options
 def command(
     source: str,
     other: str | None,
@@ -24,7 +23,7 @@ def command(
     before: int | str | None,
     version: int | str | None,
     exit_code: bool,
-    output: Output,
+    output: _options.Output,
 ) -> int:
     """Show what rows, cells, columns and types differ between two versions of DATASET, or between it and OTHER.
 

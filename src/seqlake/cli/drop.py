@@ -5,17 +5,14 @@ from __future__ import annotations
 import click
 
 from seqlake.cli import _options
-from seqlake.cli._output import Output, output_options
 
 
 @click.command()
 @_options.source
 @click.argument("columns", nargs=-1, required=True, metavar="COLUMN...", shell_complete=_options.complete_columns)
 @_options.rewrite
-@_options.message
-@_options.dry_run
-@output_options
-def command(source: str, columns: tuple[str, ...], *, rewrite: bool, dry_run: bool, output: Output) -> None:
+@_options.commits
+def command(source: str, columns: tuple[str, ...], *, rewrite: bool, dry_run: bool, output: _options.Output) -> None:
     """Drop columns of DATASET, one commit each; older versions keep them until `seqlake vacuum`."""
     dataset = _options.opened_dataset(source)
     wanted = list(dict.fromkeys(columns))

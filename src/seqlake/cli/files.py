@@ -19,7 +19,7 @@ _COLUMNS = ("state", "size", "column", "rows", "reference")
 @_options.source
 @_options.version
 @_options.where
-@click.option("--columns", metavar="A,B", shell_complete=_options.complete_columns, help="Only files of these columns.")
+@_options.columns_option("Only files of these columns.")
 @click.option("--dangling", is_flag=True, help="Only references to nothing.")
 @click.option("--orphans", is_flag=True, help="Only copied-in files that no kept version names.")
 @click.option("--elsewhere", is_flag=True, help="Also ask other stores and web servers, one request for each file.")
@@ -30,7 +30,7 @@ def command(
     *,
     version: int | str | None,
     where: str | None,
-    columns: str | None,
+    columns: list[str] | None,
     dangling: bool,
     orphans: bool,
     elsewhere: bool,
@@ -50,7 +50,7 @@ def command(
     else:
         selection = _options.opened(source, version=version)
     selection = selection.where(where) if where else selection
-    selection = selection.select(*columns.split(",")) if columns else selection
+    selection = selection.select(*columns) if columns else selection
     entries = selection.files(elsewhere=elsewhere)
     wanted = {state for state, asked in (("missing", dangling), ("orphan", orphans)) if asked}
     listed = [one for one in entries if not wanted or one.state in wanted]

@@ -5,15 +5,12 @@ from __future__ import annotations
 import click
 
 from seqlake.cli import _options
-from seqlake.cli._output import Output, output_options
 
 
 @click.command()
 @_options.source
-@_options.message
-@_options.dry_run
-@output_options
-def command(source: str, *, dry_run: bool, output: Output) -> None:
+@_options.commits
+def command(source: str, *, dry_run: bool, output: _options.Output) -> None:
     """Write labels, renames and drops of DATASET into its shards; as one commit.
 
     Then data/*.parquet and mixtrain.json say all that the newest version says, to every reader. `seqlake info`

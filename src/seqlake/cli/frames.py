@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from seqlake.cli import _files, _options
-from seqlake.cli._output import Output, output_options
 from seqlake.errors import in_line
 
 if TYPE_CHECKING:
@@ -147,9 +146,7 @@ def _slice(_context: click.Context, _parameter: click.Parameter, given: str | No
     help="How to write them (default: images as they are stored, video frames as PNG).",
 )
 @_options.version
-@_options.overwrite
-@_options.dry_run
-@output_options
+@_options.writes
 def command(
     source: str,
     sequence_id: str,
@@ -162,7 +159,7 @@ def command(
     version: int | str | None,
     overwrite: bool,
     dry_run: bool,
-    output: Output,
+    output: _options.Output,
 ) -> None:
     """Write frames of one sequence of DATASET as pictures: exactly those that are asked for.
 

@@ -6,8 +6,7 @@ import json
 
 import click
 
-from seqlake.cli import _declaring, _options
-from seqlake.cli._output import Output, output_options
+from seqlake.cli import _options, _values
 
 
 @click.command()
@@ -20,8 +19,8 @@ from seqlake.cli._output import Output, output_options
     help="A column type to declare, as in --type cam=video,fps=30, or as JSON. Repeatable.",
 )
 @_options.dry_run
-@output_options
-def command(place: str, *, types: tuple[str, ...], dry_run: bool, output: Output) -> None:
+@_options.output_options
+def command(place: str, *, types: tuple[str, ...], dry_run: bool, output: _options.Output) -> None:
     """Look at the Parquet files in PLACE and write the mixtrain.json that makes them a dataset.
 
     PLACE may be a table of a lake, as delta:FOLDER: its property mixtrain is set, in one commit. Data files
@@ -29,7 +28,7 @@ def command(place: str, *, types: tuple[str, ...], dry_run: bool, output: Output
     """
     from seqlake.dataset import opening
 
-    declared = {name: kind for name, kind in _declaring.types("--type", types).items() if kind is not None}
+    declared = {name: kind for name, kind in _values.types("--type", types).items() if kind is not None}
     metadata, where = opening.init_there(place, column_types=declared, dry_run=dry_run)
     text = metadata.to_json()
     verb = "Would write" if dry_run else "Wrote"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from seqlake.cli import _options, _values
-from seqlake.cli._output import Output, output_options
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,9 +25,7 @@ if TYPE_CHECKING:
     help="A CSV file with a column sequence_id and one or more columns of labels.",
 )
 @_options.rows
-@_options.message
-@_options.dry_run
-@output_options
+@_options.commits
 def command(
     source: str,
     column: str | None,
@@ -36,10 +33,9 @@ def command(
     *,
     sql: str | None,
     table: Path | None,
-    where: str | None,
-    ids: IO[str] | None,
+    choice: _options.Choice,
     dry_run: bool,
-    output: Output,
+    output: _options.Output,
 ) -> None:
     """Put labels into COLUMN of DATASET, which is added if it is not there: VALUE, --sql or --csv.
 
@@ -54,13 +50,13 @@ def command(
         raise click.UsageError("Give one of: a VALUE, --sql, or --csv.")
     if column is None and table is None:
         raise click.UsageError("Name the COLUMN that is filled.")
-    if table is not None and (where or ids):
+    if table is not None and not choice.everything:
         raise click.UsageError("--csv names its sequences itself; leave --where and --ids out.")
     dataset = _options.opened_dataset(source)
     if table is not None:
         labels = _read(table, dataset, column)
     else:
-        chosen = _options.chosen(dataset, where, ids)
+        chosen = choice.of(dataset)
         assert column is not None
         labels = (
             _same(chosen, dataset, column, str(value))

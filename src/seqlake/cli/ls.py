@@ -16,12 +16,7 @@ _ROWS = 50  # on a terminal
 @_options.source
 @_options.where
 @_options.version
-@click.option(
-    "--columns",
-    metavar="A,B",
-    shell_complete=_options.complete_columns,
-    help="Which columns to show (default: all scalars).",
-)
+@_options.columns_option("Which columns to show (default: all scalars).")
 @click.option(
     "--sort",
     metavar="COLUMN",
@@ -41,19 +36,17 @@ def command(
     *,
     where: str | None,
     version: int | str | None,
-    columns: str | None,
+    columns: list[str] | None,
     sort: str | None,
     limit: int | None,
     offset: int,
     output: Output,
 ) -> None:
     """List the sequences of DATASET as a table; -q prints ids only."""
-    selection = _options.opened(source, version=version)
-    if where:
-        selection = selection.where(where)
+    selection = _options.opened(source, version=version, where=where)
     schema = selection.schema
     key = schema.id or schema.names[0]
-    names = columns.split(",") if columns else [n for n in schema.names if schema[n].category == "scalar"]
+    names = columns or [n for n in schema.names if schema[n].category == "scalar"]
     if output.quiet or key not in names:
         names = [key, *(n for n in names if n != key)]
     order = [sort.removeprefix("-")] if sort and sort.removeprefix("-") not in names else []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from seqlake.cli import _options
-from seqlake.cli._output import Output, output_options
 from seqlake.cli._overwriting import replacing
 
 
@@ -17,9 +16,7 @@ from seqlake.cli._overwriting import replacing
 @click.option(
     "--prefix", "prefixes", multiple=True, metavar="TEXT", help="Put before ids; once for each DATASET, in their order."
 )
-@_options.overwrite
-@_options.dry_run
-@output_options
+@_options.writes
 def command(
     sources: tuple[str, ...],
     out: str,
@@ -29,7 +26,7 @@ def command(
     prefixes: tuple[str, ...],
     overwrite: bool,
     dry_run: bool,
-    output: Output,
+    output: _options.Output,
 ) -> None:
     """Join the sequences of several DATASETs into a new dataset at OUT."""
     from seqlake.dataset.reshaping.merging import merge
@@ -40,12 +37,8 @@ def command(
     if not all(columns) or not all(columns.values()):
         raise click.UsageError("Expected --rename OLD=NEW.")
     parts = [_options.opened(source, asks=False) for source in sources]
-    rows = sum(len(part) for part in parts)
     if dry_run:
-        output.document(
-            {"rows": rows, "out": out, "dry_run": True},
-            text=f"Would write {rows} sequences of {len(parts)} datasets to {out}.",
-        )
+        output.plan(sum(map(len, parts)), out, what=f"sequences of {len(parts)} datasets")
         return
     with replacing(out, overwrite=overwrite, sources=sources) as place:
         merged = merge(parts, place, union=union, columns=columns, prefixes=prefixes)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from seqlake.cli import _options
-from seqlake.cli._output import Output, output_options, size
+from seqlake.cli._output import Output, size
 from seqlake.dataset.writing.staging import open_for_changes
 
 if TYPE_CHECKING:
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 @click.option("--move", "files", flag_value="move", help="The same, and remove the old files after the commit.")
 @click.option("--allow-missing", is_flag=True, help="Also write references to files that are not there.")
 @click.option("--allow-outside", is_flag=True, help="Also copy what links in the dataset's folder point at.")
-@_options.message
-@_options.dry_run
-@output_options
+@_options.commits
 def command(
     source: str,
     *,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from seqlake.cli import _options
-from seqlake.cli._output import Output, output_options
 
 
 @click.command()
@@ -13,10 +12,8 @@ from seqlake.cli._output import Output, output_options
 @click.argument("old", shell_complete=_options.complete_columns)
 @click.argument("new")
 @_options.rewrite
-@_options.message
-@_options.dry_run
-@output_options
-def command(source: str, old: str, new: str, *, rewrite: bool, dry_run: bool, output: Output) -> None:
+@_options.commits
+def command(source: str, old: str, new: str, *, rewrite: bool, dry_run: bool, output: _options.Output) -> None:
     """Call the column OLD of DATASET NEW, as one commit."""
     dataset = _options.opened_dataset(source)
     dataset.schema[old]

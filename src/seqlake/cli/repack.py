@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from seqlake.cli import _options
-from seqlake.cli._output import Output, output_options
 from seqlake.cli._overwriting import replacing
 
 
@@ -16,9 +15,7 @@ from seqlake.cli._overwriting import replacing
 @click.option("--rows-per-shard", type=click.IntRange(min=1), help="Close a shard at so many sequences.")
 @click.option("--fixed-size-inner", is_flag=True, help="Store fixed-size inner lists.")
 @_options.where
-@_options.overwrite
-@_options.dry_run
-@output_options
+@_options.writes
 def command(
     source: str,
     out: str,
@@ -26,7 +23,7 @@ def command(
     where: str | None,
     overwrite: bool,
     dry_run: bool,
-    output: Output,
+    output: _options.Output,
     layout: str,
     rows_per_shard: int | None,
     fixed_size_inner: bool,
@@ -34,14 +31,9 @@ def command(
     """Rewrite DATASET (of any kind and layout) into shards of ours at OUT, which must be new or empty."""
     from seqlake.dataset.reshaping.merging import repack
 
-    selection = _options.opened(source, asks=False)
-    if where:
-        selection = selection.where(where)
+    selection = _options.opened(source, asks=False, where=where)
     if dry_run:
-        output.document(
-            {"rows": len(selection), "out": out, "dry_run": True},
-            text=f"Would write {len(selection)} sequences to {out}.",
-        )
+        output.plan(len(selection), out)
         return
     with replacing(out, overwrite=overwrite, sources=[source]) as place:
         repacked = repack(

@@ -7,7 +7,6 @@ from typing import Any
 import click
 
 from seqlake.cli import _options
-from seqlake.cli._output import Output, output_options
 from seqlake.cli._overwriting import replacing
 
 
@@ -15,9 +14,7 @@ from seqlake.cli._overwriting import replacing
 @_options.source
 @_options.out
 @click.option("--fps", type=click.FloatRange(min=0, min_open=True), required=True, help="Samples per second.")
-@click.option(
-    "--signals", metavar="A,B", shell_complete=_options.complete_columns, help="Which signals (default: all)."
-)
+@_options.columns_option("Which signals (default: all).", name="--signals")
 @click.option(
     "--method",
     "methods",
@@ -26,20 +23,18 @@ from seqlake.cli._overwriting import replacing
     help="linear, nearest or hold, of one column or all (default: linear for floating-point numbers, else hold).",
 )
 @_options.choice
-@_options.overwrite
-@_options.dry_run
-@output_options
+@_options.writes
 def command(
     source: str,
     out: str,
     *,
     fps: float,
-    signals: str | None,
+    signals: list[str] | None,
     methods: tuple[str, ...],
     choice: _options.Choice,
     overwrite: bool,
     dry_run: bool,
-    output: Output,
+    output: _options.Output,
 ) -> None:
     """Write the signals of DATASET at --fps samples per second as a new dataset at OUT.
 
@@ -53,12 +48,10 @@ def command(
         raise click.UsageError("Expected one --method for all, or --method COLUMN=METHOD for each of some.")
     selection = choice.of(_options.opened(source, asks=False))
     if dry_run:
-        document = {"rows": len(selection), "out": out, "dry_run": True}
-        output.document(document, text=f"Would write {len(selection)} sequences at {fps:g} per second to {out}.")
+        output.plan(len(selection), out, what=f"sequences at {fps:g} per second")
         return
     with replacing(out, overwrite=overwrite, sources=[source]) as place:
         method: Any = for_all[0] if for_all else by_column or None
-        names = None if signals is None else signals.split(",")
-        resampled = resample(selection, place, fps=fps, columns=names, method=method)
+        resampled = resample(selection, place, fps=fps, columns=signals, method=method)
         document = {"rows": len(resampled), "out": out, "fps": fps}
         output.document(document, text=f"{len(resampled)} sequences at {fps:g} per second at {out}.")

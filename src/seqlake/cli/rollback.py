@@ -5,16 +5,13 @@ from __future__ import annotations
 import click
 
 from seqlake.cli import _options
-from seqlake.cli._output import Output, output_options
 
 
 @click.command()
 @_options.source
 @click.argument("version", metavar="VERSION", callback=lambda _c, _p, v: _options.version_of(v))
-@_options.message
-@_options.dry_run
-@output_options
-def command(source: str, version: int | str, *, dry_run: bool, output: Output) -> None:
+@_options.commits
+def command(source: str, version: int | str, *, dry_run: bool, output: _options.Output) -> None:
     """Commit a new version of DATASET with the rows, schema and metadata of VERSION."""
     dataset = _options.opened_dataset(source)
     if dry_run:

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from seqlake.cli import _declaring, _options
-from seqlake.cli._output import Output, output_options, say
+from seqlake.cli import _options, _values
+from seqlake.cli._output import Output, say
 
 
 @click.command()
@@ -34,9 +34,7 @@ from seqlake.cli._output import Output, output_options, say
     show_default=True,
     help="How thoroughly the data are compared with types that are set.",
 )
-@_options.message
-@_options.dry_run
-@output_options
+@_options.commits
 def command(
     source: str,
     *,
@@ -75,8 +73,8 @@ def command(
 
 
 def _changed(source: str, types: tuple[str, ...], metadata: tuple[str, ...], *, depth: Any, dry_run: bool) -> Any:
-    kinds = _declaring.types("--set", types)
-    values = _declaring.metadata("--set-metadata", metadata)
+    kinds = _values.types("--set", types)
+    values = _values.metadata("--set-metadata", metadata)
     dataset = _options.opened_dataset(source)
     before = dataset.version
     after = dataset.declare(types=kinds, metadata=values, depth=depth, dry_run=dry_run)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from seqlake.cli import _cutting, _options
-from seqlake.cli._output import Output, output_options
 from seqlake.cli._overwriting import replacing
 
 
@@ -26,9 +25,7 @@ from seqlake.cli._overwriting import replacing
     "--min-length", type=click.IntRange(min=1), default=1, show_default=True, help="Leave out pieces of fewer steps."
 )
 @_options.choice
-@_options.overwrite
-@_options.dry_run
-@output_options
+@_options.writes
 def command(
     source: str,
     out: str,
@@ -40,7 +37,7 @@ def command(
     choice: _options.Choice,
     overwrite: bool,
     dry_run: bool,
-    output: Output,
+    output: _options.Output,
 ) -> None:
     """Write every sequence of DATASET as several at OUT: one row for each piece.
 
@@ -53,7 +50,7 @@ def command(
         raise click.UsageError("Say how to cut: --by, --length or --at.")
     selection = choice.of(_options.opened(source, asks=False))
     if dry_run:
-        _cutting.tell_plan(selection, out, output, verb="cut")
+        output.plan(len(selection), out, verb="cut")
         return
     timed = any(isinstance(one, float) for one in at or [])
     with replacing(out, overwrite=overwrite, sources=[source]) as place:

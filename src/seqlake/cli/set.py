@@ -7,17 +7,16 @@ from typing import Any
 import click
 
 from seqlake.cli import _options, _values
-from seqlake.cli._output import Output, output_options
 
 
 @click.command()
 @_options.source
 @click.argument("sequence_id", metavar="ID", shell_complete=_options.complete_ids)
 @click.argument("assignments", nargs=-1, required=True, metavar="COLUMN=VALUE...")
-@_options.message
-@_options.dry_run
-@output_options
-def command(source: str, sequence_id: str, assignments: tuple[str, ...], *, dry_run: bool, output: Output) -> None:
+@_options.commits
+def command(
+    source: str, sequence_id: str, assignments: tuple[str, ...], *, dry_run: bool, output: _options.Output
+) -> None:
     """Set cells of the sequence ID of DATASET, as one commit; `seqlake label` fills a column of many.
 
     VALUE is text as it is for columns of text, else JSON ([0.5, 1]) or what Arrow reads (2026-11-23); `null` is null,

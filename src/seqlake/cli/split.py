@@ -8,7 +8,6 @@ from typing import Any
 import click
 
 from seqlake.cli import _options
-from seqlake.cli._output import Output, output_options
 
 
 def _shares(text: str) -> dict[str, float]:
@@ -49,9 +48,7 @@ def _shares(text: str) -> dict[str, float]:
     show_default=True,
     help="With OUT: write one dataset for each value of this column.",
 )
-@_options.message
-@_options.dry_run
-@output_options
+@_options.commits
 def command(
     source: str,
     out: str | None,
@@ -62,7 +59,7 @@ def command(
     seed: int,
     by: str,
     dry_run: bool,
-    output: Output,
+    output: _options.Output,
 ) -> None:
     """Without OUT: assign each sequence of DATASET to a split and commit it as the column `split`.
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from seqlake.cli import _options
-from seqlake.cli._output import Output, output_options
 
 
 @click.command()
@@ -16,9 +15,9 @@ from seqlake.cli._output import Output, output_options
 @_options.version
 @click.option("-o", "--out", type=click.Path(path_type=Path, dir_okay=False), help="Write the result as Parquet.")
 @click.option("--explain", is_flag=True, help="Say which files and bytes the query would read, and run nothing.")
-@output_options
+@_options.output_options
 def command(
-    source: str, query: str, *, version: int | str | None, out: Path | None, explain: bool, output: Output
+    source: str, query: str, *, version: int | str | None, out: Path | None, explain: bool, output: _options.Output
 ) -> None:
     """Run QUERY (DuckDB's SQL, read-only) over DATASET; the relation is called `dataset`.
 

@@ -29,12 +29,7 @@ def _points(_context: click.Context, _parameter: click.Parameter, value: str) ->
 @_options.source
 @_options.version
 @_options.where
-@click.option(
-    "--columns",
-    metavar="A,B",
-    shell_complete=_options.complete_columns,
-    help="Which columns to look at (default: all with numbers or pictures).",
-)
+@_options.columns_option("Which columns to look at (default: all with numbers or pictures).")
 @click.option(
     "--quantiles",
     metavar="Q,Q",
@@ -50,7 +45,7 @@ def command(
     *,
     version: int | str | None,
     where: str | None,
-    columns: str | None,
+    columns: list[str] | None,
     quantiles: tuple[float, ...],
     top: int | None,
     output: Output,
@@ -63,13 +58,10 @@ def command(
     """
     from seqlake.dataset.statistics import outliers, statistics
 
-    selection = _options.opened(source, version=version)
-    if where:
-        selection = selection.where(where)
-    names = columns.split(",") if columns else None
-    selection.select(*names or ())  # a wrong name is told before anything is read
+    selection = _options.opened(source, version=version, where=where)
+    selection.select(*columns or ())  # a wrong name is told before anything is read
     _remote.permit_rows(source, selection)
-    stats = statistics(selection, names, quantiles=quantiles, progress=output.progress)
+    stats = statistics(selection, columns, quantiles=quantiles, progress=output.progress)
     unusual = outliers(selection, stats, top=top) if top else []
     records = list(stats.records())
     if output.quiet or output.format not in {"table", "json"}:

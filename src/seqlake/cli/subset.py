@@ -7,7 +7,6 @@ from typing import Any
 import click
 
 from seqlake.cli import _options
-from seqlake.cli._output import Output, output_options
 from seqlake.cli._overwriting import replacing
 
 
@@ -22,11 +21,16 @@ from seqlake.cli._overwriting import replacing
     show_default=True,
     help="What happens to referenced files inside the dataset.",
 )
-@_options.overwrite
-@_options.dry_run
-@output_options
+@_options.writes
 def command(
-    source: str, out: str, *, choice: _options.Choice, files: Any, overwrite: bool, dry_run: bool, output: Output
+    source: str,
+    out: str,
+    *,
+    choice: _options.Choice,
+    files: Any,
+    overwrite: bool,
+    dry_run: bool,
+    output: _options.Output,
 ) -> None:
     """Copy the sequences of DATASET that are chosen by --where or --ids into a new dataset at OUT."""
     from seqlake.dataset.reshaping.merging import subset
@@ -36,10 +40,7 @@ def command(
     everything = _options.opened(source, asks=False)
     selection = choice.of(everything)
     if dry_run:
-        output.document(
-            {"rows": len(selection), "out": out, "dry_run": True},
-            text=f"Would copy {len(selection)} of {len(everything)} sequences to {out}.",
-        )
+        output.plan(len(selection), out, verb="copy", what=f"of {len(everything)} sequences")
         return
     with replacing(out, overwrite=overwrite, sources=[source]) as place:
         part = subset(selection, place, files=files)

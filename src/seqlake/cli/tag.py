@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from seqlake.cli import _options
-from seqlake.cli._output import Output, output_options
 
 
 @click.command()
@@ -17,9 +16,9 @@ from seqlake.cli._output import Output, output_options
 @click.option("--move", is_flag=True, help="Take the name from the version that has it.")
 @click.option("--delete", is_flag=True, help="Take the name away.")
 @_options.message
-@output_options
+@_options.output_options
 def command(
-    source: str, name: str | None, *, version: int | str | None, move: bool, delete: bool, output: Output
+    source: str, name: str | None, *, version: int | str | None, move: bool, delete: bool, output: _options.Output
 ) -> None:
     """Give a version of DATASET a NAME, by which every command takes it; without NAME list those there are.
 

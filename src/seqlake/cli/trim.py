@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from seqlake.cli import _cutting, _options
-from seqlake.cli._output import Output, output_options
 from seqlake.cli._overwriting import replacing
 
 
@@ -19,9 +18,7 @@ from seqlake.cli._overwriting import replacing
     "--stop", metavar="STEP|TIME", callback=_cutting.moment, help="One past the last; -20 leaves out the last 20."
 )
 @_options.choice
-@_options.overwrite
-@_options.dry_run
-@output_options
+@_options.writes
 def command(
     source: str,
     out: str,
@@ -31,7 +28,7 @@ def command(
     choice: _options.Choice,
     overwrite: bool,
     dry_run: bool,
-    output: Output,
+    output: _options.Output,
 ) -> None:
     """Write the steps from --start to --stop of every sequence of DATASET as a new dataset at OUT.
 
@@ -44,7 +41,7 @@ def command(
         raise click.UsageError("Say what to keep: --start, --stop or both.")
     selection = choice.of(_options.opened(source, asks=False))
     if dry_run:
-        _cutting.tell_plan(selection, out, output, verb="trim")
+        output.plan(len(selection), out, verb="trim")
         return
     with replacing(out, overwrite=overwrite, sources=[source]) as place:
         if isinstance(start, float) or isinstance(stop, float):

@@ -7,13 +7,12 @@ from dataclasses import asdict
 import click
 
 from seqlake.cli import _options
-from seqlake.cli._output import Output, output_options
 
 
 @click.command()
 @_options.source
-@output_options
-def command(source: str, *, output: Output) -> None:
+@_options.output_options
+def command(source: str, *, output: _options.Output) -> None:
     """List the versions of DATASET, oldest first, with their tags and what their makers said they are for."""
     dataset = _options.opened_dataset(source)
     tags = dataset.tags()

@@ -260,7 +260,7 @@ def _resolution(declared: Any) -> tuple[int, int] | None:
     return None
 
 
-@rule("F417", "warning", "SeenPictures of a column are alike.", section=FILES)
+@rule("F417", "warning", "Pictures of a column are alike.", section=FILES)
 def f417_alike(cell: CellFacts, place: dict[str, Any], seen: SeenPictures, /) -> Iterator[dict[str, Any]]:
     """One bit depth in the whole column, one size in a sequence: else they do not fit one array."""
     first: FileFacts | None = None
