@@ -113,6 +113,31 @@ def test_steps_of_any_shape_are_windowed(name, tmp_path) -> None:
     assert sl.open(tmp_path / "out").to_arrow()["x"].to_pylist() == [*cells, cells[0], cells[0]]
 
 
+@pytest.mark.parametrize("shape", [[3, 2], None])
+def test_statistics_of_deep_signals_are_by_last_dimension(shape, tmp_path) -> None:
+    cells = [numbers(STEPS, 3, 2) if shape else [numbers(4, 2), numbers(1, 2)], None]
+    declared = {"type": "trajectory"} | ({"shape": shape} if shape else {})
+    ds = sl.open(folder(tmp_path / "in", pa.list_(pa.list_(pa.list_(F))), cells, declared))
+    stats = sl.statistics(ds)
+    own = stats["x"]
+    flat = np.concatenate([np.array(step, "f4") for cell in cells if cell for step in cell])
+    assert own.shape == (2,)
+    assert (own.nulls, own.count.tolist()) == (1, [len(flat)] * 2)
+    np.testing.assert_array_equal(own.max, flat.max(0))
+    np.testing.assert_allclose(own.mean, flat.mean(0, dtype="f8"), rtol=1e-12)
+    np.testing.assert_allclose(own.std, flat.std(0, dtype="f8"), rtol=1e-12)
+    np.testing.assert_array_equal(
+        own.quantiles[0.5], np.quantile(flat, 0.5, axis=0, method="inverted_cdf").astype("f4")
+    )
+    assert sl.outliers(ds, stats)
+    with pytest.raises(ValueError, match=r"\[T, D\]"):
+        sl.outliers(ds, stats.select("x"))
+    if shape:
+        loader = sl.Loader(ds.where("x IS NOT NULL"), window={"x": range(1)}, batch_size=1).normalize(stats)
+        normal = np.concatenate([batch["x"].reshape(-1, 2) for batch in loader])
+        np.testing.assert_allclose(normal.mean(0), 0, atol=1e-5)
+
+
 def test_clouds_whose_steps_differ_are_shown_and_say_why_they_make_no_batch(tmp_path) -> None:
     cells = [[numbers(4, 3), numbers(2, 3)], [numbers(4, 3)] * 3]
     ds = sl.open(folder(tmp_path / "in", pa.list_(pa.list_(pa.list_(F))), cells, {"type": "4d"}))

@@ -16,7 +16,7 @@ from seqlake.dataset.reading.cells import flat_cell, numbers_of, one_width
 from seqlake.dataset.reading.streaming import one_shard
 from seqlake.files.blobs import MemoryBlob
 from seqlake.shards.cells import cast, fetched
-from seqlake.spec.schema import is_binary
+from seqlake.spec.schema import is_binary, is_list
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -72,7 +72,7 @@ def pieces(
         rest = list(columns)
         with closing(shard.open()) as reader:
             for name in columns:
-                flat = reader.flat(name) if schema[name].category == "temporal" else None
+                flat = reader.flat(name) if schema[name].category == "temporal" and not schema[name].deep else None
                 if flat is not None:
                     rest.remove(name)
                     nulls = int((flat.steps < 0).sum())
@@ -155,7 +155,8 @@ def numbers(cells: pa.Array, column: Column, /) -> NDArray[Any] | None:
         column: A temporal, vector or numeric scalar column.
 
     Returns:
-        [n, *shape of a step]; None where there is no step and none is declared.
+        [n, *shape of a step], of steps that are lists in lists [n, D] of their innermost ones; None where there is no
+        step and none is declared.
 
     Raises:
         ValidationError: Steps of different widths, or a null where numpy has none.
@@ -168,12 +169,20 @@ def numbers(cells: pa.Array, column: Column, /) -> NDArray[Any] | None:
     steps = cells.drop_null() if column.category == "vector" else cells.flatten()
     if not nested:
         return _array(steps, column)
-    width = one_width(steps, column)
+    while column.deep and is_list(steps.type.value_type) and not steps.null_count:
+        steps = steps.flatten()
+    width, declared = one_width(steps, column), declared_shape(column)
     if width is None:
-        shape = column.shape
-        return None if shape is None else np.empty((0, *shape), kept_dtype(column))
-    shape = column.shape if column.shape is not None and np.prod(column.shape) == width else (width,)
+        return None if declared is None else np.empty((0, *declared), kept_dtype(column))
+    shape = declared if declared is not None and np.prod(declared) == width else (width,)
     return _array(steps.flatten(), column).reshape(len(steps), *shape)
+
+
+def declared_shape(column: Column, /) -> tuple[int, ...] | None:
+    """The shape of what is counted by itself: a step, or its last dimension where N of [T, N, D] may differ."""
+    if column.category == "scalar":
+        return ()
+    return column.shape[-1:] if column.deep and column.shape is not None else column.shape
 
 
 def _array(values: pa.Array, column: Column) -> NDArray[Any]:

@@ -60,9 +60,9 @@ class Outlier:
 def outliers(source: Readable, stats: Statistics, /, *, top: int = 20, workers: int | None = None) -> list[Outlier]:
     """The sequences that differ most from the others, worst first.
 
-    Each temporal column of `stats` gives a sequence four measures: its largest z-score, its jerk, the part of its
-    steps in which nothing moves, and its length. A measure counts by its distance from the median of all sequences,
-    over their median absolute deviation; peak, jerk and standing still only upwards.
+    Each temporal column of `stats`, [T] or [T, D], gives a sequence four measures: its largest z-score, its jerk, the
+    part of its steps in which nothing moves, and its length. A measure counts by its distance from the median of all
+    sequences, over their median absolute deviation; peak, jerk and standing still only upwards.
 
     Args:
         source: The sequences to rank.
@@ -81,9 +81,12 @@ def outliers(source: Readable, stats: Statistics, /, *, top: int = 20, workers: 
     """
     if top < 0 or (workers is not None and workers < 1):
         raise ValueError(f"Expected top from 0 and workers from 1 on, found {top} and {workers}.")
-    names = [name for name in stats if name in source.schema and source.schema[name].category == "temporal"]
+    columns = {name: source.schema[name] for name in stats if name in source.schema}
+    names = [name for name, column in columns.items() if column.category == "temporal" and not column.deep]
     if not names:
-        raise ValueError("Outliers are found in temporal columns, and the statistics have none of this source's.")
+        raise ValueError(
+            "Outliers are found in temporal columns, [T] or [T, D], and the statistics have none of this source's."
+        )
     parts = list(
         each(
             source.shards(), lambda shard: _measured(shard, source.schema, stats, names), workers=workers or _threads()

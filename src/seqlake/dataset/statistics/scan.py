@@ -13,7 +13,7 @@ import numpy as np
 from seqlake.abilities import KeepsDerived, ability
 from seqlake.arguments import DATASET, takes
 from seqlake.dataset.drawing.strips import is_pictures
-from seqlake.dataset.statistics.chunks import each, kept_dtype, pieces
+from seqlake.dataset.statistics.chunks import declared_shape, each, kept_dtype, pieces
 from seqlake.dataset.statistics.moments import merged, moments, none_yet
 from seqlake.dataset.statistics.pixels import statistics_of
 from seqlake.dataset.statistics.ranks import HISTOGRAMS, QuantileSearch, histograms
@@ -47,6 +47,8 @@ def statistics(
     progress: bool | None = None,
 ) -> Statistics:
     """Count, range, mean, standard deviation and exact quantiles of every step, per column and dimension.
+
+    Of signals of more levels, as [T, N, D], per last dimension, whatever N is.
 
     Images and videos are sampled: at most 1024 frames of 128 sequences, evenly spaced, by channel and scaled to [0, 1].
 
@@ -99,7 +101,7 @@ def _names(schema: Schema, columns: Sequence[str] | None) -> list[str]:
     def has_numbers(name: str) -> bool:
         column = schema[name]
         numbers = column.category == "scalar" and is_number(column.arrow)
-        return numbers or (column.category in {"temporal", "vector"} and not column.deep) or is_pictures(column)
+        return numbers or column.category in {"temporal", "vector"} or is_pictures(column)
 
     if columns is None:
         return [name for name in schema.names if has_numbers(name)]
@@ -205,7 +207,7 @@ class _Scan:
             if len(parts[name]) >= 64:
                 parts[name] = [merged(parts[name])]
         for name in self.names:
-            shape = shapes.setdefault(name, _declared(schema, name))
+            shape = shapes.setdefault(name, declared_shape(schema[name]) or ())
             parts[name].append(none_yet(int(np.prod(shape, dtype=np.int64)), kept_dtype(schema[name])))
         return {name: merged(some) for name, some in parts.items()}, nulls, shapes
 
@@ -220,11 +222,6 @@ class _Scan:
         with tqdm(total=len(self.source.shards()), desc=what, unit=" shards", disable=hidden) as bar:
             for done in each(pieces(self.source, names, passed=bar.update), work, workers=self.workers):
                 yield from done
-
-
-def _declared(schema: Schema, name: str) -> tuple[int, ...]:
-    column = schema[name]
-    return () if column.category == "scalar" else column.shape or ()
 
 
 def _flat(chunk: CellBatch, dtype: np.dtype[Any]) -> list[NDArray[Any]]:
