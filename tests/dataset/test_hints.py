@@ -13,8 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import seqlake as sl
-from seqlake.errors import SeqlakeError
+from seqlake.errors import SchemaMismatchError, SeqlakeError
 
+from ..homes import PLACES  # noqa: TID252 - tests are no package that could be named
 from ..media import clips  # noqa: TID252 - tests are no package that could be named
 
 F = pa.float32()
@@ -249,3 +250,44 @@ def test_a_row_of_another_dimension_than_the_first_is_refused(tmp_path) -> None:
         writer.add("b", action=np.ones((2, 3)))
         writer.add("empty", action=np.ones((0, 3)))
     assert [len(row["action"]) for row in sl.open(tmp_path / "ds")] == [4, 2, 0]
+
+
+@pytest.mark.parametrize("layout", ["training", "archive"])
+@pytest.mark.parametrize("home", PLACES)
+def test_a_row_of_another_dimension_than_those_that_are_there_is_refused(home, layout, tmp_path) -> None:
+    def place(name: str) -> str:
+        return PLACES[home].format(folder=tmp_path, name=name)
+
+    (tmp_path / "warehouse").mkdir()
+    ds = sl.create(place("ds"), sl.Schema({"action": sl.Trajectory(), "task": pa.string()}))
+    with ds.writer(layout=layout) as writer:
+        writer.add("null")
+        writer.add("empty", action=np.zeros((0, 3)))
+        writer.add("a", action=np.ones((2, 3)))
+    wide = {"sequence_id": "b", "action": np.ones((2, 4))}
+
+    def record() -> None:
+        with ds.writer() as writer, writer.record("c") as take:
+            take.add(action=[1, 2, 3, 4])
+
+    table = pa.table({"sequence_id": ["b"], "action": pa.array([[[1.0] * 4]]), "task": ["x"]})
+    ds = sl.open(place("ds"))
+    for refused in (
+        lambda: ds.append([wide]),
+        lambda: ds.append(table),
+        lambda: ds.upsert([wide]),
+        lambda: ds.upsert([wide | {"sequence_id": "a"}]),
+        record,
+    ):
+        with pytest.raises(SeqlakeError, match=r"expected 3 numbers"):
+            refused()
+    assert sorted(sl.open(place("ds")).to_arrow()["sequence_id"].to_pylist()) == ["a", "empty", "null"]
+    ds.upsert([{"sequence_id": "a", "action": np.zeros((4, 3))}, {"sequence_id": "d", "action": np.ones((1, 3))}])
+    with ds.writer() as writer, writer.record("c") as take:
+        take.add(action=[1, 2, 3])
+    other = sl.create(place("other"), sl.Schema({"action": sl.Trajectory(), "task": pa.string()}))
+    other.append([wide])
+    with pytest.raises(SchemaMismatchError, match="'action': dataset 1 has 4 numbers a step, dataset 0 has 3"):
+        sl.merge([ds, other], place("both"))
+    merged = sl.merge([ds, other], place("both"), union=True, columns=[{}, {"action": "moves"}])
+    assert len(merged) == 6

@@ -66,6 +66,9 @@ def upsert(dataset: OpenDataset, data: Any, /, *, encoding: Encoding | Mapping[s
     def change() -> list[str]:
         given = ingest.given_cells(data, schema, copy=staging.take_in, encode=encode)
         given = ingest.with_counted_lengths(given, schema)
+        widths = ingest.Widths(schema, dataset.source)
+        for batch in given.cells.to_batches():
+            widths.check(dict(zip(batch.schema.names, batch.columns, strict=True)), "The data")
         rows = Excerpt.of(dataset).find_ids(_ids(given, schema))
         files = {file.path: file for file in staging.take_files()}
         gone = change_cells(staging, dataset.source, schema, given, rows, files=files)

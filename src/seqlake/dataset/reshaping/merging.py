@@ -21,6 +21,7 @@ from seqlake.dataset.reading import streaming
 from seqlake.dataset.selection import Selection
 from seqlake.dataset.writing import conforming
 from seqlake.dataset.writing.carrying import Carrier, FilesMode
+from seqlake.dataset.writing.ingest import first_width, undeclared
 from seqlake.dataset.writing.staging import SHARD_BYTES, ShardShape, Staging
 from seqlake.errors import ColumnNotFoundError, CommitUnknownError, SchemaMismatchError, ValidationError
 from seqlake.files.local import remove_empty_folders
@@ -155,10 +156,25 @@ def merge(
                 f"Dataset {number - 1} does not have the schema of dataset 0:\n" + "\n".join(problems),
                 hint="merge(..., union=True) joins datasets of different columns, columns={'old': 'new'} renames them.",
             )
+    _refuse_other_widths(schema, parts, [origins for _, origins in renamed])
     with whole(out, schema, shape=ShardShape(), storage=storage) as (dataset, staging):
         for part, (_, origins), prefix in zip(parts, renamed, prefixes or [""] * len(parts), strict=True):
             _copy(part, schema, staging, files, origins=origins, prefix=prefix)
     return dataset
+
+
+def _refuse_other_widths(schema: Schema, parts: Sequence[Readable], origins: Sequence[Mapping[str, str]]) -> None:
+    """Signals that declare no dimension have one in all parts, as their first rows say."""
+    for name in undeclared(schema):
+        widths = [first_width(part, names.get(name, "")) for part, names in zip(parts, origins, strict=True)]
+        known = [(width, number) for number, width in enumerate(widths) if width is not None]
+        other = next(((width, number) for width, number in known if width != known[0][0]), None)
+        if other is not None:
+            raise SchemaMismatchError(
+                f"Column {name!r}: dataset {other[1]} has {other[0]} numbers a step, dataset {known[0][1]} has "
+                f"{known[0][0]}.",
+                hint="A signal has one dimension: rename one of the two with columns=.",
+            )
 
 
 def _each(columns: Mapping[str, str] | Sequence[Mapping[str, str]], count: int) -> Sequence[Mapping[str, str]]:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from seqlake.dataset.writing import conforming
 from seqlake.dataset.writing.references import may_name
 from seqlake.dataset.writing.values import cell
-from seqlake.errors import DuplicateSequenceError, SchemaMismatchError, ValidationError
+from seqlake.errors import DuplicateSequenceError, SchemaMismatchError, SeqlakeError, ValidationError
 from seqlake.files.locations import absolute, is_local, local_path
 from seqlake.spec.alignment import clock_of, on_clock
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from seqlake.protocols import Ints
+    from seqlake.protocols import Ints, Readable
     from seqlake.spec.schema import Column, Schema
 
     CopyIn = Callable[[str, str, "File"], str]
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 _BUFFER_BYTES = 8 << 20
 _BUFFER_ROWS = 4096
+_SHARDS_ASKED, _ROWS_ASKED = 8, 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +121,23 @@ class KnownIds:
 
 
 class Widths:
-    """Numbers a step of each signal that declares none: those of the first row, which all others must have."""
+    """Numbers a step of each signal that declares none: those of the rows that are there, else of the first that comes.
 
-    def __init__(self, schema: Schema) -> None:
-        columns = (schema[name] for name in schema)
-        self._open = [c.name for c in columns if c.category == "temporal" and c.nested and not c.deep and c.dim is None]
-        self._known: dict[str, int] = {}
+    Args:
+        schema: Of the rows.
+        source: The rows that are there.
+    """
+
+    def __init__(self, schema: Schema, source: Readable) -> None:
+        self.names = undeclared(schema)
+        self._source = source
+        self._known: dict[str, int | None] = {}
+
+    def of(self, name: str, /) -> int | None:
+        """Of one signal; None where it declares how many, or nothing tells it yet."""
+        if name not in self._known and name in self.names:
+            self._known[name] = first_width(self._source, name)
+        return self._known.get(name)
 
     def check(self, cells: Mapping[str, pa.Array], where: str) -> None:
         """Refuse rows whose steps are of another width than the rows before them.
@@ -133,17 +145,49 @@ class Widths:
         Raises:
             ValidationError: Some are.
         """
-        widths = {name: pc.min_max(pc.list_value_length(cells[name].flatten())) for name in self._open if name in cells}
+        there = [name for name in self.names if name in cells]
+        widths = {name: pc.min_max(pc.list_value_length(cells[name].flatten())).as_py() for name in there}
+        widths = {name: one for name, one in widths.items() if one["min"] is not None}
         for name, one in widths.items():
-            low, high = one["min"].as_py(), one["max"].as_py()
-            first = self._known.get(name, low)
-            if low is not None and (low != first or high != first):
+            low, high = one["min"], one["max"]
+            known = self.of(name)
+            first = low if known is None else known
+            if low != first or high != first:
                 raise ValidationError(
                     f"{where}, column {name!r}: expected {first} numbers a step as in the rows before, found "
                     f"{high if low == first else low}.",
                     hint=f"All sequences of a signal have one dimension; declare it, as in sl.Trajectory(dim={first}).",
                 )
-        self._known |= {name: one["min"].as_py() for name, one in widths.items() if one["min"].is_valid}
+        self._known |= {name: one["min"] for name, one in widths.items()}
+
+
+def undeclared(schema: Schema, /) -> list[str]:
+    """The signals, [T, D], that do not declare how many numbers a step has."""
+    columns = (schema[name] for name in schema)
+    return [c.name for c in columns if c.category == "temporal" and c.nested and not c.deep and c.dim is None]
+
+
+def first_width(source: Readable, name: str, /) -> int | None:
+    """Numbers a step of a signal, as the first shard that has a step says; None where the first few have none.
+
+    Indexes and footers tell it where steps lie flat; else a few rows are read.
+    """
+    for shard in islice(source.shards() if name in source.schema else (), _SHARDS_ASKED):
+        # Rows may be added whatever is wrong with those that are there.
+        with suppress(SeqlakeError, OSError):
+            reader = shard.open()
+            try:
+                flat = reader.flat(name)
+                if flat is not None and (flat.steps > 0).any():
+                    return int(np.prod(flat.shape, dtype=np.int64))
+                rows = np.arange(0 if flat is not None else min(shard.rows, _ROWS_ASKED))
+                for batch in reader.batches([name], rows=rows):
+                    widths = pc.list_value_length(batch.column(0).flatten()).drop_null()
+                    if len(widths):
+                        return int(widths[0].as_py())
+            finally:
+                reader.close()
+    return None
 
 
 class RowBuffer:

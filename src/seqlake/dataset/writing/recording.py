@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from seqlake.dataset.writing.encoding import Encodings, FramesCell
-    from seqlake.dataset.writing.ingest import KnownIds
+    from seqlake.dataset.writing.ingest import KnownIds, Widths
     from seqlake.dataset.writing.staging import OpenDataset
     from seqlake.protocols import Version
     from seqlake.spec.schema import Column, Schema
@@ -78,10 +78,10 @@ class RecordedColumn:
 class Signal(RecordedColumn):
     """Steps of numbers, each checked as it comes."""
 
-    def __init__(self, column: Column, logical: pa.DataType) -> None:
+    def __init__(self, column: Column, logical: pa.DataType, width: int | None) -> None:
         self._column = column
         self._logical = logical
-        self._width: int | None = None
+        self._width = width
         self._nbytes = 0
         self._joined: list[pa.Array] = []
         self._fresh: list[pa.Array] = []
@@ -247,6 +247,7 @@ class Recording:
         self,
         dataset: OpenDataset,
         ids: KnownIds,
+        widths: Widths,
         sequence_id: object,
         columns: Mapping[str, object],
         *,
@@ -259,6 +260,7 @@ class Recording:
         self._dataset = dataset
         self._schema: Schema = dataset.schema
         self._ids = ids
+        self._widths = widths
         self._key = ids.check(sequence_id)
         self._row: dict[str, pa.Array] = {}
         self._given = dict(columns)
@@ -380,7 +382,9 @@ class Recording:
         # A mistake is told now, not when the take has been made.
         with encoded(self._schema, self._key, columns, encoding=self._encoding, scratch=staging.scratch) as cells:
             given = {name: cells[name] for name in columns}
-            self._row.update(prepare(part, self._key, given, copy=staging.take_in))
+            row = prepare(part, self._key, given, copy=staging.take_in)
+            self._widths.check(row, f"Sequence {self._key!r}")
+            self._row.update(row)
 
     def discard(self) -> None:
         """Drop the take; the rest of the `with` block must not add to it."""
@@ -406,6 +410,7 @@ class Recording:
         rest = schema.select([n for n in schema.names if n == schema.id or n not in self._row])
         cells = {name: value for name, value in cells.items() if name in rest}
         row = {**self._row, **prepare(rest, self._key, cells, copy=staging.take_in)}
+        self._widths.check(row, f"Sequence {self._key!r}")
         buffer = RowBuffer(schema)
         buffer.add({name: row[name] for name in schema.names})
         staging.write(buffer.flush())
@@ -430,7 +435,7 @@ class Recording:
         if name in self._row:
             raise SchemaMismatchError(f"Sequence {self._key!r}: {name} was set for the whole take already.")
         if column.category == "temporal":
-            return Signal(column, self._schema.arrow.field(name).type)
+            return Signal(column, self._schema.arrow.field(name).type, self._widths.of(name))
         if not is_video(column) and column.category != "frames":
             raise SchemaMismatchError(
                 f"Sequence {self._key!r}: column {name!r} ({column.category}) has no steps.",

@@ -64,7 +64,7 @@ class Writer:
         self._parent = version  # whose schema the rows are checked against
         self._pictures = {name: column for name in self._schema if takes_frames(column := self._schema[name])}
         self._ids = KnownIds()
-        self._widths = Widths(self._schema)
+        self._widths = Widths(self._schema, dataset.source)
         self._buffer = RowBuffer(self._schema)
         self._staging: Staging | None = None
         self._broken = False
@@ -179,6 +179,7 @@ class Writer:
         return Recording(
             self._dataset,
             self._ids,
+            self._widths,
             sequence_id,
             columns,
             shape=self._shape,
