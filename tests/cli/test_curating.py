@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 import seqlake as sl
+from seqlake.shards.files import ParquetShard
 
 from ..homes import PLACES  # noqa: TID252 - tests are no package that could be named
 
@@ -151,6 +152,48 @@ def test_diff_says_what_each_verb_did(run, place) -> None:
     assert run("diff", place).out == "+ column good\n"
     assert run("diff", place, "--exit-code").code == 1
     assert run("diff", place, place, "--exit-code").out == "no difference\n"
+
+
+def test_diff_compares_files_by_what_they_name(tmp_path, monkeypatch) -> None:
+    for name in ("one", "two", "three"):
+        (tmp_path / f"{name}.log").write_bytes(b"same" if name != "three" else b"other")
+    kinds = {
+        "log": sl.ColumnType("mcap"),
+        "cam": sl.Image(frames="files"),
+        "film": sl.Column("film", pa.struct([("url", pa.string()), ("note", pa.string())]), sl.Video()),
+        "note": pa.string(),
+    }
+
+    def cells(log: object, *, url: str = "", note: str = "") -> dict[str, object]:
+        one = str(tmp_path / "one.log")
+        return {"log": log, "cam": [url or one, one], "film": {"url": url or one, "note": note}, "note": "x"}
+
+    log = {name: tmp_path / f"{name}.log" for name in ("one", "two", "three")}
+    left = sl.create(tmp_path / "left", sl.Schema(kinds))
+    right = sl.create(tmp_path / "right", sl.Schema(kinds))
+    for name, old, new in (
+        ("copied twice", cells(sl.File(log["one"])), cells(sl.File(log["two"]))),
+        ("other bytes", cells(sl.File(log["one"])), cells(sl.File(log["three"]))),
+        ("one place", cells(str(log["one"]), url="../one.log"), cells(log["one"].as_uri(), url="../left/../one.log")),
+        ("two places", cells("../one.log"), cells("../two.log")),
+        ("beside it", cells(None), cells(None, note="dark")),
+        ("null", cells(None), cells(str(log["one"]))),
+    ):
+        left.append([{"sequence_id": name, **old}])
+        right.append([{"sequence_id": name, **new}])
+    opened, one = [], ParquetShard.open
+    monkeypatch.setattr(ParquetShard, "open", lambda shard: opened.append(shard.key) or one(shard))
+    wanted = {"other bytes": ["log"], "two places": ["log"], "beside it": ["film"], "null": ["log"]}
+    assert sl.diff(left, right).changed == wanted
+    assert sl.diff(right[::-1], left).changed == wanted
+    some = left.where(ids=["copied twice", "other bytes", "beside it"])
+    assert not sl.diff(some, sl.repack(some, tmp_path / "copy"))
+    opened.clear()
+    sl.diff(left, right.select("sequence_id", "note"))
+    few = len(opened)
+    opened.clear()
+    sl.diff(left, right)
+    assert len(opened) == few, "each shard is opened once, however many columns are compared"
 
 
 def test_diff_of_two_datasets_reads_cells_not_shards(run, dataset, tmp_path) -> None:

@@ -165,9 +165,23 @@ def test_where_refuses_what_is_no_pure_row_expression(expression: str, reason: s
     assert reason in str(refused.value)
 
 
-def test_where_refuses_a_name_that_sql_cannot_tell_from_another() -> None:
+def test_a_name_that_sql_cannot_tell_from_another_is_refused(tmp_path: Path) -> None:
     twins = sl.scan(pa.table({"sequence_id": ["a", "b"], "x": [1, 2], "X": [2, 1], "y": [0, 1]}))
     assert ids(twins.where("y = 1")) == ["b"]
+    assert twins.sql("SELECT count(*), sum(y) FROM dataset").fetchall() == [(2, 1)]
+    assert twins.select("X").sql("SELECT x FROM dataset").fetchall() == [(2,), (1,)]
+    for query in (
+        "FROM dataset",
+        'SELECT "X" FROM dataset',
+        "SELECT sum(COLUMNS('X')) FROM dataset",
+        "SUMMARIZE dataset",
+    ):
+        with pytest.raises(QueryError, match="the columns x and X apart"):
+            twins.sql(query)
+    written = sl.create(tmp_path / "written", {"x": pa.int64(), "X": pa.int64()})
+    written.append([{"sequence_id": "a", "x": 1, "X": 2}])
+    with pytest.raises(QueryError, match="the columns x and X apart"):
+        written.add_column("more", pa.int64(), sql="X + 1")
     with pytest.raises(QueryError, match="x and X"):
         twins.where("X = 1")
 

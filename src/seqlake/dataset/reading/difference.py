@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,8 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from seqlake.abilities import KeepsFiles, ability
+from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.reading.streaming import one_shard
-from seqlake.errors import SchemaMismatchError
+from seqlake.dataset.writing.references import mapped, refers
+from seqlake.errors import SchemaMismatchError, UnsafeReferenceError
+from seqlake.files.locations import join
+from seqlake.spec.rules.references import paths_in
 from seqlake.spec.schema import is_list
 
 if TYPE_CHECKING:
@@ -20,6 +26,7 @@ if TYPE_CHECKING:
     from seqlake.dataset.selection import Selection
 
 _NAMED = 10  # ids that are printed
+_DIGEST = 16  # bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +90,9 @@ def diff(first: Selection, second: Selection, /) -> Difference:
     """What differs between two versions of a dataset, or two datasets.
 
     Rows are known by their ids. Shards that both have are not read; of all others every cell of the columns that both
-    have, with one type, is compared bit for bit. References to files are compared as text: a copied dataset has other
-    ones for the same bytes.
+    have, with one type, is compared bit for bit. References to files are compared by what they name: they are the same
+    where they lead to one place, and where both were copied in with the same bytes (SHA-256), so that a dataset equals
+    its copy. No file is opened: of two places whose bytes nobody has noted, nothing is known, and they differ.
 
     Args:
         first: The older one: a dataset, or some rows and columns of one.
@@ -130,28 +138,83 @@ def _changed(first: Selection, second: Selection, columns: Sequence[str], both: 
     if not columns or not both:
         return {}
     shared = {shard.key for shard in first.shards()} & {shard.key for shard in second.shards()}
+    naming = {name for name in columns if refers(first.schema[name]) and refers(second.schema[name])}
+    before = dict(_Cells(first, columns, naming).of(both, shared))
     changed: dict[str, list[str]] = {}
-    for name in columns:
-        old = dict(_digests(first, name, both, shared))
-        new = dict(_digests(second, name, both, shared))
+    for key, new in _Cells(second, columns, naming).of(both, shared):
         # A row of a shard that both have stands in neither, unless the other one has it elsewhere as well.
-        for key in old.keys() & new.keys():
-            if old[key] != new[key]:
-                changed.setdefault(key, []).append(name)
-    return changed
+        old = before.get(key)
+        if old is not None and old != new:
+            changed[key] = [name for place, name in enumerate(columns) if not new.has(place, old)]
+    return {key: names for key, names in changed.items() if names}
 
 
-def _digests(selection: Selection, column: str, ids: set[str], shared: set[str]) -> Iterator[tuple[str, bytes]]:
-    """(id, digest of the cell) of the rows of shards that only one of the two has."""
-    key = str(selection.schema.id)
-    for shard in selection.shards():
-        if shard.key in shared:
-            continue
-        for batch in one_shard(shard, [key, column]):
-            cells = batch.column(1)
-            for row, name in enumerate(batch.column(0).to_pylist()):
-                if name in ids:
-                    yield name, _digest(cells.slice(row, 1))
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """The cells of one row, as they are compared.
+
+    Attributes:
+        digests: 16 bytes for each column; of references only what stands beside them.
+        named: Column -> the files it names, each by its location and the digest of its bytes, where that is known.
+    """
+
+    digests: bytes
+    named: Mapping[int, Sequence[tuple[str, str]]]
+
+    def has(self, place: int, other: _Row) -> bool:
+        """Whether it has the same cell as another row: the same values, the same files."""
+        part = slice(place * _DIGEST, (place + 1) * _DIGEST)
+        mine, theirs = (one.named.get(place, ()) for one in (self, other))
+        same = len(mine) == len(theirs) and all(
+            here == there or (digest and digest == known)
+            for (here, digest), (there, known) in zip(mine, theirs, strict=True)
+        )
+        return bool(same) and self.digests[part] == other.digests[part]
+
+
+class _Cells:
+    """Reads the cells of one side."""
+
+    def __init__(self, selection: Selection, columns: Sequence[str], naming: set[str]) -> None:
+        self._selection = selection
+        self._columns = columns
+        self._naming = naming
+        shows = Excerpt.of(selection)
+        known = ability(shows, KeepsFiles) if naming else None
+        self._root = shows.root
+        self._copied = {
+            path: file.sha256
+            for shard in (() if known is None else shows.source.shards())
+            for path, file in (known.copied(shard.key) if known is not None else {}).items()
+        }
+
+    def of(self, ids: set[str], but: set[str]) -> Iterator[tuple[str, _Row]]:
+        """(id, cells) of these rows in shards other than those of these keys; each shard is opened once."""
+        key = str(self._selection.schema.id)
+        for shard in self._selection.shards():
+            if shard.key in but:
+                continue
+            for batch in one_shard(shard, [key, *self._columns]):
+                for row, name in enumerate(batch.column(0).to_pylist()):
+                    if name in ids:
+                        yield name, self._row([cells.slice(row, 1) for cells in batch.columns[1:]])
+
+    def _row(self, cells: Sequence[pa.Array]) -> _Row:
+        named: dict[int, Sequence[tuple[str, str]]] = {}
+        digests = []
+        for place, (name, cell) in enumerate(zip(self._columns, cells, strict=True)):
+            if name in self._naming:
+                value = cell[0].as_py()
+                named[place] = [self._file(path) for path, _ in paths_in(value)]
+                digests.append(_hashed([repr(mapped(value, lambda _: "")).encode("utf-8", "surrogatepass")]))
+            else:
+                digests.append(_digest(cell))
+        return _Row(b"".join(digests), named)
+
+    def _file(self, reference: str) -> tuple[str, str]:
+        with suppress(UnsafeReferenceError):  # then the text is all there is
+            return join(self._root, reference), self._copied.get(reference, "")
+        return reference, ""
 
 
 def _digest(cell: pa.Array) -> bytes:
@@ -165,7 +228,11 @@ def _digest(cell: pa.Array) -> bytes:
         parts.append(np.ascontiguousarray(cell.drop_null().to_numpy(zero_copy_only=False)).tobytes())
     else:
         parts.append(repr(cell.to_pylist()).encode("utf-8", "surrogatepass"))
-    return hashlib.blake2b(b"|".join(parts), digest_size=16).digest()
+    return _hashed(parts)
+
+
+def _hashed(parts: Sequence[bytes]) -> bytes:
+    return hashlib.blake2b(b"|".join(parts), digest_size=_DIGEST).digest()
 
 
 def _nulls(cell: pa.Array) -> bytes:

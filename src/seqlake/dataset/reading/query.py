@@ -28,7 +28,7 @@ from seqlake.shards.rows import Rows
 from seqlake.spec.schema import is_list, no_column
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Self
 
     import duckdb
@@ -202,7 +202,7 @@ def asked(schema: Schema, query: str, /) -> tuple[list[str], list[Comparison]]:
     """
     with _Connection(schema) as connection:
         explained = connection.check_one_query(query) == "SELECT"
-        numbers = connection.needed(query) if explained else connection.every
+        numbers = connection.needed(query, explained=explained)
         return [schema.arrow.field(i).name for i in numbers], connection.parts(query) if explained else []
 
 
@@ -234,7 +234,7 @@ def relation(
     for name, other in others.items():
         connection.add(name, other)
     explained = connection.check_one_query(query) == "SELECT"
-    connection.provide(connection.needed(query) if explained else connection.every, batches)
+    connection.provide(connection.needed(query, explained=explained), batches)
     relation: duckdb.DuckDBPyRelation = connection.relation(query)
     return relation
 
@@ -251,8 +251,8 @@ def answers(schema: Schema, query: str, batches: Callable[[Sequence[str]], Itera
         QueryError: As for `relation`.
     """
     with _Connection(schema) as connection:
-        connection.check_one_query(query)
-        connection.provide(connection.needed(query), batches)
+        explained = connection.check_one_query(query) == "SELECT"
+        connection.provide(connection.needed(query, explained=explained), batches)
         answer = connection.relation(query)
         table: pa.Table = connection.run(answer.to_arrow_table)
     return table
@@ -347,14 +347,37 @@ class _Connection:
         )
         self._db.execute(f"CREATE OR REPLACE VIEW {NAME} AS SELECT {columns} FROM {_SOURCE} {_NO_PUSHDOWN}")
 
-    def needed(self, query: str) -> list[int]:
-        """The columns that a query's plan reads; at least one, since rows without columns cannot be counted."""
+    def needed(self, query: str, *, explained: bool = True) -> list[int]:
+        """The columns that a query's plan reads; at least one, since rows without columns cannot be counted.
+
+        Args:
+            query: One query.
+            explained: Whether it has a plan; one that has none may read all columns.
+
+        Raises:
+            QueryError: One of them differs from another by case alone.
+        """
+        if not explained:
+            self._refuse_twins(self.every)
+            return self.every
         try:
             plan = self._db.execute(f"EXPLAIN (FORMAT json) {query}").fetchall()[0][1]
         except (self._duckdb.Error, IndexError):
             return self.every  # what cannot be explained may need all of them
         named = {int(number) for number in _COLUMN.findall(plan)}
+        self._refuse_twins(named)
         return [i for i in self.every if i in named] or self.every[:1]
+
+    def _refuse_twins(self, numbers: Iterable[int]) -> None:
+        """Names of SQL mean the same in capitals: the first of two columns would be taken for the other."""
+        names = self._arrow.names
+        for name in [names[i] for i in sorted(numbers)]:
+            twins = [one for one in names if one.casefold() == name.casefold()]
+            if len(twins) > 1:
+                raise QueryError(
+                    f"SQL cannot tell the columns {' and '.join(twins)} apart, and this reads one of them.",
+                    hint=f"Rename one, or leave it out, as in ds.select({twins[0]!r}, ...).sql(...).",
+                )
 
     def parts(self, query: str) -> list[Comparison]:
         """The parts of a query's condition that may rule shards out."""
@@ -415,7 +438,6 @@ class _Connection:
         ).fetchall():
             kinds.setdefault(name, set()).add(stability if kind == "scalar" else kind)
         self._check(node, kinds, expression)
-        self._check_twins(node)
 
     def _parsed(self, expression: str) -> object:
         """The tree of one expression; a text that leaves its brackets is refused."""
@@ -459,14 +481,6 @@ class _Connection:
                     hint="A condition looks at one row and always gives the same answer; for more, take ids from "
                     "ds.sql(...) and give them to ds.where(ids=...).",
                 )
-
-    def _check_twins(self, node: object) -> None:
-        names = self._arrow.names
-        for inner in _nodes(node):
-            for part in inner.get("column_names", ()):
-                twins = [name for name in names if name.casefold() == part.casefold()]
-                if len(twins) > 1:
-                    raise QueryError(f"SQL cannot tell the columns {' and '.join(twins)} apart; rename one of them.")
 
 
 def quoted(name: str) -> str:
