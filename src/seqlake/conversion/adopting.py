@@ -27,7 +27,7 @@ from seqlake.shards.files import ParquetShard
 from seqlake.shards.ids import pack
 from seqlake.shards.parquet.building import index_bytes
 from seqlake.shards.parquet.footer import read_footer
-from seqlake.shards.parquet.writer import ScalarBounds
+from seqlake.shards.writing import ScalarBounds
 from seqlake.spec.rules.references import is_relative, paths_in
 from seqlake.spec.schema import comparable
 from seqlake.windows.sources import MediaFiles

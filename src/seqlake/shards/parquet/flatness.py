@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from seqlake.errors import CorruptFileError
 from seqlake.protocols import Flat
-from seqlake.shards.cells import numpy_type, step_type
+from seqlake.shards.cells import numpy_type, numpy_type_of, step_type
 from seqlake.shards.parquet.index import digest
 from seqlake.shards.parquet.pages import PLAIN, Page, read_header
 
@@ -87,6 +87,12 @@ def physical(dtype: np.dtype[Any]) -> tuple[str, np.dtype[Any]]:
     if dtype.itemsize == 8:
         return "INT64", dtype.newbyteorder("<")
     return "INT32", np.dtype(f"<{dtype.kind}4")
+
+
+def stored_name(kind: pa.DataType, /) -> str:
+    """Type of one number of a column as its bytes lie (`<f4`); empty for columns of other types."""
+    dtype = numpy_type_of(kind)
+    return "" if dtype is None else physical(dtype)[1].str
 
 
 def bears_out(footer: Footer, column: str, entry: ColumnIndex, /) -> bool:
