@@ -137,6 +137,17 @@ class Physical(Protocol):
 
 
 @runtime_checkable
+class Sealed(Protocol):
+    """It holds checksums of its own bytes, which nobody looks at unasked."""
+
+    def verified(self) -> ShardReader:
+        """The same file; what it hands out is compared first."""
+
+    def compare(self) -> None:
+        """All of the file, now; CorruptFileError."""
+
+
+@runtime_checkable
 class KnowsColumns(Protocol):
     """Columns known without asking the file."""
 
@@ -145,6 +156,14 @@ class KnowsColumns(Protocol):
 
 
 # ---- shards
+@runtime_checkable
+class Verifiable(Protocol):
+    """It may be opened so that bytes are compared before they are handed out."""
+
+    def verified(self) -> Shard:
+        """The same rows."""
+
+
 @runtime_checkable
 class Copyable(Protocol):
     """A file of another format than Parquet, stored as it is read or compressed."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Literal
 
-from seqlake.abilities import ability
+from seqlake.abilities import Verifiable, ability
 from seqlake.shards import parquet
 from seqlake.shards.columns import Beside, Columns
 from seqlake.shards.parquet.footer import read_footer
@@ -95,7 +95,10 @@ def verified(shard: Shard, /) -> Shard:
         }  # a mapping of another kind, as Iceberg's, finds columns in the file itself, and stays what it is
         mapping = {**shard.mapping, **beside} if beside else shard.mapping
         return replace(shard, shard=verified(shard.shard), mapping=mapping)
-    if not isinstance(shard, ParquetShard) or shard.verify:
+    if not isinstance(shard, ParquetShard):
+        other = ability(shard, Verifiable)
+        return shard if other is None else other.verified()
+    if shard.verify:
         return shard
     return ParquetShard(
         blob=shard.blob, rows=shard.rows, nbytes=shard.nbytes, key=shard.key, index=shard.index, verify=True

@@ -5,11 +5,11 @@ A plug of the group `shard_formats` offers what `protocols.ShardFormat` says; ta
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from seqlake import plugins
-from seqlake.abilities import Physical, ability
+from seqlake.abilities import Physical, Sealed, ability
 from seqlake.errors import CorruptFileError
 from seqlake.shards import parquet
 from seqlake.shards.files import ParquetShard
@@ -34,6 +34,7 @@ class PluggedShard:
         rows: Its rows.
         nbytes: Its bytes.
         key: `<name>#<hash>`; other bytes, other key.
+        verify: Whether bytes are compared before they are handed out, where the file has checksums.
     """
 
     format: str
@@ -41,10 +42,43 @@ class PluggedShard:
     rows: int
     nbytes: int
     key: str
+    verify: bool = False
 
     def open(self) -> ShardReader:
         """A reader of the plug's making."""
-        return plug(self.format).open(self.blob)
+        reader = plug(self.format).open(self.blob)
+        sealed = ability(reader, Sealed) if self.verify else None
+        return reader if sealed is None else sealed.verified()
+
+    # ---- Verifiable
+
+    def verified(self) -> PluggedShard:
+        """The same file, compared as it is read."""
+        return replace(self, verify=True)
+
+    # ---- Copyable
+
+    @property
+    def one_file(self) -> bool:
+        """True: nothing else belongs to it."""
+        return True
+
+    @property
+    def in_place(self) -> bool:
+        """Whether it is a file of this machine."""
+        return self.blob.view() is not None
+
+    def packed(self) -> Blob:
+        """The file."""
+        return self.blob
+
+    def unpacked(self, data: memoryview, /) -> memoryview:
+        """The same bytes: it is read as it is stored."""
+        return data
+
+    def over(self, blob: Blob, /) -> PluggedShard:
+        """The same shard, read from this copy."""
+        return replace(self, blob=blob)
 
 
 def plug(name: str, /) -> ShardFormat:

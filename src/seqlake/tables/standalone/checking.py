@@ -6,8 +6,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from seqlake.abilities import Physical, ability
-from seqlake.errors import DamagedTableError, SeqlakeError
+from seqlake.abilities import Physical, Sealed, ability
+from seqlake.errors import CorruptFileError, DamagedTableError, SeqlakeError
 from seqlake.spec.findings import Finding
 from seqlake.tables.standalone import checkpoints
 from seqlake.tables.standalone.adopting import strangers
@@ -22,10 +22,10 @@ from seqlake.versions.small_files import can_list, names_in, read
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from seqlake.protocols import Depth, Store
+    from seqlake.protocols import Blob, Depth, Store
     from seqlake.tables.standalone.context import LogContext
     from seqlake.tables.standalone.state import State
-    from seqlake.versions.state import TableState
+    from seqlake.versions.state import TableFile, TableState
 
 
 def check(context: LogContext, state: TableState, depth: Depth, /) -> Iterator[Finding]:
@@ -206,10 +206,12 @@ def _pages(store: Store, state: TableState, *, plain: bool) -> Iterator[Finding]
 
     known = {} if plain else ShardIndex(store).find(state.files)
     for shard in state.files:
-        if shard_formats.name_of(shard.name) != shard_formats.PARQUET:
-            continue
         blob = placed_blob(store, shard, version=int(state.version.id))
         location = shard.name if plain else names.data(shard.name)
+        if shard_formats.name_of(shard.name) != shard_formats.PARQUET:
+            with suppress(DamagedTableError):
+                yield from _sealed(shard, blob, location)
+            continue
         kept = known[shard.name].offsets(shard.name) if shard.name in known else None
         try:
             for finding in parquet.check(blob, outside=kept):
@@ -222,6 +224,19 @@ def _pages(store: Store, state: TableState, *, plain: bool) -> Iterator[Finding]
             with suppress(FileNotFoundError):
                 for finding in parquet.check(store.blob(path)):
                     yield replace(finding, location=path)
+
+
+def _sealed(shard: TableFile, blob: Blob, location: str) -> Iterator[Finding]:
+    """P601: a file of another format is not what was written, by its own checksums."""
+    file = shard_formats.describe(shard.name, blob, rows=shard.rows, nbytes=shard.nbytes, key="").open()
+    try:
+        sealed = ability(file, Sealed)
+        if sealed is not None:
+            sealed.compare()
+    except CorruptFileError as error:
+        yield Finding(code="P601", severity="error", message=error.message, location=location)
+    finally:
+        file.close()
 
 
 def _files(store: Store, state: TableState) -> Iterator[Finding]:

@@ -1,0 +1,1 @@
+"""Formats of shards besides Parquet, each called as its files end."""

@@ -1,0 +1,210 @@
+"""Lance files as shards: signals lie raw in them, so windows are read in place and without Lance, all else through it.
+
+One shard is one Lance file (format 2), not a Lance dataset, which is a folder of them with versions of its own. In the
+layout `training` it has format 2.0, which keeps the steps of a row in one piece as they are; `archive`, and tables with
+columns that 2.0 lacks (structs, maps), have format 2.2, which compresses.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import weakref
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from seqlake.files.locations import is_local, local_path
+from seqlake.plugins import require
+from seqlake.shards.engines import EngineReader, EngineWriter, damage_of, refuse_dotted, refuse_layout
+from seqlake.spec.schema import is_list
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from seqlake.protocols import Blob, Ints
+    from seqlake.spec.schema import Schema
+
+_TAIL = 40
+_PIECE = 64 << 20
+_PAGE = 1 << 30  # no page ends within a row group
+
+
+def open(blob: Blob, /) -> LanceReader:  # noqa: A001 - the verb of the ShardFormat protocol
+    """Open a Lance file as a shard; nothing is read yet.
+
+    Example:
+        ```python
+        reader = open(open_blob("part-0.lance"))
+        reader.flat("action").shape  # (12,)
+        ```
+    """
+    return LanceReader(blob)
+
+
+def create(
+    path: Path,
+    schema: Schema,
+    /,
+    *,
+    layout: str = "training",
+    fixed_size_inner: bool = False,
+    ids: Mapping[str, int] | None = None,
+) -> LanceWriter:
+    """Begin a Lance file.
+
+    Args:
+        path: Where the file will lie.
+        schema: Its columns.
+        layout: `training` (windows without decoding) or `archive` (smaller).
+        fixed_size_inner: Lance needs no other form: steps of known size are stored as such.
+        ids: Lance files have no numbers of fields.
+
+    Raises:
+        MissingDependencyError: The package `pylance` is not installed.
+        SchemaMismatchError: A column with a dot in its name.
+        ValueError: An unknown layout.
+    """
+    del fixed_size_inner, ids
+    refuse_layout(layout)
+    refuse_dotted(schema, "Lance")
+    return LanceWriter(Path(path), schema, layout=layout)
+
+
+class LanceWriter(EngineWriter):
+    """One Lance file being written."""
+
+    def __init__(self, path: Path, schema: Schema, /, *, layout: str) -> None:
+        stored = schema.stored(fixed_size_inner=True)
+        super().__init__(path, schema, stored)
+        self._version = "2.2" if layout == "archive" or any(_needs_newer(field.type) for field in stored) else "2.0"
+        self._file: Any = None
+        self._engine = require("lance.file", extra="lance")
+
+    def _written(self) -> int:
+        return self._path.stat().st_size if self._path.exists() else 0
+
+    def _open(self) -> Any:
+        if self._file is None:
+            self._path.unlink(missing_ok=True)
+            self._file = self._engine.LanceFileWriter(
+                str(self._path), self._stored, version=self._version, max_page_bytes=_PAGE
+            )
+        return self._file
+
+    def _append(self, table: pa.Table) -> None:
+        self._open().write_batch(table.combine_chunks().to_batches()[0])
+
+    def _end(self) -> None:
+        self._open().close()
+
+    def _placed(self) -> dict[str, list[int]]:
+        """Where pages of values lie that are raw, as the file says; a portion lies in one page."""
+        if self._version != "2.0":
+            return {}
+        columns = iter(self._engine.LanceFileReader(str(self._path)).metadata().columns)
+        placed = {}
+        for field in self._stored:
+            parts = [next(columns) for _ in range(_columns_of(field.type))]
+            if field.name in self._steps and self._steps[field.name].regular:
+                starts = _starts(
+                    [(b.position, b.size) for page in parts[-1].pages for b in page.buffers], self._portions[field.name]
+                )
+                if starts is not None:
+                    placed[field.name] = starts
+        return placed
+
+    def _tail_bytes(self) -> int:
+        return _TAIL
+
+    def _give_up(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError, ValueError, RuntimeError):
+                file.close()
+        self._path.unlink(missing_ok=True)
+
+
+def _starts(pages: list[tuple[int, int]], portions: Any) -> list[int] | None:
+    """Where each portion begins, if they fill the pages one after the other and none lies in two; else None."""
+    starts: list[int] = []
+    left, at, rest = iter(pages), 0, 0
+    for portion in portions:
+        if rest == 0 and portion.nbytes:
+            at, rest = next(left, (0, 0))
+        if portion.nbytes > rest:
+            return None
+        starts.append(at)
+        at, rest = at + portion.nbytes, rest - portion.nbytes
+    return starts if rest == 0 and next(left, None) is None else None
+
+
+def _needs_newer(kind: pa.DataType) -> bool:
+    """Whether format 2.0 has no such columns, or none with nulls."""
+    if is_list(kind):
+        return _needs_newer(kind.value_type)
+    return bool(pa.types.is_struct(kind) or pa.types.is_map(kind))
+
+
+def _columns_of(kind: pa.DataType) -> int:
+    """How many columns of a file of format 2.0 a column of Arrow becomes."""
+    return 1 + _columns_of(kind.value_type) if is_list(kind) and not pa.types.is_fixed_size_list(kind) else 1
+
+
+class LanceReader(EngineReader):
+    """One open Lance file."""
+
+    tail = _TAIL
+
+    def _path(self) -> str:
+        """The file on this machine, which Lance reads itself: where it lies, else a copy that goes with this reader."""
+        if is_local(self.blob.location):
+            with contextlib.suppress(OSError):
+                path = local_path(self.blob.location)
+                if path.stat().st_size == self.blob.size:
+                    return str(path)
+        return self._copy
+
+    @cached_property
+    def _copy(self) -> str:
+        folder = tempfile.mkdtemp(prefix="seqlake-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        path = Path(folder, "shard.lance")
+        with path.open("wb") as file:
+            for start in range(0, self.blob.size, _PIECE):
+                stop = min(start + _PIECE, self.blob.size)
+                file.write(self.blob.ranges(np.array([start]), np.array([stop]))[0])
+        return str(path)
+
+    def _file(self, columns: list[str] | None = None) -> Any:
+        engine = require("lance.file", extra="lance")
+        with damage_of(self.blob):
+            return engine.LanceFileReader(self._path(), columns=columns)
+
+    @cached_property
+    def _metadata(self) -> Any:
+        return self._file().metadata()
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Arrow schema as the file stores it."""
+        schema: pa.Schema = self._metadata.schema
+        return schema.remove_metadata()
+
+    @property
+    def rows(self) -> int:
+        """Rows of the file."""
+        return int(self._metadata.num_rows)
+
+    def decoded(self, columns: list[str], start: int, count: int, size: int) -> Iterator[pa.RecordBatch]:
+        """Rows that follow each other."""
+        yield from self._file(columns).read_range(start, count, batch_size=size).to_batches()
+
+    def taken(self, columns: list[str], rows: Ints) -> pa.RecordBatch:
+        """Rows in ascending order."""
+        parts = self._file(columns).take_rows(rows.tolist(), batch_size=rows.size).to_batches()
+        return pa.Table.from_batches(list(parts)).combine_chunks().to_batches()[0]

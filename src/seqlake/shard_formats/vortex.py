@@ -1,0 +1,197 @@
+"""Vortex files as shards: small, quickly decoded, and never raw, so every read goes through Vortex.
+
+A Vortex file has no place for what a dataset says of itself; `mixtrain.json` beside it has. Durations lie as integers
+and bytes of a fixed size as plain bytes, which Vortex has not: the table's schema shows them as they were.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from seqlake.plugins import require
+from seqlake.shards.engines import EngineReader, EngineWriter, damage_of, refuse_layout
+from seqlake.spec.schema import is_list
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from seqlake.protocols import Blob, Ints
+    from seqlake.spec.schema import Schema
+
+_END = 8  # version, length of the postscript, magic
+
+
+def open(blob: Blob, /) -> VortexReader:  # noqa: A001 - the verb of the ShardFormat protocol
+    """Open a Vortex file as a shard; nothing is read yet.
+
+    Example:
+        ```python
+        reader = open(open_blob("part-0.vortex"))
+        reader.lengths("action")[:3]  # array([54, 40, 59])
+        ```
+    """
+    return VortexReader(blob)
+
+
+def create(
+    path: Path,
+    schema: Schema,
+    /,
+    *,
+    layout: str = "training",
+    fixed_size_inner: bool = False,
+    ids: Mapping[str, int] | None = None,
+) -> VortexWriter:
+    """Begin a Vortex file.
+
+    Args:
+        path: Where the file will lie.
+        schema: Its columns.
+        layout: `training` (quicker to decode) or `archive` (compact).
+        fixed_size_inner: Steps of known size are stored as such.
+        ids: Vortex files have no numbers of fields.
+
+    Raises:
+        MissingDependencyError: The package `vortex-data` is not installed.
+        ValueError: An unknown layout.
+    """
+    del fixed_size_inner, ids
+    refuse_layout(layout)
+    return VortexWriter(Path(path), schema, layout=layout)
+
+
+class VortexWriter(EngineWriter):
+    """One Vortex file being written; row groups wait on the disk, since Vortex takes a whole file at once."""
+
+    def __init__(self, path: Path, schema: Schema, /, *, layout: str) -> None:
+        super().__init__(path, schema, schema.stored(fixed_size_inner=True))
+        self._layout = layout
+        self._held = pa.schema([field.with_type(_kept(field.type)) for field in self._stored])
+        self._spool: Any = None
+        self._stream: Any = None
+        self._engine = require("vortex.io", extra="vortex")
+
+    def _written(self) -> int:
+        return int(self._spool.tell()) if self._spool is not None else 0
+
+    def _append(self, table: pa.Table) -> None:
+        if self._stream is None:
+            self._spool = tempfile.TemporaryFile(dir=self._path.parent)  # noqa: SIM115 - closed when the shard is
+            self._stream = pa.ipc.new_stream(pa.PythonFile(self._spool, "w"), self._held)
+        self._stream.write_table(table.cast(self._held))
+
+    def _end(self) -> None:
+        options = self._engine.VortexWriteOptions
+        writing = options.compact() if self._layout == "archive" else options.default()
+        if self._stream is None:
+            writing.write(self._held.empty_table(), str(self._path))
+            return
+        self._stream.close()
+        self._spool.seek(0)
+        writing.write(pa.ipc.open_stream(pa.PythonFile(self._spool, "r")), str(self._path))
+        self._spool.close()
+
+    def _tail_bytes(self) -> int:
+        with self._path.open("rb") as file:
+            file.seek(-_END, 2)
+            return _tail(file.read(_END))
+
+    def _give_up(self) -> None:
+        if self._spool is not None:
+            self._spool.close()
+        self._path.unlink(missing_ok=True)
+
+
+def _tail(end: bytes) -> int:
+    """Bytes at the end of a file that a reader looks for there: the postscript, and what says its length."""
+    return _END + int.from_bytes(end[2:4], "little")
+
+
+def _kept(kind: pa.DataType) -> pa.DataType:
+    """The type that Vortex has for an Arrow type."""
+    if pa.types.is_duration(kind):
+        return pa.int64()
+    if pa.types.is_fixed_size_binary(kind):
+        return pa.binary()
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_kept(kind.value_type), kind.list_size)
+    if is_list(kind):
+        return pa.list_(_kept(kind.value_type))
+    return kind
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """The type with plain text and bytes where Vortex gives views."""
+    if pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_binary_view(kind):
+        return pa.binary()
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_plain(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(_plain(kind.value_type), kind.list_size)
+    return pa.list_(_plain(kind.value_type)) if is_list(kind) else kind
+
+
+class _Ranges:
+    """A blob as Vortex reads it."""
+
+    def __init__(self, blob: Blob, /) -> None:
+        self._blob = blob
+
+    def size(self) -> int:
+        return self._blob.size
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        return bytes(self._blob.ranges(np.array([offset]), np.array([offset + length]))[0])
+
+
+class VortexReader(EngineReader):
+    """One open Vortex file."""
+
+    @property
+    def tail(self) -> int:  # type: ignore[override]
+        """Bytes at the end that Vortex looks for there."""
+        if self.blob.size < _END:
+            return 0
+        size = np.array([self.blob.size])
+        return _tail(bytes(self.blob.ranges(size - _END, size)[0]))
+
+    @cached_property
+    def _file(self) -> Any:
+        engine = require("vortex", extra="vortex")
+        with damage_of(self.blob):
+            return engine.open_readable(_Ranges(self.blob))
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """Arrow schema as the file stores it, with plain text and bytes."""
+        stored = self._file.dtype.to_arrow_schema()
+        return pa.schema([field.with_type(_plain(field.type)) for field in stored])
+
+    @property
+    def rows(self) -> int:
+        """Rows of the file."""
+        return len(self._file)
+
+    def decoded(self, columns: list[str], start: int, count: int, size: int) -> Iterator[pa.RecordBatch]:
+        """Rows that follow each other."""
+        del size
+        if (start, count) == (0, self.rows):
+            yield from self._file.scan(columns).to_arrow()
+            return
+        yield self.taken(columns, np.arange(start, start + count))
+
+    def taken(self, columns: list[str], rows: Ints) -> pa.RecordBatch:
+        """Rows in ascending order."""
+        engine = require("vortex", extra="vortex")
+        batches = self._file.scan(columns, indices=engine.array(pa.array(rows, pa.uint64()))).to_arrow()
+        return pa.Table.from_batches(list(batches)).combine_chunks().to_batches()[0]

@@ -1,0 +1,478 @@
+"""Shards that another engine encodes, Lance or Vortex, with what these files lack: lengths, places, checksums.
+
+The engine's file comes first and is left as it is. After it lie our own bytes, then a pointer to them, and then the end
+of the engine's file once more, which says with absolute numbers where everything is: so the engine reads the file as if
+nothing had been added. Layout: `docs/reference/engines.md`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from seqlake.errors import CorruptFileError, SchemaMismatchError, SeqlakeError
+from seqlake.files.checksums import crc32
+from seqlake.protocols import Flat
+from seqlake.shards.cells import from_flat, numpy_type_of, step_type, takeable
+from seqlake.shards.parquet.index import ColumnIndex, OffsetIndex, decode, encode
+from seqlake.shards.reading import count_only, refuse_unknown, rows_asked, runs_of
+from seqlake.shards.writing import ColumnSteps, RowGroupWriter
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from seqlake.protocols import Blob, Ints
+    from seqlake.spec.schema import Schema
+
+PIECE = 1 << 20  # bytes of the engine's file under one checksum, and of the rows of a flat column, about
+_BATCH = 16 << 20  # bytes of a batch, about
+_MOST_ROWS = 1 << 16
+_POINTER = re.compile(rb"seqlake 1 (\d{20}) (\d{20}) (\d{20}) ([0-9a-f]{16})\n", re.ASCII)
+POINTER = 90
+"""Bytes of a pointer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Trailer:
+    """What we say of a file that an engine wrote.
+
+    Attributes:
+        index: Lengths of all columns with steps, and where flat ones lie; `headers` has a checksum for each place.
+        checksums: CRC-32 of each `PIECE` of the engine's file.
+        nbytes: Of the engine's file.
+    """
+
+    index: OffsetIndex
+    checksums: NDArray[np.uint32]
+    nbytes: int
+
+    def places(self) -> Mapping[str, NDArray[np.uint32]]:
+        """Column -> the checksums of its places."""
+        sums, at = {}, 0
+        for name, entry in self.index.columns.items():
+            count = entry.page_start.size
+            sums[name] = np.array([int(one, 16) for one in self.index.headers[at : at + count]], np.uint32)
+            at += count
+        return sums
+
+
+def append_trailer(path: Path, index: OffsetIndex, /, *, tail: int) -> bytes:
+    """Add what we know to a finished file of an engine; gives the bytes of the index.
+
+    Args:
+        path: The file.
+        index: Of its columns.
+        tail: The last bytes of the file, which its reader looks for at the end.
+    """
+    encoded = encode(index)
+    with path.open("r+b") as file:
+        sums = []
+        while piece := file.read(PIECE):
+            sums.append(crc32(piece))
+        nbytes = file.tell()
+        file.seek(nbytes - tail)
+        end = file.read()
+        block = encoded + np.array(sums, "<u4").tobytes()
+        digest = hashlib.sha256(block).hexdigest()[:16]
+        file.write(block + f"seqlake 1 {nbytes:020} {len(encoded):020} {len(sums):020} {digest}\n".encode() + end)
+    return encoded
+
+
+def read_trailer(blob: Blob, /, *, tail: int) -> Trailer | None:
+    """What we said of a file; None where somebody else wrote it.
+
+    Raises:
+        CorruptFileError: It is not what was written.
+    """
+    at = blob.size - tail - POINTER
+    if at < 0:
+        return None
+    pointed = _POINTER.fullmatch(bytes(_part(blob, at, at + POINTER)))
+    if pointed is None:
+        return None
+    nbytes, encoded, sums = (int(pointed[n]) for n in (1, 2, 3))
+    block = _part(blob, nbytes, at) if nbytes + encoded + 4 * sums == at else memoryview(b"")
+    if hashlib.sha256(block).hexdigest()[:16].encode() != pointed[4] or sums != -(-nbytes // PIECE):
+        raise CorruptFileError(
+            f"Expected the lengths and checksums that were written to {blob.location}, found other bytes.",
+            path=blob.location,
+            hint="The file is damaged: restore it from a copy, or delete its rows.",
+        )
+    index = decode(bytes(block[:encoded]), nbytes=blob.size)
+    return Trailer(index=index, checksums=np.frombuffer(block[encoded:], "<u4"), nbytes=nbytes)
+
+
+def _part(blob: Blob, start: int, stop: int) -> memoryview:
+    return blob.ranges(np.array([start]), np.array([stop]))[0]
+
+
+class EngineWriter(RowGroupWriter):
+    """One file of an engine being written; inherit it, and say how the engine does it."""
+
+    def __init__(self, path: Path, schema: Schema, stored: pa.Schema, /) -> None:
+        super().__init__(path, schema, stored)
+        self._steps = {name: steps for name in schema if (steps := _steps_of(stored.field(name).type)) is not None}
+        self._portions: dict[str, list[_Portion]] = {name: [] for name in self._steps}
+
+    def _put(self, table: pa.Table) -> None:
+        for name, steps in self._steps.items():
+            cells = table[name].combine_chunks()
+            cells = cells if isinstance(cells, pa.Array) else cells.chunk(0)
+            steps.add(cells)
+            counts = steps.take()
+            if steps.regular:
+                self._portions[name] += _portions(cells, counts, first=self._rows)
+        self._append(table)
+
+    def _finish(self) -> bytes:
+        self._end()
+        places = self._placed()
+        headers: list[bytes] = []
+        for name, steps in self._steps.items():
+            starts = places.get(name)
+            steps.regular = steps.regular and starts is not None
+            for portion, start in zip(self._portions[name] if steps.regular else [], starts or [], strict=True):
+                steps.place(start, portion.row)
+                headers.append(f"{portion.checksum:016x}".encode())
+        index = OffsetIndex(columns={name: steps.entry() for name, steps in self._steps.items()}, headers=headers)
+        return append_trailer(self._path, index, tail=self._tail_bytes())
+
+    def _placed(self) -> dict[str, list[int]]:
+        """Column -> where the portions of its values lie; a column that is not there is decoded."""
+        return {}
+
+    def _append(self, table: pa.Table) -> None:
+        """Give a row group to the engine."""
+        raise NotImplementedError
+
+    def _end(self) -> None:
+        """The engine's file is whole."""
+        raise NotImplementedError
+
+    def _tail_bytes(self) -> int:
+        """How many bytes at the end of the file its reader looks for there."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Portion:
+    """Rows of a flat column under one checksum."""
+
+    row: int
+    nbytes: int
+    checksum: int
+
+
+def values_of(cells: pa.Array, /) -> NDArray[Any]:
+    """The numbers of a column of lists in order, without those that lie below null cells."""
+    while hasattr(cells.type, "value_type"):
+        cells = cells.flatten()
+    return np.asarray(cells)
+
+
+def _portions(cells: pa.Array, counts: NDArray[np.int32], *, first: int) -> Iterator[_Portion]:
+    values = np.ascontiguousarray(values_of(cells))
+    total = int(np.maximum(counts, 0).sum(dtype=np.int64))
+    sizes = np.maximum(counts, 0).astype(np.int64) * (values.nbytes // total if total else 0)
+    data, at = values.reshape(-1).view(np.uint8).data, 0
+    for run in runs_of(np.arange(counts.size), sizes, most_bytes=PIECE):
+        nbytes = int(sizes[run].sum())
+        yield _Portion(row=first + int(run[0]), nbytes=nbytes, checksum=crc32(data[at : at + nbytes]))
+        at += nbytes
+
+
+def _steps_of(kind: pa.DataType) -> ColumnSteps | None:
+    """What is to be learned of a column; None where it has no steps."""
+    held = step_type(kind)
+    if held is not None and held[1] > 0:
+        dtype = numpy_type_of(kind)
+        assert dtype is not None
+        return ColumnSteps(levels=held[1], stored=dtype.newbyteorder("<").str, dim=held[2])
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return ColumnSteps(levels=1, stored="")
+    return None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PortionProof:
+    """Of one flat column; see `protocols.Proof`."""
+
+    blob: Blob
+    column: str
+    starts: Ints
+    stops: Ints
+    checksums: NDArray[np.uint32]
+
+    @cached_property
+    def _proven(self) -> NDArray[np.bool_]:
+        return np.zeros(self.starts.size, np.bool_)
+
+    @property
+    def done(self) -> bool:
+        """Whether every portion was compared."""
+        return bool(self._proven.all())
+
+    def pages(self, places: Ints, /) -> Ints:
+        """[n] the portion that holds each byte."""
+        numbers: Ints = np.maximum(np.searchsorted(self.starts, places, side="right") - 1, 0)
+        return numbers
+
+    def touch(self, places: Ints, /) -> None:
+        """Compare the portions that hold these bytes, where that was not done; CorruptFileError."""
+        numbers = self.pages(places)
+        view = None
+        for number in np.unique(numbers[~self._proven[numbers]]).tolist():
+            view = self.blob.view() if view is None else view
+            assert view is not None
+            self._compare(number, view[self.starts[number] : self.stops[number]])
+            self._proven[number] = True
+
+    def fetch(self, starts: Ints, stops: Ints, /) -> list[memoryview]:
+        """Read the portions that hold these parts whole, compare them, and cut the parts out; CorruptFileError."""
+        numbers = self.pages(starts)
+        whole = np.unique(numbers)
+        read = self.blob.ranges(self.starts[whole], self.stops[whole])
+        parts = dict(zip(whole.tolist(), read, strict=True))
+        for number, part in parts.items():
+            self._compare(number, part)
+        before = self.starts[numbers]
+        cuts = zip(numbers.tolist(), (starts - before).tolist(), (stops - before).tolist(), strict=True)
+        return [parts[number][start:stop] for number, start, stop in cuts]
+
+    def _compare(self, number: int, data: memoryview) -> None:
+        if crc32(data) != self.checksums[number]:
+            raise _changed(self.blob, f"column {self.column!r}, byte {self.starts[number]} and on")
+
+
+def _changed(blob: Blob, where: str) -> CorruptFileError:
+    return CorruptFileError(
+        f"Expected the bytes that were written to {blob.location}, found others ({where}).",
+        path=blob.location,
+        hint="The file is damaged: restore it from a copy, or delete its rows.",
+    )
+
+
+class EngineReader:
+    """One open file of an engine; inherit it, and say how the engine reads. It has the ability `Physical`.
+
+    Attributes:
+        blob: The file.
+    """
+
+    tail: int
+    """Bytes at the end that the engine looks for there."""
+
+    def __init__(self, blob: Blob, /, *, verify: bool = False) -> None:
+        self.blob = blob
+        self._verify = verify
+        self._flats: dict[str, Flat | None] = {}
+
+    # ---- what the engine says
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Arrow schema as the file stores it, with plain text and bytes where the engine gives views."""
+        raise NotImplementedError
+
+    @property
+    def rows(self) -> int:
+        """Rows of the file."""
+        raise NotImplementedError
+
+    def decoded(self, columns: list[str], start: int, count: int, size: int) -> Iterator[pa.RecordBatch]:
+        """Rows that follow each other, in batches of `size` rows."""
+        raise NotImplementedError
+
+    def taken(self, columns: list[str], rows: Ints) -> pa.RecordBatch:
+        """Rows in ascending order, each once."""
+        raise NotImplementedError
+
+    # ---- what all of them do
+
+    @cached_property
+    def trailer(self) -> Trailer | None:
+        """What we said of the file when we wrote it."""
+        return read_trailer(self.blob, tail=self.tail)
+
+    def lengths(self, column: str, /) -> Ints | None:
+        """[rows] T, -1 null, as they were when the file was written; None where somebody else wrote it."""
+        entry = self._entry(column)
+        return None if entry is None else entry.steps.astype(np.int64)
+
+    def flat(self, column: str, /) -> Flat | None:
+        """Where the steps of each row lie; None where the column must be decoded.
+
+        Raises:
+            SchemaMismatchError: No such column.
+            CorruptFileError: The file is damaged.
+        """
+        if column not in self._flats:
+            entry = self._entry(column)
+            if entry is None:
+                refuse_unknown([column], self.schema.names, path=self.blob.location)
+            self._flats[column] = None if entry is None or not entry.flat else self._flat(column, entry)
+        return self._flats[column]
+
+    def verified(self) -> EngineReader:
+        """The same file, each portion of a flat column compared with its checksum before it is handed out, and all of
+        the file before the engine decodes any of it.
+        """
+        return type(self)(self.blob, verify=True)
+
+    def batches(self, columns: Sequence[str], /, *, rows: Ints | None = None) -> Iterator[pa.RecordBatch]:
+        """Record batches of these columns, in this order, as the file stores them.
+
+        Raises:
+            SchemaMismatchError: No such column.
+            CorruptFileError: The file is damaged.
+            IndexError: A row that the file does not have.
+        """
+        names = list(columns)
+        refuse_unknown(names, self.schema.names, path=self.blob.location)
+        wanted = None if rows is None else rows_asked(rows, self.rows)
+        if not names:
+            yield from count_only(self.rows if wanted is None else wanted.size)
+            return
+        self.blob.view()  # a local file that changed says so
+        flats = {name: flat for name in names if (flat := self.flat(name)) is not None}
+        decode = [name for name in dict.fromkeys(names) if name not in flats]
+        if decode and self._verify:
+            self.compare()
+        size = self._batch_rows()
+        for start in range(0, self.rows if wanted is None else wanted.size, size):
+            part = np.arange(start, min(start + size, self.rows)) if wanted is None else wanted[start : start + size]
+            yield self._joined(names, self._decoded(decode, part), flats, part)
+
+    def close(self) -> None:
+        """Forget what was read; the reader may be asked again."""
+        self._flats.clear()
+
+    def _entry(self, column: str) -> ColumnIndex | None:
+        return None if self.trailer is None else self.trailer.index.columns.get(column)
+
+    def _flat(self, column: str, entry: ColumnIndex) -> Flat | None:
+        assert self.trailer is not None
+        self.blob.view()  # maps a local file, so that its ranges are slices
+        dtype = np.dtype(entry.stored)
+        starts, steps = entry.starts(raw=False), entry.steps.astype(np.int64)
+        held = step_type(self.schema.field(column).type)
+        nbytes = np.maximum(steps, 0) * (entry.dim * dtype.itemsize)
+        if held is None or (starts + nbytes > self.trailer.nbytes).any() or (starts < 0).any():
+            return None
+        flat = Flat(
+            blob=self.blob,
+            start=starts,
+            steps=steps,
+            stride=entry.dim * dtype.itemsize,
+            stored=dtype,
+            dtype=dtype.newbyteorder("="),
+            shape=(entry.dim,) if held[1] == 2 else (),
+        )
+        if not self._verify or not entry.page_start.size:
+            return flat
+        sums = np.add.reduceat(nbytes, entry.page_row)
+        order = np.argsort(entry.page_start, kind="stable")
+        first = entry.page_start[order]
+        return replace(
+            flat,
+            proof=PortionProof(
+                blob=self.blob,
+                column=column,
+                starts=first,
+                stops=first + sums[order],
+                checksums=self.trailer.places()[column][order],
+            ),
+        )
+
+    def compare(self) -> None:
+        """All of the engine's file with its checksums, once for each reader; files of others have none.
+
+        Raises:
+            CorruptFileError: It is not what was written.
+        """
+        if self.trailer is None or self.__dict__.get("_compared"):
+            return
+        for number, expected in enumerate(self.trailer.checksums.tolist()):
+            stop = min((number + 1) * PIECE, self.trailer.nbytes)
+            if crc32(_part(self.blob, number * PIECE, stop)) != expected:
+                raise _changed(self.blob, f"bytes {number * PIECE} to {stop}")
+        self._compared = True
+
+    def _batch_rows(self) -> int:
+        """Rows of one batch: of about 16 MiB, as the file has them."""
+        return int(max(1, min(_MOST_ROWS, _BATCH * self.rows // max(self.blob.size, 1))))
+
+    def _decoded(self, names: list[str], rows: Ints) -> pa.RecordBatch | None:
+        """Rows in any order, through the engine; None where no column is asked for."""
+        if not names:
+            return None
+        if rows.size == 0:
+            return pa.RecordBatch.from_pylist([], pa.schema([self.schema.field(name) for name in names]))
+        with damage_of(self.blob):
+            if rows.size == rows[-1] - rows[0] + 1 and (np.diff(rows) == 1).all():
+                parts = list(self.decoded(names, int(rows[0]), rows.size, rows.size))
+                return self._as_stored(pa.Table.from_batches(parts), names, rows.size)
+            unique, places = np.unique(rows, return_inverse=True)
+            taken = self._as_stored(pa.Table.from_batches([self.taken(names, unique)]), names, unique.size)
+            return taken.take(pa.array(places))
+
+    def _as_stored(self, table: pa.Table, names: list[str], rows: int) -> pa.RecordBatch:
+        if table.num_rows != rows:
+            raise _changed(self.blob, f"{table.num_rows} rows instead of {rows}")
+        batch = takeable(table.combine_chunks().to_batches()[0].select(names))
+        arrays = [array.cast(self.schema.field(name).type) for name, array in zip(names, batch.columns, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([self.schema.field(name) for name in names]))
+
+    def _joined(
+        self, names: list[str], decoded: pa.RecordBatch | None, flats: dict[str, Flat], rows: Ints
+    ) -> pa.RecordBatch:
+        fields = [self.schema.field(name) for name in names]
+        arrays = [
+            from_flat(flats[name], rows, field.type) if decoded is None or name in flats else decoded.column(name)
+            for name, field in zip(names, fields, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+@contextmanager
+def damage_of(blob: Blob, /) -> Iterator[None]:
+    """What an engine says of bytes that it cannot read, as `CorruptFileError`; panics of Rust are no `Exception`."""
+    try:
+        yield
+    except (SeqlakeError, MemoryError):
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        said = str(error).partition("\n")[0].partition(", /")[0]
+        raise CorruptFileError(
+            f"{blob.location} cannot be read: {said}",
+            path=blob.location,
+            hint="It is damaged, or no such file: restore it from a copy, or delete its rows.",
+        ) from None
+
+
+def refuse_layout(layout: str, /) -> None:
+    """Raise `ValueError` unless it is one that shards are written in."""
+    if layout not in {"training", "archive"}:
+        raise ValueError(f"Expected layout 'training' or 'archive', found {layout!r}.")
+
+
+def refuse_dotted(schema: Schema, engine: str, /) -> None:
+    """Raise `SchemaMismatchError` for a column whose name the engine takes for a path."""
+    for name in schema.names:
+        if "." in name:
+            raise SchemaMismatchError(
+                f"Column {name!r}: {engine} has no columns with a dot in their names.",
+                hint="Rename it, or write Parquet shards.",
+            )
