@@ -12,12 +12,25 @@ from seqlake.protocols import ShardReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     import pyarrow as pa
     import pyarrow.dataset
     from numpy.typing import NDArray
 
-    from seqlake.protocols import Blob, Copied, Depth, Ints, Readable, Shard, Sink, Table, Transaction, Version
+    from seqlake.protocols import (
+        Blob,
+        Copied,
+        Depth,
+        Ints,
+        Readable,
+        Shard,
+        ShardWriter,
+        Sink,
+        Table,
+        Transaction,
+        Version,
+    )
     from seqlake.spec.findings import Finding
     from seqlake.spec.schema import Schema
     from seqlake.spec.unfolded import Unfolded
@@ -145,6 +158,13 @@ class Sealed(Protocol):
 
     def compare(self) -> None:
         """All of the file, now; CorruptFileError."""
+
+
+@runtime_checkable
+class WritesShards(Protocol):
+    """A format of shards that are written, not only read."""
+
+    def create(self, path: Path, schema: Schema, /, **options: Any) -> ShardWriter: ...
 
 
 @runtime_checkable

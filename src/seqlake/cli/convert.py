@@ -23,6 +23,7 @@ from seqlake.cli import _options
 @click.option("--fps", type=float, help="Steps per second for videos, where the source tells none.")
 @click.option("--sequence-id", metavar="COLUMN", help="Of samples: names the sequence that each belongs to.")
 @click.option("--steps", metavar="COLUMN", help="Of samples: orders those of a sequence.")
+@click.option("--shards", type=click.Choice(["parquet", "lance", "vortex"]), help="Their format (default: as it is).")
 @click.option("--workers", type=click.IntRange(min=1), help="Processes (default: one per core).")
 @click.option("--work", type=click.Path(path_type=Path), help="Where receipts lie, to go on after an interruption.")
 @click.option("--adopt", is_flag=True, help="Take shards over as they are where they can be, without rewriting.")
@@ -38,6 +39,7 @@ def command(
     fps: float | None,
     sequence_id: str | None,
     steps: str | None,
+    shards: str | None,
     adopt: bool,
     workers: int | None,
     work: Path | None,
@@ -67,6 +69,7 @@ def command(
         fps=fps,
         sequence_id=sequence_id,
         steps=steps,
+        shards=shards,
         adopt=adopt,
         workers=workers,
         work=work,

@@ -12,6 +12,7 @@ from seqlake.cli._overwriting import replacing
 @_options.source
 @_options.out
 @click.option("--layout", type=click.Choice(["training", "archive"]), default="training", show_default=True)
+@click.option("--shards", type=click.Choice(["parquet", "lance", "vortex"]), help="Their format (default: as it is).")
 @click.option("--rows-per-shard", type=click.IntRange(min=1), help="Close a shard at so many sequences.")
 @click.option("--fixed-size-inner", is_flag=True, help="Store fixed-size inner lists.")
 @_options.where
@@ -25,6 +26,7 @@ def command(
     dry_run: bool,
     output: _options.Output,
     layout: str,
+    shards: str | None,
     rows_per_shard: int | None,
     fixed_size_inner: bool,
 ) -> None:
@@ -37,7 +39,12 @@ def command(
         return
     with replacing(out, overwrite=overwrite, sources=[source]) as place:
         repacked = repack(
-            selection, place, layout=layout, rows_per_shard=rows_per_shard, fixed_size_inner=fixed_size_inner
+            selection,
+            place,
+            layout=layout,
+            shards=shards,
+            rows_per_shard=rows_per_shard,
+            fixed_size_inner=fixed_size_inner,
         )
         output.document(
             {"rows": len(repacked), "out": out, "layout": layout},

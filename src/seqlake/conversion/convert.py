@@ -25,6 +25,7 @@ from seqlake.executors.receipts import WorkFolder
 from seqlake.files.locations import absolute, redacted
 from seqlake.files.room import room_in
 from seqlake.grouping import as_sequences
+from seqlake.versions import shard_formats
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from seqlake.protocols import Readable, Sink
 
 _log = logging.getLogger(__name__)
-_OF_SHARDS = frozenset({"layout", "files", "rows_per_shard", "bytes_per_shard", "fixed_size_inner"})
+_OF_SHARDS = frozenset({"layout", "shards", "files", "rows_per_shard", "bytes_per_shard", "fixed_size_inner"})
 _RENEW_SECONDS = 600.0
 
 
@@ -56,6 +57,7 @@ def convert(
     encoding: Encoding | Mapping[str, Encoding] | None = ...,
     files: FilesMode | None = ...,
     layout: str | None = ...,
+    shards: str | None = ...,
     rows_per_shard: int | None = ...,
     bytes_per_shard: int | None = ...,
     fixed_size_inner: bool | None = ...,
@@ -90,6 +92,7 @@ def convert(
     encoding: Encoding | Mapping[str, Encoding] | None = None,
     files: FilesMode | None = None,
     layout: str | None = None,
+    shards: str | None = None,
     rows_per_shard: int | None = None,
     bytes_per_shard: int | None = None,
     fixed_size_inner: bool | None = None,
@@ -122,6 +125,7 @@ def convert(
         encoding: With videos: how they are encoded, all or by column.
         files: What happens to relative file references: `"copy"` (the default), `"hardlink"` or `"reference"`.
         layout: `"training"` (the default), for random windows without decoding, or `"archive"`, for small files.
+        shards: Their format: `parquet`, `lance` or `vortex`; by default as the source says.
         rows_per_shard: Close a shard at so many rows.
         bytes_per_shard: Close a shard once it has so many bytes; 128 MiB by default.
         fixed_size_inner: Store fixed-size inner lists.
@@ -159,6 +163,7 @@ def convert(
         "encoding": encoding,
         "files": files,
         "layout": layout,
+        "shards": shards,
         "rows_per_shard": rows_per_shard,
         "bytes_per_shard": bytes_per_shard,
         "fixed_size_inner": fixed_size_inner,
@@ -183,7 +188,7 @@ def convert(
     if to is None:
         target = TableTarget(
             location=place,
-            schema=planned.schema,
+            schema=shard_formats.with_new(planned.schema, shards),
             storage=storage,
             source_storage=storage_of(readable),
             files=files or "copy",
@@ -192,6 +197,7 @@ def convert(
                 nbytes=SHARD_BYTES if bytes_per_shard is None else bytes_per_shard,
                 layout=layout or "training",
                 fixed_size_inner=bool(fixed_size_inner),
+                format=shards,
             ),
             pictures=pictures,
         )

@@ -32,6 +32,7 @@ from seqlake.files.room import room_in
 from seqlake.files.stores import open_store
 from seqlake.protocols import Change, Readable
 from seqlake.shards.files import ParquetShard, innermost, verified_source
+from seqlake.versions import shard_formats
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -125,6 +126,7 @@ def create(
     partition_by: Sequence[str] = ...,
     storage: Mapping[str, str] | None = ...,
     exist_ok: bool = ...,
+    shards: str | None = ...,
     format: None = ...,
 ) -> Dataset: ...
 
@@ -162,6 +164,7 @@ def create(
     partition_by: Sequence[str] = (),
     storage: Mapping[str, str] | None = None,
     exist_ok: bool = False,
+    shards: str | None = None,
     format: str | None = None,  # noqa: A002 - the word of the field
     **options: Any,
 ) -> Dataset | Any:
@@ -174,6 +177,8 @@ def create(
         storage: Options of the object store.
         exist_ok: A dataset of the same schema that is there already is opened instead; with `format`, the shards and
             the index of before are removed first, as its official writer does.
+        shards: The format of its shards: `parquet`, or `lance` or `vortex` in a standalone dataset; by default what the
+            schema's metadata say, else Parquet.
         format: Another format, as in `"mds"`: gives a writer of samples, and `schema` maps names to its encodings.
         **options: The format's own, as `compression="zstd:7"`; `out=` and `columns=` stand for the first two arguments.
 
@@ -196,15 +201,16 @@ def create(
 
     import_pandas_first()
     if format is not None:
-        if partition_by:
-            raise TypeError(f"partition_by is for Mixtrain datasets, not for {format!r}.")
+        for name in [name for name, value in (("partition_by", partition_by), ("shards", shards)) if value]:
+            raise TypeError(f"{name} is for Mixtrain datasets, not for {format!r}.")
         return _writer(format, location, schema, storage, exist_ok, options)
     if options:
         raise TypeError(f"Unknown options: {', '.join(sorted(options))}; they belong to a `format`.")
     if location is None or schema is None:
         raise TypeError("create needs a location and a schema: sl.create(location, schema).")
-    wanted = schema if isinstance(schema, Columns) else Columns(schema)
     place = place_of(location)
+    wanted = schema if isinstance(schema, Columns) else Columns(schema)
+    wanted = shard_formats.with_new(wanted, shards, lake=bool(lake_of(place)))
     there = None
     with suppress(DatasetNotFoundError):  # what a lake says of an address that it does not know
         there = _table(place, storage)

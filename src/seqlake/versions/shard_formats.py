@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from seqlake import plugins
-from seqlake.abilities import Physical, Sealed, ability
+from seqlake.abilities import Physical, Sealed, WritesShards, ability
 from seqlake.errors import CorruptFileError
 from seqlake.shards import parquet
 from seqlake.shards.files import ParquetShard
 from seqlake.shards.parquet.footer import read_footer
+from seqlake.spec.schema import Schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 GROUP = "shard_formats"
 PARQUET = "parquet"
+KEY = "storage_format"
+"""Of the metadata: the format of new shards, if it is not Parquet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +92,35 @@ def plug(name: str, /) -> ShardFormat:
     """
     known: ShardFormat = parquet if name == PARQUET else plugins.load(GROUP, name)
     return known
+
+
+def of_new(schema: Schema, /) -> str:
+    """The format of new shards of a dataset: what its metadata say, if such can be written here; else Parquet."""
+    named = schema.metadata.extra.get(KEY, PARQUET)
+    return named if isinstance(named, str) and named in writable() else PARQUET
+
+
+def with_new(schema: Schema, shards: str | None, /, *, lake: bool = False) -> Schema:
+    """The schema of a dataset whose new shards have a format; None leaves it as it is.
+
+    Raises:
+        ValueError: Such shards cannot be written there: a lake holds Parquet.
+    """
+    if lake and shards not in {None, PARQUET}:
+        raise ValueError(f"The shards of a lake are Parquet files; found {shards!r}.")
+    shards = PARQUET if lake else shards
+    if shards is None:
+        return schema
+    if shards not in writable():
+        raise ValueError(f"Shards are {', '.join(map(repr, writable()))}; found {shards!r}.")
+    extra = {key: value for key, value in schema.metadata.extra.items() if key != KEY}
+    extra |= {} if shards == PARQUET else {KEY: shards}
+    return Schema({name: schema[name] for name in schema}, metadata=replace(schema.metadata, extra=extra), id=schema.id)
+
+
+def writable() -> list[str]:
+    """The formats in which shards can be written, Parquet first; whether their engines are installed shows then."""
+    return [PARQUET, *(name for name in plugins.names(GROUP) if ability(plug(name), WritesShards))]
 
 
 def name_of(name: str, /) -> str:

@@ -28,6 +28,7 @@ from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import absolute, is_local, local_path
 from seqlake.files.stores import open_store
 from seqlake.spec.schema import is_list, is_number
+from seqlake.versions import shard_formats
 from seqlake.windows.sources import MediaFiles
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def repack(
     /,
     *,
     layout: str = "training",
+    shards: str | None = None,
     rows_per_shard: int | None = None,
     bytes_per_shard: int = SHARD_BYTES,
     fixed_size_inner: bool = False,
@@ -60,6 +62,7 @@ def repack(
         source: A dataset, a selection, a scanned format.
         out: A new or empty folder or URI.
         layout: `training` or `archive`.
+        shards: Their format: `parquet`, `lance` or `vortex`; by default as the source says.
         rows_per_shard: Close a shard at so many rows.
         bytes_per_shard: Close it once it has so many bytes.
         fixed_size_inner: Store fixed-size inner lists.
@@ -75,7 +78,9 @@ def repack(
         repack(ds, "data/small", layout="archive")
         ```
     """
-    shape = ShardShape(rows=rows_per_shard, nbytes=bytes_per_shard, layout=layout, fixed_size_inner=fixed_size_inner)
+    shape = ShardShape(
+        rows=rows_per_shard, nbytes=bytes_per_shard, layout=layout, fixed_size_inner=fixed_size_inner, format=shards
+    )
     return _write([source], out, shape=shape, files=files, storage=storage)
 
 
@@ -317,9 +322,10 @@ def _write(
     files: FilesMode,
     storage: Mapping[str, str] | None,
 ) -> Dataset:
-    with whole(out, parts[0].schema, shape=shape, storage=storage) as (dataset, staging):
+    schema = shard_formats.with_new(parts[0].schema, shape.format)
+    with whole(out, schema, shape=shape, storage=storage) as (dataset, staging):
         for part in parts:
-            _copy(part, parts[0].schema, staging, files)
+            _copy(part, schema, staging, files)
     return dataset
 
 

@@ -203,14 +203,14 @@ class ShardShape:
         nbytes: Close it once it has so many bytes.
         layout: `training` or `archive`.
         fixed_size_inner: Store fixed-size inner lists.
-        format: The name of the format that they have.
+        format: The name of the format that they have; None: what the dataset says.
     """
 
     rows: int | None = None
     nbytes: int = SHARD_BYTES
     layout: str = "training"
     fixed_size_inner: bool = False
-    format: str = shard_formats.PARQUET
+    format: str | None = None
 
     def __post_init__(self) -> None:
         if self.layout not in {"training", "archive"}:
@@ -320,7 +320,8 @@ class Staging:
 
     def _write_part(self, part: pa.RecordBatch) -> None:
         if self._shard is None:
-            known, n = self.shape.format, self._number()
+            known = self.shape.format or (shard_formats.PARQUET if self._lake else shard_formats.of_new(self._schema))
+            n = self._number()
             path = self._table.place(self.transaction, self._partition or {}, n=n, format=known)
             self._shard = shard_formats.plug(known).create(
                 Path(path),

@@ -1,0 +1,175 @@
+"""Datasets whose shards are Lance or Vortex files: every verb, beside the same dataset of Parquet shards."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import seqlake as sl
+from seqlake.cli import main
+from seqlake.errors import CorruptFileError, MissingDependencyError
+from seqlake.versions.shard_formats import name_of
+
+ENGINES = ("lance", "vortex")
+
+
+def rows(first: int, count: int) -> list[dict[str, Any]]:
+    random = np.random.default_rng(first)
+    return [
+        {
+            "sequence_id": f"ep_{n:03}",
+            "task": ["pick", "place"][n % 2],
+            "reward": float(n),
+            "action": random.random((int(random.integers(1, 30)), 4)).astype(np.float32),
+        }
+        for n in range(first, first + count)
+    ]
+
+
+def make(location: Path, engine: str) -> sl.Dataset:
+    if engine != "parquet":
+        pytest.importorskip(engine)
+    schema = sl.Schema({"task": pa.string(), "reward": pa.float64(), "action": sl.Trajectory(dim=4)})
+    ds = sl.create(location, schema, shards=engine)
+    for first in (0, 20, 40):
+        ds.append(rows(first, 20))
+    return ds
+
+
+def formats(ds: sl.Dataset) -> set[str]:
+    return {name_of(shard.key.partition("#")[0]) for shard in ds.shards()}
+
+
+def same(left: Any, right: Any) -> bool:
+    return sorted(left.to_pylist(), key=lambda row: row["sequence_id"]) == sorted(
+        right.to_pylist(), key=lambda row: row["sequence_id"]
+    )
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_verb_gives_what_it_gives_on_parquet(tmp_path: Path, engine: str) -> None:
+    ours = make(tmp_path / engine, engine)
+    truth = sl.create(tmp_path / "parquet", ours.schema, shards="parquet")
+    for first in (0, 20, 40):
+        truth.append(rows(first, 20))
+    assert formats(ours) == {engine}
+    assert formats(truth) == {"parquet"}
+    assert json.loads((tmp_path / engine / "mixtrain.json").read_text())["storage_format"] == engine
+    assert "storage_format" not in json.loads((tmp_path / "parquet" / "mixtrain.json").read_text())
+    for ds in (ours, truth):
+        ds.delete(ids=["ep_003", "ep_041"])
+        ds.update([{"sequence_id": "ep_004", "reward": 99.0}])
+        ds.upsert(rows(59, 3))
+        ds.rename_column("task", "job")
+        ds.add_column("length", pa.int64(), sql="len(action)")
+        ds.drop_column("reward")
+        ds.fold()
+        assert ds.validate(depth="rows").ok
+    assert formats(ours) == {engine}
+    assert same(ours.to_arrow(), truth.to_arrow())
+    sums = "sum(length), max(list_max([a[1] for a in action]))"
+    question = f"SELECT job, count(*), {sums} FROM dataset GROUP BY 1 ORDER BY 1"
+    assert ours.sql(question).fetchall() == truth.sql(question).fetchall()
+    assert same(ours.where("length > 10").to_arrow(), truth.where("length > 10").to_arrow())
+    assert [v.operation for v in ours.versions()] == [v.operation for v in truth.versions()]
+    old = sl.open(tmp_path / engine, version=1)
+    assert len(old) == 20
+    for ds in (ours, truth):
+        sl.compact(ds)
+    assert formats(ours) == {engine}
+    window = {"action": range(-2, 6)}
+    for left, right in zip(
+        sl.Loader(ours, window=window, batch_size=16), sl.Loader(truth, window=window, batch_size=16), strict=True
+    ):
+        assert list(left["sequence_id"]) == list(right["sequence_id"])
+        assert np.array_equal(left["action"], right["action"])
+    assert sl.statistics(ours, ["action"]).to_json() == sl.statistics(truth, ["action"]).to_json()
+
+
+def test_repack_goes_between_all_three(tmp_path: Path) -> None:
+    kinds = ("parquet", *ENGINES)
+    first = make(tmp_path / "first", "lance")
+    truth = first.to_arrow()
+    here = first
+    for number, kind in enumerate([*kinds, *reversed(kinds)]):
+        here = sl.repack(here, tmp_path / f"{number}", shards=kind, layout=["training", "archive"][number % 2])
+        assert formats(here) == {kind}
+        assert here.to_arrow().to_pylist() == truth.to_pylist()
+        assert here.validate(depth="rows").ok
+    kept = sl.subset(first.where("reward < 5"), tmp_path / "some")
+    assert formats(kept) == {"lance"}
+    moved = sl.convert(first, tmp_path / "converted", shards="vortex")
+    assert formats(moved) == {"vortex"}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_commands(tmp_path: Path, engine: str) -> None:
+    make(tmp_path / "a", engine)
+    for arguments in (
+        ["info", "a"],
+        ["ls", "a"],
+        ["validate", "a", "--depth", "rows"],
+        ["sql", "a", "SELECT count(*) FROM dataset"],
+        ["schema", "a"],
+        ["stats", "a"],
+        ["index", "a"],
+        ["repack", "a", "b", "--shards", "parquet"],
+        ["label", "a", "good", "--sql", "reward > 3"],
+        ["versions", "a"],
+        ["vacuum", "a", "--dry-run"],
+    ):
+        with pytest.raises(SystemExit) as stop:
+            main([str(tmp_path / word) if word in {"a", "b"} else word for word in arguments])
+        assert not stop.value.code, arguments
+
+
+def test_lakes_hold_parquet(tmp_path: Path) -> None:
+    pytest.importorskip("deltalake")
+    ours = make(tmp_path / "a", "lance")
+    with pytest.raises(ValueError, match="lake are Parquet"):
+        sl.create(f"delta:{tmp_path / 'b'}", ours.schema, shards="lance")
+    lake = sl.repack(ours, f"delta:{tmp_path / 'c'}")
+    assert "storage_format" not in lake.schema.metadata.extra
+    assert same(lake.to_arrow(), ours.to_arrow())
+
+
+def test_a_wrong_format_of_shards_names_the_right_ones(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="'parquet', 'lance', 'vortex'; found 'orc'"):
+        sl.create(tmp_path / "a", {"x": pa.int64()}, shards="orc")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_without_the_engine_the_extra_is_named(tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path / "log", engine)
+    plain = tmp_path / "plain"
+    (plain / "data").mkdir(parents=True)
+    (plain / "mixtrain.json").write_text('{"mixtrain": "1.0"}')
+    for number, path in enumerate((tmp_path / "log" / "data").iterdir()):
+        (plain / "data" / f"{number}.{engine}").write_bytes(path.read_bytes())
+    for name in (engine, "lance.file", "vortex.io"):
+        monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(MissingDependencyError, match=rf"seqlake\[{engine}\]"):
+        sl.open(plain)
+    with pytest.raises(MissingDependencyError, match=rf"seqlake\[{engine}\]"):
+        sl.open(tmp_path / "log").to_arrow()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_damage_is_a_finding_and_not_written_on(tmp_path: Path, engine: str) -> None:
+    ds = make(tmp_path / "a", engine)
+    path = min((tmp_path / "a" / "data").iterdir())
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 0x55
+    path.write_bytes(data)
+    ds = sl.open(tmp_path / "a")
+    assert "P601" in {finding.code for finding in ds.validate(depth="rows")}
+    with pytest.raises(CorruptFileError):
+        sl.repack(ds, tmp_path / "b")
+    with pytest.raises(CorruptFileError):
+        sl.open(tmp_path / "a", verify="first").to_arrow()
