@@ -41,23 +41,21 @@ def write(engine: str, table: pa.Table, schema: Schema, path: Path, **options: A
 
 
 class _Laws(ShardTests):
-    engine: str
-
     def make(self, table: pa.Table, folder: Path, /) -> list[Shard]:
-        path = folder / f"part.{self.engine}"
+        path = folder / f"part.{self.format}"
         schema = sl.Schema({**{f.name: f for f in table.schema}, "action": sl.Trajectory(dim=4)})
-        known = write(self.engine, table, schema, path)
+        known = write(self.format, table, schema, path)
         assert (known.rows, known.nbytes) == (len(table), path.stat().st_size)
         key = f"{path.name}#{hashlib.sha256(path.read_bytes()).hexdigest()[:16]}"
         return [describe(path.name, open_blob(path), rows=known.rows, nbytes=known.nbytes, key=key)]
 
 
 class TestLance(_Laws):
-    engine = "lance"
+    format = "lance"
 
 
 class TestVortex(_Laws):
-    engine = "vortex"
+    format = "vortex"
 
 
 def signals(rows: int, *, dtype: Any = np.float32, seed: int = 0, nulls: bool = True) -> pa.Table:
