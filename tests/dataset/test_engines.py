@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -173,3 +175,39 @@ def test_damage_is_a_finding_and_not_written_on(tmp_path: Path, engine: str) -> 
         sl.repack(ds, tmp_path / "b")
     with pytest.raises(CorruptFileError):
         sl.open(tmp_path / "a", verify="first").to_arrow()
+
+
+APPENDING = """
+import sys
+import numpy as np
+import seqlake as sl
+
+place, name = sys.argv[1:]
+ds = sl.open(place)
+for number in range(1000):
+    steps = np.full((5, 4), number, np.float32)
+    ds.append([{"sequence_id": f"{name}_{number}", "task": "t", "reward": 0.0, "action": steps}])
+    print(f"{name}_{number}", flush=True)
+"""
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_writers_that_are_killed_lose_nothing_and_leave_nothing_half(tmp_path: Path, engine: str) -> None:
+    """Two processes append at once, and both are killed at some moment of a commit."""
+    make(tmp_path / "a", engine)
+    command = [sys.executable, "-c", APPENDING, str(tmp_path / "a")]
+    writers = [subprocess.Popen([*command, name], stdout=subprocess.PIPE, text=True) for name in ("x", "y")]
+    acknowledged: list[str] = []
+    for writer in writers:
+        assert writer.stdout is not None
+        acknowledged += [writer.stdout.readline().strip() for _ in range(5)]
+    for writer in writers:
+        writer.kill()
+        acknowledged += (writer.communicate()[0] or "").split()
+    ds = sl.open(tmp_path / "a")
+    assert {f"ep_{n:03}" for n in range(60)} | set(acknowledged) <= set(ds.to_arrow()["sequence_id"].to_pylist())
+    assert ds.validate(depth="rows").ok
+    assert formats(ds) == {engine}
+    ds.append(rows(60, 1))
+    ds.vacuum(older_than=timedelta(0))
+    assert sl.open(tmp_path / "a").validate(depth="rows").ok
