@@ -21,7 +21,7 @@ from seqlake.files.stores import open_blob
 from seqlake.plugins import load
 from seqlake.shards import engines, parquet
 from seqlake.shards.parquet import layout
-from seqlake.testing.shards import ShardTests, flat_is, identical
+from seqlake.testing.shards import ShardTests, ShardWriterTests, flat_is, identical
 from seqlake.versions.shard_formats import describe
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def write(engine: str, table: pa.Table, schema: Schema, path: Path, **options: A
     return writer.close()
 
 
-class _Laws(ShardTests):
+class _Laws(ShardTests, ShardWriterTests):
     def make(self, table: pa.Table, folder: Path, /) -> list[Shard]:
         path = folder / f"part.{self.format}"
         schema = sl.Schema({**{f.name: f for f in table.schema}, "action": sl.Trajectory(dim=4)})
