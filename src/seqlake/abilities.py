@@ -181,7 +181,7 @@ class Verifiable(Protocol):
     """It may be opened so that bytes are compared before they are handed out."""
 
     def verified(self) -> Shard:
-        """The same rows."""
+        """The same rows, compared when they are read."""
 
 
 @runtime_checkable

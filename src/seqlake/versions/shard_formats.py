@@ -72,7 +72,7 @@ class PluggedShard:
         return self.blob.view() is not None
 
     def packed(self) -> Blob:
-        """The file."""
+        """The file, as it is stored."""
         return self.blob
 
     def unpacked(self, data: memoryview, /) -> memoryview:
