@@ -430,7 +430,10 @@ class HasStrangers(Protocol):
     """Files may lie in it that are not part of it."""
 
     def strangers(self) -> Sequence[str]:
-        """Paths that `adopt` would take in."""
+        """Paths of files that are not read."""
+
+    def would_adopt(self) -> Sequence[str]:
+        """Those that `adopt` would take in."""
 
     def metadata_edited(self) -> bool:
         """Whether `mixtrain.json` was edited by hand; unused until `adopt`."""

@@ -19,7 +19,7 @@ import pytest
 import seqlake as sl
 from seqlake.abilities import HasBounds, ability
 from seqlake.dataset.reshaping import merging
-from seqlake.errors import ReadOnlyError, SchemaMismatchError
+from seqlake.errors import DatasetNotFoundError, ReadOnlyError, SchemaMismatchError
 from seqlake.files.stores import open_store
 from seqlake.tables import standalone
 from seqlake.testing import oracle
@@ -461,3 +461,135 @@ def test_only_the_files_of_a_partition_are_opened(home, root):
     loader = sl.Loader(wanted, window={"action": range(2)}, batch_size=2, shuffle=False)
     assert sum(len(batch["action"]) for batch in loader) == 3 * len(wanted)
     assert wanted.lengths("action").tolist() == [3] * len(wanted)
+
+
+# ---- tables of others in the folder
+def delta(folder):
+    """Two files, one of which the log removed."""
+    deltalake = pytest.importorskip("deltalake")
+    deltalake.write_deltalake(folder, rows("gone").drop_columns(["action"]))
+    deltalake.write_deltalake(folder, rows("here").drop_columns(["action"]), mode="overwrite")
+
+
+def iceberg(folder):
+    """As an engine without a catalog leaves it: `data/` and `metadata/`."""
+    put(folder, "data/a.parquet", rows("gone"))
+    Path(folder, "metadata").mkdir()
+    Path(folder, "metadata/v1.metadata.json").write_text("{}")
+
+
+def ducklake(folder):
+    """By DuckLake's names; the catalog is elsewhere."""
+    put(folder, "main/t/ducklake-0199aa00-8a7b-7c3e-8a51-aaaaaaaaaaaa.parquet", rows("gone"))
+
+
+@pytest.mark.parametrize("typed", [True, False], ids=["typed", "untyped"])
+@pytest.mark.parametrize(
+    ("make", "where", "advice"),
+    [
+        (delta, "data", "delta:{root}/data"),
+        (delta, "data/split=val", "delta:{root}/data/split=val"),
+        (delta, "inner", "delta:{root}/inner"),
+        (iceberg, "data", "iceberg://"),
+        (iceberg, "data/inner/split=val", "iceberg://"),
+        (iceberg, "", "iceberg://"),
+        (ducklake, "data", "ducklake:"),
+        (ducklake, "", "ducklake:"),
+    ],
+)
+def test_files_of_a_lakes_table_are_not_read_as_plain_ones(tmp_path, s3_bucket, make, where, advice, typed):
+    root = tmp_path / "set"
+    make(root / where)
+    if typed:
+        declare(root)
+    store = open_store(f"{s3_bucket.uri}/set", storage=s3_bucket.storage)
+    for path in Path(root).rglob("*"):
+        if path.is_file():
+            store.put(path.relative_to(root).as_posix(), path.read_bytes())
+    before = sorted(root.rglob("*"))
+    for place, storage in ((str(root), None), (f"{s3_bucket.uri}/set", s3_bucket.storage)):
+        for act in (sl.open, sl.scan, sl.init, sl.validate):
+            if typed and act is sl.init:
+                continue  # there is a mixtrain.json already
+            with pytest.raises(DatasetNotFoundError, match="are a table of") as caught:
+                act(place, storage=storage)
+            assert advice.format(root=place) in str(caught.value.hint)
+    assert sorted(root.rglob("*")) == before
+
+
+def test_a_table_beside_the_data_is_no_reason(tmp_path):
+    """Only files that would be read count."""
+    put(tmp_path, "data/a.parquet", rows("a"))
+    declare(tmp_path)
+    delta(tmp_path / "other")
+    delta(tmp_path / "data/_hidden")
+    assert len(sl.open(tmp_path)) == 1
+
+
+# ---- files that contradict their folder
+def test_a_file_that_contradicts_its_folder_is_told(tmp_path):
+    put(tmp_path, "data/k=1/split=val/x.parquet", rows("a", k=1, split="train"))
+    put(tmp_path, "data/k=1/split=train/x.parquet", rows("b", k=1, split="train"))
+    put(tmp_path, f"data/k={NULL}/split=val/x.parquet", rows("c", k=2, split="val"))
+    declare(tmp_path)
+    expected = {
+        ("split=val/x.parquet", "split is 'train' in the file, 'val' by its folder, which counts"),
+        (f"k={NULL}/split=val/x.parquet", "k is 2 in the file, None by its folder, which counts"),
+    }
+    for source in (sl.open(tmp_path), sl.scan(tmp_path)):
+        assert source.sql("SELECT sequence_id, k, split FROM dataset ORDER BY 1").fetchall() == by_duckdb(
+            tmp_path, "sequence_id, k, split"
+        )
+        found = [finding for finding in sl.validate(source, depth="rows") if finding.code == "T516"]
+        assert {(f.location.removeprefix("data/").removeprefix("k=1/"), f.message) for f in found} == expected
+        assert len(found) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("7", pa.scalar(7, pa.int16())),
+        ("007", pa.scalar("007")),
+        ("1.5", pa.scalar(1.5)),
+        ("nan", pa.scalar(float("nan"))),
+        ("true", pa.scalar(True)),
+        ("2024-01-02", pa.scalar(dt.date(2024, 1, 2))),
+        ("2024-01-02", pa.scalar("2024-01-02")),
+        ("2024-01-02 10%3A00%3A00", pa.scalar(dt.datetime(2024, 1, 2, 10))),
+        (NULL, pa.scalar(None, pa.string())),
+        ("a%2Fb", pa.scalar("a/b").cast(pa.dictionary(pa.int8(), pa.string()))),
+    ],
+)
+def test_a_file_that_says_what_its_folder_says_is_not(tmp_path, text, value):
+    put(tmp_path, f"data/k={text}/x.parquet", rows("a", k=value))
+    declare(tmp_path)
+    for source in (sl.open(tmp_path), sl.scan(tmp_path)):
+        assert "T516" not in [finding.code for finding in sl.validate(source, depth="rows")]
+
+
+# ---- what an adoption would do
+def test_a_dry_run_says_what_becomes_of_a_plain_folder(root, tmp_path_factory, capsys):
+    from seqlake.cli import main
+
+    def adopt(place, *, code=0):
+        with pytest.raises(SystemExit) as ended:
+            main(["adopt", str(place), "--dry-run"])
+        assert ended.value.code == code
+        return "".join(capsys.readouterr())
+
+    flat = tmp_path_factory.mktemp("flat")
+    put(flat, "a.parquet", rows("a"))
+    put(flat, "b.parquet", rows("b"))
+    declare(flat)
+    assert "versioned dataset of 2 shards; they move into data/." in adopt(flat)
+    assert not Path(flat, "_seqlake").exists()
+    inner = tmp_path_factory.mktemp("inner")
+    put(inner, "data/a.parquet", rows("a"))
+    declare(inner)
+    assert "versioned dataset of 1 shards." in adopt(inner)
+    assert "repack" in adopt(root, code=1)
+    sl.open(inner).adopt()
+    assert "Would take in 0 shards." in adopt(inner)
+    lake = f"delta:{tmp_path_factory.mktemp('lake')}/t"
+    sl.create(lake, {"n": pa.int64()})
+    assert "Would take in 0 shards." in adopt(lake)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
 
+from seqlake.abilities import HasStrangers, ability
 from seqlake.cli import _options
 
 
@@ -19,17 +18,18 @@ def command(source: str, *, dry_run: bool, output: _options.Output) -> None:
     files that lie directly in its root move into data/.
     """
     dataset = _options.opened_dataset(source)
-    table: Any = dataset.table
-    strangers = list(table.strangers())
-    edited = table.metadata_edited()
+    folder = ability(dataset.table, HasStrangers)  # shards of others are in a lake's table already
+    shards = [] if folder is None else list(folder.would_adopt())
+    edited = folder is not None and folder.metadata_edited()
     if dry_run:
-        output.document(
-            {"shards": strangers, "metadata": edited, "dry_run": True},
-            text=f"Would take in {len(strangers)} shards{' and mixtrain.json' if edited else ''}.",
-        )
+        text = f"Would take in {len(shards)} shards{' and mixtrain.json' if edited else ''}."
+        if dataset.version.id == -1:
+            moved = "; they move into data/" if any("/" not in path for path in shards) else ""
+            text = f"Would make a plain folder a versioned dataset of {len(shards)} shards{moved}."
+        output.document({"shards": shards, "metadata": edited, "dry_run": True}, text=text)
         return
     version = dataset.adopt()
     output.document(
-        {"version": version.id, "rows": version.rows, "shards": strangers},
-        text=f"Version {version.id}: {version.rows} sequences; {len(strangers)} shards taken in.",
+        {"version": version.id, "rows": version.rows, "shards": shards},
+        text=f"Version {version.id}: {version.rows} sequences; {len(shards)} shards taken in.",
     )

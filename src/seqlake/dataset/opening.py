@@ -590,6 +590,8 @@ def not_a_dataset(place: object, storage: Mapping[str, str] | None, /) -> Datase
         return DatasetNotFoundError(f"Expected a path, a URI or a table object, found {type(place).__name__}.")
     try:
         there, hint = _what_is_there(place, storage)
+    except DatasetNotFoundError as error:  # it says so itself
+        return error
     except (OSError, SeqlakeError) as error:
         there, hint = f"and what is there cannot be listed ({str(error).partition(chr(10))[0]})", "Check the address."
     return DatasetNotFoundError(f"No Mixtrain dataset is at {place}: {there}.", path=place, hint=hint)

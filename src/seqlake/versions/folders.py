@@ -7,24 +7,45 @@ integer or a date only where its text can be had back, so that `007` stays what 
 
 from __future__ import annotations
 
+import re
+from contextlib import closing, suppress
 from datetime import date
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import pyarrow as pa
 
-from seqlake.errors import SchemaMismatchError
+from seqlake.abilities import Physical, ability
+from seqlake.errors import DatasetNotFoundError, SchemaMismatchError, SeqlakeError
+from seqlake.shards.columns import Columns, Constant
+from seqlake.shards.files import innermost
+from seqlake.spec.findings import Finding
 from seqlake.spec.schema import ID, is_text
 from seqlake.versions import names, shard_formats
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from seqlake.protocols import Store
+    from seqlake.protocols import Shard, Store
     from seqlake.spec.column_types import ColumnType
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 _INT64 = 1 << 63
+_METADATA_OF_TABLES = ("_delta_log", "metadata")
+_TABLES = {
+    "Delta": (
+        re.compile(r"(.*/)?_delta_log/\d{20}\.(?:json|checkpoint.*\.parquet)"),
+        "Open the table itself: sl.open('delta:{place}').",
+    ),
+    "Iceberg": (
+        re.compile(r"(.*/)?metadata/[^/]+\.metadata\.json(?:\.gz)?"),
+        "Open it by its catalog: sl.open('iceberg://CATALOG/NAMESPACE.TABLE').",
+    ),
+    "DuckLake": (
+        re.compile(r"(.*/)?ducklake-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?:-delete)?\.parquet"),
+        "Open it by its catalog: sl.open('ducklake:CATALOG?table=TABLE').",
+    ),
+}  # what of other clients' tables lies among their Parquet files: (form of its path, what to do)
 
 
 def is_hidden(path: str, /) -> bool:
@@ -39,19 +60,44 @@ def is_hidden(path: str, /) -> bool:
 
 def data_files(store: Store, /) -> list[str]:
     """The data files of a folder without a log, by path: those below `data/`, else all outside `files/`."""
-    inner = chosen(path for path, _ in store.list(names.DATA))
-    return inner or chosen(path for path, _ in store.list())
+    beside = [path for folder in _METADATA_OF_TABLES for path, _ in store.list(folder)]
+    inner = chosen([*beside, *(path for path, _ in store.list(names.DATA))], root=store.root)
+    return inner or chosen((path for path, _ in store.list()), root=store.root)
 
 
-def chosen(paths: Iterable[str], /, *, parquet_only: bool = False) -> list[str]:
+def chosen(paths: Iterable[str], /, *, root: str, parquet_only: bool = False) -> list[str]:
     """Of all paths of a folder those that are read as its data, sorted.
 
     Args:
         paths: Below the root.
+        root: For messages.
         parquet_only: Files of other formats of shards are none.
+
+    Raises:
+        DatasetNotFoundError: They are a lake's, whose metadata alone say which of them count.
     """
-    data = sorted(path for path in paths if is_data(path, parquet_only=parquet_only))
-    return [path for path in data if path.startswith(f"{names.DATA}/")] or data
+    listed = list(paths)
+    data = sorted(path for path in listed if is_data(path, parquet_only=parquet_only))
+    data = [path for path in data if path.startswith(f"{names.DATA}/")] or data
+    _refuse_tables(listed, data, root)
+    return data
+
+
+def _refuse_tables(paths: Sequence[str], data: Sequence[str], root: str) -> None:
+    for lake, (form, how) in _TABLES.items():
+        for path in paths:
+            found = form.fullmatch(path)
+            if found is None:
+                continue
+            folder = found[1] or ""
+            if any(one.startswith(folder) for one in data):
+                place = f"{root}/{folder}".rstrip("/")
+                raise DatasetNotFoundError(
+                    f"No Mixtrain dataset is at {root}: {path} says that Parquet files there are a table of {lake}, "
+                    "which may have removed some of them.",
+                    path=root,
+                    hint=how.format(place=place),
+                )
 
 
 def is_data(path: str, /, *, parquet_only: bool = False) -> bool:
@@ -113,6 +159,33 @@ def with_folders(
         field = pa.field(name, values.type)
         schema = schema.append(field) if at < 0 else schema.set(at, field)
     return schema, columns
+
+
+def contradictions(parts: Iterable[tuple[str, Shard]], /) -> Iterator[Finding]:
+    """T516: files that hold another value of a column than the folder that they lie in, whose value counts.
+
+    Args:
+        parts: (path below the root, shard) of each file.
+    """
+    for path, part in parts:
+        constants = part.mapping.items() if isinstance(part, Columns) else ()
+        said = {name: source.value for name, source in constants if isinstance(source, Constant)}
+        if not said:
+            continue
+        with suppress(SeqlakeError), closing(innermost(part).open()) as reader:  # other findings tell of damage
+            physical = ability(reader, Physical)
+            for name in [] if physical is None else [name for name in said if name in physical.schema.names]:
+                other = next((one for batch in reader.batches([name]) for one in _others(batch, said[name])), None)
+                if other is not None:
+                    message = f"{name} is {other[0]!r} in the file, {said[name]!r} by its folder, which counts"
+                    yield Finding(code="T516", severity="warning", message=message, location=path)
+
+
+def _others(batch: pa.RecordBatch, value: object) -> Iterator[tuple[object]]:
+    """The cells of a column that are not what its folder says; a NaN is one, whatever it is compared with."""
+    column = batch.column(0)
+    values = column if pa.types.is_nested(column.type) else column.unique()
+    return ((one,) for one in values.to_pylist() if one != value and str(one) != str(value))
 
 
 def _readable(path: str) -> dict[str, str | None]:

@@ -61,13 +61,15 @@ class PlainFiles(ScannedDataset):
         return arrow.dataset(list(self.paths), schema=schema, format=checked_format())
 
     def check(self, depth: Depth, /) -> Iterator[Finding]:
-        """P601 to P604: what the files' own bytes say, page checksums among them."""
+        """P601 to P604: what the files' own bytes say, page checksums among them; T516: folders that say otherwise."""
         from seqlake.shards.parquet.checking import check
 
         for part in self.parts if depth != "metadata" else ():
             file = innermost(part)
             if isinstance(file, ParquetShard):
                 yield from (replace(finding, location=self.name_of(part)) for finding in check(file.blob))
+        if depth != "metadata":
+            yield from folders.contradictions((self.name_of(part), part) for part in self.parts)
 
     def name_of(self, shard: Shard, /) -> str:
         """What findings call a shard: its path below the root; the name in its key where it is no file there."""
@@ -143,6 +145,9 @@ def parquet_paths(location: str, *, storage: Mapping[str, str] | None = None) ->
     """(root, paths below it): a single file's folder and name, or a folder's Parquet files in reading order.
 
     Those below `data/`; where there are none, all outside `files/`; none in folders that engines pass over.
+
+    Raises:
+        DatasetNotFoundError: They are a lake's.
     """
     location = locations.absolute(location)
     local = locations.is_local(location)
@@ -156,9 +161,10 @@ def parquet_paths(location: str, *, storage: Mapping[str, str] | None = None) ->
         return root, [name]
     store = stores.open_store(location, storage=storage)
     try:
-        return location, folders.chosen((path for path, _ in store.list()), parquet_only=True)
+        listed = [path for path, _ in store.list()]
     except FileNotFoundError:
         return location, []
+    return location, folders.chosen(listed, root=location, parquet_only=True)
 
 
 def declared(column_types: Mapping[str, ColumnType | Mapping[str, Any]] | None) -> Metadata:

@@ -88,7 +88,11 @@ def create(log: Log, schema: Schema, /) -> VersionRecord:
 
 
 def _refuse_if_there(log: Log) -> None:
-    if log.newest().version >= 0 or folders.data_files(log.store) or _has_metadata(log.store):
+    if (
+        log.newest().version >= 0
+        or any(folders.is_data(path) for path, _ in log.store.list())
+        or _has_metadata(log.store)
+    ):
         raise DatasetExistsError(
             f"{log.root} holds a dataset or Parquet files already.",
             path=log.root,
@@ -114,11 +118,7 @@ def adopt_folder(context: LogContext, /, *, move: bool = False) -> VersionRecord
     """
     log, store = context.log, context.store
     mixtrain = plain.read_metadata(store)
-    paths = folders.data_files(store)
-    at_root = bool(paths) and not any("/" in path for path in paths)
-    if not (at_root and move):
-        _refuse_elsewhere(log.root, paths, at_root=at_root)
-    _refuse_links(store, paths if at_root else ())
+    paths, at_root = _adoptable(store, move=move)
     files = plain.describe(store, paths)
     schema = plain.encode(plain.unified(files), mixtrain)
 
@@ -141,6 +141,30 @@ def adopt_folder(context: LogContext, /, *, move: bool = False) -> VersionRecord
     if at_root and _is_in_data(store, record):
         remove(store, paths)
     return record
+
+
+def _adoptable(store: Store, *, move: bool) -> tuple[list[str], bool]:
+    """The data files of a plain folder that may become a table's, and whether they lie in its root."""
+    paths = folders.data_files(store)
+    at_root = bool(paths) and not any("/" in path for path in paths)
+    if not (at_root and move):
+        _refuse_elsewhere(store.root, paths, at_root=at_root)
+    _refuse_links(store, paths if at_root else ())
+    return paths, at_root
+
+
+def would_adopt(log: Log, /) -> list[str]:
+    """Paths of the shards that an adoption would take in now; writes nothing.
+
+    Raises:
+        ReadOnlyError: It would be refused, because files lie elsewhere.
+    """
+    state = log.newest()
+    if state.version < 0:
+        return _adoptable(log.store, move=True)[0]
+    others = strangers(log, state)
+    _refuse_nested(log.root, others)
+    return [names.data(name) for name in others if names.is_shard_name(name)]
 
 
 def _refuse_elsewhere(root: str, paths: Sequence[str], *, at_root: bool) -> None:
@@ -290,9 +314,7 @@ def adopt_changes(context: LogContext, /) -> VersionRecord | None:
     transaction = begin(log).id
     with all_or_nothing(log, transaction):
         state = log.newest()
-        others = strangers(log, state)
-        _refuse_nested(log.root, others)
-        paths = [names.data(name) for name in others if names.is_shard_name(name)]
+        paths = would_adopt(log)
         edited = metadata_is_edited(store, state)
         if not paths and not edited:
             end(store, transaction)

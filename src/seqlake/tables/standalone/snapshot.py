@@ -93,6 +93,13 @@ _HELD: deque[object] = deque(maxlen=8)
 class PlainSnapshot(StandaloneSnapshot):
     """A plain folder as it is: `HasBounds` besides, since its folders may say which rows their files have."""
 
+    def check(self, depth: Depth, /) -> Iterator[Finding]:
+        """As of a table; and files that contradict their folders."""
+        yield from super().check(depth)
+        if depth != "metadata":
+            paths = [file.name for file in self.state.files]
+            yield from folders.contradictions(zip(paths, self.shards(), strict=True))
+
     def bounds(self, column: str, /) -> list[tuple[object, object] | None]:
         """[shards] the one value of a column that folders are named for, twice; None where nothing is known."""
         files = self.state.files

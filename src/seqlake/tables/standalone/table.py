@@ -133,6 +133,14 @@ class StandaloneTable(StagingTable):
         """(path, size, need) of the files below `files/`: `needed`, `staged`, `orphan` or `stranger`."""
         return list(copied_files(self._log)) if self.manifest_exists and can_list(self.store) else []
 
+    def would_adopt(self) -> list[str]:
+        """Paths of the shards that `adopt` would take in.
+
+        Raises:
+            ReadOnlyError: It would be refused, because files lie elsewhere.
+        """
+        return adopting.would_adopt(self._log)
+
     def metadata_edited(self) -> bool:
         """Whether `mixtrain.json` was edited by hand; it is not used until `adopt` takes it in."""
         newest = self._log.newest()
