@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import threading
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -29,6 +31,9 @@ from seqlake.testing import oracle
 from seqlake.versions import format as forms
 
 from ..homes import PLACES  # noqa: TID252 - tests are no package that could be named
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 HOMES = list(PLACES)
 
@@ -278,6 +283,40 @@ def test_tables_of_one_lake_have_names_of_their_own_and_honour_all(tmp_path) -> 
     ds.vacuum(older_than=timedelta(0))
     assert numbers(ds, "v1") == [0, 1, 2, 3]
     assert numbers(other, "v1") == []
+
+
+@pytest.mark.parametrize("kind", [kind for kind in HOMES if kind.startswith("ducklake")])
+def test_names_belong_to_the_table_and_not_to_its_name(kind: str, tmp_path) -> None:
+    """Renamed by another client it keeps them; one of the same name later has none of them."""
+    duckdb = pytest.importorskip("duckdb")
+    ds = create(kind, tmp_path)
+    first = ds.tag("v1")
+    add_one(ds)
+    address = ds.location.removeprefix("ducklake:").partition("?")[0]
+    del ds
+    with sqlite_or_duckdb(duckdb, address) as run:
+        run("UPDATE ducklake_table SET table_name = 'renamed' WHERE table_name = 'ds'")
+    place = PLACES[kind].format(folder=tmp_path, name="{}")
+    renamed = sl.open(place.format("renamed"))
+    assert renamed.tags() == {"v1": first.id}
+    assert numbers(renamed, "v1") == [0, 1, 2, 3]
+    again = sl.create(place.format("ds"), sl.Schema({"n": pa.int64()}))
+    assert again.tags() == {}
+    with pytest.raises(VersionNotFoundError):
+        sl.open(again.location, version="v1")
+    again.tag("v1")
+    assert numbers(again, "v1") == []
+    assert renamed.tags() == {"v1": first.id}
+
+
+@contextmanager
+def sqlite_or_duckdb(duckdb: Any, address: str) -> Iterator[Callable[[str], Any]]:
+    """The catalog itself, as another client changes it."""
+    path = address.removeprefix("sqlite:")
+    connection = sqlite3.connect(path) if path != address else duckdb.connect(path)
+    yield connection.execute
+    connection.commit()
+    connection.close()
 
 
 # ---- standalone tables keep them in the log

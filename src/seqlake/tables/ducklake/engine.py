@@ -16,6 +16,7 @@ from seqlake.files.stores import list_without_links, open_store
 from seqlake.shards.memory import ArrowShard
 from seqlake.spec.schema import comparable
 from seqlake.tables._lakes.engine import Expired, LakeEngine, RivalError
+from seqlake.tables._lakes.naming import TagFiles
 from seqlake.tables.ducklake import evolving, expiring, history, reading, restoring, texts, types, writing
 from seqlake.tables.ducklake.address import refuse_elsewhere, refuse_unnamed
 from seqlake.tables.ducklake.bounds import DuckLakeBounds
@@ -28,8 +29,9 @@ from seqlake.versions.state import FileList, TableFile, TableState
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from seqlake.protocols import Version
+    from seqlake.protocols import Store, Version
     from seqlake.tables._lakes.engine import LakeProposal
+    from seqlake.tables._lakes.naming import VersionNames
     from seqlake.tables.ducklake.address import DuckLakeAddress
     from seqlake.tables.ducklake.catalogs import Session
     from seqlake.tables.ducklake.reading import CatalogTable, Facts
@@ -93,6 +95,11 @@ class DuckLakeEngine(LakeEngine):
     def label(self) -> str:
         """What tells the sidecar of this table from those of the lake's other tables."""
         return blake2b(f"{self.address.schema}.{self.address.table}".encode(), digest_size=4).hexdigest()
+
+    def names(self, store: Store, /) -> VersionNames:
+        """Beside the table, below its UUID: a table that is renamed keeps them, one of the same name later has none."""
+        with self._reading() as (_, place):
+            return TagFiles(store, label=str(place.uuid), confirm=self.confirm)
 
     @property
     def storage(self) -> Mapping[str, str] | None:
