@@ -86,10 +86,10 @@ def chosen(paths: Iterable[str], /, *, root: str, parquet_only: bool = False) ->
 def _refuse_tables(paths: Sequence[str], data: Sequence[str], root: str) -> None:
     for lake, (form, how) in _TABLES.items():
         for path in paths:
-            found = form.fullmatch(path)
-            if found is None:
+            entry = form.fullmatch(path)
+            if entry is None:
                 continue
-            folder = found[1] or ""
+            folder = entry[1] or ""
             if any(one.startswith(folder) for one in data):
                 place = f"{root}/{folder}".rstrip("/")
                 raise DatasetNotFoundError(
