@@ -63,6 +63,19 @@ def test_label_computes_gives_and_reads(run, place, tmp_path) -> None:
     assert sl.open(place).select(*truth.column_names).to_arrow().column("action").equals(truth.column("action"))
 
 
+def test_a_value_that_a_column_cannot_hold_is_wrong_usage_and_changes_nothing(run, place) -> None:
+    assert run("label", place, "grade", "7").code == 0
+    version = sl.open(place).version
+    for value in ("8.5", "true", '"x"', "99999999999999999999", "many"):
+        for told in (run("label", place, "grade", value), run("set", place, "ep_0", f"grade={value}")):
+            assert told.code == 2
+            assert "Column 'grade'" in told.err
+            assert "int64" in told.err or "64 bits" in told.err
+    assert sl.open(place).version == version
+    assert run("label", place, "grade", "8.0").code == 0
+    assert set(cells(place, "grade").values()) == {8}
+
+
 def test_set_changes_cells_of_one_sequence(run, place) -> None:
     before = sl.open(place).to_arrow().to_pylist()
     assert run("set", place, "ep_2", "task=pour it = now", "reward=7.25", "action=[[1, 2], [3, 4]]").code == 0

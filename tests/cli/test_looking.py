@@ -7,12 +7,16 @@ import pty
 import re
 import subprocess
 import sys
+from pathlib import Path
 
+import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import seqlake as sl
+from seqlake.cli._main import cli as commands
+from seqlake.cli._options import complete_columns
 
 
 def test_info_counts_and_says_that_windows_need_no_decoding(run, dataset) -> None:
@@ -139,6 +143,15 @@ def test_show_gives_scalars_and_statistics_of_each_dimension(run, dataset) -> No
     assert "f32[13,3]" in run("show", dataset, "ep_03").out
 
 
+def test_show_says_how_many_dimensions_it_leaves_out_and_programs_get_all(run, tmp_path) -> None:
+    ds = sl.create(tmp_path / "wide", sl.Schema({"x": sl.Trajectory(dim=30)}))
+    ds.append([{"sequence_id": "a", "x": [[float(n) for n in range(30)]] * 3}])
+    told = run("show", ds.location, "a").out.splitlines()
+    assert (len(told), told[-1]) == (19, "  the first 16 of 30 dimensions; --no-truncate shows all")
+    assert len(run("show", ds.location, "a", "--no-truncate").out.splitlines()) == 32
+    assert len(run("show", ds.location, "a", "--json").json["signals"][0]["dims"]) == 30
+
+
 def test_show_of_an_unknown_id_says_so(run, dataset) -> None:
     told = run("show", dataset, "ep_99")
     assert told.code == 1
@@ -166,36 +179,99 @@ WRONG = [
     ["ls", "--where", "rewrad > 3"],
     ["sql", "SELECT rewrad FROM dataset"],
     ["sql", "SELECT dataset.rewrad FROM dataset"],
+    ["show", "--sheet", "OUT.png", "--where", "rewrad > 3"],
     ["subset", "OUT", "--columns", "rewrad"],
     ["subset", "OUT", "--where", "rewrad > 3"],
     ["trim", "OUT", "--start", 1, "--columns", "rewrad"],
+    ["trim", "OUT", "--start", 1, "--where", "rewrad > 3"],
     ["segment", "OUT", "--length", 1, "--columns", "rewrad"],
+    ["segment", "OUT", "--length", 1, "--where", "rewrad > 3"],
     ["segment", "OUT", "--by", "rewrad"],
+    ["resample", "OUT", "--fps", 5, "--signals", "rewrad"],
+    ["resample", "OUT", "--fps", 5, "--method", "rewrad=hold"],
+    ["resample", "OUT", "--fps", 5, "--columns", "rewrad"],
+    ["resample", "OUT", "--fps", 5, "--where", "rewrad > 3"],
+    ["repack", "OUT", "--where", "rewrad > 3"],
+    ["merge", "OUT", "--rename", "rewrad=r"],
+    ["merge", "OUT", "--rename", "rewrad=r", "--dry-run"],
     ["files", "--columns", "rewrad"],
+    ["files", "--where", "rewrad > 3"],
     ["stats", "--columns", "rewrad"],
+    ["stats", "--where", "rewrad > 3"],
     ["bench", "--columns", "rewrad", "--seconds", 0.1],
+    ["bench", "--where", "rewrad > 3", "--seconds", 0.1],
     ["frames", "ep_00", "rewrad", "-o", "OUT"],
     ["split", "--group", "rewrad"],
     ["split", "--stratify", "rewrad"],
     ["split", "OUT", "--by", "rewrad"],
     ["split", "OUT", "--by", "rewrad", "--dry-run"],
     ["convert", "OUT", "--where", "rewrad > 3"],
+    ["convert", "SAMPLES", "OUT", "--sequence-id", "rewrad"],
+    ["convert", "SAMPLES", "OUT", "--sequence-id", "task", "--steps", "rewrad"],
+    ["init", "PLAIN", "--type", "rewrad=label"],
+    ["label", "good", "--sql", "rewrad > 3"],
+    ["label", "good", 1, "--where", "rewrad > 3"],
+    ["set", "ep_00", "rewrad=1"],
+    ["delete", "--where", "rewrad > 3"],
+    ["rename", "rewrad", "r"],
+    ["drop", "rewrad"],
+    ["schema", "--set", "rewrad=label"],
 ]
+NEW_NAMES = {("label", "column")}
+"""Columns that need not be there."""
+
+
+def takes_columns(parameter: click.Parameter) -> bool:
+    return (
+        parameter.name == "query"
+        or parameter._custom_shell_complete is complete_columns
+        or any(word in (parameter.metavar or "") for word in ("COLUMN", "SQL", "EXPRESSION", "A,B", "OLD"))
+    )
+
+
+@pytest.fixture
+def places(dataset, tmp_path) -> dict[str, Path]:
+    """What commands are given instead of the dataset, and where they write."""
+    (tmp_path / "plain").mkdir()
+    rows = sl.open(dataset).to_arrow()
+    pq.write_table(rows, tmp_path / "plain" / "rows.parquet")
+    columns = dict.fromkeys(("action", "reward", "task"), "str")
+    with sl.create(tmp_path / "samples", columns, format="mds") as writer:
+        writer.write(dict.fromkeys(columns, "x"))
+    names = {"OUT": "out", "OUT.png": "out.png", "SAMPLES": "samples", "PLAIN": "plain"}
+    return {word: tmp_path / name for word, name in names.items()}
+
+
+def test_every_option_that_names_columns_is_among_these(dataset, places) -> None:
+    context = click.Context(commands)
+    expected, given = set(), set()
+    for name in commands.list_commands(context):
+        command = commands.get_command(context, name)
+        expected |= {(name, one.name) for one in command.params if takes_columns(one)}
+    for verb, *rest in WRONG:
+        source = [] if {"SAMPLES", "PLAIN"} & set(rest) else [dataset]
+        arguments = [str(places.get(one, one)) for one in (*source, *rest)]
+        with commands.get_command(context, verb).make_context(verb, arguments, parent=context) as made:
+            given |= {(verb, name) for name, value in made.params.items() if "rewrad" in str(value)}
+    assert expected - given == NEW_NAMES
 
 
 @pytest.mark.parametrize("form", [[], ["--json"]])
 @pytest.mark.parametrize("arguments", WRONG, ids=lambda one: " ".join(map(str, one)))
-def test_a_wrong_column_is_one_line_with_the_nearest_and_wrong_usage(run, dataset, tmp_path, arguments, form) -> None:
-    verb, *rest = [tmp_path / "out" if one == "OUT" else one for one in arguments]
-    told = run(verb, dataset, *rest, *form)
+def test_a_wrong_column_is_one_line_with_the_nearest_and_wrong_usage(run, dataset, places, arguments, form) -> None:
+    verb, *rest = arguments
+    source = [] if {"SAMPLES", "PLAIN"} & set(rest) else [dataset]
+    told = run(verb, *source, *(places.get(one, one) for one in rest), *form)
     assert (told.code, told.out) == (2, "")
-    text = "No column 'rewrad'; there are sequence_id, task, reward, action."
+    there = "action, reward, task" if "SAMPLES" in rest else "sequence_id, task, reward, action"
+    text = f"No column 'rewrad'; there are {there}."
     if form:
         error = json.loads(told.err)["error"]
         assert (error["message"], error["hint"]) == (text, "Did you mean 'reward'?")
     else:
         assert told.err == f"seqlake: error: {text} Did you mean 'reward'?\n"
-    assert not (tmp_path / "out").exists()
+    assert not places["OUT"].exists()
+    assert not places["OUT.png"].exists()
 
 
 def test_a_name_with_a_dot_needs_quotes(run, tmp_path) -> None:

@@ -172,6 +172,37 @@ def test_curves_share_a_scale_unless_their_ranges_differ_a_lot() -> None:
     assert one.needed < two.needed
 
 
+def test_lanes_keep_their_labels_apart_and_their_names_off_their_curves() -> None:
+    x = np.arange(5.0)
+    high, low = np.array([10.0, 0, 0, 0, 0]), np.array([0, 0, 0, 0, 1e-3])
+    panel = Panel(title="p", curves=[(name, np.stack([x, y], -1)) for name, y in (("high", high), ("low", low))])
+    written = [mark for mark in panel.marks() if isinstance(mark, Text)]
+    labels = sorted(mark.y for mark in written if mark.text.replace(".", "").replace("-", "").isdigit() and mark.x < 40)
+    assert (np.diff(labels) >= canvas.line_height(10)).all()
+    for name, line in zip(("high", "low"), lines_of(panel), strict=True):
+        (mark,) = [one for one in written if one.text == name]
+        box = [mark.x, mark.y], [mark.x + canvas.width_of(name, size=mark.size), mark.y + canvas.line_height(mark.size)]
+        assert not ((line >= box[0]) & (line <= box[1])).all(1).any()
+
+
+def test_a_point_alone_is_seen_and_one_step_is_a_note(tmp_path: Path) -> None:
+    gaps = np.array([[0, 1], [1, np.nan], [2, 3], [3, np.nan], [4, 1]])
+    panel = Panel(title="gaps", curves=[("a", gaps)])
+    assert all(np.ptp(line, axis=0).min() >= 3 for line in lines_of(panel))
+    ds = sl.create(tmp_path / "one", sl.Schema({"x": sl.Trajectory(dim=2)}))
+    ds.append([{"sequence_id": "a", "x": [[1.0, 2.0]]}])
+    assert panel_of(ds["a"], "x", width=300) == Panel(
+        title="x", curves=[], unit="steps", note="one step: x[0] 1, x[1] 2", width=300
+    )
+
+
+def test_names_that_steer_a_terminal_are_spelt_out(tmp_path: Path) -> None:
+    panel = Panel(title="evil\x1b[31m\x00", curves=[("a\u202e", np.zeros((2, 2)))])
+    assert (canvas.ink("\x1b") == canvas.ink("\\x1b")).all()
+    svg([panel], tmp_path / "p.svg")
+    assert "evil\\x1b[31m" in "".join(ET.parse(tmp_path / "p.svg").getroot().itertext())
+
+
 @pytest.mark.parametrize(
     ("low", "high"), [(0, 1), (-0.998, 0.9996), (1e9, 1e9 + 20), (-3e-7, 2e-7), (0, 1e308), (-1.7e308, 1.7e308), (5, 5)]
 )

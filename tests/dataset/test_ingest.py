@@ -343,6 +343,26 @@ def test_values_that_do_not_fit(column: dict[str, list], message: str) -> None:
         list(conforming.batches(table, TABLE))
 
 
+@pytest.mark.parametrize(
+    ("kind", "value", "whole"),
+    [
+        (pa.timestamp("ms"), 8.5, 8.0),
+        (pa.date32(), 1.5, 1.0),
+        (pa.time64("us"), float("nan"), 0.0),
+        (pa.duration("s"), 0.5, 2.0),
+        (pa.list_(pa.list_(pa.timestamp("s"))), [[1.5]], [[1.0], [2]]),
+        (pa.struct({"n": pa.int16(), "x": pa.float32()}), {"n": 1.5}, {"n": 1.0, "x": 0.5}),
+        (pa.map_(pa.string(), pa.int8()), {"a": 1, "b": 0.1}, {"a": 1.0}),
+        (pa.map_(pa.string(), pa.int8()), [("a", 0.1)], [("a", 1.0)]),
+    ],
+)
+def test_no_fraction_is_cut_off(kind: pa.DataType, value: object, whole: object) -> None:
+    schema = Schema({"v": kind})
+    with pytest.raises((SchemaMismatchError, ValidationError), match="'v'"):
+        one(schema, v=value)
+    assert one(schema, v=whole).column("v").null_count == 0
+
+
 def test_a_vector_of_another_size_and_a_type_beyond_the_list() -> None:
     schema = Schema({"v": Embedding(dim=2), "m": ColumnType("mcap")})
     with pytest.raises(ValidationError, match="row 1: expected 2 values, found 3"):

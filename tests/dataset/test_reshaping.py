@@ -16,6 +16,7 @@ from seqlake.dataset.reshaping.merging import merge, repack, split, subset
 from seqlake.dataset.validation import validate
 from seqlake.dataset.writing.ingest import File
 from seqlake.errors import (
+    ColumnNotFoundError,
     DatasetExistsError,
     DuplicateSequenceError,
     SchemaMismatchError,
@@ -155,6 +156,15 @@ def test_merge_names_the_columns_that_differ(arm: Dataset, tmp_path: Path) -> No
                  "action: expected list<item: fixed_size_list<item: float>[12]>, found"):  # fmt: skip
         assert line in str(caught.value)
     assert not (tmp_path / "out").exists()
+
+
+def test_merge_refuses_new_names_for_columns_that_are_not_there(arm: Dataset, tmp_path: Path) -> None:
+    parts = [arm.where("reward > 35"), arm.where("reward <= 35").select("sequence_id", "task")]
+    for columns in ({"rewrad": "r"}, [{}, {"reward": "r"}]):
+        with pytest.raises(ColumnNotFoundError, match="No column 'rew"):
+            merge(parts, tmp_path / "out", union=True, columns=columns)
+    assert not (tmp_path / "out").exists()
+    assert "r" in merge(parts, tmp_path / "out", union=True, columns={"reward": "r"}).schema  # one of them has it
 
 
 def test_merge_of_different_columns(arm: Dataset, tmp_path: Path) -> None:

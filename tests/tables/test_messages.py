@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import click
+import deltalake
 import duckdb
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import seqlake as sl
 from seqlake.cli import main
+from seqlake.cli._main import cli as commands
 
 from ..homes import PLACES  # noqa: TID252 - tests are no package that could be named
 
@@ -79,6 +83,69 @@ def test_the_homes_own_logs_show_it(tmp_path: Path) -> None:
     with duckdb.connect(str(tmp_path / "ducklake/meta.duckdb"), read_only=True) as catalog:
         said = "SELECT commit_message FROM ducklake_snapshot_changes ORDER BY snapshot_id DESC LIMIT 1"
         assert catalog.sql(said).fetchall() == [("why it is",)]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]):
+    def call(*arguments: object) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as stop:
+            main([str(one) for one in arguments])
+        return int(stop.value.code or 0), capsys.readouterr().err
+
+    return call
+
+
+READING = {
+    *("bench", "completion", "demo", "diff", "doctor", "files", "frames", "info", "ls", "show", "sql", "stats"),
+    *("vacuum", "validate", "versions"),
+}
+
+
+def test_every_command_that_commits_takes_a_message() -> None:
+    context = click.Context(commands)
+    taking = {
+        name
+        for name in commands.list_commands(context)
+        if any("--message" in one.opts for one in commands.get_command(context, name).params)
+    }
+    assert set(commands.list_commands(context)) - taking == READING
+
+
+@pytest.mark.parametrize("kind", PLACES)
+def test_a_new_dataset_and_a_table_that_becomes_one_carry_it(kind: str, tmp_path: Path, run) -> None:
+    source = tmp_path / "source"
+    ds = sl.create(source, sl.Schema({"x": sl.Trajectory(dim=1, fps=10)}))
+    ds.append([{"sequence_id": f"ep_{n}", "x": [[0.0], [1.0]]} for n in range(4)])
+    for number, (verb, *rest) in enumerate(
+        [
+            ("convert",),
+            ("merge",),
+            ("repack",),
+            ("subset", "--where", "true"),
+            ("trim", "--start", "1"),
+            ("segment", "--length", "1"),
+            ("resample", "--fps", "5"),
+        ]
+    ):
+        place = PLACES[kind].format(folder=tmp_path, name=f"out_{number}")
+        assert run(verb, source, place, *rest, "-m", ODD)[0] == 0, verb
+        assert sl.open(place).versions()[-1].message == ODD, verb
+    code, said = run("convert", source, tmp_path / "mds", "--to", "mds", "-m", "why")
+    assert (code, "no versions" in said, (tmp_path / "mds").exists()) == (2, True, False)
+
+
+def test_a_lake_table_becomes_a_dataset_with_a_message(tmp_path: Path, run) -> None:
+    table = pa.table({"sequence_id": ["a"], "n": [1]})
+    deltalake.write_deltalake(tmp_path / "table", table)
+    assert run("init", f"delta:{tmp_path / 'table'}", "-m", ODD)[0] == 0
+    assert sl.open(f"delta:{tmp_path / 'table'}").versions()[-1].message == ODD
+    (tmp_path / "plain" / "data").mkdir(parents=True)
+    pq.write_table(table, tmp_path / "plain" / "data" / "a.parquet")
+    assert run("init", tmp_path / "plain", "-m", "why")[0] == 2
+    assert not (tmp_path / "plain" / "mixtrain.json").exists()
+    assert run("init", tmp_path / "plain")[0] == 0
+    assert run("index", tmp_path / "plain", "-m", ODD)[0] == 0
+    assert sl.open(tmp_path / "plain").versions()[-1].message == ODD
 
 
 def test_the_command_line_says_and_shows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -88,8 +88,8 @@ def commits(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def writes(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--overwrite`, `--dry-run` and the options of output: for commands that write something new."""
-    return overwrite(dry_run(output_options(command)))
+    """Add `--overwrite` to the options of `commits`: for commands that write a new dataset."""
+    return overwrite(commits(command))
 
 
 def version_of(text: str | None) -> int | str | None:
@@ -220,6 +220,11 @@ class Choice:
     def of(self, everything: Any, /) -> Any:
         """The chosen part of a dataset; its ids are always in it."""
         key = everything.schema.id
+        if key is None and (self.ids is not None or self.drop or self.columns):
+            raise click.UsageError(
+                "--ids, --columns and --drop are for rows with ids, and these are samples without; `seqlake convert "
+                "--sequence-id COLUMN` makes sequences of them."
+            )
         selection = everything.where(self.where) if self.where else everything
         if self.ids is not None:
             selection = selection.where(ids=[line.rstrip("\n") for line in self.ids if line.strip()])

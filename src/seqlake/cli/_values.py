@@ -21,7 +21,9 @@ def cell_of(text: str, column: Column, /) -> Any:
     """
     import pyarrow as pa
 
+    from seqlake.dataset.writing import values
     from seqlake.dataset.writing.ingest import File
+    from seqlake.errors import SchemaMismatchError, ValidationError
     from seqlake.spec.schema import is_text
 
     if text == "null":
@@ -31,13 +33,17 @@ def cell_of(text: str, column: Column, /) -> Any:
     if is_text(column.arrow):
         return text
     try:
-        return json.loads(text)
+        value = json.loads(text)
     except ValueError:
-        pass
+        try:
+            return pa.scalar(text).cast(column.arrow).as_py()
+        except (pa.ArrowException, ValueError):
+            raise click.UsageError(f"Column {column.name!r} holds {column.arrow}; found {text!r}.") from None
     try:
-        return pa.scalar(text).cast(column.arrow).as_py()
-    except (pa.ArrowException, ValueError):
-        raise click.UsageError(f"Column {column.name!r} holds {column.arrow}; found {text!r}.") from None
+        values.cell(value, column, column.logical, where=f"Column {column.name!r}")
+    except (SchemaMismatchError, ValidationError) as error:
+        raise click.UsageError(str(error)) from None
+    return value
 
 
 def guessed(text: str, /) -> Any:

@@ -28,8 +28,7 @@ from seqlake.cli import _options
 @click.option("--work", type=click.Path(path_type=Path), help="Where receipts lie, to go on after an interruption.")
 @click.option("--adopt", is_flag=True, help="Take shards over as they are where they can be, without rewriting.")
 @_options.where
-@_options.dry_run
-@_options.output_options
+@_options.commits
 def command(
     source: str,
     out: str,
@@ -52,7 +51,10 @@ def command(
     Run again after an interruption with the same --work, it goes on where it was.
     """
     from seqlake.conversion.convert import convert
+    from seqlake.versions.messages import message
 
+    if to not in {None, "mixtrain"} and message() is not None:
+        raise click.UsageError(f"A dataset of the format {to} has no versions, so none can carry a --message.")
     if fps is not None and images != "video":
         raise click.UsageError("--fps is for --images video.")
     selection = _options.opened(source, asks=False)

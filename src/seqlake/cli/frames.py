@@ -146,7 +146,9 @@ def _slice(_context: click.Context, _parameter: click.Parameter, given: str | No
     help="How to write them (default: images as they are stored, video frames as PNG).",
 )
 @_options.version
-@_options.writes
+@_options.overwrite
+@_options.dry_run
+@_options.output_options
 def command(
     source: str,
     sequence_id: str,

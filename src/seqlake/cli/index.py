@@ -7,14 +7,13 @@ from typing import Any
 import click
 
 from seqlake.cli import _options
-from seqlake.cli._output import Output, output_options, table
+from seqlake.cli._output import Output, table
 from seqlake.dataset.writing.staging import open_for_changes
 
 
 @click.command()
 @_options.source
-@_options.dry_run
-@output_options
+@_options.commits
 def command(source: str, *, dry_run: bool, output: Output) -> None:
     """Find out where the steps of each row lie in the shards of DATASET, and keep that in the dataset.
 

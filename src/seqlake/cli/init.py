@@ -18,8 +18,7 @@ from seqlake.cli import _options, _values
     metavar="COLUMN=TYPE,...",
     help="A column type to declare, as in --type cam=video,fps=30, or as JSON. Repeatable.",
 )
-@_options.dry_run
-@_options.output_options
+@_options.commits
 def command(place: str, *, types: tuple[str, ...], dry_run: bool, output: _options.Output) -> None:
     """Look at the Parquet files in PLACE and write the mixtrain.json that makes them a dataset.
 
@@ -27,7 +26,10 @@ def command(place: str, *, types: tuple[str, ...], dry_run: bool, output: _optio
     stay as they are.
     """
     from seqlake.dataset import opening
+    from seqlake.versions.messages import message
 
+    if message() is not None and opening.lake_table(opening.place_of(place), None) is None:
+        raise click.UsageError("A folder has no versions before its first change, so none can carry a --message.")
     declared = {name: kind for name, kind in _values.types("--type", types).items() if kind is not None}
     metadata, where = opening.init_there(place, column_types=declared, dry_run=dry_run)
     text = metadata.to_json()

@@ -29,7 +29,7 @@ def command(
     output: _options.Output,
 ) -> None:
     """Join the sequences of several DATASETs into a new dataset at OUT."""
-    from seqlake.dataset.reshaping.merging import merge
+    from seqlake.dataset.reshaping.merging import joined, merge
 
     if len(prefixes) not in {0, len(sources)}:
         raise click.UsageError(f"Expected --prefix once for each of {len(sources)} datasets, found {len(prefixes)}.")
@@ -38,6 +38,7 @@ def command(
         raise click.UsageError("Expected --rename OLD=NEW.")
     parts = [_options.opened(source, asks=False) for source in sources]
     if dry_run:
+        joined(parts, union=union, columns=columns, prefixes=prefixes)
         output.plan(sum(map(len, parts)), out, what=f"sequences of {len(parts)} datasets")
         return
     with replacing(out, overwrite=overwrite, sources=sources) as place:

@@ -12,6 +12,8 @@ from seqlake.cli._output import Output, cell_text, output_options, plain
 from seqlake.cli.frames import colours, film_strips, sparkline
 from seqlake.errors import in_line
 
+_DIMS = 16  # of a signal, for people; programs get all
+
 
 @click.command()
 @_options.source
@@ -74,7 +76,7 @@ def command(
     view = selection.sequence(sequence_id)
     if png is not None:
         _draw(view, png, count=count, rows=rows, overwrite=overwrite)
-    document, lines = _facts(view)
+    document, lines = _facts(view, most=_DIMS if output.format == "table" and output.truncate else None)
     if png is not None:
         document["png"] = str(png)
         lines.append(in_line(f"contact sheet: {png}"))
@@ -94,8 +96,8 @@ def _draw(drawn: Any, path: Path, *, count: int | None, rows: int, overwrite: bo
     _files.save(path, encode_image(contact_sheet(drawn, frames=count, rows=rows)), overwrite=overwrite)
 
 
-def _facts(view: Any) -> tuple[dict[str, Any], list[str]]:
-    """What there is to say, for programs and for people."""
+def _facts(view: Any, *, most: int | None) -> tuple[dict[str, Any], list[str]]:
+    """What there is to say, for programs and for people: of each signal so many dimensions."""
     from seqlake.dataset.reading.views import FileView
 
     scalars: dict[str, Any] = {}
@@ -105,7 +107,7 @@ def _facts(view: Any) -> tuple[dict[str, Any], list[str]]:
         category = view.schema[name].category
         value = view[name]
         if category in {"temporal", "vector"} and value is not None:
-            signals.append({"column": name, "array": cell_text(value), **_statistics(value)})
+            signals.append({"column": name, "array": cell_text(value), **_statistics(value, most=most)})
         elif isinstance(value, FileView):
             scalars[name] = value.location if value.data is None else repr(value)
         elif category in {"scalar", "file"}:
@@ -121,17 +123,19 @@ def _facts(view: Any) -> tuple[dict[str, Any], list[str]]:
             + (f"  {d['not_finite']} not finite" if d["not_finite"] else "")
             for d in signal["dims"]
         ]
+        if most is not None and signal["dims_total"] > most:
+            lines.append(f"  the first {most} of {signal['dims_total']} dimensions; --no-truncate shows all")
     return document, lines
 
 
-def _statistics(array: Any) -> dict[str, Any]:
-    """Range, mean and a sparkline for at most 16 dimensions of a [T, D] or [D] array."""
+def _statistics(array: Any, *, most: int | None) -> dict[str, Any]:
+    """Range, mean and a sparkline for so many dimensions of a [T, D] or [D] array."""
     import numpy as np
 
     steps = np.asarray(array, np.float64)
     steps = steps.reshape(len(steps), -1) if steps.ndim != 1 else steps[:, None]
     dims = []
-    for d in range(min(steps.shape[1], 16)):
+    for d in range(steps.shape[1])[:most]:
         curve = steps[:, d]
         finite = curve[np.isfinite(curve)]
         if not finite.size:

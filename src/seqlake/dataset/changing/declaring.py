@@ -61,17 +61,15 @@ def declare(
 
 
 def _with_types(schema: Schema, types: Mapping[str, ColumnType | Mapping[str, Any] | None]) -> Schema:
-    lines = conforming.unknown(types, schema)
-    if lines:
-        raise SchemaMismatchError("No type can be set:\n" + "\n".join(lines))
     columns = {}
     for name, given in types.items():
+        known = schema[name]
         kind = ColumnType.from_json(dict(given)) if isinstance(given, Mapping) else given
         if kind is not None and not isinstance(kind, ColumnType):
             raise TypeError(f"A column type such as sl.Video(fps=30) was expected for {name!r}, found {kind!r}.")
         if name == schema.id:
             raise SchemaMismatchError(f"{name!r} is the id of the rows and has no column type.")
-        columns[name] = Column(name, schema[name].arrow, kind, nullable=schema[name].nullable)
+        columns[name] = Column(name, known.arrow, kind, nullable=known.nullable)
     changed = schema.with_columns(columns)
     for name in columns:
         conforming.refuse_broken(changed, column=name)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from seqlake.errors import in_line
 from seqlake.media import encode_image
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class _Face:
 
     def text(self, text: str) -> list[_Letter]:
         """Its letters; what has none is read without its marks, and else an empty frame."""
-        return [self.letters.get(one) or self.letters.get(_bare(one)) or self.unknown for one in text]
+        return [self.letters.get(one) or self.letters.get(_bare(one)) or self.unknown for one in in_line(text)]
 
 
 def _bare(one: str) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from seqlake.dataset.drawing.canvas import FAINT, GREY, INK, Canvas, line_height, save, width_of
+from seqlake.errors import in_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -29,6 +30,7 @@ _TITLE, _LEGEND, _TICK = 13, 11, 10  # sizes of text
 _SWATCH = 14  # pixels of a legend's bit of line
 _POINTS = 2  # for each pixel: the lowest and the highest value there
 _LANE, _LANE_GAP = 46, 8
+_DOT = np.array([[-1.5, 0], [1.5, 0], [0, 0], [0, -1.5], [0, 1.5]])  # a line through one point alone
 _DIFFER = 10  # a curve that would be lower than a tenth of the plot is not drawn on the scale of the others
 
 
@@ -189,16 +191,26 @@ class Panel:
         for value, label in _ticks_of(scale, 30):
             y = round(float(scale.place(value)))
             yield Fill(across.start, y, across.stop - across.start + 1, 1, FAINT)
-            x = across.start - 6 - width_of(label, size=_TICK)
-            yield Text(x, y - line_height(_TICK) // 2, label, GREY, _TICK)
+            x, tall = across.start - 6 - width_of(label, size=_TICK), line_height(_TICK)
+            if len(self.lanes) > 1:  # two at the edges of neighbours would run into each other
+                y = round(min(max(y, scale.stop + (tall - _LANE_GAP) / 2), scale.start - (tall - _LANE_GAP) / 2))
+            yield Text(x, y - tall // 2, label, GREY, _TICK)
         for value, _ in _ticks_of(across, 90):
             yield Fill(round(float(across.place(value))), scale.stop, 1, scale.start - scale.stop + 1, FAINT)
-        yield from self._lines(curves, across, scale, self.width)
+        lines = list(self._lines(curves, across, scale, self.width))
+        yield from lines
         if len(self.lanes) > 1:
             ((name, _),) = curves
-            wide = width_of(name, size=_LEGEND)
-            yield Fill(across.start + 4, scale.stop, wide + 6, line_height(_LEGEND), "#ffffff", 0.8)
-            yield Text(across.start + 7, scale.stop, name, dict(self.legend())[name], _LEGEND)
+            wide, tall = width_of(name, size=_LEGEND) + 6, line_height(_LEGEND)
+            points = np.concatenate([np.empty((0, 2)), *(line.points for line in lines)])
+            corners = [
+                (x, y) for y in (scale.stop, scale.start - tall) for x in (across.start + 4, across.stop - wide - 4)
+            ]
+            across_at, down_at = min(
+                corners, key=lambda at: int(((points >= at) & (points < np.add(at, (wide, tall)))).all(1).sum())
+            )
+            yield Fill(across_at, down_at, wide, tall, "#ffffff", 0.8)
+            yield Text(across_at + 3, down_at, name, dict(self.legend())[name], _LEGEND)
 
     def _lines(
         self, curves: Sequence[tuple[str, NDArray[np.float64]]], across: _Scale, scale: _Scale, width: int
@@ -207,7 +219,8 @@ class Panel:
         for name, points in curves:
             for run in runs(np.asarray(np.isfinite(points).all(1))):
                 x, y = envelope(points[run], _POINTS * width).T
-                yield Line(np.stack([across.place(x), scale.place(y)], -1), colors[name])
+                line = np.stack([across.place(x), scale.place(y)], -1)
+                yield Line(line + _DOT if len(line) == 1 else line, colors[name])
 
 
 def _extent(curves: Iterable[tuple[str, NDArray[np.float64]]], axis: int) -> tuple[float, float]:
@@ -302,7 +315,7 @@ def _element(mark: Mark) -> str:
     if isinstance(mark, Text):
         weight = ' font-weight="600"' if mark.bold else ""
         place = f'x="{mark.x:.1f}" y="{mark.y + 1.06 * mark.size:.1f}" font-size="{mark.size}"'
-        return f'<text {place}{weight} fill="{mark.color}">{escape(mark.text)}</text>'
+        return f'<text {place}{weight} fill="{mark.color}">{escape(in_line(mark.text))}</text>'
     if isinstance(mark, Fill):
         place = f'x="{mark.x:.1f}" y="{mark.y:.1f}" width="{mark.width:.1f}" height="{mark.height:.1f}"'
         return f'<rect {place} fill="{mark.color}" fill-opacity="{mark.opacity:g}"/>'

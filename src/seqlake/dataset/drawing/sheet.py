@@ -52,7 +52,7 @@ def panel_of(view: Row, name: str, /, *, width: int, height: int = 0) -> Panel |
     names = dimension_names(column, values.shape[1])
     changing, constant = _split_constant(names, values)
     unit = column.type.get("units") if column.type is not None else None
-    notes = [f"constant: {', '.join(constant)}"] if constant else []
+    notes = [f"{'constant' if len(values) > 1 else 'one step'}: {', '.join(constant)}"] if constant else []
     if len(changing) > _CURVES:
         notes.insert(0, f"the first {_CURVES} of {len(changing)} dimensions")
     return Panel(
@@ -67,8 +67,6 @@ def panel_of(view: Row, name: str, /, *, width: int, height: int = 0) -> Panel |
 
 def _split_constant(names: Sequence[str], values: NDArray[np.float64]) -> tuple[list[int], list[str]]:
     """Which dimensions change; and of the others name and value, the first few."""
-    if len(values) == 1:
-        return list(range(len(names))), []
     same = ((values == values[0]) | (np.isnan(values) & np.isnan(values[0]))).all(0)
     flat = [f"{names[number]} {values[0, number]:.6g}" for number in np.flatnonzero(same).tolist()]
     more = [f"and {len(flat) - _CURVES} more"] if len(flat) > _CURVES else []
@@ -114,11 +112,8 @@ _MARGIN, _GAP = 16, 6
 _TITLE, _NAME, _NOTE, _LABEL = 20, 13, 12, 11  # sizes of text
 _TALLEST = 320  # pixels that a picture is scaled up to
 _FACT = 60  # characters of one value
-_IDS, _SPARK, _SPARKS = (
-    220,
-    360,
-    3,
-)  # pixels of a sequence's facts and of its curves in a sheet of many; how many curves
+_IDS, _SPARK = 220, 360  # pixels of a sequence's facts and of its curves in a sheet of many
+_SPARKS = 3  # signals whose curves are there
 _ROW = 104  # pixels of a sequence's height there
 
 
@@ -222,7 +217,11 @@ def _many(selection: SelectedRows, *, frames: int, width: int, rows: int) -> NDA
     signals = [name for name in schema if schema[name].category == "temporal"]
     top = 2 * _MARGIN + line_height(_TITLE)
     canvas = Canvas(width, top + count * (_ROW + _MARGIN) + _MARGIN)
-    canvas.text(_MARGIN, _MARGIN - 4, f"{count} of {len(selection)} sequences", size=_TITLE, bold=True)
+    x = canvas.text(_MARGIN, _MARGIN - 4, f"{count} of {len(selection)} sequences", size=_TITLE, bold=True)
+    if len(signals) > _SPARKS:
+        text = f"{_SPARKS} of {len(signals)} signals: {', '.join(signals[:_SPARKS])}"
+        text = shortened(text, width - _MARGIN - x - 16, size=_NOTE)
+        canvas.text(x + 16, _MARGIN + 2, text, color=GREY, size=_NOTE)
     curves = min(_SPARK, width // 3) if cameras else width - 3 * _MARGIN - _IDS
     middle = width - 2 * _MARGIN - _IDS - (curves if signals else 0)
     for number in range(count):
@@ -275,5 +274,6 @@ def _fact(view: Row, name: str) -> str:
         value = view[name]
     except READ_ERRORS as error:
         value = f"unreadable: {error}"
-    text = " ".join(f"{value:.6g}".split() if isinstance(value, float) else str(value).split())
+    value = "–" if value is None else f"{value:.6g}" if isinstance(value, float) else value
+    text = " ".join(str(value).split())
     return f"{name} {text if len(text) <= _FACT else text[: _FACT - 3] + '...'}"

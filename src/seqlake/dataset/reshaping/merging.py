@@ -27,7 +27,7 @@ from seqlake.errors import ColumnNotFoundError, CommitUnknownError, SchemaMismat
 from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import absolute, is_local, local_path
 from seqlake.files.stores import open_store
-from seqlake.spec.schema import is_list, is_number
+from seqlake.spec.schema import is_list, is_number, no_column
 from seqlake.versions import shard_formats
 from seqlake.windows.sources import MediaFiles
 
@@ -148,11 +148,33 @@ def merge(
         ds = sl.merge([arm, hand], "data/all", union=True, columns={"obs": "state"}, prefixes=["arm/", "hand/"])
         ```
     """
+    schema, origins = joined(parts, union=union, columns=columns, prefixes=prefixes)
+    with whole(out, schema, shape=ShardShape(), storage=storage) as (dataset, staging):
+        for part, names, prefix in zip(parts, origins, prefixes or [""] * len(parts), strict=True):
+            _copy(part, schema, staging, files, origins=names, prefix=prefix)
+    return dataset
+
+
+def joined(
+    parts: Sequence[Readable],
+    /,
+    *,
+    union: bool,
+    columns: Mapping[str, str] | Sequence[Mapping[str, str]],
+    prefixes: Sequence[str],
+) -> tuple[Schema, list[dict[str, str]]]:
+    """The schema that `merge` gives datasets, and for each of them where its columns come from.
+
+    Raises:
+        ValueError: No datasets, or names or prefixes that are not for them.
+        SchemaMismatchError: Schemas differ; the message names the columns.
+    """
     if not parts:
         raise ValueError("merge needs at least one dataset.")
     if len(prefixes) not in {0, len(parts)} or isinstance(prefixes, str):
         raise ValueError(f"prefixes: expected a text for each of {len(parts)} datasets, found {prefixes!r}.")
-    renamed = [_renamed(part.schema, names) for part, names in zip(parts, _each(columns, len(parts)), strict=True)]
+    schemas = [part.schema for part in parts]
+    renamed = [_renamed(schema, names) for schema, names in zip(schemas, _each(columns, schemas), strict=True)]
     schema = united([one for one, _ in renamed]) if union else renamed[0][0]
     for number, (one, _) in enumerate(renamed if not union else (), 1):
         problems = conforming.differences(schema, one)
@@ -161,11 +183,9 @@ def merge(
                 f"Dataset {number - 1} does not have the schema of dataset 0:\n" + "\n".join(problems),
                 hint="merge(..., union=True) joins datasets of different columns, columns={'old': 'new'} renames them.",
             )
-    _refuse_other_widths(schema, parts, [origins for _, origins in renamed])
-    with whole(out, schema, shape=ShardShape(), storage=storage) as (dataset, staging):
-        for part, (_, origins), prefix in zip(parts, renamed, prefixes or [""] * len(parts), strict=True):
-            _copy(part, schema, staging, files, origins=origins, prefix=prefix)
-    return dataset
+    origins = [origins for _, origins in renamed]
+    _refuse_other_widths(schema, parts, origins)
+    return schema, origins
 
 
 def _refuse_other_widths(schema: Schema, parts: Sequence[Readable], origins: Sequence[Mapping[str, str]]) -> None:
@@ -182,8 +202,11 @@ def _refuse_other_widths(schema: Schema, parts: Sequence[Readable], origins: Seq
             )
 
 
-def _each(columns: Mapping[str, str] | Sequence[Mapping[str, str]], count: int) -> Sequence[Mapping[str, str]]:
-    """The new names of each part's columns."""
+def _each(
+    columns: Mapping[str, str] | Sequence[Mapping[str, str]], schemas: Sequence[Schema]
+) -> Sequence[Mapping[str, str]]:
+    """The new names of each part's columns. One mapping for all may name columns that only some parts have."""
+    count = len(schemas)
     each = columns if isinstance(columns, Sequence) else [columns] * count
     given = each or [{}] * count
     if len(given) != count or not all(isinstance(one, Mapping) and TEXTS.fits([*one, *one.values()]) for one in given):
@@ -191,6 +214,12 @@ def _each(columns: Mapping[str, str] | Sequence[Mapping[str, str]], count: int) 
             f"columns: expected new names by old ones, or one such mapping for each of {count} datasets; "
             f"found {columns!r}."
         )
+    every = dict.fromkeys(name for schema in schemas for name in schema)
+    for names, schema in zip(given, schemas, strict=True):
+        known = schema if each is columns else every
+        for name in names:
+            if name not in known:
+                raise no_column(name, known)
     return list(given)
 
 
@@ -342,7 +371,7 @@ def whole(
     if schema.id is None:
         raise SchemaMismatchError(
             "Rows of a dataset have a sequence_id, these have none.",
-            hint="Select the id column too.",
+            hint="Select the id column too; samples without one become sequences with sl.convert.",
         )
     opening.refuse_occupied(out, storage=storage)
     with nothing_left(out, storage=storage):

@@ -123,8 +123,9 @@ class _Plan:
         stamps = {column.timestamps for column in schema.values() if column.timestamps in schema}
         signals = [name for name in schema if schema[name].category == "temporal" and name not in stamps]
         chosen = signals if columns is None else list(columns)
-        for name in chosen:
+        for name in (*chosen, *(method if isinstance(method, Mapping) else ())):
             _ = schema[name]  # says which columns there are
+        for name in chosen:
             if name not in signals:
                 raise SchemaMismatchError(
                     f"{name!r} is no signal that can be resampled; there are {', '.join(signals) or 'none'}."

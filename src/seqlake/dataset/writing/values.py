@@ -233,13 +233,36 @@ def _scalar(value: Any, logical: pa.DataType, where: str) -> pa.Array:
             if size > LARGEST_CELL:
                 raise ValidationError(too_large(where, size))
     try:
-        return pa.array([_in_zone(value, logical)], logical)
+        return pa.array([_for_arrow(value, logical)], logical)
     except (pa.ArrowException, TypeError, ValueError) as error:
         raise _unlike(value, logical, where, f" ({error})") from error
 
 
-def _in_zone(value: Any, logical: pa.DataType) -> Any:
-    """A numpy time as Arrow's own where the column has a zone: Arrow takes none of numpy's there."""
+def _loses_a_fraction(value: Any, kind: pa.DataType) -> bool:
+    """Whether a float stands where Arrow counts in whole numbers: it takes what is before the point, without a word."""
+    if isinstance(value, float | np.floating):
+        is_ = pa.types
+        return (is_.is_integer(kind) or is_.is_temporal(kind)) and not float(value).is_integer()
+    if isinstance(value, list | tuple | np.ndarray) and is_list(kind):
+        return any(_loses_a_fraction(one, kind.value_type) for one in value)
+    if isinstance(value, dict) and pa.types.is_struct(kind):
+        return any(_loses_a_fraction(value.get(field.name), field.type) for field in kind)
+    pairs = value.items() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return pa.types.is_map(kind) and any(
+        _loses_a_fraction(one, part)
+        for pair in pairs
+        for one, part in zip(pair, (kind.key_type, kind.item_type), strict=False)
+    )
+
+
+def _for_arrow(value: Any, logical: pa.DataType) -> Any:
+    """A numpy time as Arrow's own where the column has a zone: Arrow takes none of numpy's there.
+
+    Raises:
+        ValueError: Arrow would take it and keep less of it.
+    """
+    if _loses_a_fraction(value, logical):
+        raise ValueError("its fraction would be lost")
     if not isinstance(value, np.datetime64) or not pa.types.is_timestamp(logical):
         return value
     return pa.scalar(value.astype(f"M8[{logical.unit}]").astype("i8").item(), pa.int64()).cast(logical)
