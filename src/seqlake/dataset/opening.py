@@ -373,7 +373,8 @@ def init(
     Of a folder `mixtrain.json` is written; of a lake's table the property `mixtrain` is set, in one commit.
 
     What the columns mean is read off their types and first values: nested lists are trajectories, paths that end in
-    `.mp4` videos, and so on. Look at the result with `dry_run=True` before you write it.
+    `.mp4` videos, bytes that begin like a JPEG images, and so on. Look at the result with
+    `dry_run=True` before you write it.
 
     Args:
         location: A folder; a lake's address, as in `delta:FOLDER`; or a lake's own table object.

@@ -13,7 +13,7 @@ from seqlake import plugins
 from seqlake.abilities import ForDevices, ability
 from seqlake.errors import DecodeError
 from seqlake.media._bytes import BlobBytes, blob_of
-from seqlake.media._containers import open_container
+from seqlake.media._containers import PICTURES, format_of, kind_of, open_container
 from seqlake.media._encoding import TICKS, Encoding, VideoEncoder, checked_frame, encode_image, image_format
 from seqlake.media._frames import Frames, LazyDecoder
 from seqlake.media._sound import cut as cut_sound
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from seqlake.spec.column_types import ColumnType
 
 __all__ = [
+    "PICTURES",
     "TICKS",
     "BlobBytes",
     "Encoding",
@@ -36,8 +37,10 @@ __all__ = [
     "checked_frame",
     "cut_sound",
     "encode_image",
+    "format_of",
     "image_format",
     "index",
+    "kind_of",
     "open",
     "open_container",
     "open_steps",

@@ -48,6 +48,58 @@ _SHARE = 8  # samples of sound that one byte of the file may stand for; samples 
 _FAR = 64  # boxes of a file that is read by requests, beyond which only FFmpeg looks
 _OPTIONAL = (0x100, 0x200, 0x400, 0x800)  # flags of the fields that a sample of a fragment may have
 
+_MAGIC = {
+    b"\xff\xd8\xff": "jpeg",
+    b"\x89PNG\r\n\x1a\n": "png",
+    b"GIF8": "gif",
+    b"BM": "bmp",
+    b"II*\0": "tiff",
+    b"MM\0*": "tiff",
+    b"\x76\x2f\x31\x01": "exr",
+    b"\0\0\0\x0cjP  ": "jp2",
+    b"\xff\x0a": "jxl",
+    b"\0\0\0\x0cJXL ": "jxl",
+    b"ply\n": "ply",
+    b"ply\r\n": "ply",
+    b"glTF": "glb",
+    b"# .PCD": "pcd",
+    b"VERSION .7": "pcd",
+}
+_BRANDS = {b"avif": "avif", b"avis": "avif", b"heic": "heic", b"heix": "heic", b"mif1": "heic"}
+PICTURES = frozenset({"jpeg", "png", "gif", "bmp", "tiff", "exr", "jp2", "jxl", "webp", "avif", "heic"})
+"""The formats of pictures that are told apart."""
+_MOVING_MAGIC = {b"\x1a\x45\xdf\xa3": "video", b"fLaC": "audio"}
+
+
+def format_of(head: bytes, /) -> str | None:
+    """The format that a file begins like; None where it is none of those told apart.
+
+    Example:
+        >>> format_of(b"ply" + bytes([10]) + b"format ascii 1.0")
+        'ply'
+    """
+    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        return "webp"
+    if head[4:8] == b"ftyp" and head[8:12] in _BRANDS:
+        return _BRANDS[head[8:12]]
+    return next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
+
+
+def kind_of(head: bytes, /) -> str | None:
+    """The type of column whose files begin like these bytes: `image`, `video` or `audio`; None where they are no media.
+
+    Example:
+        >>> kind_of(b"fLaC"), kind_of(bytes(64))
+        ('audio', None)
+    """
+    if format_of(head) in PICTURES:
+        return "image"
+    if head[4:8] == b"ftyp":
+        return "audio" if head[8:11] == b"M4A" else "video"
+    if head[:4] == b"RIFF":
+        return {b"WAVE": "audio", b"AVI ": "video"}.get(head[8:12])
+    return next((kind for magic, kind in _MOVING_MAGIC.items() if head.startswith(magic)), None)
+
 
 def open_container(file: BlobBytes, location: str, /) -> AbstractContextManager[InputContainer]:
     """FFmpeg's view of a file.

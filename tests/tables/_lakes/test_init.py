@@ -236,3 +236,71 @@ def test_a_folder_as_ever(tmp_path):
     pq.write_table(rows("a"), tmp_path / "x.parquet")
     sl.init(tmp_path)
     assert Path(tmp_path, "mixtrain.json").exists()
+
+
+JPEG, PNG, WEBP = (
+    b"\xff\xd8\xff\xe0" + bytes(20),
+    b"\x89PNG\r\n\x1a\n" + bytes(20),
+    b"RIFF\x10\0\0\0WEBPVP8 " + bytes(9),
+)
+MP4, MKV = b"\0\0\0\x18ftypisom" + bytes(20), b"\x1a\x45\xdf\xa3" + bytes(20)
+WAV, FLAC = b"RIFF\x10\0\0\0WAVEfmt " + bytes(9), b"fLaC" + bytes(20)
+M4A = b"\0\0\0\x18ftypM4A " + bytes(20)
+NAMED = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+
+
+@pytest.mark.parametrize("home", ["folder", "delta", "iceberg", "ducklake"])
+@pytest.mark.parametrize("kind", [pa.binary(), NAMED], ids=["binary", "struct"])
+def test_files_in_the_rows_are_known_by_their_first_bytes(home, kind, tmp_path):
+    def cells(*files):
+        return pa.array(files if kind == pa.binary() else [None if f is None else {"bytes": f} for f in files], kind)
+
+    table = pa.table({
+        "sequence_id": ["a", "b", "c"],
+        "jpegs": cells(JPEG, None, JPEG),
+        "pictures": cells(JPEG, PNG, WEBP),
+        "clips": cells(MP4, MKV, None),
+        "sounds": cells(WAV, FLAC, M4A),
+        "mixed": cells(JPEG, WAV, JPEG),
+        "partly": cells(JPEG, b"\x01\x02", b""),
+        "noise": cells(b"\x01\x02", b"", b"RIFF"),
+        "nothing": cells(None, None, None),
+    })  # fmt: skip
+    address = _in_home(home, tmp_path, table)
+    with pytest.warns(UserWarning, match="holds files of different kinds") as said:
+        guessed = sl.init(address, dry_run=True).column_types
+    assert [str(one.message).split("'")[1] for one in said] == ["mixed", "partly"]
+    assert "(audio, image)" in str(said[0].message)
+    assert "(image, unknown)" in str(said[1].message)
+    assert {name: kind.to_json() for name, kind in guessed.items()} == {
+        "jpegs": {"type": "image", "format": "jpeg"},
+        "pictures": {"type": "image"},
+        "clips": {"type": "video"},
+        "sounds": {"type": "audio"},
+    }
+
+
+def _in_home(home, folder, table):
+    """The table as another client has it, with no word on what columns mean."""
+    if home == "folder":
+        pq.write_table(table, folder / "part-0.parquet")
+        return folder
+    if home == "delta":
+        deltalake.write_deltalake(folder / "t", table)
+        return f"delta:{folder}/t"
+    if home == "ducklake":
+        ds = sl.create(f"ducklake:sqlite:{folder}/meta.sqlite?table=t", sl.Schema.from_arrow(table.schema))
+        ds.append(table)
+        with sqlite3.connect(folder / "meta.sqlite") as connection:
+            connection.execute("DELETE FROM ducklake_tag WHERE key = 'mixtrain'")
+        return f"ducklake:sqlite:{folder}/meta.sqlite?table=t"
+    theirs = Iceberg(folder)
+    theirs.catalog.create_table("robots.inline", schema=table.schema).append(table)
+    return f"iceberg:{theirs.folder}/robots.inline"
+
+
+def test_names_count_where_only_they_stand_in_the_rows(tmp_path):
+    cells = [{"bytes": None, "path": "a.png"}, {"bytes": JPEG, "path": "a.wav"}]
+    pq.write_table(pa.table({"sequence_id": ["a", "b"], "photo": pa.array(cells, NAMED)}), tmp_path / "0.parquet")
+    assert sl.init(tmp_path).column_types["photo"].to_json() == {"type": "image"}
+    assert sl.open(tmp_path).schema["photo"].inline

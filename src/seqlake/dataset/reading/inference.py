@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from itertools import islice
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -14,11 +15,11 @@ from seqlake import media
 from seqlake.dataset.reading import streaming
 from seqlake.errors import DuplicateSequenceError, SchemaMismatchError, SeqlakeError, ValidationError
 from seqlake.spec.alignment import even_rate
-from seqlake.spec.column_types import ColumnType, Embedding, Image, Trajectory, Video
+from seqlake.spec.column_types import INLINE_TYPES, ColumnType, Embedding, Image, Trajectory, Video
 from seqlake.spec.metadata import Metadata
 from seqlake.spec.rules.references import is_relative
-from seqlake.spec.schema import is_list, is_number
-from seqlake.windows.sources import MediaFiles, cells_of
+from seqlake.spec.schema import Column, is_list, is_number
+from seqlake.windows.sources import MediaFiles, cells_of, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,7 +40,7 @@ _SUFFIXES = {
     "rerun": ("rrd",),
 }
 _TYPE_OF_SUFFIX = {suffix: kind for kind, suffixes in _SUFFIXES.items() for suffix in suffixes}
-_MAGIC = {b"\xff\xd8\xff": "jpeg", b"\x89PNG": "png", b"RIFF": "webp"}
+_HEAD = 16  # bytes
 
 
 def infer(source: Readable, known: Mapping[str, ColumnType], /) -> Metadata:
@@ -69,9 +70,11 @@ def _rated(source: Readable, name: str, kind: ColumnType | None) -> ColumnType |
         return kind
     files, rates = MediaFiles.of(source), set()
     cells = cells_of(source, name, np.arange(min(_PROBED, sum(shard.rows for shard in source.shards()))))
-    for cell in dict.fromkeys(cell for cell in cells if cell and is_relative(cell)):
+    for span in dict.fromkeys(span for span in map(place_of, cells) if span is not None):
+        if span.data is None and not (span.reference and is_relative(span.reference)):
+            continue
         try:
-            decoder = media.open(files.source(cell, kind))
+            decoder = media.open(files.source(span.reference, kind, data=span.data))
         except (SeqlakeError, OSError):
             continue  # validation says so
         rates.add(even_rate(decoder.pts, decoder.time_base))
@@ -118,6 +121,8 @@ def _sample(source: Readable, columns: list[str]) -> dict[str, tuple[pa.DataType
 def _guess(name: str, kind: pa.DataType, cells: list[Any]) -> ColumnType | None:
     if pa.types.is_string(kind):
         return _file(cells)
+    if Column(name, kind, Image()).inline:
+        return _inline(name, cells)
     if not is_list(kind):
         return None
     inner = kind.value_type
@@ -140,12 +145,38 @@ def _trajectory(inner: pa.DataType, cells: list[Any]) -> ColumnType:
 
 def _file(cells: list[Any]) -> ColumnType | None:
     """The type that every sampled path's suffix says."""
-    kinds = {_TYPE_OF_SUFFIX.get(PurePosixPath(cell.as_py()).suffix.removeprefix(".").casefold()) for cell in cells}
+    kinds = {_kind_of_path(cell.as_py()) for cell in cells}
     kind = kinds.pop() if len(kinds) == 1 else None
     return ColumnType.from_json({"type": kind}) if kind else None
 
 
+def _kind_of_path(path: str) -> str | None:
+    return _TYPE_OF_SUFFIX.get(PurePosixPath(path).suffix.removeprefix(".").casefold())
+
+
+def _inline(name: str, cells: list[Any]) -> ColumnType | None:
+    """The type of files that stand in the rows, by their first bytes; by their names where only those stand there."""
+    spans = [span for cell in cells if (span := place_of(cell.as_py())) is not None]
+    heads = [None if span.data is None else span.data[:_HEAD] for span in spans]
+    kinds = {
+        _kind_of_path(span.reference) if head is None else media.kind_of(head)
+        for span, head in zip(spans, heads, strict=True)
+    }
+    if len(kinds) > 1 and kinds & INLINE_TYPES:
+        warnings.warn(
+            f"Column {name!r} holds files of different kinds in the first rows "
+            f"({', '.join(sorted(kind or 'unknown' for kind in kinds))}), so it gets no type. "
+            f"If it has one, say which: column_types={{{name!r}: sl.Image()}}, or --type {name}=image.",
+            stacklevel=2,
+        )
+    if len(kinds) != 1 or not kinds & INLINE_TYPES:
+        return None
+    kind = ColumnType.from_json({"type": kinds.pop()})
+    formats = {None if head is None else media.format_of(head) for head in heads}
+    return Image(format=formats.pop()) if kind.type == "image" and len(formats) == 1 else kind
+
+
 def _images(cells: list[Any]) -> ColumnType | None:
     first = next((bytes(one) for cell in cells for one in cell.as_py() if one), b"")
-    image = next((name for magic, name in _MAGIC.items() if first.startswith(magic)), None)
-    return Image(format=image, frames="bytes") if image else None
+    image = media.format_of(first[:_HEAD])
+    return Image(format=image, frames="bytes") if image in media.PICTURES else None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from seqlake import media
 from seqlake.dataset.validation import looking
 from seqlake.errors import CorruptFileError, CorruptFrameError, DecodeError, MissingDependencyError
 from seqlake.media.video.pixels import fingerprint
@@ -225,9 +226,9 @@ def decode_pictures(pictures: Sequence[tuple[int, bytes | memoryview]], stop: Ev
     for step, data in pictures:
         if stop.is_set():
             break
-        kind = looking.format_of(bytes(data[:16]))
+        kind = media.format_of(bytes(data[:16]))
         if kind not in {"png", "jpeg"}:
-            undecoded |= kind in looking.PICTURES
+            undecoded |= kind in media.PICTURES
             continue
         try:
             looks.see_array(image.decode(data, name="the picture"))
@@ -271,8 +272,6 @@ def decode_other(source: Source, stop: Event, /) -> dict[str, Any]:
     Returns:
         `damage`; or `undecoded` where none does.
     """
-    from seqlake import media
-
     start = 0
     try:
         with closing(media.open(source)) as decoder:

@@ -10,7 +10,7 @@ import numpy as np
 
 from seqlake.errors import CorruptFileError, DecodeError, SeqlakeError, UnsafeReferenceError
 from seqlake.files import locations, stores
-from seqlake.media import BlobBytes, blob_of
+from seqlake.media import PICTURES, BlobBytes, blob_of, format_of
 from seqlake.media.image import size_and_bits
 from seqlake.protocols import Source
 from seqlake.spec.column_types import ColumnType
@@ -23,45 +23,10 @@ if TYPE_CHECKING:
     from seqlake.media.video import VideoDecoder
     from seqlake.protocols import Blob, Copied
 
-_MAGIC = {
-    b"\xff\xd8\xff": "jpeg",
-    b"\x89PNG\r\n\x1a\n": "png",
-    b"GIF8": "gif",
-    b"BM": "bmp",
-    b"II*\0": "tiff",
-    b"MM\0*": "tiff",
-    b"\x76\x2f\x31\x01": "exr",
-    b"\0\0\0\x0cjP  ": "jp2",
-    b"\xff\x0a": "jxl",
-    b"\0\0\0\x0cJXL ": "jxl",
-    b"ply\n": "ply",
-    b"ply\r\n": "ply",
-    b"glTF": "glb",
-    b"# .PCD": "pcd",
-    b"VERSION .7": "pcd",
-}
-_BRANDS = {b"avif": "avif", b"avis": "avif", b"heic": "heic", b"heix": "heic", b"mif1": "heic"}
-PICTURES = frozenset({"jpeg", "png", "gif", "bmp", "tiff", "exr", "jp2", "jxl", "webp", "avif", "heic"})
-"""The formats of pictures that are told apart."""
-
 HEAD = 1 << 16
 """Bytes that are enough for all but a JPEG with large notes before its picture."""
 
 _SEGMENT = b"\x18\x53\x80\x67"
-
-
-def format_of(head: bytes, /) -> str | None:
-    """The format that a file begins like; None where it is none of those told apart.
-
-    Example:
-        >>> format_of(b"ply" + bytes([10]) + b"format ascii 1.0")
-        'ply'
-    """
-    if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
-        return "webp"
-    if head[4:8] == b"ftyp" and head[8:12] in _BRANDS:
-        return _BRANDS[head[8:12]]
-    return next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
 
 
 def is_cut(between: Callable[[int, int], bytes], size: int, /) -> bool:
