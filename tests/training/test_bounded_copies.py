@@ -204,6 +204,100 @@ def test_datasets_of_a_mixture_come_in_the_least_that_their_orders_need(folder, 
         unlimited.set_epoch(0)
 
 
+@pytest.mark.parametrize("folder", [True, False])
+def test_the_plan_says_what_is_held_and_the_least_that_works(folder, tmp_path) -> None:
+    source = plain(tmp_path / "data", 12, unlike=True)
+    options = {**MANY, "shuffle": sl.Shuffle(lanes=1, block=200)}
+
+    def loader(limit: int) -> sl.Loader:
+        return sl.Loader(source, **options, cache=sl.Cache(tmp_path / "cache" if folder else None, limit))
+
+    least = least_of(loader(1))
+    for limit in (1, least - 1, least, 10**9):
+        plan = loader(limit).plan()
+        assert (plan.copies_limit, plan.copies_least) == (limit, least)
+        assert f"copies_least={least}" in repr(plan)
+        assert f"{least:,} bytes is the least that this order needs, {limit:,} are allowed" in str(plan)
+        assert str(plan).count("too few") == (limit < least)
+    windows = len(sl.Loader(source, **options).dataset())
+    assert plan.copies_total >= 16 * windows
+    if not folder:
+        assert plan.copies_total == 16 * windows
+    in_place = sl.create(tmp_path / "own", {"action": sl.Trajectory(dim=2)})
+    in_place.append([{"sequence_id": "a", "action": np.zeros((40, 2))}])
+    plan = sl.Loader(in_place, window=WINDOW, batch_size=4).plan()
+    assert plan.copies_total == plan.copies_least == 0
+    assert "copies" not in str(plan)
+
+
+RANK = """
+import sys, time, pathlib
+import numpy as np
+import seqlake as sl
+from seqlake.errors import CacheTooSmallError
+
+data, cache, limit, rank, world, out = sys.argv[1:]
+rank, world = int(rank), int(world)
+loader = sl.Loader(sl.scan(data), window={"action": range(1)}, batch_size=8, shuffle=sl.Shuffle(lanes=4, block=100),
+                   rank=rank, world_size=world, cache=sl.Cache(cache, int(limit)))
+steps = pathlib.Path(out)
+
+def wait(done):
+    end = time.monotonic() + 100
+    while not done():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+delivered = []
+batches = iter(loader)
+for turn in range(world):  # they begin one after the other
+    if turn == rank:
+        try:
+            delivered.append(next(batches)["action"])
+        except CacheTooSmallError as error:
+            (steps / "refused").write_text(f"{len(delivered)} {error}")
+            sys.exit(3)
+        (steps / f"begun-{rank}").touch()
+    wait(lambda: (steps / f"begun-{turn}").exists() or (steps / "refused").exists())
+if (steps / "refused").exists():
+    sys.exit(4)
+for number, batch in enumerate(batches):  # and go on in step, as training does
+    delivered.append(batch["action"])
+    (steps / f"{rank}-{number}").touch()
+    wait(lambda: all((steps / f"{other}-{number}").exists() for other in range(world)))
+np.save(steps / f"rank-{rank}.npy", np.concatenate(delivered))
+"""
+
+
+def test_ranks_that_share_a_folder_are_counted_together(tmp_path) -> None:
+    source = plain(tmp_path / "data", 24)
+    options = {**MANY, "shuffle": sl.Shuffle(lanes=4, block=100), "batch_size": 8, "seed": 0}
+
+    def run(limit: int, name: str) -> list[int]:
+        (tmp_path / name).mkdir()
+        place = [str(tmp_path / "data"), str(tmp_path / f"cache-{name}"), str(limit)]
+        ranks = [
+            subprocess.Popen([sys.executable, "-c", RANK, *place, str(rank), "4", str(tmp_path / name)])
+            for rank in range(4)
+        ]
+        return [rank.wait(timeout=300) for rank in ranks]
+
+    alone = max(
+        least_of(sl.Loader(source, **options, rank=rank, world_size=4, cache=sl.Cache(tmp_path / "one", 1)))
+        for rank in range(4)
+    )
+    codes = run(alone + 40_000, "few")
+    assert sorted(set(codes)) == [3, 4]  # one refuses, before its first batch; the others learn of it
+    refused = (tmp_path / "few" / "refused").read_text()
+    assert refused.startswith("0 ")
+    assert re.search(r"on the [234] ranks that share the folder", refused)
+    everyone = sl.Loader(source, **options, cache=sl.Cache(tmp_path / "all", 1)).global_batch(32)
+    assert run(2 * least_of(everyone), "enough") == [0] * 4
+    for rank in range(4):
+        expected = [batch["action"] for batch in sl.Loader(source, **options, rank=rank, world_size=4)]
+        assert np.array_equal(np.load(tmp_path / "enough" / f"rank-{rank}.npy"), np.concatenate(expected))
+
+
 def test_groups_come_in_the_least_that_their_orders_need(tmp_path) -> None:
     source = plain(tmp_path / "data", 12)
     options = {**MANY, "shuffle": sl.Shuffle(lanes=1, block=60)}

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -110,8 +111,17 @@ class OpenShards(Protocol):
     def visit(self, rows: Ints) -> object:
         """Open the shards of these rows, and see that those open already are still the same files."""
 
-    def budgets(self, shards: Ints, *, look: bool) -> Sequence[Budget]:
-        """What copies of these shards take of what they may take; estimated generously, or after a look at each."""
+    def budgets(self, shards: Ints, *, look: bool, kept: bool = False) -> Sequence[Budget]:
+        """What copies of these shards take of what they may take; estimated generously, or after a look at each.
+
+        Args:
+            shards: Which.
+            look: At each.
+            kept: Also where all of them fit, so that none ever goes.
+        """
+
+    def join(self, order: str, rank: int) -> set[int]:
+        """Say which rank of an order this process is; all ranks that share its room for copies just now."""
 
     def expect(self, visits: Visits, sample: int, *, then: Visits | None) -> None:
         """Take in when shards will be needed: the next ones are fetched ahead."""
@@ -259,8 +269,8 @@ class TrainingEngine(ABC):
         """The shards in use, by this process."""
 
     @abstractmethod
-    def planner(self) -> Planner:
-        """Gives the samples of steps."""
+    def planner(self, *, rank: int | None = None) -> Planner:
+        """Gives the samples of steps; of another rank than ours where one is named."""
 
     @abstractmethod
     def assembler(self) -> Assembler:
@@ -309,6 +319,10 @@ class TrainingEngine(ABC):
             world_size=settings.world_size,
             tail=settings.tail,
         )
+
+    def steps_of(self, rank: int | None, /) -> Steps:
+        """Which samples a rank takes at each step; None for this one."""
+        return self.steps if rank is None else replace(self.steps, rank=rank)
 
     @property
     def identity(self) -> dict[str, Any]:

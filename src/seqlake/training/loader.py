@@ -13,7 +13,7 @@ from seqlake.training.engine import position_of
 from seqlake.training.mixtures.engine import MixtureEngine
 from seqlake.training.mixtures.samples import Groups
 from seqlake.training.mixtures.schedule import Mix
-from seqlake.training.passes import Pass
+from seqlake.training.passes import Pass, holding
 from seqlake.training.settings import FrameOptions, LoaderSettings
 from seqlake.training.sources import engine_of, named, pinned
 from seqlake.training.steps import TAILS
@@ -117,7 +117,8 @@ class Loader:
 
     def plan(self) -> EpochPlan:
         """What one epoch will be: steps, samples, tail, clock, memory and shuffle quality, before any value is read."""
-        return self._engine.plan()
+        limit, least, total = holding(self._engine)
+        return replace(self._engine.plan(), copies_limit=limit, copies_least=least, copies_total=total)
 
     # ---- what it met and did in this process
 

@@ -76,11 +76,13 @@ class Need(NamedTuple):
         shards: So many that are copied.
         held: Bytes of them.
         making: Bytes beside them, while one is made.
+        ranks: Of so many ranks together.
     """
 
     shards: int
     held: int
     making: int
+    ranks: int = 1
 
     @property
     def least(self) -> int:
@@ -110,7 +112,8 @@ class Course:
         sample: Where the pass begins.
         steps: Which of its steps are taken; other processes take those between.
         global_batch: Samples of a step over all ranks.
-        local_batch: Samples of a step on this rank.
+        local_batch: Samples of a step on each rank, at least.
+        ranks: How many ranks' visits these are.
     """
 
     visits: Visits
@@ -118,6 +121,7 @@ class Course:
     steps: range
     global_batch: int
     local_batch: int
+    ranks: int = 1
 
     @property
     def shards(self) -> Ints:
@@ -130,7 +134,7 @@ class Course:
 
         Args:
             most: Samples of a portion, about.
-            together: Of all processes that take steps of the pass.
+            together: Of all processes that take part in the pass.
         """
         starts = cuts(len(self.steps), self.local_batch, most=most)
         if not len(starts):
@@ -139,7 +143,9 @@ class Course:
         begin, stride = self.sample + self.steps.start * self.global_batch, self.steps.step * self.global_batch
         firsts, stops = begin + starts * stride, begin + (ends - 1) * stride + self.global_batch
         lows = np.concatenate([[self.sample], firsts[:-1]])
-        if together and self.steps.step > 1:  # some have begun the next portion, and are some batches ahead
+        if (
+            together and self.steps.step * self.ranks > 1
+        ):  # some have begun the next portion, and are some batches ahead
             apart = _IN_HAND * stride
             return np.maximum(lows - apart, self.sample), np.append(stops[1:], stops[-1:]) + apart
         return lows, stops
@@ -160,7 +166,7 @@ class Course:
         np.add.at(held, first, budget.held[shards])
         np.add.at(held, last + 1, -budget.held[shards])
         making = int(budget.making[shards].max(initial=0))
-        return Need(int(np.cumsum(counts).max()), int(np.cumsum(held).max()), making)
+        return Need(int(np.cumsum(counts).max()), int(np.cumsum(held).max()), making, self.ranks)
 
 
 def _merged(shards: Ints, first: Ints, last: Ints, portions: int) -> tuple[Ints, Ints, Ints]:
@@ -185,6 +191,7 @@ def portion(
     most: int,
     samples: float,
     strict: bool,
+    sharing: Callable[[], tuple[Iterable[Course], Course]] | None = None,
 ) -> int:
     """Samples that are prepared together, so many that what they need fits into each budget.
 
@@ -194,6 +201,8 @@ def portion(
         budgets: What shards take, estimated generously, or with True as it is.
         most: Samples of a portion, at most.
         samples: Of this process, what all shards together hold of them.
+        sharing: Where other ranks may copy to the same folder: the pass and those that follow, of all ranks that do so
+            just now; and the pass of all ranks that there are, by which each chooses alike.
         strict: Refuse; else begin all the same: shards that no sample of the moment needs then go, and come again.
 
     Raises:
@@ -220,30 +229,37 @@ def portion(
         courses = courses or [course, *later]
         needs = [(budget, one.need(budget, least)) for budget in limits for one in courses]
         lacking = [(budget, need) for budget, need in needs if need.least > budget.limit]
+        everyone = course
+        if not lacking and sharing is not None:
+            together, everyone = sharing()
+            needs = [(budget, one.need(budget, least)) for one in together for budget in limits]
+            lacking = [(budget, need) for budget, need in needs if need.least > budget.limit]
         if not lacking:
-            return _largest(course, limits, sizes)
+            return _largest(everyone, limits, sizes)
     if strict:
         raise too_small(*max(lacking, key=lambda one: one[1].least))
     return least
 
 
 def _largest(course: Course, budgets: Sequence[Budget], sizes: Sequence[int]) -> int:
-    """The largest of some sizes with which there is room for the shards that come next, too; else the least."""
+    """The largest of some sizes with which there is room for the shards that come next, too; else that fits at all."""
     for size in sizes:
         if all(course.need(budget, size).least <= _EASY * budget.limit for budget in budgets):
             return size
-    return next(size for size in sizes if all(course.need(budget, size).least <= budget.limit for budget in budgets))
+    fitting = (size for size in sizes if all(course.need(budget, size).least <= budget.limit for budget in budgets))
+    return next(fitting, sizes[-1])
 
 
 def too_small(budget: Budget, need: Need, /) -> CacheTooSmallError:
     """The error that says what is needed, before anything is copied."""
+    whose = f" on the {need.ranks} ranks that share the folder" if need.ranks > 1 else ""
     place = "memory" if budget.folder is None else f"the folder {budget.folder}"
     beside = f", and {size_text(need.making)} beside them while one is made" if need.making else ""
     path = "" if budget.folder is None else f'"{budget.folder}", '
     other = 'a folder, Cache("/nvme/cache"), ' if budget.folder is None else ""
     return CacheTooSmallError(
         f"Shards cannot be read in place (they are compressed, encoded or remote), and this order needs up to "
-        f"{need.shards} of them at a time: {size_text(need.held)}{beside}. Their copies may take "
+        f"{need.shards} of them at a time{whose}: {size_text(need.held)}{beside}. Their copies may take "
         f"{size_text(budget.limit)} of {place}; {need.least} bytes is the least that works.",
         path=budget.folder,
         hint=f"Allow more, Loader(..., cache=Cache({path}limit={need.least})), or {other and f'give {other}or '}let "

@@ -105,10 +105,10 @@ class Opened(ColumnStore):
         """Count these bytes among those held in memory, if the cache allows that many; fewer than none give back."""
         return self._residents.take_room(nbytes)
 
-    def budgets(self, shards: Ints, *, look: bool) -> list[Budget]:
+    def budgets(self, shards: Ints, *, look: bool, kept: bool = False) -> list[Budget]:
         """What copies of these shards take, or what is decoded of them; see `OpenShards.budgets`."""
         held, making = np.zeros(len(self._ready), np.int64), np.zeros(len(self._ready), np.int64)
-        if not self._residents.keeps:
+        if kept or not self._residents.keeps:
             shards = shards[~self.ranged.wanted[shards]]
             if look and self._are_in_place:
                 shards = shards[:0]
@@ -153,6 +153,10 @@ class Opened(ColumnStore):
         shards = self.survey.shards
         some = np.unique(np.linspace(0, len(shards) - 1, _LOOKS).astype(np.int64)).tolist() if len(shards) else []
         return not any(is_remote(shards[shard]) or not _in_place(shards[shard], self.cells) for shard in some)
+
+    def join(self, order: str, rank: int) -> set[int]:
+        """Say which rank of an order this process is; all ranks that share its room for copies."""
+        return self._residents.join(order, rank)
 
     def expect(self, visits: Visits, sample: int, *, then: Visits | None) -> None:
         """Say when which shards will be needed: fetch the next ones ahead; see `Residents`."""

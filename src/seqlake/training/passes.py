@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from contextlib import closing
+from hashlib import blake2b
 from itertools import islice, pairwise
 from time import perf_counter
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ import numpy as np
 from seqlake.training.bad_data.repair import Repair
 from seqlake.training.needs import HORIZON, Course, cuts, portion
 from seqlake.training.randomness import Random
+from seqlake.training.shard_cache import is_remote
 from seqlake.training.telemetry import Meter
 from seqlake.training.visits import Visits
 
@@ -155,6 +157,7 @@ class Pass:
         self._planner = planner
         self._local = planner.local_batch
         self._steps = engine.steps
+        self._share = _share(engine)
         self._meter = engine.meter
         self._pipeline = Pipeline(
             engine,
@@ -183,16 +186,26 @@ class Pass:
         if not opened.is_fetched:
             return
         strict = not engine.has_begun and (steps.step == 1 or not epoch)  # worker processes come with every epoch
-        courses = _courses(planner, engine, position, steps)
+        courses = _courses([planner], engine, position, steps)
         course = next(courses)
-        mine = engine.samples * self._local / engine.steps.global_batch / steps.step  # others' lie between
+        mine = engine.samples * self._share / engine.steps.global_batch / steps.step  # others' lie between
+        world, further_passes = engine.steps.world_size, HORIZON if strict else 0
+
+        def sharing() -> tuple[Iterator[Course], Course]:
+            order = f"{engine.identity} {engine.steps.global_batch} {world}"
+            ranks = opened.join(blake2b(order.encode(), digest_size=16).hexdigest(), engine.steps.rank)
+            present = _courses([engine.planner(rank=rank) for rank in sorted(ranks)], engine, position, steps)
+            everyone = _courses([engine.planner(rank=rank) for rank in range(world)], engine, position, steps)
+            return islice(present, 1 + further_passes), next(everyone)
+
         self._most = portion(
             course,
-            islice(courses, HORIZON if strict else 0),
-            lambda look: opened.budgets(np.arange(engine.shards) if strict else course.shards, look=look),
+            islice(courses, further_passes),
+            lambda look: opened.budgets(np.arange(engine.shards) if strict or world > 1 else course.shards, look=look),
             most=self._most,
             samples=mine,
             strict=strict,
+            sharing=sharing if world > 1 and _in_folder(engine) else None,
         )
         engine.has_begun = True
         further = (sample + len(steps) * steps.step * engine.steps.global_batch) // max(1, engine.samples)
@@ -202,7 +215,7 @@ class Pass:
         """Chunks in order; when one is begun, the one before it may still be in use, but no earlier one."""
         before, opened, spent = position[1], self._pipeline.opened, self._meter.seconds
         size = self._steps.global_batch
-        for part in parts(steps, self._local, most=self._most):
+        for part in parts(steps, self._share, most=self._most):
             began, opening = perf_counter(), opened.seconds
             samples = self._planner.samples(*position, part)
             ordered = perf_counter()
@@ -252,16 +265,46 @@ class Pass:
         self._pipeline.close()
 
 
-def _courses(planner: Planner, engine: TrainingEngine, position: tuple[int, int], steps: range) -> Iterator[Course]:
-    """This pass and those that follow."""
+def _share(engine: TrainingEngine) -> int:
+    """Samples of a step on each rank, at least: all ranks cut a pass into the same portions."""
+    return max(1, engine.steps.global_batch // engine.steps.world_size)
+
+
+def _in_folder(engine: TrainingEngine) -> bool:
+    return engine.settings.cache is not None and engine.settings.cache.path is not None
+
+
+def holding(engine: TrainingEngine) -> tuple[int, int, int]:
+    """The limit of copies, the least that an order needs, and what all would take, as `EpochPlan` says it."""
+    opened, steps = engine.opened, range(engine.steps.count(0))
+    if not steps:
+        return 0, 0, 0
+    courses = list(islice(_courses([engine.planner()], engine, (0, 0), steps), 1 + HORIZON))
+    remote = any(is_remote(shard) for survey in engine.surveys for shard in survey.shards)
+    numbers, share = np.arange(engine.shards), _share(engine)
+    budgets = opened.budgets(numbers, look=not remote, kept=True)
+    needs = [max((course.need(budget, share) for course in courses), key=lambda need: need.least) for budget in budgets]
+    budget, need = max(zip(budgets, needs, strict=True), key=lambda pair: pair[1].least)
+    if remote and need.least > budget.limit:  # a request each
+        exact = opened.budgets(numbers, look=True, kept=True)[budgets.index(budget)]
+        need = max((course.need(exact, share) for course in courses), key=lambda one: one.least)
+    total = int(budget.held.sum())
+    return (budget.limit, need.least, total) if total else (0, 0, 0)
+
+
+def _courses(
+    planners: Sequence[Planner], engine: TrainingEngine, position: tuple[int, int], steps: range
+) -> Iterator[Course]:
+    """This pass and those that follow, of one rank or of several."""
     epoch, sample = position
     while True:
         yield Course(
-            visits=_visits(planner, engine, (epoch, sample), steps),
+            visits=Visits.joined([_visits(planner, engine, (epoch, sample), steps) for planner in planners]),
             sample=sample,
             steps=steps,
             global_batch=engine.steps.global_batch,
-            local_batch=planner.local_batch,
+            local_batch=_share(engine),
+            ranks=len(planners),
         )
         further, sample = engine.steps.after(sample, engine.steps.count(sample))
         epoch, steps = epoch + further, range(steps.start, engine.steps.count(sample), steps.step)

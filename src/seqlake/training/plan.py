@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from seqlake.errors import in_line
+from seqlake.training.needs import size_text
 from seqlake.training.order import Order
 
 if TYPE_CHECKING:
@@ -48,6 +49,10 @@ class EpochPlan:
         distinct: Sequences a global batch is drawn from, on average over some steps.
         distinct_ideal: What a uniform permutation of all windows would give.
         parts: Of a mixture, one line for each source or group.
+        copies_limit: Bytes that copies of shards may take, where some cannot be read in place; else 0.
+        copies_least: The least limit with which this rank's order comes; estimated generously where shards are remote
+            and the limit is above it. Of a mixture in memory, of the dataset that needs most.
+        copies_total: What the copies of all shards would take: so much is held, or the limit where that is less.
     """
 
     samples: int
@@ -71,6 +76,9 @@ class EpochPlan:
     distinct: float
     distinct_ideal: float
     parts: tuple[str, ...] = ()
+    copies_limit: int = 0
+    copies_least: int = 0
+    copies_total: int = 0
 
     @property
     def shuffle_quality(self) -> float:
@@ -100,9 +108,20 @@ class EpochPlan:
             *(f"          {line}" for line in self.columns),
             f"shuffle   {shuffle}",
             f"in use    about {self.resident_shards:,} of {self.shards:,} shards, {self.resident_bytes / 1e6:,.0f} MB",
+            *self._copies(),
             f"a batch   {self.batch_bytes / 1e6:,.2f} MB",
         ]
         return "\n".join(map(in_line, lines))
+
+    def _copies(self) -> list[str]:
+        """What copies of shards take, where there are any."""
+        if not self.copies_total:
+            return []
+        held = size_text(min(self.copies_total, self.copies_limit))
+        enough = "" if self.copies_least <= self.copies_limit else ": too few"
+        least = f"{self.copies_least:,} bytes is the least that this order needs, {self.copies_limit:,} are allowed"
+        held = f"up to {held} are held of {size_text(self.copies_total)}"
+        return [f"copies    shards cannot be read in place: {held}; {least}{enough}"]
 
 
 def plan(survey: WindowSurvey, steps: Steps, *, shuffle: Shuffle | None, seed: int) -> EpochPlan:

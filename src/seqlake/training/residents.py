@@ -141,6 +141,10 @@ class Residents:
         """What a copy of a shard takes, known before it is made; see `Original.size_in_folder`."""
         return self._fetcher.size(shard, steps, look=look)
 
+    def join(self, order: str, rank: int, /) -> set[int]:
+        """Say which rank of an order this is; all ranks that share the room for copies."""
+        return self._fetcher.join(order, rank)
+
     def begin(self, visits: Visits, /, *, sample: int = 0, then: Visits | None = None) -> None:
         """Begin an epoch, at any sample; what is open stays so.
 

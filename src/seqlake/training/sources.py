@@ -130,11 +130,11 @@ class SourceEngine(TrainingEngine, Generic[Shards]):
         if "mixture" in self.__dict__ and other.settings.groups == self.settings.groups:
             other.__dict__["mixture"] = self.mixture
 
-    def planner(self) -> OrderPlanner | MixPlanner:
-        """Gives the samples of steps."""
+    def planner(self, *, rank: int | None = None) -> OrderPlanner | MixPlanner:
+        """Gives the samples of steps; of another rank than ours where one is named."""
         if self.mixture is not None:
-            return MixPlanner(self.mixture, self.steps)
-        return OrderPlanner(self.survey, self.steps, shuffle=self.shuffle, seed=self.settings.seed)
+            return MixPlanner(self.mixture, self.steps_of(rank))
+        return OrderPlanner(self.survey, self.steps_of(rank), shuffle=self.shuffle, seed=self.settings.seed)
 
     def plan(self) -> EpochPlan:
         """What one epoch will be."""

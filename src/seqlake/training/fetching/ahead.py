@@ -107,6 +107,10 @@ class Fetcher:
         """What a copy of a shard takes, known before it is made; see `Original.size_in_folder`."""
         return self._copies.size(self._original(number), steps, look=look)
 
+    def join(self, order: str, rank: int, /) -> set[int]:
+        """Say which rank of an order this is; all ranks that share the room for copies."""
+        return self._copies.join(order, rank)
+
     def schedule(self, order: Iterable[int], /) -> None:
         """Say in which order shards will be taken from now on.
 

@@ -181,9 +181,9 @@ class MixtureEngine(TrainingEngine):
         """The shards in use, of all datasets."""
         return MixtureShards(self)
 
-    def planner(self) -> MixPlanner:
-        """Gives the samples of steps."""
-        return MixPlanner(self.mixture, self.steps)
+    def planner(self, *, rank: int | None = None) -> MixPlanner:
+        """Gives the samples of steps; of another rank than ours where one is named."""
+        return MixPlanner(self.mixture, self.steps_of(rank))
 
     def assembler(self) -> MixtureAssembler:
         """Makes batches of samples of all datasets."""
@@ -251,13 +251,17 @@ class MixtureShards:
         for opened, which, first in self._of(rows):
             opened.visit(rows[which] - first)
 
-    def budgets(self, shards: Ints, *, look: bool) -> Sequence[Budget]:
+    def budgets(self, shards: Ints, *, look: bool, kept: bool = False) -> Sequence[Budget]:
         """What copies of these shards take: datasets have memory of their own each, and share a folder."""
         firsts, parts = self._engine.first_shards.tolist(), []
         for number, member in enumerate(self._members):
             inside = shards[(shards >= firsts[number]) & (shards < firsts[number + 1])] - firsts[number]
-            parts += [one.within(firsts[-1], firsts[number]) for one in member.budgets(inside, look=look)]
+            parts += [one.within(firsts[-1], firsts[number]) for one in member.budgets(inside, look=look, kept=kept)]
         return joined(parts)
+
+    def join(self, order: str, rank: int) -> set[int]:
+        """Say which rank of an order this process is; all ranks that share room for copies of some dataset."""
+        return set[int]().union(*(member.join(order, rank) for member in self._members))
 
     def expect(self, visits: Visits, sample: int, *, then: Visits | None) -> None:
         """Take in when shards will be needed, numbered on through the datasets."""

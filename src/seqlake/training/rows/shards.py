@@ -167,10 +167,10 @@ class RowShards:
             else:
                 return
 
-    def budgets(self, shards: Ints, *, look: bool) -> list[Budget]:
+    def budgets(self, shards: Ints, *, look: bool, kept: bool = False) -> list[Budget]:
         """What copies of these shards take; see `OpenShards.budgets`."""
         held, making = (np.zeros(len(self._survey.shards), np.int64) for _ in range(2))
-        for shard in shards.tolist() if not self._residents.keeps else ():
+        for shard in shards.tolist() if kept or not self._residents.keeps else ():
             if self._needs(self._survey.shards[shard]):
                 held[shard], making[shard], _ = self._residents.size(shard, {}, look=look)
         return [Budget(limit=self._residents.limit, held=held, making=making, folder=self._residents.folder)]
@@ -262,6 +262,10 @@ class RowShards:
     def fetched(self) -> Fetched:
         """What came from stores."""
         return self._residents.fetched()
+
+    def join(self, order: str, rank: int) -> set[int]:
+        """Say which rank of an order this process is; all ranks that share its room for copies."""
+        return self._residents.join(order, rank)
 
     def expect(self, visits: Visits, sample: int, *, then: Visits | None) -> None:
         """Say when which shards will be needed: fetch the next ones ahead; see `Residents`."""

@@ -120,6 +120,18 @@ class ShardCache:
             user.claims.next = list(keys[:MOST_NEXT])
             user.tell()
 
+    def join(self, order: str, rank: int, /) -> set[int]:
+        """Say which rank of an order this user is; all ranks of it that use the folder just now, this one among them.
+
+        Args:
+            order: A digest of the order.
+            rank: This process's.
+        """
+        with self._locked() as user:
+            user.claims.order, user.claims.rank = order, rank
+            user.tell()
+            return {claims.rank for claims in user.inventory().users.values() if claims.order == order}
+
     def release(self, key: str, /) -> bool:
         """Hold a shard once less; whether it is not held at all any more."""
         if self._user is None or self._user.pid != os.getpid():
@@ -302,6 +314,9 @@ class Copies(Protocol):
     def expect(self, keys: Sequence[str], /) -> None:
         """Say which are needed next, the soonest first."""
 
+    def join(self, order: str, rank: int, /) -> set[int]:
+        """Say which rank of an order this is; all ranks that share this room."""
+
     def size(self, original: Original, steps: Mapping[str, int], /, *, look: bool) -> Size:
         """What a copy takes at most, known before it is made; see `Original.size_in_folder`."""
 
@@ -327,6 +342,10 @@ class InFolder:
     def expect(self, keys: Sequence[str], /) -> None:
         """Say which are needed next, the soonest first."""
         self.cache.expect(keys)
+
+    def join(self, order: str, rank: int, /) -> set[int]:
+        """The ranks of an order that use the folder just now; see `ShardCache.join`."""
+        return self.cache.join(order, rank)
 
     def size(self, original: Original, steps: Mapping[str, int], /, *, look: bool) -> Size:
         """What a copy takes at most, with what is said about it."""

@@ -164,11 +164,15 @@ class UserClaims:
         making: Key -> bytes set aside for it.
         held: Keys of shards that it reads: nobody removes these.
         next: Keys of shards that it will need, the soonest first.
+        order: Digest of the order of which it is a rank; empty where it has not said so, or is alone.
+        rank: Which rank of it.
     """
 
     making: dict[str, int] = field(default_factory=dict)
     held: list[str] = field(default_factory=list)
     next: list[str] = field(default_factory=list)
+    order: str = ""
+    rank: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -361,7 +365,9 @@ def read_claims(path: Path, /) -> UserClaims:
 
 def write_claims(file: LockFile, claims: UserClaims, /) -> None:
     """Write other claims where others read them."""
-    text = {"making": claims.making, "held": claims.held, "next": claims.next}  # `asdict` would copy every key
+    text: dict[str, Any] = {"making": claims.making, "held": claims.held, "next": claims.next}  # `asdict` copies keys
+    if claims.order:
+        text |= {"order": claims.order, "rank": claims.rank}
     file.write(json.dumps(text).encode())
 
 

@@ -92,6 +92,10 @@ class InMemory:
         with self._changed:
             self._next = {key: place for place, key in enumerate(keys)}
 
+    def join(self, order: str, rank: int, /) -> set[int]:  # noqa: ARG002 - see `Copies.join`
+        """This rank alone: memory is not shared."""
+        return {rank}
+
     def size(self, original: Original, steps: Mapping[str, int], /, *, look: bool) -> Size:  # noqa: ARG002 - see `Copies.size`
         """What a copy takes at most; what is decoded counts beside it."""
         return original.size_in_memory(look=look)
