@@ -249,10 +249,10 @@ def wait(done):
         time.sleep(0.005)
 
 delivered = []
-batches = iter(loader)
 for turn in range(world):  # they begin one after the other
     if turn == rank:
         try:
+            batches = iter(loader)
             delivered.append(next(batches)["action"])
         except CacheTooSmallError as error:
             (steps / "refused").write_text(f"{len(delivered)} {error}")
