@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from seqlake.arguments import knows_old_words
@@ -116,9 +117,11 @@ class Loader:
         return self._steps.count(self._entry()[1])
 
     def plan(self) -> EpochPlan:
-        """What one epoch will be: steps, samples, tail, clock, memory and shuffle quality, before any value is read."""
-        limit, least, total = holding(self._engine)
-        return replace(self._engine.plan(), copies_limit=limit, copies_least=least, copies_total=total)
+        """What one epoch will be: steps, samples, tail, clock, memory and shuffle quality, before any value is read.
+
+        Shards are looked at when the plan is printed, or asked for what copies of them take.
+        """
+        return replace(self._engine.plan(), copies=partial(holding, self._engine))
 
     # ---- what it met and did in this process
 

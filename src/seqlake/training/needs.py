@@ -143,9 +143,7 @@ class Course:
         begin, stride = self.sample + self.steps.start * self.global_batch, self.steps.step * self.global_batch
         firsts, stops = begin + starts * stride, begin + (ends - 1) * stride + self.global_batch
         lows = np.concatenate([[self.sample], firsts[:-1]])
-        if (
-            together and self.steps.step * self.ranks > 1
-        ):  # some have begun the next portion, and are some batches ahead
+        if together and self.steps.step * self.ranks > 1:  # some are in the next portion, and some batches ahead
             apart = _IN_HAND * stride
             return np.maximum(lows - apart, self.sample), np.append(stops[1:], stops[-1:]) + apart
         return lows, stops

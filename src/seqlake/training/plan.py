@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +13,7 @@ from seqlake.training.needs import size_text
 from seqlake.training.order import Order
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from seqlake.training.mixtures.samples import Mixture, MixturePart
     from seqlake.training.order import Axis, Shuffle
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 
 _PARTS = 20  # of a mixture, in print
 LOOKS = 8  # steps whose mixture is computed to tell the shuffle's quality
+
+
+def _none() -> tuple[int, int, int]:
+    return 0, 0, 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +54,7 @@ class EpochPlan:
         distinct: Sequences a global batch is drawn from, on average over some steps.
         distinct_ideal: What a uniform permutation of all windows would give.
         parts: Of a mixture, one line for each source or group.
-        copies_limit: Bytes that copies of shards may take, where some cannot be read in place; else 0.
-        copies_least: The least limit with which this rank's order comes; estimated generously where shards are remote
-            and the limit is above it. Of a mixture in memory, of the dataset that needs most.
-        copies_total: What the copies of all shards would take: so much is held, or the limit where that is less.
+        copies: Looks at some shards for what copies take: the limit, the least that works, and all of them.
     """
 
     samples: int
@@ -76,9 +78,30 @@ class EpochPlan:
     distinct: float
     distinct_ideal: float
     parts: tuple[str, ...] = ()
-    copies_limit: int = 0
-    copies_least: int = 0
-    copies_total: int = 0
+    copies: Callable[[], tuple[int, int, int]] = field(default=_none, repr=False, compare=False)
+
+    @cached_property
+    def _copies(self) -> tuple[int, int, int]:
+        return self.copies()
+
+    @property
+    def copies_limit(self) -> int:
+        """Bytes that copies of shards may take, where some cannot be read in place; else 0."""
+        return self._copies[0]
+
+    @property
+    def copies_least(self) -> int:
+        """The least limit with which this rank's order comes.
+
+        Estimated generously where shards are remote and the limit is above it. Of a mixture in memory, of the dataset
+        that needs most.
+        """
+        return self._copies[1]
+
+    @property
+    def copies_total(self) -> int:
+        """What the copies of all shards would take: so much is held, or the limit where that is less."""
+        return self._copies[2]
 
     @property
     def shuffle_quality(self) -> float:
@@ -108,12 +131,12 @@ class EpochPlan:
             *(f"          {line}" for line in self.columns),
             f"shuffle   {shuffle}",
             f"in use    about {self.resident_shards:,} of {self.shards:,} shards, {self.resident_bytes / 1e6:,.0f} MB",
-            *self._copies(),
+            *self._copied(),
             f"a batch   {self.batch_bytes / 1e6:,.2f} MB",
         ]
         return "\n".join(map(in_line, lines))
 
-    def _copies(self) -> list[str]:
+    def _copied(self) -> list[str]:
         """What copies of shards take, where there are any."""
         if not self.copies_total:
             return []
