@@ -98,6 +98,9 @@ def test_paths_ids_and_columns_are_completed(run, folder: Path, shell: str) -> N
                 ("seqlake show recordings al\t", "seqlake show recordings alpha"),
                 ("seqlake ls recordings --columns operator,re\t", "seqlake ls recordings --columns operator,reward"),
                 ("seqlake ls recordings --sort op\t", "seqlake ls recordings --sort operator"),
+                ("seqlake set recordings alpha rew\t1.5", "seqlake set recordings alpha reward=1.5"),
+                ("seqlake set recordings alpha reward=1 op\tno", "seqlake set recordings alpha reward=1 operator=no"),
+                ("seqlake set recordings alpha reward=\t2", "seqlake set recordings alpha reward=2"),
             ]
         ):
             terminal.type(typed)

@@ -128,6 +128,8 @@ def _complete(kind: str) -> Callable[[click.Context, click.Parameter, str], list
             selection = opened(location)
             if kind == "columns":
                 return list(selection.schema)
+            if kind == "cells":
+                return [f"{name}=" for name in selection.schema if name != selection.schema.id]
             column: list[str] = selection.select(selection.schema.id).to_arrow().column(0).to_pylist()
         except Exception:  # noqa: BLE001 - whatever is wrong, completion is silent
             return []
@@ -136,6 +138,8 @@ def _complete(kind: str) -> Callable[[click.Context, click.Parameter, str], list
     def complete(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
         # An option that waits for its value ends click's parsing: arguments are what is left of it then.
         location = ctx.params.get("source") or next(iter(ctx.args), None)
+        if (ctx.params.get("assignments") or ("",))[-1].endswith("=") or "=" in incomplete:
+            return []  # a value, which bash may hand over apart
         before, comma, last = incomplete.rpartition(",") if kind == "columns" else ("", "", incomplete)
         names_there = _within(_PATIENCE, lambda: names(location)) if location else []
         # A shell would take what such a name says for its own.
@@ -147,6 +151,7 @@ def _complete(kind: str) -> Callable[[click.Context, click.Parameter, str], list
 
 complete_ids = _complete("ids")
 complete_columns = _complete("columns")
+complete_cells = _complete("cells")
 
 
 def columns_option(text: str, /, *, name: str = "--columns") -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -5,6 +5,15 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
+_ZSH = """compadd -U -V unsorted -S '' -- ${(M)completions:#*=}
+        compadd -U -V unsorted -- ${completions:#*=}"""
+_CHANGES = {  # no space after COLUMN=, whose value comes next
+    "bash": ("COMPREPLY+=($value)", "COMPREPLY+=($value); [[ $value == *= ]] && compopt -o nospace"),
+    "zsh": ("compadd -U -V unsorted -a completions", _ZSH),
+    # Its script for fish takes what follows a comma for a description, and lists of columns have commas.
+    "fish": ('string split ","', 'string split -m 1 ","'),
+}
+
 
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
@@ -20,5 +29,4 @@ def command(shell: str) -> None:
     script = kind(cli, {}, "seqlake", "_SEQLAKE_COMPLETE")
     # click's own check of the bash version would run bash; the script itself is the same for all.
     text = script.source_template % script.source_vars()
-    # Its script for fish takes what follows a comma for a description, and lists of columns have commas.
-    click.echo(text.replace('string split ","', 'string split -m 1 ","') if shell == "fish" else text)
+    click.echo(text.replace(*_CHANGES[shell]))

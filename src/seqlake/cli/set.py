@@ -12,7 +12,9 @@ from seqlake.cli import _options, _values
 @click.command()
 @_options.source
 @click.argument("sequence_id", metavar="ID", shell_complete=_options.complete_ids)
-@click.argument("assignments", nargs=-1, required=True, metavar="COLUMN=VALUE...")
+@click.argument(
+    "assignments", nargs=-1, required=True, metavar="COLUMN=VALUE...", shell_complete=_options.complete_cells
+)
 @_options.commits
 def command(
     source: str, sequence_id: str, assignments: tuple[str, ...], *, dry_run: bool, output: _options.Output
