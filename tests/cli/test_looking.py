@@ -152,10 +152,41 @@ def test_show_says_how_many_dimensions_it_leaves_out_and_programs_get_all(run, t
     assert len(run("show", ds.location, "a", "--json").json["signals"][0]["dims"]) == 30
 
 
-def test_show_of_an_unknown_id_says_so(run, dataset) -> None:
-    told = run("show", dataset, "ep_99")
-    assert told.code == 1
-    assert "ep_99" in told.err
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("show", "DS", "ID"),
+        ("set", "DS", "ID", "reward=1"),
+        ("frames", "DS", "ID", "x", "-o", "OUT"),
+        ("subset", "DS", "OUT", "--ids", "IDS"),
+        ("trim", "DS", "OUT", "--start", "1", "--ids", "IDS"),
+        ("delete", "DS", "--ids", "IDS"),
+        ("label", "DS", "good", "1", "--ids", "IDS"),
+        ("label", "DS", "--csv", "CSV"),
+    ],
+    ids=" ".join,
+)
+def test_an_unknown_id_has_the_nearest_beside_it(run, tmp_path, arguments) -> None:
+    place = tmp_path / "ds"
+    ds = sl.create(place, sl.Schema({"reward": pa.float64(), "x": sl.Trajectory(dim=1, fps=10)}))
+    ds.append([{"sequence_id": name, "x": [[0.0], [1.0]]} for name in ("walk_01", "grasp_02")])
+    (tmp_path / "ids").write_text("walk_01\ngrasp_2\n")
+    (tmp_path / "labels.csv").write_text("sequence_id,reward\nwalk_01,1\ngrasp_2,2\n")
+    given = {"DS": place, "ID": "grasp_2", "OUT": tmp_path / "out", "IDS": tmp_path / "ids"}
+    result = run(*({**given, "CSV": tmp_path / "labels.csv"}.get(one, one) for one in arguments))
+    assert (result.code, result.out) == (1, "")
+    assert "'grasp_2'" in result.err
+    assert f"Did you mean 'grasp_02'? `seqlake ls {place} -q` lists the ids." in result.err
+    assert "ds[" not in result.err
+    assert len(sl.open(place).versions()) == len(ds.versions())
+    assert not (tmp_path / "out").exists()
+
+
+def test_samples_have_no_ids_to_be_named_by(run, tmp_path) -> None:
+    pq.write_table(pa.table({"n": [1, 2]}), tmp_path / "a.parquet")
+    result = run("show", tmp_path, "a")
+    assert result.code == 2
+    assert "samples without" in result.err
 
 
 def test_a_foreign_folder_is_looked_at_as_it_is(run, dataset, tmp_path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import threading
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
@@ -10,16 +12,17 @@ import click
 from click.shell_completion import CompletionItem
 
 from seqlake.cli import _output, _remote
-from seqlake.errors import in_line
+from seqlake.errors import SequenceNotFoundError, in_line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
 
 Output = _output.Output
 output_options = _output.output_options
 
 _PATIENCE = 10.0  # seconds that completion may take, on a busy machine or of a slow bucket; usually it is one
+_NEAR = 10_000  # ids among which the nearest to an unknown one is looked for; of more that takes seconds
 _NAMING = {
     "host": "A web server on this machine or in a private network that DATASET may name. Repeatable.",
     "bucket": "A bucket that DATASET may name; with this option, no others but its own. Repeatable.",
@@ -208,6 +211,32 @@ def opened_dataset(location: str, *, version: int | str | None = None, allow_out
     return open_dataset(location, version=version, allow_outside=allow_outside, **allowed())
 
 
+@contextmanager
+def sequences(selection: Any, ids: Sequence[str | None], /) -> Iterator[None]:
+    """While rows are looked up by ids that were typed: an unknown one has the nearest beside it, and the way to all."""
+    key = _key_of(selection)
+    try:
+        yield
+    except SequenceNotFoundError as error:
+        there = selection.select(key).to_arrow().column(0).to_pylist() if len(selection) <= _NEAR else []
+        known = set(there)
+        unknown = next((one for one in ids if one not in known), "")
+        near = "".join(f"Did you mean {one!r}? " for one in difflib.get_close_matches(str(unknown), there, n=1))
+        source = in_line(click.get_current_context().params["source"])
+        raise SequenceNotFoundError(error.message, hint=f"{near}`seqlake ls {source} -q` lists the ids.") from None
+
+
+def _key_of(selection: Any, /) -> str:
+    """The column of ids, which samples do not have."""
+    key: str | None = selection.schema.id
+    if key is None:
+        raise click.UsageError(
+            "An ID, --ids, --columns and --drop are for rows with ids, and these are samples without; `seqlake convert "
+            "--sequence-id COLUMN` makes sequences of them."
+        )
+    return key
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
     """The rows and columns that `--where`, `--ids`, `--columns` and `--drop` name."""
@@ -224,15 +253,12 @@ class Choice:
 
     def of(self, everything: Any, /) -> Any:
         """The chosen part of a dataset; its ids are always in it."""
-        key = everything.schema.id
-        if key is None and (self.ids is not None or self.drop or self.columns):
-            raise click.UsageError(
-                "--ids, --columns and --drop are for rows with ids, and these are samples without; `seqlake convert "
-                "--sequence-id COLUMN` makes sequences of them."
-            )
+        key = _key_of(everything) if self.ids is not None or self.drop or self.columns else None
         selection = everything.where(self.where) if self.where else everything
         if self.ids is not None:
-            selection = selection.where(ids=[line.rstrip("\n") for line in self.ids if line.strip()])
+            ids = [line.rstrip("\n") for line in self.ids if line.strip()]
+            with sequences(selection, ids):
+                selection = selection.where(ids=ids)
         if self.drop:
             gone = set(selection.select(key).to_arrow().column(0).to_pylist())
             kept = everything.select(key).to_arrow().column(0).to_pylist()

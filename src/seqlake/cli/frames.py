@@ -169,7 +169,8 @@ def command(
     copied byte for byte. In a folder files are called by the number of the frame.
     """
     selection = _options.opened(source, version=version)
-    view = selection.sequence(sequence_id)
+    with _options.sequences(selection, [sequence_id]):
+        view = selection.sequence(sequence_id)
     if times and numbers is not None:
         raise click.UsageError("Give times (--at) or numbers (--frames), not both.")
     pictures = _Pictures(view, column)

@@ -70,7 +70,8 @@ def command(
     if dry_run:
         output.document(facts, text=f"Would label {what}.")
         return
-    version = label(dataset, labels) if labels.num_rows or added else dataset.version
+    with _options.sequences(dataset, labels.column(str(dataset.schema.id)).to_pylist()):
+        version = label(dataset, labels) if labels.num_rows or added else dataset.version
     output.document({**facts, "version": version.id}, text=f"Labelled {what}; version {version.id}.")
 
 

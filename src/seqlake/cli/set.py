@@ -25,7 +25,8 @@ def command(
     and @FILE takes a file into the dataset. Types of columns are set by `seqlake schema --set`.
     """
     dataset = _options.opened_dataset(source)
-    view = dataset.sequence(sequence_id)
+    with _options.sequences(dataset, [sequence_id]):
+        view = dataset.sequence(sequence_id)
     cells: dict[str, Any] = {}
     for text in assignments:
         name, separator, value = text.partition("=")

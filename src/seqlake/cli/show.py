@@ -73,7 +73,8 @@ def command(
         document = {"png": str(sheet), "sequences": drawn, "of": len(chosen)}
         output.document(document, text=in_line(f"{drawn} of {len(chosen)} sequences: {sheet}"))
         return
-    view = selection.sequence(sequence_id)
+    with _options.sequences(selection, [sequence_id]):
+        view = selection.sequence(sequence_id)
     if png is not None:
         _draw(view, png, count=count, rows=rows, overwrite=overwrite)
     document, lines = _facts(view, most=_DIMS if output.format == "table" and output.truncate else None)
