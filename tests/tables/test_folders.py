@@ -483,6 +483,12 @@ def ducklake(folder):
     put(folder, "main/t/ducklake-0199aa00-8a7b-7c3e-8a51-aaaaaaaaaaaa.parquet", rows("gone"))
 
 
+def lance(folder):
+    """A Lance dataset, one of whose rows is deleted."""
+    ds = pytest.importorskip("lance").write_dataset(rows("gone", "here"), folder)
+    ds.delete("sequence_id = 'gone'")
+
+
 @pytest.mark.parametrize("typed", [True, False], ids=["typed", "untyped"])
 @pytest.mark.parametrize(
     ("make", "where", "advice"),
@@ -495,6 +501,9 @@ def ducklake(folder):
         (iceberg, "", "iceberg://"),
         (ducklake, "data", "ducklake:"),
         (ducklake, "", "ducklake:"),
+        (lance, "x.lance", "lance.dataset('{root}/x.lance')"),
+        (lance, "data/x.lance", "lance.dataset('{root}/data/x.lance')"),
+        (lance, "", "lance.dataset('{root}')"),
     ],
 )
 def test_files_of_a_lakes_table_are_not_read_as_plain_ones(tmp_path, s3_bucket, make, where, advice, typed):
@@ -511,9 +520,11 @@ def test_files_of_a_lakes_table_are_not_read_as_plain_ones(tmp_path, s3_bucket, 
         for act in (sl.open, sl.scan, sl.init, sl.validate):
             if typed and act is sl.init:
                 continue  # there is a mixtrain.json already
-            with pytest.raises(DatasetNotFoundError, match="are a table of") as caught:
+            # Without mixtrain.json only Parquet is looked for.
+            says = "are a table of" if typed or make is not lance else "Parquet"
+            with pytest.raises(DatasetNotFoundError, match=says) as caught:
                 act(place, storage=storage)
-            assert advice.format(root=place) in str(caught.value.hint)
+            assert says == "Parquet" or advice.format(root=place) in str(caught.value.hint)
     assert sorted(root.rglob("*")) == before
 
 
@@ -523,6 +534,7 @@ def test_a_table_beside_the_data_is_no_reason(tmp_path):
     declare(tmp_path)
     delta(tmp_path / "other")
     delta(tmp_path / "data/_hidden")
+    lance(tmp_path / "x.lance")
     assert len(sl.open(tmp_path)) == 1
 
 

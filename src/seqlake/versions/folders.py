@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 _INT64 = 1 << 63
-_METADATA_OF_TABLES = ("_delta_log", "metadata")
+_METADATA_OF_TABLES = ("_delta_log", "metadata", "_versions")
 _TABLES = {
     "Delta": (
         re.compile(r"(.*/)?_delta_log/\d{20}\.(?:json|checkpoint.*\.parquet)"),
@@ -45,7 +45,11 @@ _TABLES = {
         re.compile(r"(.*/)?ducklake-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?:-delete)?\.parquet"),
         "Open it by its catalog: sl.open('ducklake:CATALOG?table=TABLE').",
     ),
-}  # what of other clients' tables lies among their Parquet files: (form of its path, what to do)
+    "Lance": (
+        re.compile(r"(.*/)?_versions/[^/]+\.manifest"),
+        "Read it with the package lance, lance.dataset('{place}').to_batches(), and append to a dataset of sl.create.",
+    ),
+}  # what of other clients' tables lies among their files: (form of its path, what to do)
 
 
 def is_hidden(path: str, /) -> bool:
@@ -93,7 +97,7 @@ def _refuse_tables(paths: Sequence[str], data: Sequence[str], root: str) -> None
             if any(one.startswith(folder) for one in data):
                 place = f"{root}/{folder}".rstrip("/")
                 raise DatasetNotFoundError(
-                    f"No Mixtrain dataset is at {root}: {path} says that Parquet files there are a table of {lake}, "
+                    f"No Mixtrain dataset is at {root}: {path} says that the files there are a table of {lake}, "
                     "which may have removed some of them.",
                     path=root,
                     hint=how.format(place=place),
