@@ -10,7 +10,6 @@ from seqlake.training.fetching.ahead import Fetcher
 from seqlake.training.order import Order, Shuffle
 from seqlake.training.residents import Residents
 from seqlake.training.shard_cache import InFolder, ShardCache
-from seqlake.training.visits import visits
 
 from . import sharing
 
@@ -48,7 +47,7 @@ def room_of_one(tmp_path) -> int:
 
 def test_every_shard_comes_once_an_epoch_through_a_cache_of_a_part(tmp_path) -> None:
     shards = [Small(number) for number in range(SHARDS)]
-    most = visits(order_of(0)).most()
+    most = order_of(0).visits().most()
     assert most < SHARDS - 6
     cache = ShardCache(tmp_path / "cache", limit=(most + 3) * room_of_one(tmp_path) + 100_000, patience=10)
     with Fetcher(shards, sharing.SCHEMA, copies=InFolder(cache), ahead=2) as fetcher:
@@ -56,9 +55,9 @@ def test_every_shard_comes_once_an_epoch_through_a_cache_of_a_part(tmp_path) -> 
         straddling = 0
         for epoch in range(2):
             order = order_of(epoch)
-            found = visits(order)
+            found = order.visits()
             straddling += len(found.shards)
-            residents.begin(found, then=visits(order_of(epoch + 1)) if epoch == 0 else None)
+            residents.begin(found, then=order_of(epoch + 1).visits() if epoch == 0 else None)
             for first in range(0, len(order), STEP):
                 samples = np.arange(first, min(first + STEP, len(order)))
                 needed = np.unique(order.windows(samples) // WINDOWS)
@@ -77,10 +76,10 @@ def test_a_cache_of_too_few_shards_says_so(tmp_path) -> None:
     cache = ShardCache(tmp_path / "cache", limit=int(3.5 * room_of_one(tmp_path)), patience=1)
     with Fetcher(shards, sharing.SCHEMA, copies=InFolder(cache)) as fetcher:
         residents = Residents(fetcher)
-        residents.begin(visits(order_of(0)))
+        residents.begin(order_of(0).visits())
         with pytest.raises(CacheTooSmallError, match="least that works") as refused:
             residents.come_to(np.arange(8))
-        most = visits(order_of(0)).most()
+        most = order_of(0).visits().most()
         (note,) = [note for note in refused.value.__notes__ if "at a time" in note]
         assert f"up to {most} shards are in use at a time, whose files have {most * shards[0].nbytes} bytes" in note
         residents.close()
@@ -93,12 +92,12 @@ def test_an_epoch_that_begins_in_the_middle_reads_nothing_of_what_lies_before(tm
     order, sample = order_of(0), 500
     with Fetcher(shards, sharing.SCHEMA, copies=InFolder(cache), ahead=SHARDS) as fetcher:
         residents = Residents(fetcher)
-        residents.begin(visits(order), sample=sample)
+        residents.begin(order.visits(), sample=sample)
         for first in range(sample, len(order), STEP):
             residents.leave(first)
             residents.come_to(order.windows(np.arange(first, min(first + STEP, len(order)))) // WINDOWS)
         residents.close()
-    later = set(visits(order).after(sample).shards.tolist())
+    later = set(order.visits().after(sample).shards.tolist())
     assert {number for number, shard in enumerate(shards) if shard.opened} <= later
     assert len(later) < SHARDS
     cache.close()
@@ -106,7 +105,7 @@ def test_an_epoch_that_begins_in_the_middle_reads_nothing_of_what_lies_before(tm
 
 def test_shards_that_come_next_are_not_released_before(tmp_path) -> None:
     shards = [Small(number) for number in range(SHARDS)]
-    found = visits(order_of(0))
+    found = order_of(0).visits()
     late = int(np.argmax(found.begins > STEP))
     shard, begin = int(found.shards[late]), int(found.begins[late])
     with Fetcher(shards, sharing.SCHEMA, copies=InFolder(ShardCache(tmp_path / "cache", limit=1 << 30))) as fetcher:

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from seqlake.training.order import Order, Shuffle
-from seqlake.training.visits import visits
 
 
 def order_of(sizes, shuffle, epoch=0) -> Order:
@@ -31,7 +30,7 @@ def used(order: Order) -> list[np.ndarray]:
 )
 def test_a_shard_is_needed_in_its_visits_only(sizes, lanes, block, epoch, together) -> None:
     order = order_of(sizes, Shuffle(lanes=lanes, block=block, visits=together), epoch)
-    found = visits(order)
+    found = order.visits()
     of = used(order)
     for shard in range(len(sizes)):
         samples = np.flatnonzero(of == shard)
@@ -50,21 +49,21 @@ def test_what_some_samples_need_is_among_those_said(sizes, lanes, data) -> None:
     order = order_of(sizes, Shuffle(lanes=lanes, block=16))
     first = data.draw(st.integers(0, len(order) - 1))
     stop = data.draw(st.integers(first + 1, len(order)))
-    found = visits(order)
+    found = order.visits()
     assert set(used(order)[first:stop]) <= set(found.needed(first, stop).tolist())
     assert set(found.after(first).needed(first, stop)) == set(found.needed(first, stop))
 
 
 def test_small_blocks_need_few_shards_at_a_time() -> None:
     order = order_of([100] * 200, Shuffle(lanes=4, block=200))
-    found = visits(order)
+    found = order.visits()
     assert found.most() <= 4 * 8
     at = max(len(found.needed(s, s + 64)) for s in range(0, len(order), 500))
     assert at <= found.most() + 8
 
 
 def test_source_order_needs_one_shard_after_the_other() -> None:
-    found = visits(order_of([3, 0, 2], None))
+    found = order_of([3, 0, 2], None).visits()
     assert found.shards.tolist() == [0, 2]
     assert found.begins.tolist() == [0, 3]
     assert found.ends.tolist() == [3, 5]
@@ -74,7 +73,7 @@ def test_source_order_needs_one_shard_after_the_other() -> None:
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_ranks_that_take_lanes_need_their_shards_only(ranks) -> None:
     order = order_of([50] * 40, Shuffle(lanes=4, block=100))
-    whole = visits(order)
-    parts = [visits(order, lanes=range(rank * 4 // ranks, (rank + 1) * 4 // ranks)) for rank in range(ranks)]
+    whole = order.visits()
+    parts = [order.visits(lanes=range(rank * 4 // ranks, (rank + 1) * 4 // ranks)) for rank in range(ranks)]
     assert sum(len(part.shards) for part in parts) == len(whole.shards)
     assert set().union(*(set(part.shards.tolist()) for part in parts)) == set(range(40))

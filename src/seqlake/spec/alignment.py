@@ -122,11 +122,8 @@ def own_rate(column: Column, /) -> Fraction | None:
 
     A column that names a `timestamps` column has no constant rate.
     """
-    if column.type is None or _timed(column):
-        return None
-    declared = column.type.get("sample_rate" if column.type.type == "audio" else "fps")
-    usable = isinstance(declared, (int, float)) and not isinstance(declared, bool) and 0 < declared < float("inf")
-    return exact(declared) if usable else None
+    declared = None if column.type is None else column.type.rate
+    return None if declared is None else exact(declared)
 
 
 def clock_of(schema: Schema, /, *, observed: Sequence[Observed] = (), given: float | Fraction | None = None) -> Clock:
@@ -145,29 +142,29 @@ def clock_of(schema: Schema, /, *, observed: Sequence[Observed] = (), given: flo
     """
     if given is not None:
         return Clock(rate=exact(given), rule="given")
-    for name in schema:
-        rate = own_rate(schema[name])
-        if schema[name].category in {"temporal", "frames"} and rate is not None:
-            return Clock(rate=rate, rule=f"fps of column {name!r}")
-    clock = _by_counted_frames(schema, observed) or _by_duration(observed)
+    columns = list(schema.values())
+    rates = {column.name: rate for column in columns if (rate := own_rate(column)) is not None}
+    for column in columns:
+        if column.name in rates and column.category in {"temporal", "frames"}:
+            return Clock(rate=rates[column.name], rule=f"fps of column {column.name!r}")
+    clock = (_by_counted_frames(schema, observed, rates) if rates else None) or _by_duration(observed)
     if clock is not None:
         return clock
-    rates = {n: own_rate(schema[n]) for n in schema if schema[n].type is not None and schema[n].type.type != "audio"}  # type: ignore[union-attr]  # just asked
-    declared = {name: rate for name, rate in rates.items() if rate is not None}
+    audio = {column.name for column in columns if column.type is not None and column.type.type == "audio"}
+    declared = {name: rate for name, rate in rates.items() if name not in audio}
     if not declared:
         return Clock(rate=None, rule="no rate is declared and no row shows one")
     fastest = max(declared, key=lambda name: declared[name])
     return Clock(rate=declared[fastest], rule=f"the highest declared fps, of column {fastest!r}")
 
 
-def _by_counted_frames(schema: Schema, observed: Sequence[Observed]) -> Clock | None:
+def _by_counted_frames(schema: Schema, observed: Sequence[Observed], rates: Mapping[str, Fraction]) -> Clock | None:
     # Signals with times of their own have a T of their own.
-    signals = [n for n in schema if schema[n].category == "temporal" and on_clock(schema, n, None)]
-    for name in schema:
-        rate = own_rate(schema[name])
+    signals = [n for n, column in schema.items() if column.category == "temporal" and on_clock(schema, n, None)]
+    for name, rate in rates.items():
         pairs = [(row.frames[name], {row.steps.get(n, 0) for n in signals}) for row in observed if name in row.frames]
         pictured = [(frames, steps) for frames, steps in pairs if max(steps, default=0) > 0][:LOOKED_AT]
-        if rate is not None and pictured and all(frames in steps for frames, steps in pictured):
+        if pictured and all(frames in steps for frames, steps in pictured):
             return Clock(rate=rate, rule=f"fps of video {name!r}, whose frames are as many as the steps")
     return None
 
@@ -183,13 +180,11 @@ def on_clock(schema: Schema, name: str, rate: Fraction | None, /) -> bool:
         name: One of them.
         rate: The clock's rate; None where nothing says it.
     """
-    times = {column.timestamps for column in schema.values()}
-    declared, apart = own_rate(schema[name]), schema[name].timeless or _timed(schema[name])
-    return name not in times and not apart and (declared is None or rate is None or declared == rate)
-
-
-def _timed(column: Column) -> bool:
-    return column.timestamps is not None
+    column = schema[name]
+    if name in schema.stamp_columns or column.timeless or column.timestamps is not None:
+        return False
+    declared = own_rate(column)
+    return declared is None or rate is None or declared == rate
 
 
 def _by_duration(observed: Sequence[Observed]) -> Clock | None:

@@ -70,6 +70,13 @@ class ColumnType:
         return named if isinstance(named, str) and named else None
 
     @property
+    def rate(self) -> float | None:
+        """What `fps`, or `sample_rate` of audio, declares as a constant rate; None beside `timestamps`."""
+        declared = self._fields.get("sample_rate" if self._type == "audio" else "fps")
+        usable = isinstance(declared, (int, float)) and not isinstance(declared, bool) and 0 < declared < float("inf")
+        return declared if usable and self.timestamps is None else None
+
+    @property
     def stream(self) -> int | None:
         """Which of a container's streams is meant; None where the field `stream` is no whole number."""
         number = self._fields.get("stream")

@@ -37,13 +37,12 @@ if TYPE_CHECKING:
     from seqlake.training.bad_data.damage import Harm
     from seqlake.training.mixtures.samples import Mixture
     from seqlake.training.needs import Budget
-    from seqlake.training.order import Shuffle
+    from seqlake.training.order import Shuffle, Visits
     from seqlake.training.plan import EpochPlan
     from seqlake.training.samples import Batch, Samples
     from seqlake.training.settings import LoaderSettings
     from seqlake.training.survey import WindowSurvey
     from seqlake.training.telemetry import Fetched, Telemetry
-    from seqlake.training.visits import Visits
 
 
 STATE_FORMAT = "seqlake loader state 1"

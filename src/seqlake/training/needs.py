@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from seqlake.protocols import Ints
-    from seqlake.training.visits import Visits
+    from seqlake.training.order import Visits
 
 _PART = 8  # of what copies may take that the shards of one portion take at most, about: an order needs others too
 _EASY = 0.75  # of it that is in use where there is a choice: the next shards come meanwhile

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from seqlake.spec.schema import Schema
     from seqlake.training.cache import Cache
     from seqlake.training.cells import StepColumn
+    from seqlake.training.order import Visits
     from seqlake.training.survey import WindowSurvey
     from seqlake.training.telemetry import Fetched
-    from seqlake.training.visits import Visits
 
 _LOOKS = 16  # shards that are looked at to know whether all are read in place
 _FRESH = 0.5  # seconds for which a shard that was looked at counts as still the same file

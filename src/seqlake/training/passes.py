@@ -17,10 +17,10 @@ import numpy as np
 
 from seqlake.training.bad_data.repair import Repair
 from seqlake.training.needs import HORIZON, Course, cuts, portion
+from seqlake.training.order import Visits
 from seqlake.training.randomness import Random
 from seqlake.training.shard_cache import is_remote
 from seqlake.training.telemetry import Meter
-from seqlake.training.visits import Visits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence

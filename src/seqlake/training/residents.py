@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from seqlake.protocols import Ints, Shard
     from seqlake.spec.schema import Schema
     from seqlake.training.fetching.transfers import Transfers
+    from seqlake.training.order import Visits
     from seqlake.training.shard_cache import Copies, LocalCopy
     from seqlake.training.shard_cache.sizes import Size, StepsOf
-    from seqlake.training.visits import Visits
 
 
 class Residents:
@@ -46,7 +46,7 @@ class Residents:
     Example:
         ```python
         residents = Residents(fetcher)
-        residents.begin(visits(order), sample=0)
+        residents.begin(order.visits(), sample=0)
         for first in range(0, len(order), step):
             left = residents.leave(first)                         # forget what lies in these
             come = residents.come_to(shards_of(first, first + step))  # {3: LocalCopy, ...}: look into these

@@ -11,15 +11,13 @@ import numpy as np
 from seqlake.training.order import Order
 from seqlake.training.randomness import Substitutes
 from seqlake.training.samples import Samples
-from seqlake.training.visits import visits
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from seqlake.protocols import Ints
-    from seqlake.training.order import Shuffle
+    from seqlake.training.order import Shuffle, Visits
     from seqlake.training.survey import WindowSurvey
-    from seqlake.training.visits import Visits
 
 Tail = Literal["drop", "pad", "carry"]
 TAILS: tuple[Tail, ...] = ("drop", "pad", "carry")
@@ -194,7 +192,7 @@ class OrderPlanner:
 
     def visits(self, epoch: int, position: int) -> Visits:
         """When each shard is needed by this rank in an epoch."""
-        return visits(self._order(epoch), lanes=self._steps.lanes_of(position))
+        return self._order(epoch).visits(lanes=self._steps.lanes_of(position))
 
     def _windows(self, epoch: int, further: Ints, numbers: Ints) -> Ints:
         if not further.any():

@@ -12,7 +12,7 @@ from seqlake.errors import DamagedTableError
 from seqlake.spec.alignment import Clock
 from seqlake.training.order import Axis
 from seqlake.windows.assemble import step_dtype
-from seqlake.windows.clock import check_columns, dataset_clock, deciding, frame_tracks, singles, tracks
+from seqlake.windows.clock import check_columns, dataset_clock, deciding, singles, tracks
 from seqlake.windows.edges import anchors, check_alike, sequence_steps
 from seqlake.windows.frames import Shown, by_time, count_frames, steps_shown
 from seqlake.windows.frames import framed as has_frames
@@ -211,7 +211,7 @@ def survey(source: Readable, window: Window | Whole, /) -> WindowSurvey:
     else:
         cells, values = [], singles(window, schema)
         clock = dataset_clock(source, given=window.clock, window=window)
-        wanted, framed = tracks(window, schema, clock), frame_tracks(window, schema, clock)
+        wanted, framed = tracks(window, schema, clock)
     steps, windows = None, np.ones(rows, dtype=np.int64)
     first: int | Ints = 0
     lengths = Lengths(source, wanted, framed if isinstance(window, Window) else (), rows)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake.spec.schema import is_list
-from seqlake.windows.clock import deciding, declared_clock, frame_tracks, singles, tracks
+from seqlake.windows.clock import deciding, declared_clock, singles, tracks
 from seqlake.windows.edges import check_alike, nearest, sequence_steps
 from seqlake.windows.frames import find, shown_of, steps_shown
 from seqlake.windows.timestamps import samples_at
@@ -58,7 +58,7 @@ def assemble(
         array([ True,  True,  True, False])
     """
     clock = clock or declared_clock(schema, window)
-    wanted, framed = tracks(window, schema, clock), frame_tracks(window, schema, clock)
+    wanted, framed = tracks(window, schema, clock)
     cells = {track.column: cell_of(track.column) for track in wanted}
     counts = {name: np.array([-1 if cell is None else len(_array(cell))]) for name, cell in cells.items()}
     if framed and frames_of is None:

@@ -34,16 +34,15 @@ def windowed(window: Window, schema: Schema) -> list[str]:
         SchemaMismatchError: A column is not in the schema, or not one whose steps can be windowed.
     """
     _check_known(window.columns, schema)
-    names = [name for name in schema if window.columns.get(name) is not None]
-    for name in names:
-        column = schema[name]
+    asked = {name: column for name, column in schema.items() if window.columns.get(name) is not None}
+    for name, column in asked.items():
         if column.category != "temporal" and not framed(column):
             raise SchemaMismatchError(
                 f"Column {name!r} ({_kind(column)}) has no steps that a window can take.",
                 hint="Offsets are for temporal columns, videos and columns of images; ask for one value a sample with "
                 "None.",
             )
-    return names
+    return list(asked)
 
 
 def singles(window: Window, schema: Schema) -> list[str]:
@@ -103,8 +102,8 @@ def dataset_clock(
         files: How videos are opened; by default as the dataset says.
     """
     schema = source.schema
-    signals = (name for name in schema if schema[name].category in {"temporal", "frames"})
-    if given is not None or any(own_rate(schema[name]) is not None for name in signals):
+    signals = (column for column in schema.values() if column.category in {"temporal", "frames"})
+    if given is not None or any(own_rate(column) is not None for column in signals):
         return clock_of(schema, given=given)
     has_durations = all(name in schema and schema[name].category == "scalar" for name in _TELL_DURATION)
     counted: list[Observed] = []
@@ -152,26 +151,19 @@ def deciding(tracks: list[Track], schema: Schema, /) -> list[Track]:
     return [track for track in tracks if not schema[track.column].timeless] or tracks
 
 
-def tracks(window: Window, schema: Schema, clock: Clock) -> list[Track]:
-    """The window's temporal columns on the clock, in schema order.
+def tracks(window: Window, schema: Schema, clock: Clock) -> tuple[list[Track], list[Track]]:
+    """The window's temporal columns on the clock, and its videos and columns of images; both in schema order.
 
     Raises:
         SchemaMismatchError: A column cannot be windowed.
         ValueError: Offsets in seconds, or time stamps, without a clock.
     """
-    names = windowed(window, schema)
-    return [_track(name, window, schema, clock) for name in names if schema[name].category == "temporal"]
-
-
-def frame_tracks(window: Window, schema: Schema, clock: Clock) -> list[Track]:
-    """The window's videos and columns of images on the clock, in schema order.
-
-    Raises:
-        SchemaMismatchError: A column cannot be windowed.
-        ValueError: Offsets in seconds, or time stamps, without a clock.
-    """
-    names = windowed(window, schema)
-    return [_track(name, window, schema, clock) for name in names if schema[name].category != "temporal"]
+    steps: list[Track] = []
+    frames: list[Track] = []
+    for name in windowed(window, schema):
+        kind = steps if schema[name].category == "temporal" else frames
+        kind.append(_track(name, window, schema, clock))
+    return steps, frames
 
 
 def _track(name: str, window: Window, schema: Schema, clock: Clock) -> Track:

@@ -19,7 +19,7 @@ from seqlake.errors import CorruptFileError, SeqlakeError
 from seqlake.files.limits import DECODED
 from seqlake.shards.parquet.footer import read_footer
 from seqlake.shards.parquet.index import digest
-from seqlake.shards.parquet.pages import DICTIONARY, PLAIN, decode_levels, walk
+from seqlake.shards.parquet.pages import DICTIONARY, PLAIN, ROWS, decode_levels, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -90,21 +90,22 @@ def expansion_of(footer: Footer, chunk: ColumnChunk, data: memoryview, /) -> Exp
     """
     pages = tuple(walk(data, values=chunk.values))
     parquet = footer.metadata.schema.column(chunk.leaf)
-    what = f"A page of column {parquet.path!r} of {footer.blob.location}"
+    what = f"A page of column {parquet.path!r}"
     width = _WIDTHS.get(parquet.physical_type, max(parquet.length, 0))
     if width and parquet.logical_type.type == "DECIMAL":
         width = max(width, _DECIMAL)
     unpacked = max((page.uncompressed for page in pages), default=0)
-    for page in pages:
-        _hold(page.uncompressed - (page.stop - page.body), what, footer)
+    _hold(max((page.uncompressed - (page.stop - page.body) for page in pages), default=0), what, footer)
     named = sum(page.values for page in pages if page.encoding in _CODES)
-    held = sum(page.uncompressed for page in pages if not page.is_data or page.encoding in _LENGTHS)
+    held = sum(page.uncompressed for page in pages if page.kind not in ROWS or page.encoding in _LENGTHS)
     value = width or unpacked
     if not width and named:
         entry = max((page.uncompressed for page in pages if page.kind == DICTIONARY), default=0)
         entry = _longest(chunk, data, pages) if named * entry > min(BATCH, DECODED.value) else entry
-        value = max([entry, *(page.uncompressed for page in pages if page.is_data and page.encoding not in _CODES)])
-    longest = sum(page.values for page in pages if page.is_data and (width or page.encoding not in _LENGTHS))
+        value = max(
+            [entry, *(page.uncompressed for page in pages if page.kind in ROWS and page.encoding not in _CODES)]
+        )
+    longest = sum(page.values for page in pages if page.kind in ROWS and (width or page.encoding not in _LENGTHS))
     decoded = longest * value + (0 if width else held) + 4 * chunk.values
     return Expansion(chunk=chunk, data=data, pages=pages, decoded=decoded, value=value)
 
@@ -136,14 +137,16 @@ def fitting_rows(footer: Footer, parts: Sequence[Expansion], rows: int, /) -> in
     for part in nested:
         each += _each_row(footer, part)
     stored = sum(len(part.data) for part in parts)
-    _hold(int(each.max(initial=0)) - stored, f"A row of {footer.blob.location}", footer)
+    _hold(int(each.max(initial=0)) - stored, "A row", footer)
     while rows > 1 and np.add.reduceat(each, np.arange(0, each.size, rows)).max() > BATCH + stored:
         rows //= 2
     return rows
 
 
 def _hold(more: int, what: str, footer: Footer) -> None:
-    DECODED.hold(more, what, path=footer.blob.location, error=CorruptFileError)
+    if more > DECODED.value:  # only then is it of interest where the file lies
+        place = footer.blob.location
+        DECODED.hold(more, f"{what} of {place}", path=place, error=CorruptFileError)
 
 
 def _longest(chunk: ColumnChunk, data: memoryview, pages: Sequence[Page]) -> int:
@@ -182,7 +185,7 @@ def _each_row(footer: Footer, part: Expansion) -> NDArray[np.int64]:
     nbytes = np.zeros(chunk.rows + 1, np.int64)  # the first is no row: entries before the first row of a chunk
     at = 0
     for page in part.pages:
-        if not page.is_data or not page.values:
+        if page.kind not in ROWS or not page.values:
             continue
         _hold(4 * page.values, f"A page of {footer.blob.location}", footer)
         levels = _repetition(footer, part, page)

@@ -78,6 +78,7 @@ class Footer:
 
     def __init__(self, blob: Blob, data: bytes, metadata: pq.FileMetaData, /, *, own_index: bytes | None) -> None:
         self.blob = blob
+        self._nbytes = blob.size
         self.metadata = metadata
         self.schema: pa.Schema = metadata.schema.to_arrow_schema().remove_metadata()
         self.leaves: Mapping[str, range] = {}
@@ -146,7 +147,7 @@ class Footer:
             dictionary=first > 0,
         )
         empty = chunk.rows == 0 and chunk.values == 0  # some writers give such a chunk no place
-        inside = 4 <= chunk.start <= chunk.stop <= self.blob.size and chunk.values >= 0 and chunk.decoded >= 0
+        inside = 4 <= chunk.start <= chunk.stop <= self._nbytes and chunk.values >= 0 and chunk.decoded >= 0
         if not empty and not inside:
             raise _damaged(self.blob, f"a column chunk of {chunk.values} values at bytes {chunk.start} to {chunk.stop}")
         return chunk
@@ -166,7 +167,7 @@ class Footer:
     def _decoded(self) -> index.OffsetIndex | None:
         if self._index is None:
             return None
-        offsets = index.decode(self._index, nbytes=self.blob.size)
+        offsets = index.decode(self._index, nbytes=self._nbytes)
         groups = self.metadata.num_row_groups * self.metadata.num_columns
         if len(offsets.headers) not in {0, groups} or any(e.steps.size != self.rows for e in offsets.columns.values()):
             raise _damaged(self.blob, "an offset index of another number of rows or columns")
@@ -222,12 +223,12 @@ def read_footer(blob: Blob, /) -> Footer:
     size = blob.size
     if size < 12:
         raise _damaged(blob, f"{size} bytes")
-    (tail,) = _read(blob, max(0, size - _TAIL))
+    (tail,) = _read(blob, max(0, size - _TAIL), size)
     length = int.from_bytes(tail[-8:-4], "little")
     if tail[-4:] != _MAGIC or length + 12 > size:
         raise _damaged(blob, f"a file that does not end with a footer of {length} bytes and PAR1")
     if length + 8 > len(tail):
-        (tail,) = _read(blob, size - length - 8)
+        (tail,) = _read(blob, size - length - 8, size)
     data = bytes(tail[-8 - length : -8])
     own_index = _own_index(blob, data, tail)
     try:
@@ -235,7 +236,8 @@ def read_footer(blob: Blob, /) -> Footer:
         groups = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
         if metadata.num_rows != sum(groups) or any(rows < 0 for rows in groups):
             raise _damaged(blob, f"row groups of {groups[:9]} rows, together not {metadata.num_rows}")
-        DECODED.hold(_ROW * (metadata.num_rows - size), f"The rows of {blob.location}", error=CorruptFileError)
+        if metadata.num_rows > size:
+            DECODED.hold(_ROW * (metadata.num_rows - size), f"The rows of {blob.location}", error=CorruptFileError)
         return Footer(blob, data, metadata, own_index=own_index)
     except CorruptFileError:
         raise
@@ -267,8 +269,8 @@ def _own_index(blob: Blob, data: bytes, tail: bytes) -> bytes | None:
     return offsets
 
 
-def _read(blob: Blob, start: int) -> list[bytes]:
-    return [bytes(part) for part in blob.ranges(np.array([start]), np.array([blob.size]))]
+def _read(blob: Blob, start: int, stop: int) -> list[bytes]:
+    return [bytes(part) for part in blob.ranges(np.array([start]), np.array([stop]))]
 
 
 def _first_line(error: BaseException) -> str:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from seqlake.protocols import Ints
 
 DATA, DICTIONARY, DATA_V2 = 0, 2, 3  # PageType
+ROWS = frozenset({DATA, DATA_V2})
+"""The kinds of pages that hold rows."""
 PLAIN = 0  # Encoding
 
 _HEADER_GUESS = 256  # a header without statistics takes about 30 bytes
@@ -60,7 +62,7 @@ class Page:
     @property
     def is_data(self) -> bool:
         """Whether it holds rows."""
-        return self.kind in {DATA, DATA_V2}
+        return self.kind in ROWS
 
 
 def read_header(data: memoryview, at: int, /) -> Page:

@@ -16,11 +16,11 @@ from seqlake.training.gather import Memory, batches_together
 from seqlake.training.mixtures.parts import scattered, together
 from seqlake.training.mixtures.samples import MixPlanner, Mixture, MixturePart, split
 from seqlake.training.needs import joined
+from seqlake.training.order import Visits
 from seqlake.training.plan import plan_mixture
 from seqlake.training.samples import SOURCE, SOURCE_NUMBER, MixtureBatch
 from seqlake.training.sources import engine_of, named, pinned
 from seqlake.training.telemetry import Fetched
-from seqlake.training.visits import Visits
 from seqlake.windows.spec import Window
 
 if TYPE_CHECKING:

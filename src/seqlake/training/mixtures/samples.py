@@ -10,10 +10,9 @@ import numpy as np
 
 from seqlake.errors import SchemaMismatchError
 from seqlake.training.mixtures.schedule import Proportions, Schedule
-from seqlake.training.order import Axis, Order, Shuffle, resolved
+from seqlake.training.order import Axis, Order, Shuffle, Visits, resolved
 from seqlake.training.randomness import Substitutes
 from seqlake.training.samples import Samples
-from seqlake.training.visits import Visits, visits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -160,7 +159,7 @@ class Mixture:
             size = len(part.axis)
             epochs = range(first[number] // size, -(-stop[number] // size)) if stop[number] > first[number] else ()
             for later in epochs:
-                needed = visits(self._order(number, later))
+                needed = self._order(number, later).visits()
                 low = np.maximum(needed.begins + later * size, first[number])
                 high = np.minimum(needed.ends + later * size, stop[number])
                 inside = low < high

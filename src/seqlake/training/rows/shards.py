@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from seqlake.spec.schema import Schema
     from seqlake.training.bad_data.damage import Harm
     from seqlake.training.cache import Cache
+    from seqlake.training.order import Visits
     from seqlake.training.survey import WindowSurvey
     from seqlake.training.telemetry import Fetched
-    from seqlake.training.visits import Visits
 
 _FRESH = 0.05  # seconds for which a shard that was looked at counts as still the same file
 _UNKNOWN, _FLAT, _DECODED = 0, 1, 2
