@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from datetime import timedelta
@@ -15,7 +16,10 @@ import pytest
 
 import seqlake as sl
 from seqlake.cli import main
-from seqlake.errors import CorruptFileError, MissingDependencyError
+from seqlake.errors import CorruptFileError, ForkedProcessError, MissingDependencyError
+from seqlake.files.stores import open_blob
+from seqlake.plugins import load
+from seqlake.shards.engines import read_trailer
 from seqlake.versions.shard_formats import name_of
 
 ENGINES = ("lance", "vortex")
@@ -149,17 +153,22 @@ def test_a_wrong_format_of_shards_names_the_right_ones(tmp_path: Path) -> None:
 @pytest.mark.parametrize("engine", ENGINES)
 def test_without_the_engine_the_extra_is_named(tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make(tmp_path / "log", engine)
-    plain = tmp_path / "plain"
-    (plain / "data").mkdir(parents=True)
-    (plain / "mixtrain.json").write_text('{"mixtrain": "1.0"}')
+    theirs = tmp_path / "theirs"
+    (theirs / "data").mkdir(parents=True)
+    (theirs / "mixtrain.json").write_text('{"mixtrain": "1.0"}')
     for number, path in enumerate((tmp_path / "log" / "data").iterdir()):
-        (plain / "data" / f"{number}.{engine}").write_bytes(path.read_bytes())
+        trailer = read_trailer(open_blob(path), tail=load("shard_formats", engine).open(open_blob(path)).tail)
+        assert trailer is not None
+        (theirs / "data" / f"{number}.{engine}").write_bytes(path.read_bytes()[: trailer.nbytes])
+    assert len(sl.open(theirs)) == 60
     for name in (engine, "lance.file", "vortex.io"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingDependencyError, match=rf"seqlake\[{engine}\]"):
-        sl.open(plain)
+        sl.open(theirs)
+    ours = sl.open(tmp_path / "log")
+    assert len(ours) == 60
     with pytest.raises(MissingDependencyError, match=rf"seqlake\[{engine}\]"):
-        sl.open(tmp_path / "log").to_arrow()
+        ours.to_arrow()
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -211,3 +220,28 @@ def test_writers_that_are_killed_lose_nothing_and_leave_nothing_half(tmp_path: P
     ds.append(rows(60, 1))
     ds.vacuum(older_than=timedelta(0))
     assert sl.open(tmp_path / "a").validate(depth="rows").ok
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_forked_process_reads_windows_in_place_and_refuses_to_decode(tmp_path: Path) -> None:
+    ds = make(tmp_path / "a", "lance")
+    archive = sl.repack(ds, tmp_path / "b", layout="archive")
+    assert len(archive.to_arrow()) == 60  # Lance has threads now
+    into, out = os.pipe()
+    child = os.fork()
+    if not child:
+        said = "nothing"
+        try:
+            window = next(iter(sl.Loader(ds, window={"action": range(4)}, batch_size=4)))["action"].shape
+            try:
+                archive.to_arrow()
+            except ForkedProcessError as error:
+                said = f"{window} {error}"
+        finally:
+            os.write(out, said.encode())
+            os._exit(0)
+    os.close(out)
+    said = os.read(into, 10_000).decode()
+    os.waitpid(child, 0)
+    assert said.startswith("(4, 4, 4) Lance does not survive a fork")
+    assert "forkserver" in said

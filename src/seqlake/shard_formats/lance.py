@@ -8,7 +8,9 @@ columns that 2.0 lacks (structs, maps), have format 2.2, which compresses.
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
+import sys
 import tempfile
 import weakref
 from functools import cached_property
@@ -18,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from seqlake.errors import ForkedProcessError
 from seqlake.files.locations import is_local, local_path
 from seqlake.plugins import require
 from seqlake.shards.engines import EngineReader, EngineWriter, damage_of, refuse_dotted, refuse_layout
@@ -32,6 +35,34 @@ if TYPE_CHECKING:
 _TAIL = 40
 _PIECE = 64 << 20
 _PAGE = 1 << 30  # no page ends within a row group
+
+
+_OF_PARENT: list[bool] = []  # in a process that was forked off one in which Lance was: its threads are not here
+
+
+def _remember_fork() -> None:
+    if "lance" in sys.modules:
+        _OF_PARENT.append(True)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_remember_fork)
+
+
+def _lance() -> Any:
+    """Lance's module of files.
+
+    Raises:
+        MissingDependencyError: It is not installed.
+        ForkedProcessError: This process would hang or crash in it.
+    """
+    if _OF_PARENT:
+        raise ForkedProcessError(
+            "Lance does not survive a fork: the process that this one was forked from had used it.",
+            hint='Start workers with multiprocessing_context="forkserver" or "spawn"; windows of Lance shards in the '
+            "layout `training` need no Lance in the workers.",
+        )
+    return require("lance.file", extra="lance")
 
 
 def open(blob: Blob, /) -> LanceReader:  # noqa: A001 - the verb of the ShardFormat protocol
@@ -83,7 +114,7 @@ class LanceWriter(EngineWriter):
         super().__init__(path, schema, stored)
         self._version = "2.2" if layout == "archive" or any(_needs_newer(field.type) for field in stored) else "2.0"
         self._file: Any = None
-        self._engine = require("lance.file", extra="lance")
+        self._engine = _lance()
 
     def _written(self) -> int:
         return self._path.stat().st_size if self._path.exists() else 0
@@ -181,24 +212,14 @@ class LanceReader(EngineReader):
         return str(path)
 
     def _file(self, columns: list[str] | None = None) -> Any:
-        engine = require("lance.file", extra="lance")
+        engine = _lance()
         with damage_of(self.blob):
             return engine.LanceFileReader(self._path(), columns=columns)
 
-    @cached_property
-    def _metadata(self) -> Any:
-        return self._file().metadata()
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Arrow schema as the file stores it."""
-        schema: pa.Schema = self._metadata.schema
-        return schema.remove_metadata()
-
-    @property
-    def rows(self) -> int:
-        """Rows of the file."""
-        return int(self._metadata.num_rows)
+    def looked_at(self) -> tuple[int, pa.Schema]:
+        """Rows and Arrow schema of a file of somebody else."""
+        metadata = self._file().metadata()
+        return int(metadata.num_rows), metadata.schema.remove_metadata()
 
     def decoded(self, columns: list[str], start: int, count: int, size: int) -> Iterator[pa.RecordBatch]:
         """Rows that follow each other."""

@@ -80,6 +80,9 @@ class VortexWriter(EngineWriter):
     def _written(self) -> int:
         return int(self._spool.tell()) if self._spool is not None else 0
 
+    def _shown(self) -> pa.Schema:
+        return pa.schema([field.with_type(_plain(field.type)) for field in self._held])
+
     def _append(self, table: pa.Table) -> None:
         if self._stream is None:
             self._spool = tempfile.TemporaryFile(dir=self._path.parent)  # noqa: SIM115 - closed when the shard is
@@ -171,16 +174,10 @@ class VortexReader(EngineReader):
         with damage_of(self.blob):
             return engine.open_readable(_Ranges(self.blob))
 
-    @cached_property
-    def schema(self) -> pa.Schema:
-        """Arrow schema as the file stores it, with plain text and bytes."""
+    def looked_at(self) -> tuple[int, pa.Schema]:
+        """Rows and Arrow schema of a file of somebody else."""
         stored = self._file.dtype.to_arrow_schema()
-        return pa.schema([field.with_type(_plain(field.type)) for field in stored])
-
-    @property
-    def rows(self) -> int:
-        """Rows of the file."""
-        return len(self._file)
+        return len(self._file), pa.schema([field.with_type(_plain(field.type)) for field in stored])
 
     def decoded(self, columns: list[str], start: int, count: int, size: int) -> Iterator[pa.RecordBatch]:
         """Rows that follow each other."""

@@ -35,10 +35,11 @@ if TYPE_CHECKING:
     from seqlake.spec.schema import Schema
 
 PIECE = 1 << 20  # bytes of the engine's file under one checksum, and of the rows of a flat column, about
+_SCHEMA = b"schema"  # of the file, in the metadata of the ids
 _BATCH = 16 << 20  # bytes of a batch, about
 _MOST_ROWS = 1 << 16
-_POINTER = re.compile(rb"seqlake 1 (\d{20}) (\d{20}) (\d{20}) ([0-9a-f]{16})\n", re.ASCII)
-POINTER = 90
+_POINTER = re.compile(rb"seqlake 1 (\d{20}) (\d{20}) (\d{20}) (\d{20}) ([0-9a-f]{16})\n", re.ASCII)
+POINTER = 111
 """Bytes of a pointer."""
 
 
@@ -50,11 +51,17 @@ class Trailer:
         index: Lengths of all columns with steps, and where flat ones lie; `headers` has a checksum for each place.
         checksums: CRC-32 of each `PIECE` of the engine's file.
         nbytes: Of the engine's file.
+        rows: Of the file.
+        schema: As the file stores it.
+        ids: The column of ids, if there is one; with both, windows that are read in place need no engine.
     """
 
     index: OffsetIndex
     checksums: NDArray[np.uint32]
     nbytes: int
+    rows: int
+    schema: pa.Schema
+    ids: pa.Table
 
     def places(self) -> Mapping[str, NDArray[np.uint32]]:
         """Column -> the checksums of its places."""
@@ -66,12 +73,14 @@ class Trailer:
         return sums
 
 
-def append_trailer(path: Path, index: OffsetIndex, /, *, tail: int) -> bytes:
+def append_trailer(path: Path, index: OffsetIndex, /, *, ids: pa.Table, schema: pa.Schema, tail: int) -> bytes:
     """Add what we know to a finished file of an engine; gives the bytes of the index.
 
     Args:
         path: The file.
         index: Of its columns.
+        ids: The column of ids, all rows; a table without columns where there is none.
+        schema: As its reader gives it.
         tail: The last bytes of the file, which its reader looks for at the end.
     """
     encoded = encode(index)
@@ -82,9 +91,10 @@ def append_trailer(path: Path, index: OffsetIndex, /, *, tail: int) -> bytes:
         nbytes = file.tell()
         file.seek(nbytes - tail)
         end = file.read()
-        block = encoded + np.array(sums, "<u4").tobytes()
+        block = encoded + np.array(sums, "<u4").tobytes() + _packed(ids, schema)
         digest = hashlib.sha256(block).hexdigest()[:16]
-        file.write(block + f"seqlake 1 {nbytes:020} {len(encoded):020} {len(sums):020} {digest}\n".encode() + end)
+        numbers = f"{nbytes:020} {len(encoded):020} {len(sums):020} {ids.num_rows:020}"
+        file.write(block + f"seqlake 1 {numbers} {digest}\n".encode() + end)
     return encoded
 
 
@@ -100,16 +110,32 @@ def read_trailer(blob: Blob, /, *, tail: int) -> Trailer | None:
     pointed = _POINTER.fullmatch(bytes(_part(blob, at, at + POINTER)))
     if pointed is None:
         return None
-    nbytes, encoded, sums = (int(pointed[n]) for n in (1, 2, 3))
-    block = _part(blob, nbytes, at) if nbytes + encoded + 4 * sums == at else memoryview(b"")
-    if hashlib.sha256(block).hexdigest()[:16].encode() != pointed[4] or sums != -(-nbytes // PIECE):
+    nbytes, encoded, sums, rows = (int(pointed[n]) for n in (1, 2, 3, 4))
+    block = _part(blob, nbytes, at) if nbytes + encoded + 4 * sums < at else memoryview(b"")
+    if hashlib.sha256(block).hexdigest()[:16].encode() != pointed[5] or sums != -(-nbytes // PIECE):
         raise CorruptFileError(
             f"Expected the lengths and checksums that were written to {blob.location}, found other bytes.",
             path=blob.location,
             hint="The file is damaged: restore it from a copy, or delete its rows.",
         )
     index = decode(bytes(block[:encoded]), nbytes=blob.size)
-    return Trailer(index=index, checksums=np.frombuffer(block[encoded:], "<u4"), nbytes=nbytes)
+    checksums = np.frombuffer(block[encoded : encoded + 4 * sums], "<u4")
+    ids, schema = _unpacked(block[encoded + 4 * sums :])
+    return Trailer(index=index, checksums=checksums, nbytes=nbytes, rows=rows, schema=schema, ids=ids)
+
+
+def _packed(ids: pa.Table, schema: pa.Schema) -> bytes:
+    sink = pa.BufferOutputStream()
+    noted = ids.replace_schema_metadata({_SCHEMA: schema.serialize().to_pybytes()})
+    with pa.ipc.new_stream(sink, noted.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as stream:
+        stream.write_table(noted)
+    return bytes(sink.getvalue())
+
+
+def _unpacked(data: memoryview) -> tuple[pa.Table, pa.Schema]:
+    ids = pa.ipc.open_stream(pa.py_buffer(data)).read_all()
+    schema = pa.ipc.read_schema(pa.py_buffer((ids.schema.metadata or {})[_SCHEMA]))
+    return ids.replace_schema_metadata(None), schema
 
 
 def _part(blob: Blob, start: int, stop: int) -> memoryview:
@@ -123,6 +149,7 @@ class EngineWriter(RowGroupWriter):
         super().__init__(path, schema, stored)
         self._steps = {name: steps for name in schema if (steps := _steps_of(stored.field(name).type)) is not None}
         self._portions: dict[str, list[_Portion]] = {name: [] for name in self._steps}
+        self._ids: list[pa.Table] = []
 
     def _put(self, table: pa.Table) -> None:
         for name, steps in self._steps.items():
@@ -132,6 +159,7 @@ class EngineWriter(RowGroupWriter):
             counts = steps.take()
             if steps.regular:
                 self._portions[name] += _portions(cells, counts, first=self._rows)
+        self._ids.append(table.select([] if self._schema.id is None else [self._schema.id]))
         self._append(table)
 
     def _finish(self) -> bytes:
@@ -145,7 +173,12 @@ class EngineWriter(RowGroupWriter):
                 steps.place(start, portion.row)
                 headers.append(f"{portion.checksum:016x}".encode())
         index = OffsetIndex(columns={name: steps.entry() for name, steps in self._steps.items()}, headers=headers)
-        return append_trailer(self._path, index, tail=self._tail_bytes())
+        ids = pa.concat_tables(self._ids) if self._ids else self._stored.empty_table().select([])
+        return append_trailer(self._path, index, ids=ids, schema=self._shown(), tail=self._tail_bytes())
+
+    def _shown(self) -> pa.Schema:
+        """The schema of the file, as its reader gives it."""
+        return self._stored
 
     def _placed(self) -> dict[str, list[int]]:
         """Column -> where the portions of its values lie; a column that is not there is decoded."""
@@ -279,14 +312,8 @@ class EngineReader:
 
     # ---- what the engine says
 
-    @property
-    def schema(self) -> pa.Schema:
-        """Arrow schema as the file stores it, with plain text and bytes where the engine gives views."""
-        raise NotImplementedError
-
-    @property
-    def rows(self) -> int:
-        """Rows of the file."""
+    def looked_at(self) -> tuple[int, pa.Schema]:
+        """Rows and Arrow schema of a file of somebody else, with plain text and bytes where the engine gives views."""
         raise NotImplementedError
 
     def decoded(self, columns: list[str], start: int, count: int, size: int) -> Iterator[pa.RecordBatch]:
@@ -298,6 +325,20 @@ class EngineReader:
         raise NotImplementedError
 
     # ---- what all of them do
+
+    @cached_property
+    def _facts(self) -> tuple[int, pa.Schema]:
+        return self.looked_at() if self.trailer is None else (self.trailer.rows, self.trailer.schema)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Arrow schema as the file stores it."""
+        return self._facts[1]
+
+    @property
+    def rows(self) -> int:
+        """Rows of the file."""
+        return self._facts[0]
 
     @cached_property
     def trailer(self) -> Trailer | None:
@@ -345,13 +386,21 @@ class EngineReader:
             return
         self.blob.view()  # a local file that changed says so
         flats = {name: flat for name in names if (flat := self.flat(name)) is not None}
-        decode = [name for name in dict.fromkeys(names) if name not in flats]
+        ids = None if self.trailer is None else self.trailer.ids
+        known = [] if ids is None else ids.column_names
+        decode = [name for name in dict.fromkeys(names) if name not in flats and name not in known]
         if decode and self._verify:
             self.compare()
         size = self._batch_rows()
         for start in range(0, self.rows if wanted is None else wanted.size, size):
             part = np.arange(start, min(start + size, self.rows)) if wanted is None else wanted[start : start + size]
-            yield self._joined(names, self._decoded(decode, part), flats, part)
+            arrays = {name: from_flat(flat, part, self.schema.field(name).type) for name, flat in flats.items()}
+            if ids is not None and known:
+                arrays[known[0]] = ids.column(0).take(part).combine_chunks()
+            if decode:
+                arrays |= zip(decode, self._decoded(decode, part).columns, strict=True)
+            fields = [self.schema.field(name) for name in names]
+            yield pa.RecordBatch.from_arrays([arrays[name] for name in names], schema=pa.schema(fields))
 
     def close(self) -> None:
         """Forget what was read; the reader may be asked again."""
@@ -412,10 +461,8 @@ class EngineReader:
         """Rows of one batch: of about 16 MiB, as the file has them."""
         return int(max(1, min(_MOST_ROWS, _BATCH * self.rows // max(self.blob.size, 1))))
 
-    def _decoded(self, names: list[str], rows: Ints) -> pa.RecordBatch | None:
-        """Rows in any order, through the engine; None where no column is asked for."""
-        if not names:
-            return None
+    def _decoded(self, names: list[str], rows: Ints) -> pa.RecordBatch:
+        """Rows in any order, through the engine."""
         if rows.size == 0:
             return pa.RecordBatch.from_pylist([], pa.schema([self.schema.field(name) for name in names]))
         with damage_of(self.blob):
@@ -432,16 +479,6 @@ class EngineReader:
         batch = takeable(table.combine_chunks().to_batches()[0].select(names))
         arrays = [array.cast(self.schema.field(name).type) for name, array in zip(names, batch.columns, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([self.schema.field(name) for name in names]))
-
-    def _joined(
-        self, names: list[str], decoded: pa.RecordBatch | None, flats: dict[str, Flat], rows: Ints
-    ) -> pa.RecordBatch:
-        fields = [self.schema.field(name) for name in names]
-        arrays = [
-            from_flat(flats[name], rows, field.type) if decoded is None or name in flats else decoded.column(name)
-            for name, field in zip(names, fields, strict=True)
-        ]
-        return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
 
 
 @contextmanager
