@@ -92,9 +92,8 @@ def append_trailer(path: Path, index: OffsetIndex, /, *, ids: pa.Table, schema: 
         file.seek(nbytes - tail)
         end = file.read()
         block = encoded + np.array(sums, "<u4").tobytes() + _packed(ids, schema)
-        digest = hashlib.sha256(block).hexdigest()[:16]
-        numbers = f"{nbytes:020} {len(encoded):020} {len(sums):020} {ids.num_rows:020}"
-        file.write(block + f"seqlake 1 {numbers} {digest}\n".encode() + end)
+        numbers = f"seqlake 1 {nbytes:020} {len(encoded):020} {len(sums):020} {ids.num_rows:020} ".encode()
+        file.write(block + numbers + _digest(block, numbers) + b"\n" + end)
     return encoded
 
 
@@ -112,7 +111,7 @@ def read_trailer(blob: Blob, /, *, tail: int) -> Trailer | None:
         return None
     nbytes, encoded, sums, rows = (int(pointed[n]) for n in (1, 2, 3, 4))
     block = _part(blob, nbytes, at) if nbytes + encoded + 4 * sums < at else memoryview(b"")
-    if hashlib.sha256(block).hexdigest()[:16].encode() != pointed[5] or sums != -(-nbytes // PIECE):
+    if _digest(block, pointed[0][: pointed.start(5)]) != pointed[5] or sums != -(-nbytes // PIECE):
         raise CorruptFileError(
             f"Expected the lengths and checksums that were written to {blob.location}, found other bytes.",
             path=blob.location,
@@ -122,6 +121,10 @@ def read_trailer(blob: Blob, /, *, tail: int) -> Trailer | None:
     checksums = np.frombuffer(block[encoded : encoded + 4 * sums], "<u4")
     ids, schema = _unpacked(block[encoded + 4 * sums :])
     return Trailer(index=index, checksums=checksums, nbytes=nbytes, rows=rows, schema=schema, ids=ids)
+
+
+def _digest(block: bytes | memoryview, numbers: bytes) -> bytes:
+    return hashlib.sha256(numbers + block).hexdigest()[:16].encode()
 
 
 def _packed(ids: pa.Table, schema: pa.Schema) -> bytes:
