@@ -222,3 +222,14 @@ def test_diff_of_two_datasets_reads_cells_not_shards(run, dataset, tmp_path) -> 
     others = sl.scan({"sequence_id": ["c", "b", "a"], "x": [[], [[1], [2]], [[], [1]]]})
     assert sorted(sl.diff(lists, others).changed) == ["a", "b", "c"]
     assert not sl.diff(lists, sl.scan({"sequence_id": ["a", "b", "c"], "x": [[[1], []], [[1, 2]], None]}))
+
+
+def test_label_refuses_sql_over_names_that_differ_by_case_alone(run, tmp_path) -> None:
+    ds = sl.create(tmp_path / "twins", {"A": pa.int64(), "a": pa.int64(), "b": pa.int64()})
+    ds.append([{"sequence_id": "s", "A": 1, "a": 2, "b": 3}])
+    told = run("label", tmp_path / "twins", "more", "--sql", "A + 1")
+    assert told.code != 0
+    assert "the columns A and a apart" in told.err
+    assert "more" not in sl.open(tmp_path / "twins").schema
+    assert run("label", tmp_path / "twins", "more", "--sql", "b + 1").code == 0
+    assert sl.open(tmp_path / "twins").to_arrow()["more"].to_pylist() == [4]

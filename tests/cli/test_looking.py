@@ -348,3 +348,20 @@ def test_columns_in_the_names_of_folders(run, tmp_path) -> None:
     assert "repack" in refused.err
     assert run("repack", tmp_path / "set", tmp_path / "out").code == 0
     assert run("ls", tmp_path / "out", "--where", "split = 'val'", "-q").out.split() == ["val0", "val1"]
+
+
+def test_sql_over_damaged_pages_is_one_line_of_ours(run, tmp_path) -> None:
+    ds = sl.create(tmp_path / "ds", {"x": pa.float64()})
+    ds.append([{"sequence_id": f"s{number}", "x": float(number)} for number in range(2000)])
+    (shard,) = (tmp_path / "ds").rglob("data/**/*.parquet")
+    chunk = next(
+        chunk for chunk in map(pq.read_metadata(shard).row_group(0).column, range(2)) if chunk.path_in_schema == "x"
+    )
+    data = bytearray(shard.read_bytes())
+    start = chunk.dictionary_page_offset or chunk.data_page_offset
+    data[start : start + 40] = bytes(40)
+    shard.write_bytes(data)
+    told = run("sql", tmp_path / "ds", "SELECT sum(x) FROM dataset")
+    assert (told.code, told.out) == (1, "")
+    assert told.err.startswith("seqlake: error: Expected a Parquet page header")
+    assert told.err.count("\n") == 1
