@@ -220,6 +220,28 @@ def test_references_to_files_become_absolute(tmp_path: Path) -> None:
     assert Path(found).read_bytes() == b"not really"
 
 
+@pytest.mark.parametrize(("path", "says"), [("in.png", None), ("gone.png", "gone.png"), ("../out.png", "leads out")])
+def test_a_file_that_a_cell_only_names_is_exported_with_its_bytes(tmp_path: Path, path: str, says: str | None) -> None:
+    named = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    schema = sl.Schema({"photo": Column("photo", named, sl.Image())})
+    for place in ("ds/in.png", "out.png"):
+        (tmp_path / place).parent.mkdir(exist_ok=True)
+        (tmp_path / place).write_bytes(b"picture")
+    rows = [
+        {"sequence_id": "a", "photo": {"bytes": None, "path": path}},
+        {"sequence_id": "b", "photo": {"bytes": b"of its own", "path": "in.png"}},
+    ]
+    [batch] = pa.Table.from_pylist(rows, schema.arrow).to_batches()
+    sink = mds.create(str(tmp_path / "out"), schema)
+    if says is not None:
+        with pytest.raises(ValidationError, match=f"'photo' names the file '{path}'.*{says}"):
+            sink.write(0, iter([batch]), root=str(tmp_path / "ds"))
+        return
+    sink.commit([sink.write(0, iter([batch]), root=str(tmp_path / "ds"))])
+    found = sl.scan(tmp_path / "out").to_arrow()["photo"].to_pylist()
+    assert [cell["bytes"] for cell in found] == [b"picture", b"of its own"]
+
+
 def test_references_in_lists_and_structs_become_absolute(tmp_path: Path) -> None:
     clip = pa.struct([("url", pa.string()), ("first_frame", pa.int64())])
     columns = {

@@ -12,11 +12,13 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
-from seqlake.errors import ValidationError
+from seqlake.errors import SeqlakeError, ValidationError
 from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import absolute, is_local, join, local_path
+from seqlake.files.references import open_reference
 from seqlake.files.stores import exists, list_without_links, open_store
 from seqlake.formats._streaming import index as indexes
 from seqlake.formats._streaming.cells import CellError
@@ -45,10 +47,12 @@ class Exported:
     Attributes:
         encoding: Its name.
         values: A column of a batch -> its values, as the encoding takes them.
+        holds_files: Whether of cells `{bytes, path}` the bytes are written.
     """
 
     encoding: str
     values: Callable[[pa.Array], list[Any]]
+    holds_files: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +127,9 @@ class SampleSink:
             )
         column = self.schema[name]
         texts = column.category == "frames" and is_text(column.arrow.value_type)
-        if column.category == "file" or texts or (column.inline and pa.types.is_struct(column.arrow)):
+        if exported.holds_files:
+            array = pa.array([_held(cell, root, name) for cell in array.to_pylist()], array.type)
+        elif column.category == "file" or texts or (column.inline and pa.types.is_struct(column.arrow)):
             # A relative reference means nothing elsewhere.
             array = pa.array([_moved(cell, root) for cell in array.to_pylist()], array.type)
         values: list[Any] = exported.values(array)
@@ -160,6 +166,20 @@ def _moved(cell: Any, root: str) -> Any:
     if names_its_file(cell):
         return {**cell, "path": _moved(cell["path"], root)}
     return cell
+
+
+def _held(cell: Any, root: str, name: str) -> Any:
+    """A cell `{bytes, path}` with the bytes of the file that it names, where it holds none."""
+    if not names_its_file(cell):
+        return cell
+    try:
+        blob = open_reference(root, cell["path"])
+        return {**cell, "bytes": bytes(blob.ranges(np.array([0]), np.array([blob.size]))[0])}
+    except (SeqlakeError, OSError) as error:
+        raise ValidationError(
+            f"Column {name!r} names the file {cell['path']!r}, whose bytes cannot be read: {error}",
+            hint="Put the file below the dataset's root, or its bytes into the row.",
+        ) from error
 
 
 def _placed(receipt: Any) -> list[IndexedShard]:

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from seqlake.errors import InvalidMetadataError, SchemaMismatchError
 from seqlake.formats._streaming.cells import CellError
 from seqlake.spec.metadata import Metadata
-from seqlake.spec.schema import Schema, is_list, is_text
+from seqlake.spec.schema import Schema, is_binary, is_list, is_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,6 +64,8 @@ def restored(array: pa.Array, column: Column, /, *, commas: bool = True) -> pa.A
     try:
         if is_list(kind) and is_list(array.type):
             return _lists(array, column)
+        if column.inline and is_binary(array.type) and pa.types.is_struct(kind):
+            return pa.array([{"bytes": cell} for cell in array.to_pylist()], kind)
         if is_text(array.type) and (is_list(kind) or pa.types.is_nested(kind)):
             texts = [text if commas else text.replace(";", ",") for text in array.to_pylist()]
             return pa.array([json.loads(text) for text in texts], kind)

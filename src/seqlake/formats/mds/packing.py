@@ -70,6 +70,8 @@ def _exported(column: Column, chosen: str | None) -> Exported:
 
 def _nested(column: Column) -> Exported:
     kind = column.logical
+    if column.inline:
+        return Exported(encoding=_image(column) or "bytes", values=_bytes_of, holds_files=True)
     if column.category == "frames" and is_binary(kind.value_type):
         return Exported(encoding=f"list[{_image(column) or 'jpeg'}]", values=_files)
     if column.category == "temporal" and column.nested and column.shape is not None:
@@ -90,6 +92,11 @@ def _image(column: Column) -> str | None:
 
 def _python(array: pa.Array) -> list[Any]:
     return list(array.to_pylist())
+
+
+def _bytes_of(array: pa.Array) -> list[Any]:
+    """The bytes of cells `{bytes, path}`."""
+    return [None if cell is None else cell["bytes"] for cell in array.to_pylist()]
 
 
 def _texts(array: pa.Array) -> list[Any]:
