@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import seqlake as sl
+from seqlake.errors import SchemaMismatchError
 
 NS = 1_700_000_000_123_456_789
 UNITS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
@@ -127,6 +128,43 @@ def test_cells_of_every_type_go_through_every_verb(ours, cells, tmp_path_factory
         (place / "ds" / "mixtrain.json").write_text('{"mixtrain": "1.0"}')
     wanted = cells.to_pylist()
     verbs(sl.open(place / "ds"), wanted, place)
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        pa.array([5, None, 5]).dictionary_encode(),
+        pa.array([1, None, 2], pa.timestamp("us")).dictionary_encode(),
+        pa.RunEndEncodedArray.from_arrays(pa.array([2, 3], pa.int32()), pa.array([7, 8])),
+    ],
+    ids=["dictionary of numbers", "dictionary of times", "run ends"],
+)
+def test_encoded_values_are_stored_plain(tmp_path, cells) -> None:
+    ds = sl.create(tmp_path / "ds", {"x": cells.type})
+    with ds.writer() as writer:
+        writer.add_batch(pa.table({"sequence_id": ["a", "b", "c"], "x": cells}))
+    assert ds.schema["x"].arrow == cells.type.value_type
+    same(sl.open(tmp_path / "ds"), cells.to_pylist())
+    same(sl.convert(ds, tmp_path / "out", workers=1, progress=False), cells.to_pylist())
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.month_day_nano_interval(), pa.list_(pa.month_day_nano_interval()), pa.dense_union([pa.field("a", "i4")])],
+)
+def test_what_no_file_holds_is_refused_by_name(tmp_path, kind) -> None:
+    with pytest.raises(SchemaMismatchError, match=r"Column 'x'.*Store intervals as durations"):
+        sl.create(tmp_path / "ds", {"x": kind})
+    assert not (tmp_path / "ds").exists()
+
+
+def test_pandas_has_times_of_nanoseconds(tmp_path) -> None:
+    ds = sl.create(tmp_path / "ds", {"x": pa.time64("ns"), "y": pa.int64()})
+    with ds.writer() as writer:
+        writer.add_batch(pa.table({"sequence_id": ["a", "b"], "x": pa.array([1, None], pa.time64("ns")), "y": [1, 2]}))
+    frame = ds.to_pandas()
+    assert pa.array(frame["x"]).cast(pa.int64()).to_pylist() == [1, None]
+    assert frame["y"].tolist() == [1, 2]
 
 
 @pytest.mark.parametrize("kind", [kind for kind in SCALARS if getattr(kind, "unit", "") == "ns"], ids=str)

@@ -209,7 +209,7 @@ def create(
     if location is None or schema is None:
         raise TypeError("create needs a location and a schema: sl.create(location, schema).")
     place = place_of(location)
-    wanted = schema if isinstance(schema, Columns) else Columns(schema)
+    wanted = conforming.storable(schema if isinstance(schema, Columns) else Columns(schema))
     wanted = shard_formats.with_new(wanted, shards, lake=bool(lake_of(place)))
     there = None
     with suppress(DatasetNotFoundError):  # what a lake says of an address that it does not know

@@ -337,9 +337,11 @@ class Selection:
         schema = self.schema
         steps = [name for name in schema.names if schema[name].category in {"temporal", "frames"}]
         others = [name for name in schema.names if name not in steps]
-        frame: pd.DataFrame = (
-            self.select(*others).to_arrow().to_pandas() if others else pd.DataFrame(index=range(len(self)))
-        )
+        frame: pd.DataFrame = pd.DataFrame(index=range(len(self)))
+        if others:
+            # Python's times have no nanoseconds; Arrow's own, which pandas takes, do.
+            exact = {pa.time64("ns"): pd.ArrowDtype(pa.time64("ns"))}
+            frame = self.select(*others).to_arrow().to_pandas(types_mapper=exact.get)
         if signals is None and self._excerpt.columns is None:
             return frame
         for name in steps:

@@ -9,6 +9,7 @@ type already keep their bits, NaN payloads included.
 from __future__ import annotations
 
 import difflib
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -120,11 +121,31 @@ def differences(expected: Schema, actual: Schema, /) -> list[str]:
 
 def refuse_broken(schema: Schema, /, *, column: str | None = None) -> None:
     """Raise `SchemaMismatchError` that names every error that the format's rules find in a schema, or in one column."""
+    for name in schema.names if column is None else [column]:
+        if _is_foreign(schema[name].arrow):
+            raise SchemaMismatchError(
+                f"Column {name!r}: no file format here holds {schema[name].arrow}.",
+                hint="Store intervals as durations or as a struct of numbers, unions as a column for each type.",
+            )
     errors = [finding for finding in check_schema(schema) if finding.severity == "error"]
     broken = [finding for finding in errors if column is None or finding.column == column]
     if broken:
         lines = [f"  {finding.column}: {finding.message} ({finding.code})" for finding in broken]
         raise SchemaMismatchError("The schema breaks rules of the format:\n" + "\n".join(lines))
+
+
+def storable(schema: Schema, /) -> Schema:
+    """The schema as files hold it: dictionaries of all but text, and run ends, become the values they stand for."""
+    kinds = {name: _plain(schema[name].arrow) for name in schema if not is_text(schema[name].arrow)}
+    changed = {name: replace(schema[name], arrow=kind) for name, kind in kinds.items() if kind != schema[name].arrow}
+    return schema.with_columns(changed) if changed else schema
+
+
+def _is_foreign(kind: pa.DataType) -> bool:
+    """Whether no column of Parquet holds it."""
+    if pa.types.is_union(kind) or pa.types.is_interval(kind):
+        return True
+    return any(_is_foreign(kind.field(number).type) for number in range(kind.num_fields))
 
 
 def refuse_coarse(cells: Mapping[str, pa.Array], schema: Schema, /) -> None:
