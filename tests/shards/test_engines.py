@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from seqlake.files.stores import open_blob
 from seqlake.plugins import load
 from seqlake.shards import engines, parquet
 from seqlake.shards.parquet import layout
+from seqlake.shards.parquet.index import OffsetIndex
 from seqlake.testing.shards import ShardTests, ShardWriterTests, flat_is, identical
 from seqlake.versions.shard_formats import describe
 
@@ -257,3 +259,47 @@ def test_what_is_no_file_of_the_engine_says_so(tmp_path: Path, engine: str) -> N
         path.write_bytes(data)
         with pytest.raises(CorruptFileError, match=str(path)):
             assert load("shard_formats", engine).open(open_blob(path)).rows
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_is_said_of_a_file_is_compared_with_itself(tmp_path: Path, engine: str) -> None:
+    """Anybody can seal a trailer again: counts, types and sizes that do not fit are refused before they are used."""
+    table = signals(20)
+    schema = sl.Schema(dict(zip(table.column_names, table.schema, strict=True)))
+    path = tmp_path / f"x.{engine}"
+    write(engine, table, schema, path)
+    opened = load("shard_formats", engine).open
+    tail = opened(open_blob(path)).tail
+    known = engines.read_trailer(open_blob(path), tail=tail)
+    assert known is not None
+    data = path.read_bytes()[: known.nbytes]
+    many = pa.table({"sequence_id": pa.array(["x"] * (1 << 24))})
+    lies: list[dict[str, Any]] = [
+        {"ids": table.select(["sequence_id"]).slice(1)},
+        {"ids": table.select(["force"])},
+        {"ids": table.select(["sequence_id", "force"])},
+        {"ids": pa.table({"sequence_id": pa.array(range(20))})},
+        {"ids": many},
+        {"schema": known.schema.remove(1)},
+        {"index": OffsetIndex(columns=many_steps(known.index, 1 << 24))},
+    ]
+    for lie in lies:
+        path.write_bytes(data)
+        told = {"index": known.index, "ids": known.ids, "schema": known.schema, **lie}
+        engines.append_trailer(path, told.pop("index"), **told, tail=tail)
+        with pytest.raises(CorruptFileError):
+            list(opened(open_blob(path)).batches(["sequence_id"]))
+    for stored in ("<f8", "<i4"):
+        path.write_bytes(data)
+        columns = {name: replace(entry, stored=stored) for name, entry in known.index.columns.items()}
+        index = OffsetIndex(columns=columns, headers=known.index.headers)
+        engines.append_trailer(path, index, ids=known.ids, schema=known.schema, tail=tail)
+        reader = opened(open_blob(path))
+        assert reader.flat("action") is None
+        (batch,) = reader.batches(["action"])
+        assert identical(batch.column(0), table["action"])
+
+
+def many_steps(index: OffsetIndex, rows: int) -> dict[str, Any]:
+    """The index of a file that had so many rows."""
+    return {name: replace(entry, steps=np.zeros(rows, np.int32)) for name, entry in index.columns.items()}

@@ -18,12 +18,14 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.errors import CorruptFileError, SchemaMismatchError, SeqlakeError
+from seqlake.files.arrow_ipc import decoded_bytes
 from seqlake.files.checksums import crc32
 from seqlake.protocols import Flat
 from seqlake.shards.cells import from_flat, numpy_type_of, step_type, takeable
-from seqlake.shards.parquet.index import ColumnIndex, OffsetIndex, decode, encode
+from seqlake.shards.parquet.index import ColumnIndex, OffsetIndex, decode, encode, most_decoded
 from seqlake.shards.reading import count_only, refuse_unknown, rows_asked, runs_of
 from seqlake.shards.writing import ColumnSteps, RowGroupWriter
+from seqlake.spec.schema import is_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -38,6 +40,7 @@ PIECE = 1 << 20  # bytes of the engine's file under one checksum, and of the row
 _SCHEMA = b"schema"  # of the file, in the metadata of the ids
 _BATCH = 16 << 20  # bytes of a batch, about
 _MOST_ROWS = 1 << 16
+_AT_ONCE = 64  # pieces that are asked for at a time
 _POINTER = re.compile(rb"seqlake 1 (\d{20}) (\d{20}) (\d{20}) (\d{20}) ([0-9a-f]{16})\n", re.ASCII)
 POINTER = 111
 """Bytes of a pointer."""
@@ -53,7 +56,7 @@ class Trailer:
         nbytes: Of the engine's file.
         rows: Of the file.
         schema: As the file stores it.
-        ids: The column of ids, if there is one; with both, windows that are read in place need no engine.
+        ids: The column of ids; with both, windows that are read in place need no engine.
     """
 
     index: OffsetIndex
@@ -79,7 +82,7 @@ def append_trailer(path: Path, index: OffsetIndex, /, *, ids: pa.Table, schema: 
     Args:
         path: The file.
         index: Of its columns.
-        ids: The column of ids, all rows; a table without columns where there is none.
+        ids: The column of ids, all rows.
         schema: As its reader gives it.
         tail: The last bytes of the file, which its reader looks for at the end.
     """
@@ -112,14 +115,16 @@ def read_trailer(blob: Blob, /, *, tail: int) -> Trailer | None:
     nbytes, encoded, sums, rows = (int(pointed[n]) for n in (1, 2, 3, 4))
     block = _part(blob, nbytes, at) if nbytes + encoded + 4 * sums < at else memoryview(b"")
     if _digest(block, pointed[0][: pointed.start(5)]) != pointed[5] or sums != -(-nbytes // PIECE):
-        raise CorruptFileError(
-            f"Expected the lengths and checksums that were written to {blob.location}, found other bytes.",
-            path=blob.location,
-            hint="The file is damaged: restore it from a copy, or delete its rows.",
-        )
+        raise _changed(blob, "what is said of it at its end")
     index = decode(bytes(block[:encoded]), nbytes=blob.size)
     checksums = np.frombuffer(block[encoded : encoded + 4 * sums], "<u4")
-    ids, schema = _unpacked(block[encoded + 4 * sums :])
+    try:
+        ids, schema = _unpacked(block[encoded + 4 * sums :], nbytes=blob.size)
+    except (pa.ArrowException, OSError, ValueError, LookupError, TypeError) as error:
+        raise _changed(blob, f"its ids: {error}") from None
+    counts = {ids.num_rows, *(entry.steps.size for entry in index.columns.values())}
+    if counts != {rows} or not set(index.columns) <= set(schema.names):
+        raise _changed(blob, f"{rows} rows by one number, {sorted(counts)} by others")
     return Trailer(index=index, checksums=checksums, nbytes=nbytes, rows=rows, schema=schema, ids=ids)
 
 
@@ -135,8 +140,13 @@ def _packed(ids: pa.Table, schema: pa.Schema) -> bytes:
     return bytes(sink.getvalue())
 
 
-def _unpacked(data: memoryview) -> tuple[pa.Table, pa.Schema]:
+def _unpacked(data: memoryview, *, nbytes: int) -> tuple[pa.Table, pa.Schema]:
+    if decoded_bytes(data) > most_decoded(nbytes):
+        raise ValueError(f"more than {most_decoded(nbytes)} bytes, for a file of {nbytes}")
     ids = pa.ipc.open_stream(pa.py_buffer(data)).read_all()
+    ids.validate(full=True)
+    if ids.num_columns != 1 or not is_text(ids.schema.field(0).type):
+        raise ValueError(f"expected one column of text, found {ids.schema.names}")
     schema = pa.ipc.read_schema(pa.py_buffer((ids.schema.metadata or {})[_SCHEMA]))
     return ids.replace_schema_metadata(None), schema
 
@@ -152,6 +162,7 @@ class EngineWriter(RowGroupWriter):
         super().__init__(path, schema, stored)
         self._steps = {name: steps for name in schema if (steps := _steps_of(stored.field(name).type)) is not None}
         self._portions: dict[str, list[_Portion]] = {name: [] for name in self._steps}
+        self._id_column = [str(schema.id)]
         self._ids: list[pa.Table] = []
 
     def _put(self, table: pa.Table) -> None:
@@ -162,7 +173,7 @@ class EngineWriter(RowGroupWriter):
             counts = steps.take()
             if steps.regular:
                 self._portions[name] += _portions(cells, counts, first=self._rows)
-        self._ids.append(table.select([] if self._schema.id is None else [self._schema.id]))
+        self._ids.append(table.select(self._id_column))
         self._append(table)
 
     def _finish(self) -> bytes:
@@ -176,7 +187,7 @@ class EngineWriter(RowGroupWriter):
                 steps.place(start, portion.row)
                 headers.append(f"{portion.checksum:016x}".encode())
         index = OffsetIndex(columns={name: steps.entry() for name, steps in self._steps.items()}, headers=headers)
-        ids = pa.concat_tables(self._ids) if self._ids else self._stored.empty_table().select([])
+        ids = pa.concat_tables(self._ids) if self._ids else self._stored.empty_table().select(self._id_column)
         return append_trailer(self._path, index, ids=ids, schema=self._shown(), tail=self._tail_bytes())
 
     def _shown(self) -> pa.Schema:
@@ -390,7 +401,7 @@ class EngineReader:
         self.blob.view()  # a local file that changed says so
         flats = {name: flat for name in names if (flat := self.flat(name)) is not None}
         ids = None if self.trailer is None else self.trailer.ids
-        known = [] if ids is None else ids.column_names
+        known = () if ids is None else ids.column_names
         decode = [name for name in dict.fromkeys(names) if name not in flats and name not in known]
         if decode and self._verify:
             self.compare()
@@ -398,7 +409,7 @@ class EngineReader:
         for start in range(0, self.rows if wanted is None else wanted.size, size):
             part = np.arange(start, min(start + size, self.rows)) if wanted is None else wanted[start : start + size]
             arrays = {name: from_flat(flat, part, self.schema.field(name).type) for name, flat in flats.items()}
-            if ids is not None and known:
+            if ids is not None:
                 arrays[known[0]] = ids.column(0).take(part).combine_chunks()
             if decode:
                 arrays |= zip(decode, self._decoded(decode, part).columns, strict=True)
@@ -419,7 +430,12 @@ class EngineReader:
         starts, steps = entry.starts(raw=False), entry.steps.astype(np.int64)
         held = step_type(self.schema.field(column).type)
         nbytes = np.maximum(steps, 0) * (entry.dim * dtype.itemsize)
-        if held is None or (starts + nbytes > self.trailer.nbytes).any() or (starts < 0).any():
+        if (
+            held is None
+            or dtype != numpy_type_of(held[0])
+            or (starts + nbytes > self.trailer.nbytes).any()
+            or (starts < 0).any()
+        ):
             return None
         flat = Flat(
             blob=self.blob,
@@ -454,10 +470,14 @@ class EngineReader:
         """
         if self.trailer is None or self.__dict__.get("_compared"):
             return
-        for number, expected in enumerate(self.trailer.checksums.tolist()):
-            stop = min((number + 1) * PIECE, self.trailer.nbytes)
-            if crc32(_part(self.blob, number * PIECE, stop)) != expected:
-                raise _changed(self.blob, f"bytes {number * PIECE} to {stop}")
+        starts = np.arange(len(self.trailer.checksums)) * PIECE
+        stops = np.minimum(starts + PIECE, self.trailer.nbytes)
+        for first in range(0, len(starts), _AT_ONCE):
+            some = slice(first, first + _AT_ONCE)
+            parts = self.blob.ranges(starts[some], stops[some])
+            for start, part, expected in zip(starts[some], parts, self.trailer.checksums[some].tolist(), strict=True):
+                if crc32(part) != expected:
+                    raise _changed(self.blob, f"byte {start} and on")
         self._compared = True
 
     def _batch_rows(self) -> int:
