@@ -401,7 +401,7 @@ class EngineReader:
         self.blob.view()  # a local file that changed says so
         flats = {name: flat for name in names if (flat := self.flat(name)) is not None}
         ids = None if self.trailer is None else self.trailer.ids
-        known = () if ids is None else ids.column_names
+        known: list[str] = [] if ids is None else ids.column_names
         decode = [name for name in dict.fromkeys(names) if name not in flats and name not in known]
         if decode and self._verify:
             self.compare()
