@@ -603,7 +603,7 @@ def test_a_disk_that_is_full_is_seen_before_the_first_frame_goes_there(
                 take.add(cam=picture(k), action=np.full(3, k))
         spilled = spilled_files(root)
         gate.set()
-    assert take.steps == 17  # one in the encoder, sixteen in memory
+    assert take.steps in {16, 17}  # sixteen in memory, and one in the encoder if it was quick enough to take it
     assert not spilled
 
 

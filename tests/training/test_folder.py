@@ -120,7 +120,7 @@ def test_a_loader_that_is_gone_leaves_no_thread_and_holds_nothing(arm, readable,
     list(loader)
     del loader
     gc.collect()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while set(threading.enumerate()) - before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not set(threading.enumerate()) - before

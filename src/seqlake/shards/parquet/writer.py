@@ -112,12 +112,10 @@ class ParquetWriter(RowGroupWriter):
         self._file.write_table(table, row_group_size=table.num_rows)
         self._sink.flush()
         stop = self._sink.tell()
-        with self._path.open("rb") as file, mmap.mmap(file.fileno(), stop, access=mmap.ACCESS_READ) as mapped:
-            data = memoryview(mapped)
-            try:
-                end = self._walk(table, data, start)
-            finally:
-                data.release()
+        with self._path.open("rb") as file:
+            # Not closed by hand: an interrupt leaves pieces of it behind, and closing under these is another error.
+            data = memoryview(mmap.mmap(file.fileno(), stop, access=mmap.ACCESS_READ))
+            end = self._walk(table, data, start)
         if end != stop:
             raise ValidationError(f"Expected pages up to byte {stop} of {self._path}, found them up to {end}.")
 
