@@ -18,7 +18,7 @@ as samples, which is the most that can be done for them. *Mixture* says how many
 of what windows drawn from all have; what has less than half is not compared with. CPU time and memory are those of the
 process and its workers; memory is what came to it since the measurement began, without pages of files.
 
-*Compressed*: windows of 16 out of local files that are compressed; decoded, all take four times the memory given.
+*Compressed*: windows of 16 out of local files that are compressed; decoded, all take three times the memory given.
 seqlake reads Parquet as pyarrow writes it, with `sl.Cache(limit=)` in memory and in a folder, in two lanes of blocks of
 three shards; `datasets` streams Parquet with its buffer; Lance takes rows of its own files, and keeps what it likes.
 
@@ -114,7 +114,7 @@ def peers(args: argparse.Namespace, arrays: Path, folder: Path) -> list[dict[str
 def compressed(args: argparse.Namespace, arrays: Path, folder: Path) -> list[dict[str, Any]]:
     """Windows out of compressed local files that are larger than the memory given."""
     everything = sum(path.stat().st_size for path in arrays.glob("*.npy"))
-    memory = everything * 9 // 10 if args.small else everything // 4  # in small files what frames the values is most
+    memory = everything * 9 // 10 if args.small else everything // 3  # in small files what frames the values is most
     task = {"work": "compressed", "width": 16, "batch": args.batch, "seconds": 5 * args.seconds, "memory": memory}
     found = []
     for name in ("seqlake", *(name for name in ("datasets", "lance") if name in args.peers)):
