@@ -150,6 +150,18 @@ def test_a_wrong_format_of_shards_names_the_right_ones(tmp_path: Path) -> None:
         sl.create(tmp_path / "a", {"x": pa.int64()}, shards="orc")
 
 
+def test_who_writes_parquet_loads_no_other_format(tmp_path: Path) -> None:
+    code = """
+import sys, numpy as np, seqlake as sl
+ds = sl.create(sys.argv[1], {"action": sl.Trajectory(dim=2)})
+ds.append([{"sequence_id": "a", "action": np.zeros((3, 2), np.float32)}])
+sl.repack(ds, sys.argv[1] + "-2")
+print([name for name in sys.modules if name.startswith("seqlake.shard_formats")])
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "a")], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['seqlake.shard_formats']"
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_without_the_engine_the_extra_is_named(tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make(tmp_path / "log", engine)

@@ -201,8 +201,8 @@ def create(
 
     import_pandas_first()
     if format is not None:
-        for name in [name for name, value in (("partition_by", partition_by), ("shards", shards)) if value]:
-            raise TypeError(f"{name} is for Mixtrain datasets, not for {format!r}.")
+        if partition_by or shards:
+            raise TypeError(f"partition_by and shards are for Mixtrain datasets, not for {format!r}.")
         return _writer(format, location, schema, storage, exist_ok, options)
     if options:
         raise TypeError(f"Unknown options: {', '.join(sorted(options))}; they belong to a `format`.")

@@ -97,7 +97,7 @@ def plug(name: str, /) -> ShardFormat:
 def of_new(schema: Schema, /) -> str:
     """The format of new shards of a dataset: what its metadata say, if such can be written here; else Parquet."""
     named = schema.metadata.extra.get(KEY, PARQUET)
-    return named if isinstance(named, str) and named in writable() else PARQUET
+    return named if isinstance(named, str) and _is_writable(named) else PARQUET
 
 
 def with_new(schema: Schema, shards: str | None, /, *, lake: bool = False) -> Schema:
@@ -111,16 +111,17 @@ def with_new(schema: Schema, shards: str | None, /, *, lake: bool = False) -> Sc
     shards = PARQUET if lake else shards
     if shards is None:
         return schema
-    if shards not in writable():
-        raise ValueError(f"Shards are {', '.join(map(repr, writable()))}; found {shards!r}.")
+    if not _is_writable(shards):
+        known = [PARQUET, *(name for name in plugins.names(GROUP) if _is_writable(name))]
+        raise ValueError(f"Shards are {', '.join(map(repr, known))}; found {shards!r}.")
     extra = {key: value for key, value in schema.metadata.extra.items() if key != KEY}
     extra |= {} if shards == PARQUET else {KEY: shards}
     return Schema({name: schema[name] for name in schema}, metadata=replace(schema.metadata, extra=extra), id=schema.id)
 
 
-def writable() -> list[str]:
-    """The formats in which shards can be written, Parquet first; whether their engines are installed shows then."""
-    return [PARQUET, *(name for name in plugins.names(GROUP) if ability(plug(name), WritesShards))]
+def _is_writable(name: str) -> bool:
+    """Whether shards are written in a format; whether its engine is installed shows then. Parquet loads no plug."""
+    return name == PARQUET or (name in plugins.names(GROUP) and ability(plug(name), WritesShards) is not None)
 
 
 def name_of(name: str, /) -> str:
