@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -160,6 +162,16 @@ def arm():
         return schema, rows
 
     return make
+
+
+@pytest.fixture
+def begun():
+    """The names of threads that began since and still run, without those of Arrow, which count as Python's for ever."""
+    gc.collect()  # loaders of other tests, which might begin threads yet
+    before = set(threading.enumerate())
+    return lambda: sorted(
+        one.name for one in set(threading.enumerate()) - before if not isinstance(one, threading._DummyThread)
+    )
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 import time
 
 import numpy as np
@@ -112,8 +111,7 @@ def test_passes_side_by_side_do_not_pull_memory_from_under_each_other(arm, reada
             break
 
 
-def test_a_loader_that_is_gone_leaves_no_thread_and_holds_nothing(arm, readable, tmp_path) -> None:
-    before = set(threading.enumerate())
+def test_a_loader_that_is_gone_leaves_no_thread_and_holds_nothing(arm, readable, begun, tmp_path) -> None:
     schema, rows = arm([40] * 12)
     archive = readable(schema, rows, shards=6, kind="archive")
     loader = Loader(archive, window=WINDOW, batch_size=4, cache=Cache(tmp_path / "cache", "1 GB"))
@@ -121,9 +119,9 @@ def test_a_loader_that_is_gone_leaves_no_thread_and_holds_nothing(arm, readable,
     del loader
     gc.collect()
     deadline = time.monotonic() + 60
-    while set(threading.enumerate()) - before and time.monotonic() < deadline:
+    while begun() and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert not set(threading.enumerate()) - before
+    assert begun() == []
     cache = ShardCache(tmp_path / "cache", limit=10**9)
     with cache._locked() as user:
         assert user.inventory().held == set()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import threading
 from itertools import chain
 
 import numpy as np
@@ -307,15 +306,14 @@ def test_a_loader_pickles_as_a_description(readable, arm):
     assert got + steps_of(copy) == steps_of(Loader(source, window=WINDOW, batch_size=10))
 
 
-def test_no_thread_is_left_after_break_error_or_end(source):
-    before = set(threading.enumerate())
+def test_no_thread_is_left_after_break_error_or_end(source, begun):
     for batch in Loader(source, window=WINDOW, batch_size=1):
         assert len(batch["start"]) == 1
         break
     list(Loader(source, window=WINDOW, batch_size=1))
     with pytest.raises(ZeroDivisionError):
         list(Loader(source, window=WINDOW, batch_size=1).map_batch(lambda batch: 1 / 0))
-    assert set(threading.enumerate()) == before
+    assert begun() == []
 
 
 def test_sigint_ends_a_training_loop_at_once(tmp_path, interrupted):

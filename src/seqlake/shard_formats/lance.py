@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from seqlake.errors import ForkedProcessError
+from seqlake.errors import CorruptFileError, ForkedProcessError
 from seqlake.files.locations import is_local, local_path
 from seqlake.plugins import require
 from seqlake.shards.engines import EngineReader, EngineWriter, damage_of, refuse_dotted, refuse_layout
@@ -212,8 +212,14 @@ class LanceReader(EngineReader):
         return str(path)
 
     def _file(self, columns: list[str] | None = None) -> Any:
-        engine = _lance()
-        with damage_of(self.blob):
+        engine, path = _lance(), Path(self._path())
+        try:
+            with damage_of(self.blob):
+                return engine.LanceFileReader(str(path), columns=columns)
+        except CorruptFileError:
+            if path.exists():
+                raise
+        with damage_of(self.blob):  # It retired before Lance had opened it.
             return engine.LanceFileReader(self._path(), columns=columns)
 
     def looked_at(self) -> tuple[int, pa.Schema]:

@@ -99,6 +99,10 @@ class PlacedBlob:
             break
         return None
 
+    def opened(self, of: Callable[[str], _Found], /) -> _Found:
+        """What a location is opened to, looked for again where the shard retires before it is open."""
+        return self._on_bytes(lambda blob: of(blob.location))
+
     def _on_bytes(self, read: Callable[[Blob], _Found]) -> _Found:
         for _ in range(_PASSES):
             try:

@@ -135,10 +135,9 @@ def _handler(root: str, blobs: dict[str, PlacedBlob]) -> Any:  # noqa: C901 - a 
             return self.get_file_info(list(blobs)) if selector.base_dir in ("", "/") else []
 
         def open_input_file(self, path: str) -> Any:
-            location = blobs[path].location
-            if is_local(location):
+            if is_local(root):
                 # Opened at once, so that the shard may be retired afterwards.
-                return pa.OSFile(str(local_path(location)), "rb")
+                return blobs[path].opened(lambda location: pa.OSFile(str(local_path(location)), "rb"))
             return pa.PythonFile(_Reader(blobs[path]), "r")
 
         def open_input_stream(self, path: str) -> Any:
