@@ -145,7 +145,7 @@ def test_a_shard_that_retires_before_lance_has_opened_it_is_found_again(
 
     def retires_first(path: str, **options: Any) -> Any:
         monkeypatch.setattr(engine, "LanceFileReader", opened)
-        sl.compact(ours.root)
+        sl.compact(sl.open(ours.root))
         assert not Path(path).exists()
         return opened(path, **options)
 
