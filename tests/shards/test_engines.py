@@ -245,6 +245,36 @@ def test_a_changed_signal_is_met_where_it_is_read_in_place(tmp_path: Path) -> No
         list(reader.batches(["action"], rows=np.array([row])))
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_second_reader_compares_nothing_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str) -> None:
+    table = signals(400, nulls=False).append_column("note", pa.array(["n"] * 400))
+    schema = sl.Schema(dict(zip(table.column_names, table.schema, strict=True)))
+    path = tmp_path / f"x.{engine}"
+    write(engine, table, schema, path)
+    compared: list[int] = []
+    crc32 = engines.crc32
+    monkeypatch.setattr(engines, "crc32", lambda data: compared.append(len(data)) or crc32(data))
+    columns = ["action", "note"]
+
+    def read() -> int:
+        before = len(compared)
+        reader = load("shard_formats", engine).open(open_blob(path)).verified()
+        assert identical(pa.Table.from_batches(list(reader.batches(columns)))["action"], table["action"])
+        return len(compared) - before
+
+    assert read() > 0
+    assert read() == 0
+    load("shard_formats", engine).open(open_blob(path)).compare()
+    assert compared.pop() > 0  # who asks for all of it is not answered from memory
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.write_bytes(data)  # other bytes: another file
+    with pytest.raises(CorruptFileError):
+        read()
+    with pytest.raises(CorruptFileError):
+        read()
+
+
 def test_lance_has_no_dots_in_names(tmp_path: Path) -> None:
     schema = sl.Schema({"sequence_id": pa.string(), "a.b": pa.int64()})
     with pytest.raises(SchemaMismatchError, match=r"a\.b.*dot"):

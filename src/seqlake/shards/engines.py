@@ -23,6 +23,7 @@ from seqlake.files.checksums import crc32
 from seqlake.protocols import Flat
 from seqlake.shards.cells import from_flat, numpy_type_of, step_type, takeable
 from seqlake.shards.parquet.index import ColumnIndex, OffsetIndex, decode, encode, most_decoded
+from seqlake.shards.proofs import PieceProof, proven
 from seqlake.shards.reading import count_only, refuse_unknown, rows_asked, runs_of
 from seqlake.shards.writing import ColumnSteps, RowGroupWriter
 from seqlake.spec.schema import is_text
@@ -251,7 +252,7 @@ def _steps_of(kind: pa.DataType) -> ColumnSteps | None:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PortionProof:
+class PortionProof(PieceProof):
     """Of one flat column; see `protocols.Proof`."""
 
     blob: Blob
@@ -260,45 +261,19 @@ class PortionProof:
     stops: Ints
     checksums: NDArray[np.uint32]
 
-    @cached_property
-    def _proven(self) -> NDArray[np.bool_]:
-        return np.zeros(self.starts.size, np.bool_)
+    def _proven_pieces(self) -> NDArray[np.bool_]:
+        facts = (self.starts.tobytes(), self.stops.tobytes(), self.checksums.tobytes())
+        return proven(self.blob, self.column, self.starts.size, *facts)
 
-    @property
-    def done(self) -> bool:
-        """Whether every portion was compared."""
-        return bool(self._proven.all())
+    def _first_values(self) -> Ints:
+        return self.starts
 
-    def pages(self, places: Ints, /) -> Ints:
-        """[n] the portion that holds each byte."""
-        numbers: Ints = np.maximum(np.searchsorted(self.starts, places, side="right") - 1, 0)
-        return numbers
+    def _extent(self, pieces: Ints) -> tuple[Ints, Ints]:
+        return self.starts[pieces], self.stops[pieces]
 
-    def touch(self, places: Ints, /) -> None:
-        """Compare the portions that hold these bytes, where that was not done; CorruptFileError."""
-        numbers = self.pages(places)
-        view = None
-        for number in np.unique(numbers[~self._proven[numbers]]).tolist():
-            view = self.blob.view() if view is None else view
-            assert view is not None
-            self._compare(number, view[self.starts[number] : self.stops[number]])
-            self._proven[number] = True
-
-    def fetch(self, starts: Ints, stops: Ints, /) -> list[memoryview]:
-        """Read the portions that hold these parts whole, compare them, and cut the parts out; CorruptFileError."""
-        numbers = self.pages(starts)
-        whole = np.unique(numbers)
-        read = self.blob.ranges(self.starts[whole], self.stops[whole])
-        parts = dict(zip(whole.tolist(), read, strict=True))
-        for number, part in parts.items():
-            self._compare(number, part)
-        before = self.starts[numbers]
-        cuts = zip(numbers.tolist(), (starts - before).tolist(), (stops - before).tolist(), strict=True)
-        return [parts[number][start:stop] for number, start, stop in cuts]
-
-    def _compare(self, number: int, data: memoryview) -> None:
-        if crc32(data) != self.checksums[number]:
-            raise _changed(self.blob, f"column {self.column!r}, byte {self.starts[number]} and on")
+    def _compare(self, piece: int, data: memoryview) -> None:
+        if crc32(data) != self.checksums[piece]:
+            raise _changed(self.blob, f"column {self.column!r}, byte {self.starts[piece]} and on")
 
 
 def _changed(blob: Blob, where: str) -> CorruptFileError:
@@ -404,7 +379,7 @@ class EngineReader:
         known: list[str] = [] if ids is None else ids.column_names
         decode = [name for name in dict.fromkeys(names) if name not in flats and name not in known]
         if decode and self._verify:
-            self.compare()
+            self._compare()
         size = self._batch_rows()
         for start in range(0, self.rows if wanted is None else wanted.size, size):
             part = np.arange(start, min(start + size, self.rows)) if wanted is None else wanted[start : start + size]
@@ -448,37 +423,37 @@ class EngineReader:
         )
         if not self._verify or not entry.page_start.size:
             return flat
-        sums = np.add.reduceat(nbytes, entry.page_row)
-        order = np.argsort(entry.page_start, kind="stable")
-        first = entry.page_start[order]
-        return replace(
-            flat,
-            proof=PortionProof(
-                blob=self.blob,
-                column=column,
-                starts=first,
-                stops=first + sums[order],
-                checksums=self.trailer.places()[column][order],
-            ),
+        proof = PortionProof(
+            blob=self.blob,
+            column=column,
+            starts=entry.page_start,
+            stops=entry.page_start + np.add.reduceat(nbytes, entry.page_row),
+            checksums=self.trailer.places()[column],
         )
+        return replace(flat, proof=proof)
 
     def compare(self) -> None:
-        """All of the engine's file with its checksums, once for each reader; files of others have none.
+        """All of the engine's file with its checksums, now; files of others have none.
 
         Raises:
             CorruptFileError: It is not what was written.
         """
-        if self.trailer is None or self.__dict__.get("_compared"):
+        self._compare(anew=True)
+
+    def _compare(self, *, anew: bool = False) -> None:
+        """Its pieces, those that were compared in this process only if they are to be `anew`."""
+        if self.trailer is None:
             return
-        starts = np.arange(len(self.trailer.checksums)) * PIECE
-        stops = np.minimum(starts + PIECE, self.trailer.nbytes)
-        for first in range(0, len(starts), _AT_ONCE):
-            some = slice(first, first + _AT_ONCE)
-            parts = self.blob.ranges(starts[some], stops[some])
-            for start, part, expected in zip(starts[some], parts, self.trailer.checksums[some].tolist(), strict=True):
-                if crc32(part) != expected:
-                    raise _changed(self.blob, f"byte {start} and on")
-        self._compared = True
+        sums = self.trailer.checksums
+        known = proven(self.blob, "", len(sums), sums.tobytes())
+        wanted = np.arange(len(sums)) if anew else np.flatnonzero(~known)
+        for first in range(0, len(wanted), _AT_ONCE):
+            some = wanted[first : first + _AT_ONCE]
+            parts = self.blob.ranges(some * PIECE, np.minimum((some + 1) * PIECE, self.trailer.nbytes))
+            for piece, part in zip(some.tolist(), parts, strict=True):
+                if crc32(part) != sums[piece]:
+                    raise _changed(self.blob, f"byte {piece * PIECE} and on")
+                known[piece] = True
 
     def _batch_rows(self) -> int:
         """Rows of one batch: of about 16 MiB, as the file has them."""

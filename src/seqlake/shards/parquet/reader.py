@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 from dataclasses import dataclass, replace
 from functools import cached_property
-from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +17,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from seqlake.errors import CorruptFileError, SchemaMismatchError, SeqlakeError
-from seqlake.files.blobs import MemoryBlob
 from seqlake.files.checksums import crc32
 from seqlake.shards.cells import from_flat, takeable
 from seqlake.shards.parquet import index as offsets
@@ -27,6 +25,7 @@ from seqlake.shards.parquet.expansion import BATCH, Expansion, expansion_of, fit
 from seqlake.shards.parquet.flatness import bears_out, claims_of, flat_of
 from seqlake.shards.parquet.footer import DAMAGE, Footer, read_footer
 from seqlake.shards.parquet.pages import read_header
+from seqlake.shards.proofs import PieceProof, proven
 from seqlake.shards.reading import count_only, rows_asked
 from seqlake.spec.schema import has_list_views
 
@@ -43,23 +42,20 @@ _BATCH = 16 << 20  # bytes of a batch, about
 _MOST_VALUES = 1 << 26  # values of a batch, whatever the encoding makes of them
 _MOST_ROWS = 1 << 16  # rows of a batch
 _KEPT = 256 << 20  # bytes of decoded row groups kept between calls that ask for rows
-_MOST = 1 << 16  # columns of files that a process remembers
-
-# Which pages were compared, by file and column: readers come and go. Single operations of a dict are atomic, so no lock
-# that a fork could leave taken; a page that two threads compare at a time is compared twice.
-_PROVEN: dict[bytes, NDArray[np.bool_]] = {}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PageProof:
+class PageProof(PieceProof):
     """Of one flat column of one file; see `protocols.Proof`.
 
     Attributes:
+        blob: The file.
         footer: Of the file.
         column: Its name.
         entry: What the offset index says of it.
     """
 
+    blob: Blob
     footer: Footer
     column: str
     entry: ColumnIndex
@@ -70,78 +66,37 @@ class PageProof:
         assert claims is not None  # the column is flat
         return claims
 
-    @cached_property
-    def _proven(self) -> NDArray[np.bool_]:
-        """[pages] those that were compared in this process."""
-        blob, entry = self.footer.blob, self.entry
-        fresh = np.zeros(len(entry.page_start), np.bool_)
-        if isinstance(blob, MemoryBlob):  # nobody else's
-            return fresh
-        state = blake2b(f"{blob.location}\0{blob.token}\0{self.column}".encode(), digest_size=16)
-        state.update(entry.page_start.tobytes() + entry.page_row.tobytes() + entry.steps.tobytes())
-        while len(_PROVEN) >= _MOST:
-            _PROVEN.pop(next(iter(list(_PROVEN)), b""), None)
-        return _PROVEN.setdefault(state.digest(), fresh)
+    def _proven_pieces(self) -> NDArray[np.bool_]:
+        entry = self.entry
+        facts = (entry.page_start.tobytes(), entry.page_row.tobytes(), entry.steps.tobytes())
+        return proven(self.blob, self.column, len(entry.page_start), *facts)
 
-    @cached_property
-    def _order(self) -> tuple[Ints, Ints]:
-        """The pages by their places in the file, and these places."""
-        order = np.argsort(self.entry.page_start, kind="stable")
-        return order, self.entry.page_start[order]
+    def _first_values(self) -> Ints:
+        return self.entry.page_start
 
-    @property
-    def done(self) -> bool:
-        """Whether every page was compared."""
-        return bool(self._proven.all())
-
-    def pages(self, places: Ints, /) -> Ints:
-        """[n] the page that holds each byte."""
-        order, starts = self._order  # other writers need not put row groups one after the other
-        numbers: Ints = order[np.maximum(np.searchsorted(starts, places, side="right") - 1, 0)]
-        return numbers
+    def _extent(self, pieces: Ints) -> tuple[Ints, Ints]:
+        """From the header of a page to its last byte."""
+        return self._claims.header[pieces], self._claims.stop[pieces]
 
     def rows(self, page: int, /) -> slice:
         """The rows of a page, counted in the file."""
         first = self.entry.page_row
         return slice(int(first[page]), int(first[page + 1]) if page + 1 < len(first) else self.entry.steps.size)
 
-    def touch(self, places: Ints, /) -> None:
-        """Compare the pages that hold these bytes, where that was not done; CorruptFileError."""
-        pages = self.pages(places)
-        view = None
-        for page in np.unique(pages[~self._proven[pages]]).tolist():
-            view = self.footer.blob.view() if view is None else view
-            assert view is not None
-            self._compare(page, view[self._claims.header[page] : self._claims.stop[page]])
-            self._proven[page] = True
-
-    def fetch(self, starts: Ints, stops: Ints, /) -> list[memoryview]:
-        """Read the pages that hold these parts whole, compare them, and cut the parts out; CorruptFileError."""
-        pages = self.pages(starts)
-        whole = np.unique(pages)
-        first = self._claims.header[whole]
-        parts = dict(zip(whole.tolist(), self.footer.blob.ranges(first, self._claims.stop[whole]), strict=True))
-        for page, part in parts.items():
-            self._compare(page, part)
-        before = self._claims.header[pages]
-        cuts = zip(pages.tolist(), (starts - before).tolist(), (stops - before).tolist(), strict=True)
-        return [parts[page][start:stop] for page, start, stop in cuts]
-
-    def _compare(self, number: int, data: memoryview) -> None:
+    def _compare(self, piece: int, data: memoryview) -> None:
         page = read_header(data, 0)
         if page.crc is not None and page.crc != crc32(data[page.body : page.stop]):
-            raise self._damaged(number, f"checksum {page.crc:08x}", "another: its values changed after writing")
-        rows = self.rows(number)
+            raise self._damaged(piece, f"checksum {page.crc:08x}", "another: its values changed after writing")
+        rows = self.rows(piece)
         steps = page_steps(self.footer, self.column, self.entry, data, page)
         if steps is None or not np.array_equal(steps, self.entry.steps[rows]):
-            raise self._damaged(number, f"the lengths of rows {rows.start} to {rows.stop - 1} in the index", "others")
+            raise self._damaged(piece, f"the lengths of rows {rows.start} to {rows.stop - 1} in the index", "others")
 
     def _damaged(self, page: int, expected: str, actual: str) -> CorruptFileError:
-        blob = self.footer.blob
         return CorruptFileError(
-            f"Column {self.column!r} of {blob.location}: expected {expected} in the page at byte "
+            f"Column {self.column!r} of {self.blob.location}: expected {expected} in the page at byte "
             f"{self._claims.header[page]}, found {actual}.",
-            path=blob.location,
+            path=self.blob.location,
             hint="Restore the file from a copy, or delete its rows; `seqlake validate --depth rows` says more.",
         )
 
@@ -234,7 +189,7 @@ class ParquetReader:
         flat = flat_of(self.footer, column, entry, levels=levels, headers=self._headers or levels is not None)
         if flat is None or not self._verify or not entry.page_start.size:
             return flat
-        return replace(flat, proof=PageProof(footer=self.footer, column=column, entry=entry))
+        return replace(flat, proof=PageProof(blob=self.blob, footer=self.footer, column=column, entry=entry))
 
     def batches(self, columns: Sequence[str], /, *, rows: Ints | None = None) -> Iterator[pa.RecordBatch]:
         """Record batches of these columns, in this order, as the file stores them.
