@@ -275,6 +275,68 @@ def test_a_second_reader_compares_nothing_again(tmp_path: Path, monkeypatch: pyt
         read()
 
 
+@pytest.mark.parametrize("engine", ["parquet", *ENGINES])
+def test_an_unknown_layout_is_refused_alike(tmp_path: Path, engine: str) -> None:
+    if engine != "parquet":
+        pytest.importorskip(engine)
+    schema = sl.Schema({"x": pa.int64()})
+    create = parquet.create if engine == "parquet" else load("shard_formats", engine).create
+    with pytest.raises(ValueError, match="layout 'training' or 'archive', found 'tight'"):
+        create(tmp_path / "x", schema, layout="tight")
+    with pytest.raises(ValueError, match="layout 'training' or 'archive', found 'tight'"):
+        sl.repack(sl.create(tmp_path / "a", schema), tmp_path / "b", layout="tight", shards=engine)
+
+
+def test_views_of_vortex_in_structs_and_maps_are_plain(tmp_path: Path) -> None:
+    """Files of others, read by their own library, hold views wherever text stands."""
+    vortex = pytest.importorskip("vortex")
+    rows = [{"a": "x" * 40, "b": [{"c": "y"}, {"c": None}]}, None, {"a": None, "b": []}]
+    table = pa.table({"s": pa.array(rows), "t": pa.array([["u"], None, []])})
+    vortex.io.write(table, str(tmp_path / "x.vortex"))
+    raw = vortex.open(str(tmp_path / "x.vortex")).to_arrow().read_all()
+    assert "string_view" in str(raw.schema)
+    reader = load("shard_formats", "vortex").open(open_blob(tmp_path / "x.vortex"))
+    assert "view" not in str(reader.schema)
+    (batch,) = reader.batches(["s", "t"], rows=np.array([2, 0, 0, 1]))
+    assert batch.schema.types == reader.schema.types
+    assert batch.column("s").to_pylist() == [rows[2], rows[0], rows[0], None]
+
+
+class Far:
+    """A file that is no memory, and how many requests it was asked."""
+
+    def __init__(self, path: Path) -> None:
+        self.inside, self.requests = MemoryBlob(path.read_bytes()), 0
+        self.location, self.size, self.token = f"far://{path.name}", self.inside.size, "1"
+
+    def view(self) -> None:
+        return None
+
+    def ranges(self, starts: Any, stops: Any, /) -> list[memoryview]:
+        self.requests += 1
+        return self.inside.ranges(starts, stops)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_is_said_of_a_file_far_away_costs_one_request(tmp_path: Path, engine: str) -> None:
+    for rows, most in ((50, 1), (6_000, 2)):
+        table = signals(rows)
+        ids = np.random.default_rng(1).bytes(16 * rows).hex("/", 16).split("/")
+        table = table.set_column(0, "sequence_id", pa.array(ids))
+        schema = sl.Schema(dict(zip(table.column_names, table.schema, strict=True)))
+        path = tmp_path / f"{rows}.{engine}"
+        pytest.importorskip(engine)
+        writer = load("shard_formats", engine).create(path, schema)
+        writer.write(table.combine_chunks().to_batches()[0])
+        writer.close()
+        far = Far(path)
+        reader = load("shard_formats", engine).open(far)
+        (batch,) = reader.batches(["sequence_id"])
+        assert batch.column(0).to_pylist() == table["sequence_id"].to_pylist()
+        assert reader.lengths("action").tolist() == [-1 if c is None else len(c) for c in table["action"].to_pylist()]
+        assert (reader.rows, far.requests) == (rows, most)
+
+
 def test_lance_has_no_dots_in_names(tmp_path: Path) -> None:
     schema = sl.Schema({"sequence_id": pa.string(), "a.b": pa.int64()})
     with pytest.raises(SchemaMismatchError, match=r"a\.b.*dot"):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from seqlake.errors import SchemaMismatchError
 from seqlake.spec.column_types import Audio, ColumnType, Embedding, Image, Spatial3D, Trajectory, Video
 from seqlake.spec.metadata import Metadata
-from seqlake.spec.schema import Column, Schema
+from seqlake.spec.schema import Column, Schema, without_views
 
 F = pa.float32()
 URL = pa.struct({"url": pa.string(), "first_frame": pa.int64()})
@@ -169,3 +169,20 @@ def test_printing_helps() -> None:
     assert "&lt;b&gt;" in schema._repr_html_()
     with pytest.raises(KeyError, match="Did you mean 'mesh'"):
         schema["mash"]
+
+
+def test_views_are_plain_wherever_they_stand() -> None:
+    view, plain = pa.string_view(), pa.string()
+    for kind, expected in (
+        (view, plain),
+        (pa.binary_view(), pa.binary()),
+        (pa.list_(view, 2), pa.list_(plain, 2)),
+        (pa.large_list(view), pa.large_list(plain)),
+        (pa.list_view(pa.int8()), pa.list_(pa.int8())),
+        (pa.struct([pa.field("a", view, nullable=False)]), pa.struct([pa.field("a", plain, nullable=False)])),
+        (pa.list_(pa.struct([("a", pa.list_(view))])), pa.list_(pa.struct([("a", pa.list_(plain))]))),
+        (pa.map_(view, pa.binary_view()), pa.map_(plain, pa.binary())),
+        (pa.list_(pa.field("element", pa.int8())), pa.list_(pa.field("element", pa.int8()))),
+    ):
+        assert without_views(kind) == expected
+        assert str(without_views(kind)) == str(expected)

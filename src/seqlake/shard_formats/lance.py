@@ -23,7 +23,8 @@ import pyarrow as pa
 from seqlake.errors import CorruptFileError, ForkedProcessError
 from seqlake.files.locations import is_local, local_path
 from seqlake.plugins import require
-from seqlake.shards.engines import EngineReader, EngineWriter, damage_of, refuse_dotted, refuse_layout
+from seqlake.shards.engines import EngineReader, EngineWriter, damage_of, refuse_dotted
+from seqlake.shards.parquet.layout import refuse_unknown
 from seqlake.spec.schema import is_list
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def create(
         ValueError: An unknown layout.
     """
     del fixed_size_inner, ids
-    refuse_layout(layout)
+    refuse_unknown(layout)
     refuse_dotted(schema, "Lance")
     return LanceWriter(Path(path), schema, layout=layout)
 
@@ -127,8 +128,8 @@ class LanceWriter(EngineWriter):
             )
         return self._file
 
-    def _append(self, table: pa.Table) -> None:
-        self._open().write_batch(table.combine_chunks().to_batches()[0])
+    def _append(self, batch: pa.RecordBatch) -> None:
+        self._open().write_batch(batch)
 
     def _end(self) -> None:
         self._open().close()
@@ -189,8 +190,6 @@ def _columns_of(kind: pa.DataType) -> int:
 class LanceReader(EngineReader):
     """One open Lance file."""
 
-    tail = _TAIL
-
     def _path(self) -> str:
         """The file on this machine, which Lance reads itself: where it lies, else a copy that goes with this reader."""
         if is_local(self.blob.location):
@@ -221,6 +220,11 @@ class LanceReader(EngineReader):
                 raise
         with damage_of(self.blob):  # It retired before Lance had opened it.
             return engine.LanceFileReader(self._path(), columns=columns)
+
+    def tail_of(self, end: memoryview) -> int:
+        """Always the same."""
+        del end
+        return _TAIL
 
     def looked_at(self) -> tuple[int, pa.Schema]:
         """Rows and Arrow schema of a file of somebody else."""

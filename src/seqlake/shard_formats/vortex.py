@@ -15,8 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.plugins import require
-from seqlake.shards.engines import EngineReader, EngineWriter, damage_of, refuse_layout
-from seqlake.spec.schema import is_list
+from seqlake.shards.engines import EngineReader, EngineWriter, damage_of
+from seqlake.shards.parquet.layout import refuse_unknown
+from seqlake.spec.schema import is_list, without_views
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -62,7 +63,7 @@ def create(
         ValueError: An unknown layout.
     """
     del fixed_size_inner, ids
-    refuse_layout(layout)
+    refuse_unknown(layout)
     return VortexWriter(Path(path), schema, layout=layout)
 
 
@@ -81,13 +82,13 @@ class VortexWriter(EngineWriter):
         return int(self._spool.tell()) if self._spool is not None else 0
 
     def _shown(self) -> pa.Schema:
-        return pa.schema([field.with_type(_plain(field.type)) for field in self._held])
+        return pa.schema([field.with_type(without_views(field.type)) for field in self._held])
 
-    def _append(self, table: pa.Table) -> None:
+    def _append(self, batch: pa.RecordBatch) -> None:
         if self._stream is None:
             self._spool = tempfile.TemporaryFile(dir=self._path.parent)  # noqa: SIM115 - closed when the shard is
             self._stream = pa.ipc.new_stream(pa.PythonFile(self._spool, "w"), self._held)
-        self._stream.write_table(table.cast(self._held))
+        self._stream.write_batch(batch.cast(self._held))
 
     def _end(self) -> None:
         options = self._engine.VortexWriteOptions
@@ -129,21 +130,6 @@ def _kept(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _plain(kind: pa.DataType) -> pa.DataType:
-    """The type with plain text and bytes where Vortex gives views."""
-    if pa.types.is_string_view(kind):
-        return pa.string()
-    if pa.types.is_binary_view(kind):
-        return pa.binary()
-    if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_plain(field.type)) for field in kind])
-    if pa.types.is_map(kind):
-        return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
-    if pa.types.is_fixed_size_list(kind):
-        return pa.list_(_plain(kind.value_type), kind.list_size)
-    return pa.list_(_plain(kind.value_type)) if is_list(kind) else kind
-
-
 class _Ranges:
     """A blob as Vortex reads it."""
 
@@ -160,13 +146,9 @@ class _Ranges:
 class VortexReader(EngineReader):
     """One open Vortex file."""
 
-    @property
-    def tail(self) -> int:  # type: ignore[override]
-        """Bytes at the end that Vortex looks for there."""
-        if self.blob.size < _END:
-            return 0
-        size = np.array([self.blob.size])
-        return _tail(bytes(self.blob.ranges(size - _END, size)[0]))
+    def tail_of(self, end: memoryview) -> int:
+        """What the last bytes say of the postscript."""
+        return _tail(bytes(end[-_END:])) if len(end) >= _END else 0
 
     @cached_property
     def _file(self) -> Any:
@@ -177,7 +159,7 @@ class VortexReader(EngineReader):
     def looked_at(self) -> tuple[int, pa.Schema]:
         """Rows and Arrow schema of a file of somebody else."""
         stored = self._file.dtype.to_arrow_schema()
-        return len(self._file), pa.schema([field.with_type(_plain(field.type)) for field in stored])
+        return len(self._file), pa.schema([field.with_type(without_views(field.type)) for field in stored])
 
     def decoded(self, columns: list[str], start: int, count: int, size: int) -> Iterator[pa.RecordBatch]:
         """Rows that follow each other."""

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seqlake.errors import SchemaMismatchError, ShardChangedError
-from seqlake.spec.schema import has_list_views, is_list
+from seqlake.spec.schema import has_list_views, is_list, without_views
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -348,19 +348,8 @@ def flat_batches(flats: Sequence[Flat], types: pa.Schema, rows: Ints, /) -> Iter
 def takeable(batch: pa.RecordBatch, /) -> pa.RecordBatch:
     """The batch with plain text and bytes where it has views, of which pyarrow cannot take single rows."""
     lists = [without_list_views(one) if has_list_views(one.type) else one for one in batch.columns]
-    kinds = [_without_views(one.type) for one in lists]
+    kinds = [without_views(one.type) for one in lists]
     if all(kind == field.type for kind, field in zip(kinds, batch.schema, strict=True)):
         return batch
     arrays = [array.cast(kind) for array, kind in zip(lists, kinds, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
-
-
-def _without_views(kind: pa.DataType) -> pa.DataType:
-    if pa.types.is_string_view(kind):
-        return pa.string()
-    if pa.types.is_binary_view(kind):
-        return pa.binary()
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        inner = _without_views(kind.value_type)
-        return kind if inner == kind.value_type else pa.list_(inner)
-    return kind

@@ -41,6 +41,7 @@ PIECE = 1 << 20  # bytes of the engine's file under one checksum, and of the row
 _SCHEMA = b"schema"  # of the file, in the metadata of the ids
 _BATCH = 16 << 20  # bytes of a batch, about
 _MOST_ROWS = 1 << 16
+_END = 64 << 10  # bytes that are read at the end of a file before anything is known of it
 _AT_ONCE = 64  # pieces that are asked for at a time
 _POINTER = re.compile(rb"seqlake 1 (\d{20}) (\d{20}) (\d{20}) (\d{20}) ([0-9a-f]{16})\n", re.ASCII)
 POINTER = 111
@@ -101,8 +102,18 @@ def append_trailer(path: Path, index: OffsetIndex, /, *, ids: pa.Table, schema: 
     return encoded
 
 
-def read_trailer(blob: Blob, /, *, tail: int) -> Trailer | None:
+def end_of(blob: Blob, /) -> memoryview:
+    """The last bytes of a file, enough for most trailers: one request for a file that is far away."""
+    return _part(blob, max(blob.size - _END, 0), blob.size)
+
+
+def read_trailer(blob: Blob, /, *, tail: int, end: memoryview | None = None) -> Trailer | None:
     """What we said of a file; None where somebody else wrote it.
+
+    Args:
+        blob: The file.
+        tail: The last bytes of the file, which its reader looks for at the end.
+        end: What `end_of` gave, where it was asked.
 
     Raises:
         CorruptFileError: It is not what was written.
@@ -110,11 +121,12 @@ def read_trailer(blob: Blob, /, *, tail: int) -> Trailer | None:
     at = blob.size - tail - POINTER
     if at < 0:
         return None
-    pointed = _POINTER.fullmatch(bytes(_part(blob, at, at + POINTER)))
+    end = end_of(blob) if end is None else end
+    pointed = _POINTER.fullmatch(bytes(_part(blob, at, at + POINTER, end=end)))
     if pointed is None:
         return None
     nbytes, encoded, sums, rows = (int(pointed[n]) for n in (1, 2, 3, 4))
-    block = _part(blob, nbytes, at) if nbytes + encoded + 4 * sums < at else memoryview(b"")
+    block = _part(blob, nbytes, at, end=end) if nbytes + encoded + 4 * sums < at else memoryview(b"")
     if _digest(block, pointed[0][: pointed.start(5)]) != pointed[5] or sums != -(-nbytes // PIECE):
         raise _changed(blob, "what is said of it at its end")
     index = decode(bytes(block[:encoded]), nbytes=blob.size)
@@ -152,8 +164,14 @@ def _unpacked(data: memoryview, *, nbytes: int) -> tuple[pa.Table, pa.Schema]:
     return ids.replace_schema_metadata(None), schema
 
 
-def _part(blob: Blob, start: int, stop: int) -> memoryview:
-    return blob.ranges(np.array([start]), np.array([stop]))[0]
+def _part(blob: Blob, start: int, stop: int, *, end: memoryview | None = None) -> memoryview:
+    """A part of a file; of its `end`, as far as that reaches, nothing is read again."""
+    first = blob.size if end is None else blob.size - len(end)
+    if end is not None and start >= first:
+        return end[start - first : stop - first]
+    if end is None or stop <= first:
+        return blob.ranges(np.array([start]), np.array([stop]))[0]
+    return memoryview(bytes(blob.ranges(np.array([start]), np.array([first]))[0]) + bytes(end[: stop - first]))
 
 
 class EngineWriter(RowGroupWriter):
@@ -167,15 +185,15 @@ class EngineWriter(RowGroupWriter):
         self._ids: list[pa.Table] = []
 
     def _put(self, table: pa.Table) -> None:
+        (batch,) = table.combine_chunks().to_batches()
         for name, steps in self._steps.items():
-            cells = table[name].combine_chunks()
-            cells = cells if isinstance(cells, pa.Array) else cells.chunk(0)
+            cells = batch.column(name)
             steps.add(cells)
             counts = steps.take()
             if steps.regular:
                 self._portions[name] += _portions(cells, counts, first=self._rows)
         self._ids.append(table.select(self._id_column))
-        self._append(table)
+        self._append(batch)
 
     def _finish(self) -> bytes:
         self._end()
@@ -199,7 +217,7 @@ class EngineWriter(RowGroupWriter):
         """Column -> where the portions of its values lie; a column that is not there is decoded."""
         return {}
 
-    def _append(self, table: pa.Table) -> None:
+    def _append(self, batch: pa.RecordBatch) -> None:
         """Give a row group to the engine."""
         raise NotImplementedError
 
@@ -291,9 +309,6 @@ class EngineReader:
         blob: The file.
     """
 
-    tail: int
-    """Bytes at the end that the engine looks for there."""
-
     def __init__(self, blob: Blob, /, *, verify: bool = False) -> None:
         self.blob = blob
         self._verify = verify
@@ -303,6 +318,10 @@ class EngineReader:
 
     def looked_at(self) -> tuple[int, pa.Schema]:
         """Rows and Arrow schema of a file of somebody else, with plain text and bytes where the engine gives views."""
+        raise NotImplementedError
+
+    def tail_of(self, end: memoryview) -> int:
+        """Bytes at the end that the engine looks for there, of a file that ends so."""
         raise NotImplementedError
 
     def decoded(self, columns: list[str], start: int, count: int, size: int) -> Iterator[pa.RecordBatch]:
@@ -329,10 +348,16 @@ class EngineReader:
         """Rows of the file."""
         return self._facts[0]
 
+    @property
+    def tail(self) -> int:
+        """Bytes at the end that the engine looks for there."""
+        return self.tail_of(end_of(self.blob))
+
     @cached_property
     def trailer(self) -> Trailer | None:
         """What we said of the file when we wrote it."""
-        return read_trailer(self.blob, tail=self.tail)
+        end = end_of(self.blob)
+        return read_trailer(self.blob, tail=self.tail_of(end), end=end)
 
     def lengths(self, column: str, /) -> Ints | None:
         """[rows] T, -1 null, as they were when the file was written; None where somebody else wrote it."""
@@ -495,12 +520,6 @@ def damage_of(blob: Blob, /) -> Iterator[None]:
             path=blob.location,
             hint="It is damaged, or no such file: restore it from a copy, or delete its rows.",
         ) from None
-
-
-def refuse_layout(layout: str, /) -> None:
-    """Raise `ValueError` unless it is one that shards are written in."""
-    if layout not in {"training", "archive"}:
-        raise ValueError(f"Expected layout 'training' or 'archive', found {layout!r}.")
 
 
 def refuse_dotted(schema: Schema, engine: str, /) -> None:

@@ -44,6 +44,35 @@ def has_list_views(kind: pa.DataType, /) -> bool:
     return bool(pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind)) or has_list_views(kind.value_type)
 
 
+def without_views(kind: pa.DataType, /) -> pa.DataType:
+    """The type with plain text, bytes and lists where it has views, which most of Arrow's functions do not take.
+
+    Example:
+        >>> without_views(pa.struct([("text", pa.list_(pa.string_view()))]))
+        StructType(struct<text: list<item: string>>)
+    """
+    if pa.types.is_string_view(kind):
+        return pa.string()
+    if pa.types.is_binary_view(kind):
+        return pa.binary()
+    if pa.types.is_struct(kind):
+        plain = pa.struct([field.with_type(without_views(field.type)) for field in kind])
+    elif pa.types.is_map(kind):
+        fields = (field.with_type(without_views(field.type)) for field in (kind.key_field, kind.item_field))
+        plain = pa.map_(*fields, keys_sorted=kind.keys_sorted)
+    elif is_list(kind):
+        plain = _plain_list(kind, kind.value_field.with_type(without_views(kind.value_type)))
+    else:
+        return kind
+    return kind if plain == kind else plain  # with its names of fields
+
+
+def _plain_list(kind: pa.DataType, value: pa.Field) -> pa.DataType:
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(value, kind.list_size)
+    return pa.large_list(value) if pa.types.is_large_list(kind) else pa.list_(value)
+
+
 def list_levels(kind: pa.DataType, /) -> tuple[int, pa.DataType]:
     """How many lists stand in each other, and the Arrow type inside the innermost.
 
@@ -278,7 +307,7 @@ class Column:
             return pa.list_(pa.list_(value, self.dim) if self.dim else pa.list_(value))
         if self.category in {"temporal", "vector"}:
             return pa.list_(self.value_type)
-        return _without_views(self.arrow)
+        return without_views(self.arrow)
 
     def stored(self, *, fixed_size_inner: bool = False) -> pa.DataType:
         """The Arrow type that our files hold."""
@@ -306,20 +335,6 @@ class Column:
         facts = " ".join(f"{k}={v}" for k, v in self.type.fields.items() if k != "dim")
         value = str(self.value_type) if self.value_type is not None else ""
         return in_line(" ".join(part for part in (f"{self.name}: {self.type.type}", size, value, facts) if part))
-
-
-def _without_views(kind: pa.DataType) -> pa.DataType:
-    """The type with plain text, bytes and lists where it has views, which most of Arrow's functions do not take."""
-    if pa.types.is_string_view(kind):
-        return pa.string()
-    if pa.types.is_binary_view(kind):
-        return pa.binary()
-    inner = _without_views(kind.value_type) if is_list(kind) else None
-    if inner is None or (inner == kind.value_type and not has_list_views(kind)):
-        return kind
-    if pa.types.is_fixed_size_list(kind):
-        return pa.list_(inner, kind.list_size)
-    return pa.large_list(inner) if pa.types.is_large_list(kind) else pa.list_(inner)
 
 
 def _lists(levels: int, kind: pa.DataType | None) -> pa.DataType:

@@ -8,6 +8,7 @@ integer or a date only where its text can be had back, so that `007` stays what 
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from datetime import date
 from typing import TYPE_CHECKING
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 _INT64 = 1 << 63
-_METADATA_OF_TABLES = ("_delta_log", "metadata", "_versions")
+_METADATA_OF_TABLES = {"_delta_log": "parquet", "metadata": "parquet", "_versions": "lance"}  # beside data of theirs
 _TABLES = {
     "Delta": (
         re.compile(r"(.*/)?_delta_log/\d{20}\.(?:json|checkpoint.*\.parquet)"),
@@ -64,9 +65,14 @@ def is_hidden(path: str, /) -> bool:
 
 def data_files(store: Store, /) -> list[str]:
     """The data files of a folder without a log, by path: those below `data/`, else all outside `files/`."""
-    beside = [path for folder in _METADATA_OF_TABLES for path, _ in store.list(folder)]
-    inner = chosen([*beside, *(path for path, _ in store.list(names.DATA))], root=store.root)
-    return inner or chosen((path for path, _ in store.list()), root=store.root)
+    inner = [path for path, _ in store.list(names.DATA)]
+    endings = {path.rpartition(".")[2] for path in inner if is_data(path)}
+    beside = [folder for folder, ending in _METADATA_OF_TABLES.items() if ending in endings]
+    if not endings:
+        return chosen((path for path, _ in store.list()), root=store.root)
+    with ThreadPoolExecutor(len(_METADATA_OF_TABLES)) as pool:  # at once: a folder far away is asked for each
+        listed = pool.map(lambda folder: [path for path, _ in store.list(folder)], beside)
+        return chosen([*(path for paths in listed for path in paths), *inner], root=store.root)
 
 
 def chosen(paths: Iterable[str], /, *, root: str, parquet_only: bool = False) -> list[str]:

@@ -23,6 +23,7 @@ from seqlake.errors import ReadOnlyError, ValidationError
 from seqlake.files.locations import local_path
 from seqlake.files.room import room_in
 from seqlake.protocols import Change, Copied, Readable, Side, Written
+from seqlake.shards.parquet.layout import refuse_unknown
 from seqlake.spec.rules.references import paths_in
 from seqlake.versions import shard_formats
 
@@ -213,8 +214,7 @@ class ShardShape:
     format: str | None = None
 
     def __post_init__(self) -> None:
-        if self.layout not in {"training", "archive"}:
-            raise ValueError(f"A layout is 'training' or 'archive', found {self.layout!r}.")
+        refuse_unknown(self.layout)
         for name, value in (("rows_per_shard", self.rows), ("bytes_per_shard", self.nbytes)):
             if value is not None and value < 1:
                 raise ValueError(f"{name} is at least 1, found {value}.")

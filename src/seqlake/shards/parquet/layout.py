@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
 LAYOUTS = ("training", "archive")
+"""Of shards, whatever their format: windows without decoding, or fewer bytes."""
 
 ROW_GROUP = 64 << 20  # decoded bytes of a row group
 MOST_ROWS = 1 << 20  # rows of a row group, however small they are
@@ -27,6 +28,12 @@ _ARCHIVED = {
     "INT32": "DELTA_BINARY_PACKED",
     "INT64": "DELTA_BINARY_PACKED",
 }
+
+
+def refuse_unknown(layout: str, /) -> None:
+    """Raise `ValueError` unless it is one of `LAYOUTS`."""
+    if layout not in LAYOUTS:
+        raise ValueError(f"Expected layout {' or '.join(map(repr, LAYOUTS))}, found {layout!r}.")
 
 
 def leaves(kind: pa.DataType, /) -> int:

@@ -17,6 +17,7 @@ from seqlake.shards import cells
 from seqlake.shards.parquet import footer, index, layout
 from seqlake.shards.parquet.flatness import entries_of, stored_name
 from seqlake.shards.parquet.index import ColumnIndex
+from seqlake.shards.parquet.layout import refuse_unknown
 from seqlake.shards.parquet.pages import PLAIN, Page, values_start, walk
 from seqlake.shards.writing import ColumnSteps, RowGroupWriter
 from seqlake.spec.schema import is_list
@@ -225,6 +226,5 @@ def create(
         >>> writer.close().rows
         64
     """
-    if layout not in {"training", "archive"}:
-        raise ValueError(f"Expected layout 'training' or 'archive', found {layout!r}.")
+    refuse_unknown(layout)
     return ParquetWriter(Path(path), schema, layout=layout, fixed_size_inner=fixed_size_inner, ids=ids or {})
