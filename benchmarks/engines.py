@@ -1,6 +1,6 @@
 """Parquet, Lance and Vortex shards in one run on the same rows: bytes, writing, reading, windows, a bucket.
 
-    python benchmarks/engines.py                everything; takes some ten minutes
+    python benchmarks/engines.py                everything; two minutes on two cores
     python benchmarks/engines.py --small        that it works, in a minute; its numbers mean little
 
 How it is measured. Sequences of 150 to 450 steps, `action` [T, 12] and `obs_state` [T, 48] in float32, each a walk in

@@ -159,6 +159,9 @@ class Sealed(Protocol):
     def compare(self) -> None:
         """All of the file, now; CorruptFileError."""
 
+    def check(self) -> None:
+        """What it says of its rows beside them is what they are, each decoded; CorruptFileError."""
+
 
 @runtime_checkable
 class WritesShards(Protocol):

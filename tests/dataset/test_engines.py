@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,10 @@ import pytest
 import seqlake as sl
 from seqlake.cli import main
 from seqlake.errors import CorruptFileError, ForkedProcessError, MissingDependencyError
-from seqlake.files.stores import open_blob
+from seqlake.files.stores import open_blob, open_store
 from seqlake.plugins import load
-from seqlake.shards.engines import read_trailer
+from seqlake.shards.engines import append_trailer, read_trailer
+from seqlake.shards.parquet.index import OffsetIndex
 from seqlake.versions.shard_formats import name_of
 
 ENGINES = ("lance", "vortex")
@@ -203,6 +205,22 @@ def test_without_the_engine_the_extra_is_named(tmp_path: Path, engine: str, monk
         ours.to_arrow()
 
 
+@pytest.mark.parametrize("engine", ["parquet", *ENGINES])
+def test_a_plain_folder_is_asked_only_for_logs_of_tables_whose_files_it_has(
+    tmp_path: Path, s3_bucket: Any, asked: list[Any], engine: str
+) -> None:
+    make(tmp_path / "log", engine)
+    uri, storage = s3_bucket
+    store = open_store(f"{uri}/plain", storage=storage)
+    store.put("mixtrain.json", (tmp_path / "log" / "mixtrain.json").read_bytes())
+    store.put(f"data/0.{engine}", min((tmp_path / "log" / "data").iterdir()).read_bytes())
+    asked.clear()
+    assert len(sl.open(f"{uri}/plain", storage=storage)) == 20
+    looked = {path.rstrip("/") for verb, path in asked if verb == "list"}
+    logs: dict[str, set[str]] = {"parquet": {"_delta_log", "metadata"}, "lance": {"_versions"}, "vortex": set()}
+    assert looked & {"_delta_log", "metadata", "_versions"} == logs[engine]
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_damage_is_a_finding_and_not_written_on(tmp_path: Path, engine: str) -> None:
     ds = make(tmp_path / "a", engine)
@@ -216,6 +234,40 @@ def test_damage_is_a_finding_and_not_written_on(tmp_path: Path, engine: str) -> 
         sl.repack(ds, tmp_path / "b")
     with pytest.raises(CorruptFileError):
         sl.open(tmp_path / "a", verify="first").to_arrow()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("lie", ["ids", "lengths", "places"])
+def test_a_sealed_end_that_lies_is_a_finding(tmp_path: Path, engine: str, lie: str) -> None:
+    """Who writes a trailer may seal whatever it says: validation holds it against the rows."""
+    if (engine, lie) == ("vortex", "places"):
+        pytest.skip("Vortex has no places")
+    theirs = tmp_path / "theirs"
+    (theirs / "data").mkdir(parents=True)
+    make(tmp_path / "log", engine)
+    (theirs / "mixtrain.json").write_bytes((tmp_path / "log" / "mixtrain.json").read_bytes())
+    path = theirs / "data" / f"0.{engine}"
+    data = min((tmp_path / "log" / "data").iterdir()).read_bytes()
+    path.write_bytes(data)
+    assert sl.open(theirs).validate(depth="rows").ok
+    tail = load("shard_formats", engine).open(open_blob(path)).tail
+    known = read_trailer(open_blob(path), tail=tail)
+    assert known is not None
+    entry = known.index.columns["action"]
+    order = np.roll(np.arange(known.rows), 1)
+    index, ids = known.index, known.ids
+    if lie == "ids":
+        ids = ids.take(order)
+    elif lie == "lengths":
+        entry = replace(entry, steps=entry.steps[order], page_start=entry.page_start[:0], page_row=entry.page_row[:0])
+        index = OffsetIndex(columns={"action": entry})
+    else:
+        entry = replace(entry, page_start=entry.page_start + 16)
+        index = OffsetIndex(columns={"action": entry}, headers=known.index.headers)
+    path.write_bytes(data[: known.nbytes])
+    append_trailer(path, index, ids=ids, schema=known.schema, tail=tail)
+    findings = [finding for finding in sl.open(theirs).validate(depth="rows") if finding.code == "P604"]
+    assert [lie in finding.message for finding in findings] == [True]
 
 
 APPENDING = """

@@ -222,7 +222,7 @@ class LanceReader(EngineReader):
             return engine.LanceFileReader(self._path(), columns=columns)
 
     def tail_of(self, end: memoryview) -> int:
-        """Always the same."""
+        """The same for every file of Lance."""
         del end
         return _TAIL
 

@@ -21,7 +21,7 @@ from seqlake.errors import CorruptFileError, SchemaMismatchError, SeqlakeError
 from seqlake.files.arrow_ipc import decoded_bytes
 from seqlake.files.checksums import crc32
 from seqlake.protocols import Flat
-from seqlake.shards.cells import from_flat, numpy_type_of, step_type, takeable
+from seqlake.shards.cells import from_flat, gather, list_lengths, numpy_type_of, step_type, takeable
 from seqlake.shards.parquet.index import ColumnIndex, OffsetIndex, decode, encode, most_decoded
 from seqlake.shards.proofs import PieceProof, proven
 from seqlake.shards.reading import count_only, refuse_unknown, rows_asked, runs_of
@@ -464,6 +464,42 @@ class EngineReader:
             CorruptFileError: It is not what was written.
         """
         self._compare(anew=True)
+
+    def check(self) -> None:
+        """What is said of the file at its end, ids, lengths and places, with what the engine decodes.
+
+        Raises:
+            CorruptFileError: They differ: no damage, since it is sealed, but somebody wrote what is not so.
+        """
+        if self.trailer is None:
+            return
+        (ids,) = self.trailer.ids.column_names
+        names, size = list(dict.fromkeys([ids, *self.trailer.index.columns])), self._batch_rows()
+        for start in range(0, self.rows, size):
+            rows = np.arange(start, min(start + size, self.rows))
+            decoded = self._decoded(names, rows)
+            if not self.trailer.ids.column(0).take(rows).combine_chunks().equals(decoded.column(ids)):
+                raise self._lie("ids", ids, rows)
+            for name in self.trailer.index.columns:
+                self._check_steps(name, rows, decoded.column(name))
+
+    def _check_steps(self, name: str, rows: Ints, cells: pa.Array) -> None:
+        assert self.trailer is not None
+        if not np.array_equal(self.trailer.index.columns[name].steps[rows], list_lengths(cells)):
+            raise self._lie("lengths", name, rows)
+        flat = self.flat(name)
+        if flat is not None:
+            values = np.ascontiguousarray(values_of(cells), flat.dtype)
+            if gather(flat, rows).tobytes() != values.tobytes():
+                raise self._lie("places", name, rows)
+
+    def _lie(self, what: str, column: str, rows: Ints) -> CorruptFileError:
+        return CorruptFileError(
+            f"The end of {self.blob.location} says other {what} of column {column!r} than its rows {rows[0]} to "
+            f"{rows[-1]} have.",
+            path=self.blob.location,
+            hint="It was not written so: repack the dataset from a copy that you trust, or delete its rows.",
+        )
 
     def _compare(self, *, anew: bool = False) -> None:
         """Its pieces, those that were compared in this process only if they are to be `anew`."""

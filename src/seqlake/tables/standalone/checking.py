@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -227,16 +227,16 @@ def _pages(store: Store, state: TableState, *, plain: bool) -> Iterator[Finding]
 
 
 def _sealed(shard: TableFile, blob: Blob, location: str) -> Iterator[Finding]:
-    """P601: a file of another format is not what was written, by its own checksums."""
-    file = shard_formats.describe(shard.name, blob, rows=shard.rows, nbytes=shard.nbytes, key="").open()
-    try:
+    """P601, P604: a file of another format is not what was written, or what it says of its rows is not so."""
+    described = shard_formats.describe(shard.name, blob, rows=shard.rows, nbytes=shard.nbytes, key="")
+    with closing(described.open()) as file:
         sealed = ability(file, Sealed)
-        if sealed is not None:
-            sealed.compare()
-    except CorruptFileError as error:
-        yield Finding(code="P601", severity="error", message=error.message, location=location)
-    finally:
-        file.close()
+        for code, look in () if sealed is None else (("P601", sealed.compare), ("P604", sealed.check)):
+            try:
+                look()
+            except CorruptFileError as error:
+                yield Finding(code=code, severity="error", message=error.message, location=location)
+                return
 
 
 def _files(store: Store, state: TableState) -> Iterator[Finding]:
