@@ -48,7 +48,8 @@ class RowGroupWriter:
         self._pending_rows = 0
         self._tail: list[pa.RecordBatch] = []  # the newest of what waits
         self._rows = 0
-        self._statistics = ScalarBounds([n for n in schema if schema[n].category == "scalar"])
+        scalars = [n for n in schema if schema[n].category == "scalar"]
+        self._statistics = ScalarBounds(scalars, unbounded=[n for n in scalars if schema[n].inline])
         self._hashes: list[NDArray[np.uint64]] = []
 
     def _put(self, table: pa.Table) -> None:
@@ -241,10 +242,10 @@ class ScalarBounds:
     text, or a type without an order.
     """
 
-    def __init__(self, columns: Sequence[str], /) -> None:
+    def __init__(self, columns: Sequence[str], /, *, unbounded: Sequence[str] = ()) -> None:
         self._nulls = dict.fromkeys(columns, 0)
         self._bounds: dict[str, tuple[Any, Any]] = {}
-        self._unknown: set[str] = set()
+        self._unknown: set[str] = set(unbounded)  # whole videos are not compared for what is too long to be kept
 
     def add(self, table: pa.Table, /) -> None:
         """Take over the rows of one row group."""

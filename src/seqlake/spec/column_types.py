@@ -83,9 +83,14 @@ class ColumnType:
         return number if isinstance(number, int) and not isinstance(number, bool) else None
 
     @property
+    def inline(self) -> bool:
+        """Whether the field `inline` says that a cell is a file's own bytes, for a type where it may be."""
+        return self._fields.get("inline") is True and self._type in INLINE_TYPES
+
+    @property
     def arrow(self) -> pa.DataType:
         """The Arrow type of a column that is declared by this type alone."""
-        return pa.string()
+        return pa.binary() if self.inline else pa.string()
 
     def to_json(self) -> dict[str, Any]:
         """The object that stands in `column_types`."""
@@ -129,11 +134,11 @@ class ColumnType:
 
 _OPTIONS = {
     "Trajectory": "dim dtype units coordinate_frame fps timestamps origin shape names encoding",
-    "Video": "fps codec resolution stream timestamps origin",
-    "Image": "format resolution frames fps timestamps origin",
-    "Audio": "sample_rate channels stream codec timestamps origin",
-    "Spatial3D": "format coordinate_frame units",
-    "Spatial4D": "format fps coordinate_frame units timestamps origin",
+    "Video": "fps codec resolution stream timestamps origin inline",
+    "Image": "format resolution frames fps timestamps origin inline",
+    "Audio": "sample_rate channels stream codec timestamps origin inline",
+    "Spatial3D": "format coordinate_frame units inline",
+    "Spatial4D": "format fps coordinate_frame units timestamps origin inline",
     "Embedding": "dim model dtype fps timestamps origin",
 }
 _ALSO = {
@@ -236,24 +241,29 @@ def number_name(value_type: pa.DataType, /) -> str:
 
 
 class Video(ColumnType):
-    """A reference to a video file.
+    """A reference to a video file, or its bytes in the row.
 
     Args:
         fps: Frames per second.
         codec: As in `"h264"`.
         resolution: Width and height in pixels.
         stream: Which of the container's video streams, from 0.
+        inline: Whether a cell is the file's own bytes.
         fields: Anything else.
 
     Example:
         >>> Video(fps=30, codec="h264")
         Video(fps=30, codec='h264')
+        >>> Video(fps=30, inline=True).arrow
+        DataType(binary)
     """
 
     __slots__ = ()
 
-    def __init__(self, *, fps: float | None = None, codec: str | None = None, **fields: Any) -> None:
-        super().__init__("video", fps=fps, codec=codec, **fields)
+    def __init__(
+        self, *, fps: float | None = None, codec: str | None = None, inline: bool = False, **fields: Any
+    ) -> None:
+        super().__init__("video", fps=fps, codec=codec, inline=inline or None, **fields)
 
 
 class Image(ColumnType):
@@ -263,6 +273,7 @@ class Image(ColumnType):
         format: As in `"jpeg"`.
         resolution: Width and height in pixels.
         frames: `"bytes"`: encoded images in the row, index i is step i; `"files"`: one file per step.
+        inline: Whether a cell is the one image's own bytes.
         fields: Anything else.
 
     Example:
@@ -272,25 +283,35 @@ class Image(ColumnType):
 
     __slots__ = ()
 
-    def __init__(self, *, format: str | None = None, frames: str | None = None, **fields: Any) -> None:  # noqa: A002 - the format's own word
+    def __init__(
+        self,
+        *,
+        format: str | None = None,  # noqa: A002 - the format's own word
+        frames: str | None = None,
+        inline: bool = False,
+        **fields: Any,
+    ) -> None:
         if frames not in {None, "bytes", "files"}:
             raise InvalidMetadataError(f'frames must be "bytes" or "files", got {frames!r}.')
-        super().__init__("image", format=format, frames=frames, **fields)
+        if inline and frames is not None:
+            raise InvalidMetadataError('inline is for one image a row; images one a step are inline as frames="bytes".')
+        super().__init__("image", format=format, frames=frames, inline=inline or None, **fields)
 
     @property
     def arrow(self) -> pa.DataType:
-        """`string`, or a list per step with `frames`."""
+        """`string`, `binary` with `inline`, or a list per step with `frames`."""
         frames = self.get("frames")
         inner = {"bytes": pa.binary(), "files": pa.string()}.get(frames if isinstance(frames, str) else "")
-        return pa.string() if inner is None else pa.list_(inner)
+        return super().arrow if inner is None else pa.list_(inner)
 
 
 class Audio(ColumnType):
-    """A reference to an audio file.
+    """A reference to an audio file, or its bytes in the row.
 
     Args:
         sample_rate: Samples per second.
         channels: How many.
+        inline: Whether a cell is the file's own bytes.
         fields: Anything else.
 
     Example:
@@ -300,8 +321,10 @@ class Audio(ColumnType):
 
     __slots__ = ()
 
-    def __init__(self, *, sample_rate: int | None = None, channels: int | None = None, **fields: Any) -> None:
-        super().__init__("audio", sample_rate=sample_rate, channels=channels, **fields)
+    def __init__(
+        self, *, sample_rate: int | None = None, channels: int | None = None, inline: bool = False, **fields: Any
+    ) -> None:
+        super().__init__("audio", sample_rate=sample_rate, channels=channels, inline=inline or None, **fields)
 
 
 class Spatial3D(ColumnType):
@@ -309,6 +332,7 @@ class Spatial3D(ColumnType):
 
     Args:
         format: As in `"ply"`.
+        inline: Whether a cell is the file's own bytes; `format` then says what they are.
         fields: `coordinate_frame`, `units`, or anything else.
 
     Example:
@@ -318,8 +342,8 @@ class Spatial3D(ColumnType):
 
     __slots__ = ()
 
-    def __init__(self, *, format: str | None = None, **fields: Any) -> None:  # noqa: A002 - the format's own word
-        super().__init__("3d", format=format, **fields)
+    def __init__(self, *, format: str | None = None, inline: bool = False, **fields: Any) -> None:  # noqa: A002 - the format's own word
+        super().__init__("3d", format=format, inline=inline or None, **fields)
 
 
 class Spatial4D(ColumnType):
@@ -328,6 +352,7 @@ class Spatial4D(ColumnType):
     Args:
         format: As in `"ply-sequence"`.
         fps: Steps per second.
+        inline: Whether a cell is the file's own bytes; `format` then says what they are.
         fields: Anything else.
 
     Example:
@@ -337,8 +362,15 @@ class Spatial4D(ColumnType):
 
     __slots__ = ()
 
-    def __init__(self, *, format: str | None = None, fps: float | None = None, **fields: Any) -> None:  # noqa: A002 - the format's own word
-        super().__init__("4d", format=format, fps=fps, **fields)
+    def __init__(
+        self,
+        *,
+        format: str | None = None,  # noqa: A002 - the format's own word
+        fps: float | None = None,
+        inline: bool = False,
+        **fields: Any,
+    ) -> None:
+        super().__init__("4d", format=format, fps=fps, inline=inline or None, **fields)
 
 
 class Embedding(ColumnType):
@@ -369,7 +401,7 @@ class Embedding(ColumnType):
         return pa.list_(self._value_type or pa.float32())
 
 
-INLINE_TYPES = frozenset({"video", "image", "audio"})
+INLINE_TYPES = frozenset({"video", "image", "audio", "3d", "4d"})
 """The types of files whose bytes may stand in the rows themselves."""
 
 FILE_TYPES = frozenset({"video", "image", "audio", "3d", "4d", "mcap", "zarr", "nifti", "rerun", "hdf5"})

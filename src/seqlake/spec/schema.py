@@ -179,7 +179,7 @@ class Column:
 
     @cached_property
     def inline(self) -> bool:
-        """Whether a cell is a file's own bytes: `binary`, or `{bytes, path}`, declared as video, image or audio.
+        """Whether a cell is a file's own bytes: `binary`, or `{bytes, path}`, declared as a type of `INLINE_TYPES`.
 
         Where `bytes` is null, `path` names the file; else it is no more than the name that the file once had.
         """

@@ -137,7 +137,7 @@ def change_cells(
         if (
             owns
             or not staging.has_sides
-            or any(schema[name].category in LARGE or rewriting.held(one.shard, name) for name in names)
+            or any(rewriting.is_large(schema[name]) or rewriting.held(one.shard, name) for name in names)
         ):
             rewriting.rewrite(staging, one, schema, given, files)
             gone.append(one.shard.key)

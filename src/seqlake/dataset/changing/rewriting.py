@@ -22,12 +22,17 @@ if TYPE_CHECKING:
     from seqlake.dataset.writing.ingest import Given
     from seqlake.dataset.writing.staging import Staging
     from seqlake.protocols import Copied, Ints, Readable, Shard
-    from seqlake.spec.schema import Schema
+    from seqlake.spec.schema import Column, Schema
 
 LARGE = frozenset({"temporal", "frames"})
 """Categories that never lie in side shards: labels do, signals do not."""
 
 _ENDLESS = 1 << 62
+
+
+def is_large(column: Column, /) -> bool:
+    """Whether cells of a column never lie in side shards: signals, and files that stand in the rows."""
+    return column.category in LARGE or column.inline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -88,6 +88,7 @@ class SequenceView(Mapping[str, Any]):
                 storage=storage,
                 allow_outside=allow_outside,
                 copied=excerpt.access.copied_file,
+                data=place.data,
             )
         file = MediaView(
             reference,

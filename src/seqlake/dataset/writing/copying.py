@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from seqlake import media
+from seqlake.dataset.writing.conforming import too_large
+from seqlake.errors import ValidationError
 from seqlake.files.blobs import LocalBlob
 from seqlake.files.locations import is_local, local_path
-from seqlake.files.stores import open_blob
+from seqlake.files.stores import open_blob, read_all
 from seqlake.protocols import Source
+from seqlake.spec.rules.signals import LARGEST_CELL
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -58,6 +61,36 @@ def digest(path: Path) -> tuple[int, str]:
             hashed.update(chunk)
             size += len(chunk)
     return size, hashed.hexdigest()
+
+
+def whole_file(location: str, /, *, where: str) -> bytes:
+    """A file's bytes, for a cell to hold; none is read before its size is known to fit.
+
+    Args:
+        location: An absolute path or URI.
+        where: Sequence and column, for messages.
+
+    Raises:
+        ValidationError: It is above 1 GiB, is not there, or changed while it was being read.
+        OSError: It cannot be read.
+    """
+    if not is_local(location):
+        blob = open_blob(location)
+        if blob.size > LARGEST_CELL:
+            raise ValidationError(too_large(where, blob.size))
+        return read_all(blob)
+    path = local_path(location)
+    if not path.is_file():
+        raise ValidationError(f"{where}: expected a file to take the bytes of at {location!r}, found none.")
+    with path.open("rb") as file:
+        before = os.fstat(file.fileno())
+        if before.st_size > LARGEST_CELL:
+            raise ValidationError(too_large(where, before.st_size))
+        data = file.read(before.st_size + 1)
+        after = os.fstat(file.fileno())
+    if len(data) != before.st_size or before.st_mtime_ns != after.st_mtime_ns:
+        raise ValidationError(f"{where}: {location} changed while it was being read; nothing was added.")
+    return data
 
 
 def linked(source: Path, target: Path) -> bool:

@@ -131,7 +131,7 @@ def cell_of(schema: Schema, name: str, /, *, encoding: Encoding, scratch: Scratc
 
 def is_video(column: Column, /) -> bool:
     """Whether frames of this column become a video."""
-    return column.category == "file" and column.type is not None and column.type.type == "video" and _is_path(column)
+    return column.medium == "video" and (column.inline or _is_path(column))
 
 
 @contextmanager
@@ -160,7 +160,7 @@ def encoded(
     def cell(name: str, value: Any) -> object:
         where = f"Sequence {key!r}, column {name!r}"
         column = schema[name]
-        if not is_video(column) and column.category == "file":
+        if _is_image_file(column):
             frame = checked_frame(as_array(value, where=where), size=_declared(column), where=where, still=True)
             return _image_file(frame, column, path())
         frames = cell_of(schema, name, encoding=encoding.of(name), scratch=path, keep=lambda file: file)
@@ -226,8 +226,7 @@ def holds_frames(column: Column, value: object, /) -> bool:
 
 
 def _is_image_file(column: Column) -> bool:
-    is_image = column.category == "file" and column.type is not None and column.type.type == "image"
-    return is_image and _is_path(column)
+    return column.medium == "image" and (column.inline or _is_path(column))
 
 
 @dataclass(frozen=True, slots=True)

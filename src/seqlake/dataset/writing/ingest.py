@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,11 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from seqlake.dataset.writing import conforming
+from seqlake.dataset.writing.copying import whole_file
 from seqlake.dataset.writing.references import may_name
 from seqlake.dataset.writing.values import cell
 from seqlake.errors import DuplicateSequenceError, SchemaMismatchError, SeqlakeError, ValidationError
 from seqlake.files.locations import absolute, is_local, local_path
 from seqlake.spec.alignment import clock_of, on_clock
+from seqlake.spec.schema import is_binary
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -209,13 +212,23 @@ class RowBuffer:
 
     def flush(self) -> pa.RecordBatch:
         """Everything kept, as one batch; the buffer is empty after it."""
-        columns = [
-            pa.concat_arrays(cells) if cells else pa.nulls(0, self._schema.arrow.field(name).type)
-            for name, cells in self._cells.items()
-        ]
+        columns = [self._joined(name, cells) for name, cells in self._cells.items()]
         self._cells = {name: [] for name in self._cells}
         self.rows = self.nbytes = 0
         return pa.RecordBatch.from_arrays(columns, schema=self._schema.arrow)
+
+    def _joined(self, name: str, cells: list[pa.Array]) -> pa.Array:
+        if not cells:
+            return pa.nulls(0, self._schema.arrow.field(name).type)
+        try:
+            return pa.concat_arrays(cells)
+        except pa.ArrowInvalid:  # offsets of 32 bits
+            nbytes = sum(array.nbytes for array in cells)
+            raise ValidationError(
+                f"Column {name!r}: expected at most 2 GiB of cells at a time, found {nbytes / (1 << 30):.1f} GiB in "
+                f"{len(cells)} rows.",
+                hint="Give fewer rows to each call; ds.append and ds.writer() take any number.",
+            ) from None
 
 
 def prepare(
@@ -244,7 +257,7 @@ def prepare(
     for name, column in schema.items():
         where = f"Sequence {sequence_id!r}, column {name!r}"
         logical = arrow.field(name).type
-        value = sequence_id if name == key else values.get(name)
+        value = sequence_id if name == key else in_row(values.get(name), column, where)
         if name != key and (given := _files(value)):
             files[name] = [existing(file, column, where) for file in given]
             value = _without_files(value)
@@ -437,6 +450,53 @@ def _replaced(value: Any, references: Iterator[str]) -> Any:
     if isinstance(value, File):
         return next(references)
     return [next(references) if isinstance(one, File) else one for one in value]
+
+
+def in_row(value: Any, column: Column, where: str) -> Any:
+    """The value with the bytes of the files that it names, where the column holds bytes and no references.
+
+    Raises:
+        ValidationError: A file that is not there, or is above 1 GiB.
+        SchemaMismatchError: A text, or a path without bytes for a column that cannot keep a path.
+    """
+    kind = column.arrow
+    if column.category == "frames" and is_binary(kind.value_type) and isinstance(value, list | tuple):
+        return [_file_bytes(one, where) for one in value]
+    if not column.inline or value is None:
+        return value
+    if isinstance(value, str):
+        raise SchemaMismatchError(
+            f"{where}: expected a file's bytes, found the text {value!r}.",
+            hint="Give sl.File(path) to store the bytes of a file, or the bytes themselves.",
+        )
+    name = Path(value.location if isinstance(value, File) else value).name if _is_file(value) else None
+    held = _file_bytes(value, where)
+    if pa.types.is_struct(kind):
+        fields = {"bytes": held, **({"path": name} if kind.get_field_index("path") >= 0 else {})}
+        return fields if isinstance(held, bytes | bytearray | memoryview) else held
+    if not isinstance(held, Mapping) or not held.keys() <= {"bytes", "path"}:
+        return held
+    if held.get("bytes") is None and held.get("path") is not None:
+        raise SchemaMismatchError(
+            f"{where}: expected a file's bytes, found the path {held['path']!r} without any.",
+            hint="Give sl.File(path); only a column of {bytes, path} can name a file instead.",
+        )
+    return held.get("bytes")
+
+
+def _is_file(value: object) -> bool:
+    return isinstance(value, File | os.PathLike)
+
+
+def _file_bytes(value: Any, where: str) -> Any:
+    """The bytes of a file; anything else as it came."""
+    if not _is_file(value):
+        return value
+    file = value if isinstance(value, File) else File(value)
+    data = whole_file(file.location, where=where)
+    if isinstance(file, Encoded):
+        local_path(file.location).unlink(missing_ok=True)
+    return data
 
 
 def existing(file: File, column: Column, where: str) -> File:

@@ -96,7 +96,8 @@ class ParquetWriter(RowGroupWriter):
         if self._file is not None:
             return
         steps = {name: "steps" for name, steps in self._steps.items() if steps is not None}
-        media = {f.name: "media" for f in self._stored if f.name not in steps and _holds_bytes(f.type)}
+        held = [f for f in self._stored if f.name not in steps]
+        media = {f.name: "media" for f in held if self._schema[f.name].inline or _holds_bytes(f.type)}
         bloom = [self._schema.id] if self._schema.id is not None and rows else []
         options = layout.settings(self._stored, layout=self._layout, roles={**steps, **media}, bloom=bloom, rows=rows)
         self._raw = new_file(self._path)

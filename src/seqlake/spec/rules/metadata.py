@@ -256,8 +256,11 @@ def m108_trajectory(column: Column, _: Schema, /, *, location: str) -> Iterator[
 
 @rule("M109", "error", "A file column is a string, a struct with `url`, or a file's bytes.", section=FILES)
 def m109_file(column: Column, schema: Schema, /, *, location: str) -> Iterator[dict[str, Any]]:
-    """Video, image and audio may stand in the rows (`binary`, `{bytes, path}`); 3d and 4d only in samples of others."""
+    """Its bytes are `binary`, or a struct `{bytes, path}`; with `inline: true` they must stand in the rows."""
     if column.inline or (schema.id is None and is_binary(column.arrow)):
+        return
+    if column.type is not None and column.type.inline:
+        yield _facts(column, location, f"inline is declared, so bytes must stand in the rows, found {column.arrow}")
         return
     kinds = {"video", "image", "audio", "3d", "4d"}
     if column.type is not None and column.type.type in kinds and column.category not in {"file", "frames", "temporal"}:
