@@ -105,6 +105,12 @@ def main(first: int, count: int, done: int, folders: list[Path]) -> Iterator[dic
             yield {**line, **ended}
 
 
+def _same(one: Any, two: Any) -> bool:
+    if getattr(one, "dtype", None) != getattr(two, "dtype", None):
+        return False  # of structured arrays that differ in their fields numpy says that they cannot be compared
+    return np.array_equal(one, two)
+
+
 def _read(root: Path, truth: list[Any]) -> dict[str, str]:
     """`right`, `refused`, `bare`, `over_2_gb` or `wrong`."""
     import numpy as np
@@ -114,7 +120,7 @@ def _read(root: Path, truth: list[Any]) -> dict[str, str]:
 
     ds = sl.open(str(root))
     try:
-        same = all(np.array_equal(a, b) for a, b in zip(_answer(ds), truth, strict=True))
+        same = all(_same(a, b) for a, b in zip(_answer(ds), truth, strict=True))
         found = "right" if same else "other"
     except SeqlakeError as error:
         found = "over_2_gb" if _no_memory(error) else "refused"

@@ -205,7 +205,8 @@ LIMITS: dict[str, tuple[str, int, Callable[[], np.ndarray]]] = {
     "picture of 16 bits": ("SEQLAKE_MAX_PIXELS", 2 * 20 * 30, lambda: read("image", png(random((20, 30, 3), "u2"), 2))),
     "video": ("SEQLAKE_MAX_PIXELS", 2 * 96 * 64, lambda: read("video", clips.clip("h264 with B-frames"))),
     "sound": ("SEQLAKE_MAX_SOUND", 4 * 2 * 65_535 * 40, lambda: read("audio", quiet())),
-    "points": ("SEQLAKE_MAX_POINTS", 50 + 16, lambda: read("3d", test_spatial.ply(faces=True), format="ply")),
+    "points": ("SEQLAKE_MAX_POINTS", 50 + 16, lambda: read("3d", test_spatial.off(), format="off")),
+    "cloud": ("SEQLAKE_MAX_POINTS", 50, lambda: read("3d", test_spatial.ply(faces=True), format="ply")),
 }
 
 

@@ -26,7 +26,7 @@ from seqlake.protocols import Source
 from seqlake.spec.column_types import ColumnType
 
 from .. import counting  # noqa: TID252 - tests are no package that could be named
-from . import clips, mutations, test_audio, test_spatial
+from . import clips, mutations, test_audio, test_clouds, test_spatial
 from .test_image import jpeg, png, random
 
 if TYPE_CHECKING:
@@ -86,6 +86,11 @@ KINDS: dict[str, tuple[str, Callable[[], bytes]]] = {
     "obj": ("3d", test_spatial.obj),
     "off": ("3d", test_spatial.off),
     "glb": ("3d", test_spatial.glb),
+    "pcd": ("3d", lambda: test_clouds.pcd(test_clouds.random_cloud(0, 60, ["u2"]), "binary")),
+    "pcd, text": ("3d", lambda: test_clouds.pcd(test_clouds.random_cloud(0, 60, ["u2"]), "ascii")),
+    "pcd, compressed": ("3d", lambda: test_clouds.pcd(test_clouds.random_cloud(0, 60, ["u2"]), "binary_compressed")),
+    "las": ("3d", lambda: test_clouds.LAS),
+    "laz": ("3d", lambda: test_clouds.LAZ),
     "xyz": ("3d", lambda: b"".join(b"%f %f %f\n" % tuple(point) for point in test_spatial.POINTS.tolist())),
 }
 

@@ -136,7 +136,7 @@ def test_xyz() -> None:
 
 
 def test_it_is_a_decoder_of_one_frame() -> None:
-    decoder = media.open(source(ply(faces=True), "ply"))
+    decoder = media.open(source(obj(), "obj"))
     assert (len(decoder), decoder.pts.tolist(), decoder.time_base) == (1, [0], 1)
     found = decoder.read(np.array([0, 0]))
     assert (found.shape, found.dtype) == ((2, 50, 3), np.float64)
@@ -165,12 +165,12 @@ def test_a_row_hands_out_points_and_what_cannot_be_read_keeps_its_bytes(tmp_path
     names = ("scan.ply", "depth.png", "scan.usd")
     rows.append([{"sequence_id": name, "scan": sl.File(tmp_path / name), "motion": "m.splat"} for name in names])
     scan = rows["scan.ply"]["scan"]
-    np.testing.assert_array_equal(scan[0], POINTS)
+    np.testing.assert_array_equal(spatial.xyz(scan[0]), POINTS)
     np.testing.assert_array_equal(spatial.load(scan.source()).faces, FACES)
     np.testing.assert_array_equal(rows["depth.png"]["scan"][0], random((4, 5), "u2")[..., None])
     unread = rows["scan.usd"]["scan"]
     assert isinstance(unread, MediaView)
-    with pytest.raises(DecodeError, match="expected 3D data as glb, .*found 'usd'"):
+    with pytest.raises(DecodeError, match="expected 3D data as bin, .*found 'usd'"):
         unread[0]
     assert unread.read() == b"#usda 1.0"
     assert type(rows["scan.ply"]["motion"]) is FileView
@@ -190,12 +190,12 @@ def test_the_format_is_the_declared_one_or_the_suffix() -> None:
     with pytest.raises(CorruptFileError, match="as ply"):
         spatial.load(Source(blob=blob, column=sl.Spatial3D()))
     np.testing.assert_array_equal(spatial.load(Source(blob=blob, column=sl.Spatial3D(format="off"))).faces, FACES)
-    with pytest.raises(DecodeError, match="found 'pcd'"):
-        spatial.load(source(b"", "pcd"))
+    with pytest.raises(DecodeError, match="expected 3D data as bin, glb, .*, found 'spz'"):
+        spatial.load(source(b"", "spz"))
 
 
 def test_without_the_extra_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "trimesh", None)
-    decoder = media.open(source(ply(faces=False), "ply"))
+    decoder = media.open(source(obj(), "obj"))
     with pytest.raises(MissingDependencyError, match=r"pip install 'seqlake\[spatial\]'"):
         decoder.read(np.array([0]))

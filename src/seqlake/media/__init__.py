@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 from seqlake import plugins
 from seqlake.abilities import ForDevices, ability
 from seqlake.errors import DecodeError
+from seqlake.media import spatial
 from seqlake.media._bytes import BlobBytes, blob_of
 from seqlake.media._containers import PICTURES, format_of, kind_of, open_container
 from seqlake.media._encoding import TICKS, Encoding, VideoEncoder, checked_frame, encode_image, image_format
 from seqlake.media._frames import Frames, LazyDecoder
 from seqlake.media._sound import cut as cut_sound
 from seqlake.media.image import ImageDecoder
+from seqlake.media.spatial import encode as encode_cloud
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,6 +38,7 @@ __all__ = [
     "blob_of",
     "checked_frame",
     "cut_sound",
+    "encode_cloud",
     "encode_image",
     "format_of",
     "image_format",
@@ -112,12 +115,12 @@ def index(source: Source, /) -> Mapping[int, bytes]:
 
 
 def open_steps(count: int, picture: Callable[[int], Source | None], column: ColumnType, /) -> Decoder:
-    """Encoded pictures, one for each step, as one decoder.
+    """Encoded pictures, or clouds of points, one for each step, as one decoder.
 
     Args:
         count: How many steps.
-        picture: Gives one step's picture, None where there is none; called when it is read.
-        column: May declare `fps`, which gives steps their times.
+        picture: Gives one step's picture or cloud, None where there is none; called when it is read.
+        column: What they are: clouds where its type is `4d`. May declare `fps`, which gives steps their times.
 
     Raises:
         DecodeError: `fps` is no number.
@@ -127,4 +130,6 @@ def open_steps(count: int, picture: Callable[[int], Source | None], column: Colu
         exact_rate = Fraction(str(rate)) if rate else None
     except (ValueError, ArithmeticError):
         raise DecodeError(f"fps: expected frames per second, found {rate!r}. Mend the column's type.") from None
+    if column.type == "4d":
+        return spatial.open_steps(count, picture, rate=exact_rate)
     return ImageDecoder(count, picture, rate=exact_rate)

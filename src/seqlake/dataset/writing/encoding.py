@@ -15,8 +15,8 @@ import pyarrow as pa
 from seqlake.dataset.writing.conforming import too_large
 from seqlake.dataset.writing.ingest import Encoded, File, existing
 from seqlake.dataset.writing.values import as_array
-from seqlake.errors import SchemaMismatchError, ValidationError
-from seqlake.media import TICKS, Encoding, VideoEncoder, checked_frame, encode_image, image_format
+from seqlake.errors import DecodeError, SchemaMismatchError, ValidationError
+from seqlake.media import TICKS, Encoding, VideoEncoder, checked_frame, encode_cloud, encode_image, image_format
 from seqlake.spec.alignment import clock_of, on_clock, own_rate
 from seqlake.spec.rules.signals import LARGEST_CELL
 from seqlake.spec.schema import is_binary, is_text
@@ -160,6 +160,8 @@ def encoded(
     def cell(name: str, value: Any) -> object:
         where = f"Sequence {key!r}, column {name!r}"
         column = schema[name]
+        if is_cloud(column):
+            return _cloud_file(value, column, path(), where)
         if _is_image_file(column):
             frame = checked_frame(as_array(value, where=where), size=_declared(column), where=where, still=True)
             return _image_file(frame, column, path())
@@ -207,7 +209,7 @@ def stamps_of(column: Column, /) -> str | None:
 
 def takes_frames(column: Column, /) -> bool:
     """Whether a column may be given pictures to encode: a video, images of the steps, one image."""
-    return is_video(column) or column.category == "frames" or _is_image_file(column)
+    return is_video(column) or column.category == "frames" or _is_image_file(column) or is_cloud(column)
 
 
 def holds_frames(column: Column, value: object, /) -> bool:
@@ -218,11 +220,18 @@ def holds_frames(column: Column, value: object, /) -> bool:
         return False
     if is_video(column):
         return isinstance(value, Iterable)
+    if is_cloud(column):
+        return _is_array(value)
     if column.category == "frames":
         if _is_array(value):
             return len(getattr(value, "shape", ())) >= 3
         return isinstance(value, Iterator) or (isinstance(value, Iterable) and any(map(_is_array, value)))
     return _is_image_file(column) and _is_array(value) and len(getattr(value, "shape", ())) >= 2
+
+
+def is_cloud(column: Column, /) -> bool:
+    """Whether an array for this column is a cloud of points, which becomes a file."""
+    return column.medium == "3d" and _is_path(column)
 
 
 def _is_image_file(column: Column) -> bool:
@@ -374,6 +383,24 @@ def _image_file(frame: NDArray[Any], column: Column, path: Path) -> Encoded:
     kind = image_format(column.type.get("format") if column.type is not None else None)
     path.write_bytes(encode_image(frame, format=kind))
     return Encoded(path, suffix=f".{kind}")
+
+
+def _cloud_file(value: object, column: Column, path: Path, where: str) -> Encoded:
+    path.write_bytes(cloud_bytes(value, column, where))
+    return Encoded(path, suffix=".pcd")
+
+
+def cloud_bytes(value: object, column: Column, where: str, /) -> bytes:
+    """A cloud given as an array, as the file that is written.
+
+    Raises:
+        SchemaMismatchError: It is none, or has numbers that the file has no type for.
+    """
+    assert column.type is not None, "a column of clouds has a type"
+    try:
+        return encode_cloud(as_array(value, where=where), column.type, where=where)
+    except DecodeError as error:
+        raise SchemaMismatchError(error.message) from error
 
 
 def _pictures(value: Any, where: str) -> Iterable[object]:
