@@ -106,15 +106,15 @@ def main(first: int, count: int, done: int, folders: list[Path]) -> Iterator[dic
 
 
 def _same(one: Any, two: Any) -> bool:
+    import numpy as np
+
     if getattr(one, "dtype", None) != getattr(two, "dtype", None):
         return False  # of structured arrays that differ in their fields numpy says that they cannot be compared
-    return np.array_equal(one, two)
+    return bool(np.array_equal(one, two))
 
 
 def _read(root: Path, truth: list[Any]) -> dict[str, str]:
     """`right`, `refused`, `bare`, `over_2_gb` or `wrong`."""
-    import numpy as np
-
     import seqlake as sl
     from seqlake.errors import SeqlakeError
 
