@@ -49,3 +49,11 @@ def test_a_cloud_given_as_an_array_is_a_file_that_has_its_fields(tmp_path: Path)
         ds.writer() as writer,
     ):
         writer.add("d", scan=np.zeros((2, 2)))
+
+
+def test_a_cloud_may_stand_in_the_row(tmp_path: Path) -> None:
+    ds = sl.create(tmp_path / "ds", sl.Schema({"scan": sl.Spatial3D(inline=True)}))
+    cloud = sweep(0, 30)
+    with ds.writer() as writer:
+        writer.add("a", scan=cloud)
+    np.testing.assert_array_equal(ds["a"]["scan"][0], cloud)

@@ -396,10 +396,11 @@ def _read(location: str, kind: str, read: Callable[[], T]) -> T:
 
 def _format(source: Source) -> str:
     declared, blob = source.column.get("format"), blob_of(source)
-    if not declared and isinstance(source.blob, bytes):  # bytes have no name
-        return next((kind for begins, kind in _BEGIN if source.blob.startswith(begins)), "no name")
     name = str(declared) if declared else blob.location.split("?")[0].rpartition(".")[2]
-    return name.lower().lstrip(".")
+    kind = name.lower().lstrip(".")
+    if declared or kind in {*READERS, *_MESHES, *_PICTURES} or (head := blob.view()) is None:
+        return kind
+    return next((known for begins, known in _BEGIN if bytes(head[: len(begins)]) == begins), kind)  # bytes have no name
 
 
 def _unknown(source: Source) -> DecodeError:

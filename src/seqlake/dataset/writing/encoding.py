@@ -231,7 +231,7 @@ def holds_frames(column: Column, value: object, /) -> bool:
 
 def is_cloud(column: Column, /) -> bool:
     """Whether an array for this column is a cloud of points, which becomes a file."""
-    return column.medium == "3d" and _is_path(column)
+    return column.medium == "3d" and (column.inline or _is_path(column))
 
 
 def _is_image_file(column: Column) -> bool:

@@ -24,7 +24,7 @@ LAYOUTS = {"kitti": ("x", "y", "z", "intensity"), "nuscenes": ("x", "y", "z", "i
 
 
 def read(data: memoryview, column: ColumnType, hold: Callable[[int], None], /) -> NDArray[Any]:
-    """[points] structured."""
+    """[points] structured, as the column or the size says."""
     kind = layout(column, len(data))
     if len(data) % kind.itemsize:
         raise ValueError(
