@@ -272,6 +272,9 @@ class KeepsFiles(Protocol):
     def copied(self, key: str, /) -> Mapping[str, Copied]:
         """The files that the rows of a shard name, by path."""
 
+    def copied_as(self, reference: str, /) -> Copied | None:
+        """What was committed of a copied-in file that the version names; None where no digest of it is known."""
+
     def copied_file(self, reference: str, /) -> Blob | None:
         """A file that was copied in, out of the table's own store; None for any other reference. FileNotFoundError."""
 

@@ -19,6 +19,7 @@ SeqlakeError
 ├── CommitConflictError                             what changed meanwhile, how to retry
 │   └── CommitUnknownError                          no answer: the log decides
 ├── DamagedTableError         (OSError)             committed bytes are gone or changed
+│   └── MissingFileError      (FileNotFoundError)   a file that a row names is not there
 ├── ShardChangedError         (OSError)             a shard changed under a reader
 ├── UnsafeReferenceError      (PermissionError)     a path that leaves the dataset's root
 ├── ForkedProcessError        (RuntimeError)        a remote store in a forked child
@@ -207,6 +208,10 @@ class CommitUnknownError(CommitConflictError):
 
 class DamagedTableError(SeqlakeError, OSError):
     """Committed bytes are gone, overwritten or unreadable."""
+
+
+class MissingFileError(DamagedTableError, FileNotFoundError):
+    """A file that a row names is not there, or not any more."""
 
 
 class ShardChangedError(SeqlakeError, OSError):

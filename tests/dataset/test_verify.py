@@ -14,13 +14,17 @@ import pyarrow as pa
 import pytest
 
 import seqlake as sl
+from seqlake.dataset import reshaping
 from seqlake.dataset.reading.access import Access
 from seqlake.dataset.validation import validate
 from seqlake.errors import CorruptFileError, SeqlakeError
 from seqlake.files.blobs import MemoryBlob
 from seqlake.files.stores import open_store
+from seqlake.shards import files
 from seqlake.shards.parquet.footer import read_footer
 from seqlake.shards.parquet.pages import walk
+
+from ..homes import PLACES  # noqa: TID252 - tests are no package that could be named
 
 DIMS = {"action": 2, "raw": 3}
 LENGTHS = [120, 0, 333, 7, 90, 250, 61, 400]
@@ -265,6 +269,61 @@ def test_after_a_commit_it_is_still_compared(tmp_path):
     flip(tmp_path / "arm")
     with pytest.raises(CorruptFileError):
         by_cell(ds)
+
+
+def logged(place, folder):
+    """Two sequences, each with a log that is copied in."""
+    ds = sl.create(place, sl.Schema({"log": sl.ColumnType("mcap")}))
+    for name in "ab":
+        (folder / f"{name}.bin").write_bytes(name.encode() * 3000)
+        ds.append([{"sequence_id": name, "log": sl.File(folder / f"{name}.bin")}])
+    return ds
+
+
+def change(ds, name):
+    path = Path(ds[name]["log"].location)
+    data = path.read_bytes()
+    path.write_bytes(data[:99] + b"?" + data[100:])
+
+
+@pytest.mark.parametrize("kind", ["standalone", "delta", "ducklake, sqlite"])
+def test_copied_in_files_are_compared_when_they_are_opened(tmp_path, monkeypatch, kind):
+    if kind != "standalone":
+        pytest.importorskip({"delta": "deltalake"}.get(kind, "duckdb"))
+    place = PLACES[kind].format(folder=tmp_path, name="arm")
+    change(logged(place, tmp_path), "b")
+    assert sl.open(place)["b"]["log"].read()[99:100] == b"?"  # as documented
+    checked = sl.open(place, verify="first")
+    sl.compact(checked)  # what is known of them goes on with their rows
+    monkeypatch.setattr(files, "_PIECE", 1000)  # less than the file
+    for ds in (checked, checked.where("true"), sl.open(place, verify="first")):
+        with pytest.raises(CorruptFileError, match="expected the 3000 bytes that were copied in"):
+            ds["b"]["log"].read()
+        assert ds["a"]["log"].read() == b"a" * 3000
+    monkeypatch.setattr(files, "sha256", None)  # not again in this process
+    assert sl.open(place, verify="first")["a"]["log"].read() == b"a" * 3000
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_conversion_does_not_seal_a_changed_file_anew(tmp_path, workers):
+    ds = logged(tmp_path / "arm", tmp_path)
+    change(ds, "b")
+    with pytest.raises(SeqlakeError, match="copied in"):
+        sl.convert(ds, tmp_path / "copy", workers=workers, progress=False)
+
+
+@pytest.mark.parametrize("verb", ["merge", "repack", "subset", "adopt"])
+def test_what_copies_files_does_not_seal_a_changed_one_anew(tmp_path, verb):
+    ds = logged(tmp_path / "arm", tmp_path)
+    change(ds, "b")
+    verbs = {
+        "merge": lambda: sl.merge([ds], tmp_path / "copy"),
+        "repack": lambda: reshaping.repack(ds, tmp_path / "copy"),
+        "subset": lambda: reshaping.subset(ds.where("true"), tmp_path / "copy"),
+        "adopt": lambda: sl.convert(ds, tmp_path / "copy", adopt=True, progress=False),
+    }
+    with pytest.raises(CorruptFileError, match="copied in"):
+        verbs[verb]()
 
 
 def test_wrong_arguments(tmp_path):

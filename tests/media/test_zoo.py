@@ -16,7 +16,7 @@ from av.video.reformatter import Interpolation, VideoReformatter
 
 import seqlake as sl
 from seqlake.dataset.reshaping.trimming import segment, trim
-from seqlake.errors import CorruptFrameError, ValidationError
+from seqlake.errors import CorruptFileError, CorruptFrameError, ValidationError
 from seqlake.media import video
 from seqlake.protocols import Source
 
@@ -117,6 +117,22 @@ def damage_told(clip: zoo.Clip, root: Path) -> bool:
 def test_pictures_of_what_memory_held_are_found_by_validation(name: str, folder: Path, tmp_path: Path) -> None:
     """FFmpeg leaves a slice of HEVC that ends early as it found it, and says nothing."""
     assert damage_told(clip_of(name, folder), tmp_path)
+
+
+def test_what_ffmpeg_does_not_flag_is_known_of_a_file_that_was_copied_in(folder: Path, tmp_path: Path) -> None:
+    """By the CRC of each packet; and where the index of packets is gone, too, by the SHA-256 of the file."""
+    whole = clip_of("hevc.matroska", folder)
+    ds = dataset_of({"a": whole}, tmp_path)
+    Path(ds["a"]["cam"].location).write_bytes(clip_of("hevc.matroska+zeros100", folder).data)
+    with pytest.raises(CorruptFrameError):
+        sl.open(ds.root)["a"]["cam"][:]
+    shutil.rmtree(Path(ds.root, "_seqlake", "media"))
+    frames = sl.open(ds.root)["a"]["cam"][:]
+    shown = [rgb(one) for one in zoo.played(whole.data, keep=True)]
+    assert len(frames) == len(shown)
+    assert any((one != other).any() for one, other in zip(frames, shown, strict=True))
+    with pytest.raises(CorruptFileError, match="copied in"):
+        sl.open(ds.root, verify="first")["a"]["cam"][0]
 
 
 def test_validation_finds_nothing_in_hevc_that_is_whole(folder: Path, tmp_path: Path) -> None:

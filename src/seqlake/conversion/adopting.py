@@ -20,6 +20,7 @@ from seqlake.dataset.writing.copying import digest, linked, on_this_machine, put
 from seqlake.dataset.writing.references import refers
 from seqlake.dataset.writing.staging import field_ids_of, partition_of
 from seqlake.errors import UnsafeReferenceError
+from seqlake.files.checksums import refuse_another
 from seqlake.files.locations import inside, is_local, join
 from seqlake.protocols import Copied, Written
 from seqlake.shards.columns import Columns, Constant, Stored
@@ -72,7 +73,12 @@ def adopt(source: Readable, target: Dataset, staging: Staging, /, *, files: File
     adopted = Adopted()
     place = MediaFiles.of(source)
     carrier = Carrier(
-        target.schema, root=place.root, staging=staging, mode=files, storage=place.storage, kept=place.kept
+        target.schema,
+        root=place.root,
+        staging=staging,
+        mode=files,
+        storage=place.storage,
+        known=ability(source, KeepsFiles),
     )
     for number, shard in enumerate(source.shards()):
         reason = why_not(shard, target.table, target.schema)
@@ -185,6 +191,8 @@ def _copied(named: Mapping[str, Copied], source: Readable, target: Dataset) -> l
             )
         with on_this_machine(location, place.storage) as here:
             size, sha256 = digest(here)
+            if known is not None and (was := known.copied_as(path)) is not None:
+                refuse_another(location, size, sha256, was)
             put_file(target.table.store, path, here, link=True)
         packets = {} if known is None else dict(known.kept_packets(path))
         copies.append(replace(file, size=size, sha256=sha256, packets=packets))

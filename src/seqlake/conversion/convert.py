@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from seqlake.abilities import Discards, Renews, ability, storage_of
+from seqlake.abilities import Discards, KeepsFiles, Renews, ability, storage_of
 from seqlake.conversion.plan import BYTES_PER_PART, PartTask, Plan, convert_part, plan
 from seqlake.conversion.targets import FormatTarget, TableTarget, Target, dropped_by
 from seqlake.dataset.opening import lake_of
@@ -191,6 +191,7 @@ def convert(
             schema=shard_formats.with_new(planned.schema, shards),
             storage=storage,
             source_storage=storage_of(readable),
+            known=ability(readable, KeepsFiles),
             files=files or "copy",
             shape=ShardShape(
                 rows=rows_per_shard,

@@ -18,6 +18,7 @@ from seqlake.files.stores import list_without_links, open_store
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from seqlake.abilities import KeepsFiles
     from seqlake.dataset.dataset import Dataset
     from seqlake.dataset.writing.carrying import FilesMode
     from seqlake.dataset.writing.staging import ShardShape
@@ -52,6 +53,7 @@ class TableTarget:
         schema: Its columns.
         storage: Options of its store.
         source_storage: Options of the store that the source's files are copied from.
+        known: What the source keeps of copied-in files.
         shape: How shards are written.
         files: What happens to relative file references.
         pictures: Columns of images that the source has in another form.
@@ -63,6 +65,7 @@ class TableTarget:
     source_storage: Mapping[str, str] | None = field(repr=False)
     shape: ShardShape
     files: FilesMode
+    known: KeepsFiles | None = field(default=None, repr=False)
     pictures: Pictures = field(default_factory=Pictures)
 
     def check(self) -> None:
@@ -104,6 +107,7 @@ class TableTarget:
             shape=self.shape,
             files=self.files,
             storage=self.source_storage,
+            known=self.known,
             pictures=self.pictures,
         )
         return cast("Sink", sink)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from seqlake.errors import SeqlakeError, UnsafeReferenceError
+from seqlake.errors import MissingFileError, SeqlakeError, UnsafeReferenceError
 from seqlake.files import locations, stores
 
 if TYPE_CHECKING:
@@ -63,6 +63,23 @@ def open_reference(
         raise
     except ValueError as error:
         raise _names_nothing(reference, error) from None
+
+
+def missing(error: FileNotFoundError, /, where: str = "") -> Exception:
+    """What the system says of a file that is not there, or not any more, as an error of ours.
+
+    Args:
+        error: As it was raised; one of ours stays what it is.
+        where: The sequence and the column, for the message.
+    """
+    if isinstance(error, SeqlakeError):
+        return error
+    return MissingFileError(
+        f"{where}{': ' if where else ''}the file that the row names is not there: {error.filename or error}.",
+        path=None if error.filename is None else str(error.filename),
+        hint="It was removed by a vacuum or by something else: open the newest version, or restore the file; "
+        "`seqlake validate` lists all of them.",
+    )
 
 
 def _names_nothing(reference: str, error: ValueError) -> UnsafeReferenceError:

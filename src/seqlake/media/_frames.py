@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
+from seqlake.files.references import missing
 from seqlake.spec.alignment import rounding
 
 if TYPE_CHECKING:
@@ -40,9 +41,12 @@ class LazyDecoder:
         if self._pid != os.getpid():
             LazyDecoder.__init__(self)  # a parent's thread may have held the lock
         with self._lock:
-            if self._decoder is None:
-                self._decoder = opened()
-            yield self._decoder
+            try:
+                if self._decoder is None:
+                    self._decoder = opened()
+                yield self._decoder
+            except FileNotFoundError as error:  # removed since it was opened
+                raise missing(error) from error
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (LazyDecoder, ())

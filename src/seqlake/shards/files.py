@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Literal
+from hashlib import blake2b, sha256
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-from seqlake.abilities import Verifiable, ability
+import numpy as np
+
+from seqlake.abilities import KeepsFiles, Verifiable, ability
+from seqlake.files.checksums import refuse_another
 from seqlake.shards import parquet
 from seqlake.shards.columns import Beside, Columns
 from seqlake.shards.parquet.footer import read_footer
 from seqlake.shards.rows import Rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from seqlake.abilities import Kind
-    from seqlake.protocols import Blob, Ints, Readable, Shard
+    from seqlake.protocols import Blob, Copied, Ints, Readable, Shard
     from seqlake.shards.parquet.reader import ParquetReader
     from seqlake.spec.schema import Schema
 
@@ -111,6 +114,62 @@ def is_verified(shard: Shard, /) -> bool:
     return isinstance(file, ParquetShard) and file.verify
 
 
+_PIECE = 8 << 20
+_MOST_COMPARED = 1 << 16  # files that a process remembers
+_COMPARED: set[tuple[str, str]] = set()
+
+
+class ComparedFiles:
+    """`KeepsFiles` whose copied-in files are compared with their SHA-256 when they are opened, once in each process.
+
+    Args:
+        inner: What a table knows of them.
+    """
+
+    def __init__(self, inner: KeepsFiles, /) -> None:
+        self._inner = inner
+
+    def kept_packets(self, reference: str, /) -> Mapping[int, bytes]:
+        """Video stream -> packet index; empty where none is kept."""
+        return self._inner.kept_packets(reference)
+
+    def copied(self, key: str, /) -> Mapping[str, Copied]:
+        """The files that the rows of a shard name, by path."""
+        return self._inner.copied(key)
+
+    def copied_as(self, reference: str, /) -> Copied | None:
+        """What was committed of a file; None where no digest of it is known."""
+        return self._inner.copied_as(reference)
+
+    def copied_file(self, reference: str, /) -> Blob | None:
+        """A file that was copied in, as it was then; None for any other reference.
+
+        Raises:
+            FileNotFoundError: It is not there.
+            CorruptFileError: It has other bytes.
+        """
+        blob = self._inner.copied_file(reference)
+        known = None if blob is None else self._inner.copied_as(reference)
+        if blob is not None and known is not None:
+            _compare(blob, known)
+        return blob
+
+
+def _compare(blob: Blob, known: Copied) -> None:
+    """Read in pieces, so that a film of many gigabytes takes no more memory than a picture."""
+    place = blob.location, blob.token
+    if place in _COMPARED:
+        return
+    digest = sha256()
+    for start in range(0, blob.size if blob.size == known.size else 0, _PIECE):
+        stop = min(start + _PIECE, blob.size)
+        digest.update(blob.ranges(np.array([start]), np.array([stop]))[0])
+    refuse_another(blob.location, blob.size, digest.hexdigest(), known)
+    if len(_COMPARED) >= _MOST_COMPARED:
+        _COMPARED.clear()
+    _COMPARED.add(place)
+
+
 class VerifiedSource:
     """A `Readable` whose shards are `verified`, with every ability of the one inside.
 
@@ -148,8 +207,9 @@ class VerifiedSource:
         return self.inner.lengths(column)
 
     def ability(self, kind: type[Kind], /) -> Kind | None:
-        """An ability of the source inside, or None."""
-        return ability(self.inner, kind)
+        """An ability of the source inside, or None; copied-in files are compared, too."""
+        known = ability(self.inner, kind)
+        return cast("Kind", ComparedFiles(known)) if kind is KeepsFiles and isinstance(known, KeepsFiles) else known
 
     def __getstate__(self) -> dict[str, Any]:
         return {"inner": self.inner, "_shards": None}

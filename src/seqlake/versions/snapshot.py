@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from seqlake.protocols import Copied
 from seqlake.shards.parquet import index as offsets
 from seqlake.shards.reading import lengths_of
 from seqlake.versions import derived, names
@@ -14,11 +15,15 @@ from seqlake.versions import derived, names
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from seqlake.protocols import Blob, Copied, Ints, Shard, Version
+    from numpy.typing import NDArray
+
+    from seqlake.protocols import Blob, Ints, Shard, Version
     from seqlake.spec.schema import Schema
     from seqlake.versions.context import TableContext
     from seqlake.versions.indexes import IndexFile
     from seqlake.versions.state import TableFile, TableState
+
+_COPY = np.dtype([("name", np.int64), ("size", np.int64), ("sha256", "V32")])
 
 
 class TableSnapshot:
@@ -117,6 +122,27 @@ class TableSnapshot:
         file = self.state.files.get(name)
         known = {} if file is None else self.context.index.find([file], unsealed=True)  # only compared with
         return {copied.path: copied for rows in known.values() for copied in rows.files(name)}
+
+    def copied_as(self, reference: str, /) -> Copied | None:
+        """What was committed of a copied-in file that the version names; None where no digest of it is known."""
+        if names.copied_owner(reference) is None:
+            return None
+        copies, name = self._copies, hash(reference)
+        at = int(np.searchsorted(copies["name"], name))
+        if at == copies.size or copies["name"][at] != name:
+            return None
+        return Copied(path=reference, size=int(copies["size"][at]), sha256=copies["sha256"][at].tobytes().hex())
+
+    @cached_property
+    def _copies(self) -> NDArray[Any]:
+        """What is known of all copied-in files by the hashes of their names, ascending: 48 bytes a file."""
+        sealed = self.context.index.find(self.state.files)  # a row that rotted would call a whole file damaged
+        parts = [np.empty(0, _COPY)]
+        for file in self.state.files:
+            copies = sealed[file.name].files(file.name) if file.name in sealed else ()
+            known = [(hash(one.path), one.size, bytes.fromhex(one.sha256)) for one in copies if one.sha256]
+            parts.append(np.array(known, _COPY))
+        return np.sort(np.concatenate(parts), order="name")
 
     def read_derived(self, name: str, /) -> bytes | None:
         """What the table keeps under this name, for selections, which know only the version they select from."""

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from seqlake.abilities import HasStorage, KeepsFiles, ability
-from seqlake.errors import DamagedTableError, SeqlakeError
+from seqlake.errors import SeqlakeError
 from seqlake.files.blobs import MemoryBlob
-from seqlake.files.references import open_reference
+from seqlake.files.references import missing, open_reference
 from seqlake.protocols import Source
 
 if TYPE_CHECKING:
@@ -104,13 +104,16 @@ class MediaFiles:
 
         Raises:
             UnsafeReferenceError: It leads out of the dataset.
-            FileNotFoundError: It is not there.
+            MissingFileError: It is not there.
         """
         if data is not None:
             return Source(blob=inline_blob(data, reference), column=column)
-        blob = None if self.copied is None else self.copied(reference)
-        if blob is None:
-            blob = open_reference(self.root, reference, storage=self.storage, allow_outside=self.allow_outside)
+        try:
+            blob = None if self.copied is None else self.copied(reference)
+            if blob is None:
+                blob = open_reference(self.root, reference, storage=self.storage, allow_outside=self.allow_outside)
+        except FileNotFoundError as error:
+            raise missing(error) from error
         return Source(blob=blob, column=column, index=(self.kept(reference) or None) if self.kept else None)
 
 
@@ -129,11 +132,7 @@ def located(error: Exception, where: str, /) -> Exception:
     if isinstance(error, SeqlakeError):
         return type(error)(f"{where}: {error.message}", path=error.path, hint=error.hint)
     if isinstance(error, FileNotFoundError):
-        return DamagedTableError(
-            f"{where}: the file that the row names is not there: {error.filename or error}.",
-            path=None if error.filename is None else str(error.filename),
-            hint="`seqlake validate` lists all of them.",
-        )
+        return missing(error, where)
     return error
 
 

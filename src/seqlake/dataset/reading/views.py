@@ -10,7 +10,7 @@ import numpy as np
 from seqlake import media
 from seqlake.files import locations, stores
 from seqlake.files.reading import BlobFile
-from seqlake.files.references import open_reference
+from seqlake.files.references import missing, open_reference
 from seqlake.protocols import Readable, Source
 from seqlake.spec.column_types import ColumnType
 from seqlake.windows.sources import inline_blob
@@ -119,14 +119,18 @@ class FileView:
 
         Raises:
             UnsafeReferenceError: The reference leaves the dataset's root, and `allow_outside` was not given.
-            FileNotFoundError: It is not there.
+            MissingFileError: It is not there.
+            CorruptFileError: It is not the one that was copied in, and the dataset was opened with `verify="first"`.
         """
         if self.data is not None:
             return inline_blob(self.data, self.reference)
-        copy = None if self._copied is None else self._copied(self.reference)
-        if copy is not None:
-            return copy
-        return open_reference(self._root, self.reference, storage=self._storage, allow_outside=self._allow_outside)
+        try:
+            copy = None if self._copied is None else self._copied(self.reference)
+            if copy is not None:
+                return copy
+            return open_reference(self._root, self.reference, storage=self._storage, allow_outside=self._allow_outside)
+        except FileNotFoundError as error:
+            raise missing(error) from error
 
     def open(self) -> io.BufferedReader:
         """A readable, seekable binary file; for the errors see `blob`."""
@@ -134,7 +138,10 @@ class FileView:
 
     def read(self) -> bytes:
         """All bytes; for the errors see `blob`."""
-        return stores.read_all(self.blob())
+        try:
+            return stores.read_all(self.blob())
+        except FileNotFoundError as error:  # removed since it was opened
+            raise missing(error) from error
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, FileView) and (self.location, self.data) == (other.location, other.data)

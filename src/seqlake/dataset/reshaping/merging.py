@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from seqlake.abilities import Removable, ability
+from seqlake.abilities import KeepsFiles, Removable, ability
 from seqlake.arguments import DATASET, DATASETS, TEXTS, takes
 from seqlake.dataset import opening, progress
 from seqlake.dataset.changing.evolving import followed
@@ -401,7 +401,8 @@ def _copy(
 ) -> None:
     """Rows of a part; `origins`: which of its columns becomes which, those that are not named are null."""
     place = MediaFiles.of(part)
-    carrier = Carrier(schema, root=place.root, staging=staging, mode=files, storage=place.storage, kept=place.kept)
+    known = ability(part, KeepsFiles)
+    carrier = Carrier(schema, root=place.root, staging=staging, mode=files, storage=place.storage, known=known)
     names = {name: name for name in schema.names} if origins is None else origins
     for shard in progress.over(part.shards(), "write"):
         for batch in streaming.for_writing(shard, list(names.values())):

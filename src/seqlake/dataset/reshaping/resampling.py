@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 import pyarrow as pa
 
+from seqlake.abilities import KeepsFiles, ability
 from seqlake.arguments import DATASET, TEXTS, a, takes
 from seqlake.dataset import progress
 from seqlake.dataset.changing.units import turn_of
@@ -98,7 +99,7 @@ def resample(
             staging=staging,
             mode=files,
             storage=source.storage,
-            kept=source.access.kept_packets,
+            known=ability(source, KeepsFiles),
         )
         for shard in progress.over(source.shards(), "resample"):
             for batch in streaming.for_writing(shard, source.schema.names):

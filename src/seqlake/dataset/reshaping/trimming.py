@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from seqlake.abilities import KeepsFiles, ability
 from seqlake.arguments import DATASET, takes
 from seqlake.dataset import progress
 from seqlake.dataset.reading import streaming
@@ -444,7 +445,7 @@ class _Pieces:
             staging=staging,
             mode="copy",
             storage=source.storage,
-            kept=source.access.kept_packets,
+            known=ability(source, KeepsFiles),
         )
         self.left_out: list[str] = []
         self.files: list[CutFile] = []

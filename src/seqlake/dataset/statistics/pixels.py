@@ -68,7 +68,7 @@ def statistics_of(
         progress: As for `statistics`.
 
     Raises:
-        FileNotFoundError: A file is not there.
+        MissingFileError: A file is not there.
         CorruptFileError, CorruptFrameError, DecodeError: A picture cannot be decoded.
         ValidationError: Pictures of 8 and of 16 bits, or with other channels, in one column.
     """

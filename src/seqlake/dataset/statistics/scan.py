@@ -66,7 +66,7 @@ def statistics(
     Raises:
         KeyError: No such column.
         SchemaMismatchError: A column that holds no numbers and no pictures.
-        FileNotFoundError, DecodeError: A video or image that is looked at is not there, or cannot be decoded.
+        MissingFileError, DecodeError: A video or image that is looked at is not there, or cannot be decoded.
         ValidationError: Cells that break the format: steps of different widths, null steps.
         ValueError: A quantile or a number of workers out of range.
 

@@ -17,8 +17,9 @@ from seqlake.spec.schema import is_list
 from seqlake.versions import names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
+    from seqlake.abilities import KeepsFiles
     from seqlake.dataset.writing.staging import Staging
     from seqlake.spec.schema import Schema
 
@@ -36,7 +37,7 @@ class Carrier:
         staging: Where the files go.
         mode: `copy`, `hardlink` (a copy where the file system cannot link) or `reference` (absolute locations).
         storage: Options of the store that the root lies in.
-        kept: Finds the packet indexes that the source keeps of a file, so that they are not made again.
+        known: What the source keeps of copied-in files: packet indexes, which are not made again, and digests.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Carrier:
         staging: Staging,
         mode: FilesMode,
         storage: Mapping[str, str] | None = None,
-        kept: Callable[[str], Mapping[int, bytes]] | None = None,
+        known: KeepsFiles | None = None,
     ) -> None:
         if mode not in {"copy", "hardlink", "reference"}:
             raise ValueError(f"files is 'copy', 'hardlink' or 'reference', found {mode!r}.")
@@ -56,7 +57,7 @@ class Carrier:
         self._storage = storage
         self._staging = staging
         self._mode = mode
-        self._kept = kept or (lambda _: {})
+        self._known = known
         self._columns = [name for name in schema.names if may_name(schema[name]) and name != schema.id]
         self._plain = {name for name in self._columns if not refers(schema[name])}
         # A file that several rows share is copied once per shard: each shard owns what its rows name.
@@ -101,7 +102,8 @@ class Carrier:
                     location,
                     link=self._mode == "hardlink",
                     storage=self._storage,
-                    packets=self._kept(reference),
+                    packets=self._known.kept_packets(reference) if self._known else None,
+                    known=self._known.copied_as(reference) if self._known else None,
                 )
             except FileNotFoundError as error:
                 raise ValidationError(

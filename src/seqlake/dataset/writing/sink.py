@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from seqlake.abilities import KeepsFiles
     from seqlake.protocols import Version
     from seqlake.spec.schema import Schema
 
@@ -32,6 +33,7 @@ class TableSink:
         shape: How shards are written.
         files: What happens to relative file references: `copy`, `hardlink` or `reference`.
         storage: Options of the store that the source's files lie in; never printed.
+        known: What the source keeps of copied-in files, with which they are compared.
         pictures: Columns of images that come in another form than the schema has.
 
     Example:
@@ -48,6 +50,7 @@ class TableSink:
     shape: ShardShape = field(default_factory=ShardShape)
     files: FilesMode = "copy"
     storage: Mapping[str, str] | None = field(default=None, repr=False)
+    known: KeepsFiles | None = field(default=None, repr=False)
     pictures: Pictures = field(default_factory=Pictures)
 
     def write(self, part: int, rows: Iterator[pa.RecordBatch], /, *, root: str) -> dict[str, Any]:
@@ -69,7 +72,7 @@ class TableSink:
             raise ValueError(f"A part's number is at least 0, found {part}.")
         staging = Staging(self.table, self.schema, shape=self.shape, transaction=self.transaction, prefix=_digits(part))
         carried = self.schema.without(list(self.pictures.forms))
-        carrier = Carrier(carried, root=root, staging=staging, mode=self.files, storage=self.storage)
+        carrier = Carrier(carried, root=root, staging=staging, mode=self.files, storage=self.storage, known=self.known)
         try:
             for batch in rows:
                 for piece in staging.parts(batch):

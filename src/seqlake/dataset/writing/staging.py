@@ -20,6 +20,7 @@ from seqlake.dataset.writing.copying import digest, on_this_machine, packets_of,
 from seqlake.dataset.writing.ingest import Encoded
 from seqlake.dataset.writing.references import may_name, sizes_seen
 from seqlake.errors import ReadOnlyError, ValidationError
+from seqlake.files.checksums import refuse_another
 from seqlake.files.locations import local_path
 from seqlake.files.room import room_in
 from seqlake.protocols import Change, Copied, Readable, Side, Written
@@ -413,6 +414,7 @@ class Staging:
         suffix: str | None = None,
         storage: Mapping[str, str] | None = None,
         packets: Mapping[int, bytes] | None = None,
+        known: Copied | None = None,
     ) -> str:
         """Copy a file into the dataset, durably, and give its reference.
 
@@ -426,9 +428,11 @@ class Staging:
             suffix: What its name ends in; that of the file by default.
             storage: Options of the store that the file lies in.
             packets: Its packet indexes, where another table has made them.
+            known: What another table says of it, with which it is compared: a new digest would hide damage for good.
 
         Raises:
             FileNotFoundError: It is not there.
+            CorruptFileError: It is not what is known of it.
             ValidationError: It changed while it was being copied.
             OSError: It cannot be read, or the copy cannot be written.
         """
@@ -436,6 +440,8 @@ class Staging:
         with clear_errors(self._table), on_this_machine(location, storage) as source:
             before = source.stat()
             size, sha256 = digest(source)
+            if known is not None:
+                refuse_another(location, size, sha256, known)
             suffix = source.suffix if suffix is None else suffix
             suffix = suffix if re.fullmatch(r"\.[A-Za-z0-9]{1,16}", suffix) else ""
             if self._lake and suffix.lower() in self._lake.swept:
