@@ -6,8 +6,12 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 import seqlake as sl
+from seqlake.files.local import LocalStore
+
+from ..homes import PLACES  # noqa: TID252 - tests are no package that could be named
 
 
 def snapshot(folder) -> dict[str, bytes]:
@@ -250,6 +254,27 @@ def test_vacuum_says_how_much_it_frees(run, dataset) -> None:
     assert planned["nbytes"] == told["nbytes"] >= old
     assert {**planned, "dry_run": False} == told
     assert run("vacuum", dataset, "--older-than", 0).out.startswith("Removed 0 files, 0 B.")
+
+
+@pytest.mark.parametrize("kind", ["standalone", "delta", "iceberg", "ducklake"])
+def test_vacuum_counts_bytes_by_the_listings_that_it_makes_anyway(kind, run, tmp_path, monkeypatch) -> None:
+    ds = sl.create(PLACES[kind].format(folder=tmp_path, name="ds"), sl.Schema({"reward": pa.float64()}))
+    ds.append([{"sequence_id": f"ep_{n}", "reward": n / 2} for n in range(3)])
+    ds.delete("reward > 0")
+
+    def there() -> dict[Path, int]:
+        return {path: path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()}
+
+    lists, before = [], there()
+    listed = LocalStore.list
+    monkeypatch.setattr(LocalStore, "list", lambda *given, **how: lists.append(given[1:]) or listed(*given, **how))
+    told = run("vacuum", ds.location, "--older-than", 0, "--json").json
+    monkeypatch.undo()
+    left = there()
+    gone = {path: size for path, size in before.items() if path not in left and "versions" not in path.parts}
+    assert len(gone) >= len(told["removed"]) > 0
+    assert told["nbytes"] == sum(size for path, size in gone.items() if str(path).endswith(tuple(told["removed"])))
+    assert () not in lists
 
 
 def test_fold(run, dataset) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any
 
@@ -67,6 +67,15 @@ where = click.option("--where", metavar="SQL", help="Only rows for which this ho
 rewrite = click.option(
     "--rewrite", is_flag=True, help="Write every shard anew, so that all readers see it in the files."
 )
+
+
+@contextmanager
+def rehearsed(dry_run: bool, /) -> Iterator[None]:
+    """With `--dry-run` the block ends at its first write, so that what refuses it is said; else it just runs."""
+    from seqlake.dataset.writing.rehearsal import rehearsing
+
+    with rehearsing() if dry_run else nullcontext():
+        yield
 
 
 ids_option = click.option("--ids", type=click.File(), help="A file with one sequence_id a line; - for stdin.")

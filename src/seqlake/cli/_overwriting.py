@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from seqlake.cli import _options
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -22,7 +24,7 @@ _HERE = -100  # relative to the working folder
 
 
 @contextmanager
-def replacing(out: str, /, *, overwrite: bool, sources: Sequence[str]) -> Iterator[str]:
+def replacing(out: str, /, *, overwrite: bool, sources: Sequence[str], dry_run: bool = False) -> Iterator[str]:
     """Where to write a dataset that will be at `out`: there, or beside an older dataset that it replaces at the end.
 
     Until the block is over the old dataset stays as it is; if it fails nothing was changed.
@@ -31,6 +33,7 @@ def replacing(out: str, /, *, overwrite: bool, sources: Sequence[str]) -> Iterat
         out: As given on the command line.
         overwrite: Whether a dataset there may be replaced.
         sources: What is read; a dataset is never replaced by parts of itself.
+        dry_run: The block ends at its first write.
 
     Raises:
         UsageError: What is at `out` is not certainly a dataset of ours and nothing else.
@@ -43,13 +46,16 @@ def replacing(out: str, /, *, overwrite: bool, sources: Sequence[str]) -> Iterat
             raise click.UsageError(
                 "--overwrite is for folders of this machine; remove what is there, or write elsewhere."
             )
-        yield out
+        with _options.rehearsed(dry_run):
+            yield out
         return
     _check(folder, [Path(locations.local_path(locations.absolute(s))) for s in sources if locations.is_local(s)])
     fresh = folder.with_name(f".{folder.name}.{secrets.token_hex(4)}")
     try:
-        yield str(fresh)
-        _exchange(fresh, folder)  # from here on the old dataset has the temporary name
+        with _options.rehearsed(dry_run):
+            yield str(fresh)
+        if not dry_run:
+            _exchange(fresh, folder)  # from here on the old dataset has the temporary name
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
 

@@ -20,7 +20,7 @@ def command(source: str, *, rows_per_shard: int | None, dry_run: bool, output: _
     shards = dataset.source.shards()
     chosen = wasteful(shards, nbytes=SHARD_BYTES, rows=rows_per_shard)
     before = len(shards)
-    if not dry_run:
+    with _options.rehearsed(dry_run):
         compact(dataset, rows_per_shard=rows_per_shard)
     after = len(dataset.source.shards())
     text = (

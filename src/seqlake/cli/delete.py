@@ -23,8 +23,10 @@ def command(source: str, *, choice: _options.Choice, dry_run: bool, output: _opt
     names = chosen.select(chosen.schema.id).to_arrow().column(0).to_pylist()
     facts = {"deleted": len(names), "left": len(dataset) - len(names), "dry_run": dry_run}
     text = f"{len(names)} of {len(dataset)} sequences"
+    version = dataset.version
+    with _options.rehearsed(dry_run):
+        version = dataset.delete(ids=names) if names else version
     if dry_run:
         output.document(facts, text=f"Would delete {text}.")
         return
-    version = dataset.delete(ids=names) if names else dataset.version
     output.document({**facts, "version": version.id}, text=f"Deleted {text}; version {version.id}.")

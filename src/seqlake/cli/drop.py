@@ -21,10 +21,11 @@ def command(source: str, columns: tuple[str, ...], *, rewrite: bool, dry_run: bo
     if dataset.schema.id in wanted:
         raise click.UsageError(f"{dataset.schema.id!r} is the id of the rows and stays.")
     facts = {"dropped": wanted, "dry_run": dry_run}
+    for name in wanted:
+        with _options.rehearsed(dry_run):
+            dataset.drop_column(name, rewrite=rewrite)
     if dry_run:
         output.document(facts, text=f"Would drop {', '.join(wanted)}.")
         return
-    for name in wanted:
-        dataset.drop_column(name, rewrite=rewrite)
     version = dataset.version.id
     output.document({**facts, "version": version}, text=f"Dropped {', '.join(wanted)}; version {version}.")

@@ -19,7 +19,7 @@ def command(source: str, *, dry_run: bool, output: _options.Output) -> None:
     dataset = _options.opened_dataset(source)
     unfolded = dataset.unfolded
     shards = dataset.lagging()
-    if not dry_run:
+    with _options.rehearsed(dry_run):
         dataset.fold()
     verb = "Would write" if dry_run else "Wrote"
     lines = [f"{verb} {len(shards)} of {len(dataset.source.shards())} shards anew.", *unfolded.lines()]

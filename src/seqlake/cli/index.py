@@ -21,7 +21,7 @@ def command(source: str, *, dry_run: bool, output: Output) -> None:
     beside them, and the folder becomes a versioned dataset. Only columns written PLAIN and uncompressed can be
     indexed, which few writers do by default; for the rest `seqlake repack` rewrites them.
     """
-    if not dry_run:
+    with _options.rehearsed(dry_run):
         open_for_changes(_options.opened_dataset(source))
     rows = _indexed(source, build=dry_run)
     mend = [row["column"] for row in rows if row["indexed"] < row["shards"]]

@@ -67,11 +67,15 @@ def command(
     added = [name for name in names if name not in dataset.schema]
     facts: dict[str, Any] = {"rows": labels.num_rows, "columns": names, "added": added, "dry_run": dry_run}
     what = f"{labels.num_rows} sequences in {', '.join(names)}" + (f" (new: {', '.join(added)})" if added else "")
+    version = dataset.version
+    with (
+        _options.rehearsed(dry_run),
+        _options.sequences(dataset, labels.column(str(dataset.schema.id)).to_pylist()),
+    ):
+        version = label(dataset, labels) if labels.num_rows or added else version
     if dry_run:
         output.document(facts, text=f"Would label {what}.")
         return
-    with _options.sequences(dataset, labels.column(str(dataset.schema.id)).to_pylist()):
-        version = label(dataset, labels) if labels.num_rows or added else dataset.version
     output.document({**facts, "version": version.id}, text=f"Labelled {what}; version {version.id}.")
 
 

@@ -29,7 +29,7 @@ def command(
     output: _options.Output,
 ) -> None:
     """Join the sequences of several DATASETs into a new dataset at OUT."""
-    from seqlake.dataset.reshaping.merging import joined, merge
+    from seqlake.dataset.reshaping.merging import merge
 
     if len(prefixes) not in {0, len(sources)}:
         raise click.UsageError(f"Expected --prefix once for each of {len(sources)} datasets, found {len(prefixes)}.")
@@ -37,11 +37,9 @@ def command(
     if not all(columns) or not all(columns.values()):
         raise click.UsageError("Expected --rename OLD=NEW.")
     parts = [_options.opened(source, asks=False) for source in sources]
-    if dry_run:
-        joined(parts, union=union, columns=columns, prefixes=prefixes)
-        output.plan(sum(map(len, parts)), out, what=f"sequences of {len(parts)} datasets")
-        return
-    with replacing(out, overwrite=overwrite, sources=sources) as place:
+    with replacing(out, overwrite=overwrite, sources=sources, dry_run=dry_run) as place:
         merged = merge(parts, place, union=union, columns=columns, prefixes=prefixes)
         text = f"{len(merged)} sequences of {len(parts)} datasets at {out}."
         output.document({"rows": len(merged), "out": out}, text=text)
+    if dry_run:
+        output.plan(sum(map(len, parts)), out, what=f"sequences of {len(parts)} datasets")

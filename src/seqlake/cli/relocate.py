@@ -44,7 +44,7 @@ def command(
     if new is None and files is None:
         raise click.UsageError("Say where references lead from now on (--to), or take the files in (--copy, --move).")
     dataset = _options.opened_dataset(source, allow_outside=allow_outside)
-    if not dry_run:
+    with _options.rehearsed(dry_run):
         open_for_changes(dataset)
     relocation = plan_relocation(dataset, old, new, files=files or "leave")
     much = f"{len(relocation.references)} references in {relocation.cells} cells, {size(relocation.nbytes)} of files"

@@ -34,10 +34,7 @@ def command(
     from seqlake.dataset.reshaping.merging import repack
 
     selection = _options.opened(source, asks=False, where=where)
-    if dry_run:
-        output.plan(len(selection), out)
-        return
-    with replacing(out, overwrite=overwrite, sources=[source]) as place:
+    with replacing(out, overwrite=overwrite, sources=[source], dry_run=dry_run) as place:
         repacked = repack(
             selection,
             place,
@@ -50,3 +47,5 @@ def command(
             {"rows": len(repacked), "out": out, "layout": layout},
             text=f"{len(repacked)} sequences in {len(repacked.shards())} shards at {out}.",
         )
+    if dry_run:
+        output.plan(len(selection), out)

@@ -47,11 +47,10 @@ def command(
     if len(for_all) > 1 or (for_all and by_column):
         raise click.UsageError("Expected one --method for all, or --method COLUMN=METHOD for each of some.")
     selection = choice.of(_options.opened(source, asks=False))
-    if dry_run:
-        output.plan(len(selection), out, what=f"sequences at {fps:g} per second")
-        return
-    with replacing(out, overwrite=overwrite, sources=[source]) as place:
+    with replacing(out, overwrite=overwrite, sources=[source], dry_run=dry_run) as place:
         method: Any = for_all[0] if for_all else by_column or None
         resampled = resample(selection, place, fps=fps, columns=signals, method=method)
         document = {"rows": len(resampled), "out": out, "fps": fps}
         output.document(document, text=f"{len(resampled)} sequences at {fps:g} per second at {out}.")
+    if dry_run:
+        output.plan(len(selection), out, what=f"sequences at {fps:g} per second")

@@ -49,11 +49,8 @@ def command(
     if sum(one is not None for one in (by, length, at)) != 1:
         raise click.UsageError("Say how to cut: --by, --length or --at.")
     selection = choice.of(_options.opened(source, asks=False))
-    if dry_run:
-        output.plan(len(selection), out, verb="cut")
-        return
     timed = any(isinstance(one, float) for one in at or [])
-    with replacing(out, overwrite=overwrite, sources=[source]) as place:
+    with replacing(out, overwrite=overwrite, sources=[source], dry_run=dry_run) as place:
         cuts = segment(
             selection,
             place,
@@ -64,3 +61,5 @@ def command(
             min_length=min_length,
         )
         _cutting.tell(cuts, out, output)
+    if dry_run:
+        output.plan(len(selection), out, verb="cut")

@@ -37,9 +37,11 @@ def command(
             raise click.UsageError(f"{name!r} names the sequence and cannot be set.")
         cells[name] = _values.cell_of(value, column)
     facts = {"sequence_id": view.id, "columns": list(cells), "dry_run": dry_run}
+    version = dataset.version
+    with _options.rehearsed(dry_run):
+        version = dataset.upsert([{str(dataset.schema.id): view.id, **cells}])
     if dry_run:
         output.document(facts, text=f"Would set {', '.join(cells)} of {view.id}.")
         return
-    version = dataset.upsert([{str(dataset.schema.id): view.id, **cells}])
     text = f"Set {', '.join(cells)} of {view.id}; version {version.id}."
     output.document({**facts, "version": version.id}, text=text)

@@ -67,18 +67,22 @@ def command(
     """
     from seqlake.dataset.reshaping.merging import split
     from seqlake.dataset.reshaping.splits import assign_splits, plan_splits
+    from seqlake.dataset.writing.staging import open_for_changes
 
     wanted = _shares(shares)
     dataset = _options.opened_dataset(source)
     if out is not None:
-        if dry_run:
-            counts = dict(dataset.sql(f'SELECT "{by}", count(*) FROM dataset GROUP BY 1 ORDER BY 1').fetchall())
-        else:
+        with _options.rehearsed(dry_run):
             counts = {name: len(part) for name, part in split(dataset, out, by=by).items()}
+        if dry_run:
+            values = Counter(map(str, dataset.select(by).to_arrow().column(by).to_pylist()))
+            counts = {name: values[name] for name in sorted(values)}
     else:
         how: Any = {"group": group, "stratify": stratify, "seed": seed}
         if dry_run:
             counts = plan_splits(dataset, wanted, **how)
+            with _options.rehearsed(dry_run):
+                open_for_changes(dataset)
         else:
             assign_splits(dataset, wanted, **how)
             given = Counter(dataset.select("split").to_arrow().column(0).to_pylist())

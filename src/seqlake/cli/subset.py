@@ -39,9 +39,8 @@ def command(
         raise click.UsageError("Say what to keep: --where, --ids or --columns.")
     everything = _options.opened(source, asks=False)
     selection = choice.of(everything)
-    if dry_run:
-        output.plan(len(selection), out, verb="copy", what=f"of {len(everything)} sequences")
-        return
-    with replacing(out, overwrite=overwrite, sources=[source]) as place:
+    with replacing(out, overwrite=overwrite, sources=[source], dry_run=dry_run) as place:
         part = subset(selection, place, files=files)
         output.document({"rows": len(part), "out": out}, text=f"{len(part)} of {len(everything)} sequences at {out}.")
+    if dry_run:
+        output.plan(len(selection), out, verb="copy", what=f"of {len(everything)} sequences")

@@ -40,12 +40,11 @@ def command(
     if start is None and stop is None:
         raise click.UsageError("Say what to keep: --start, --stop or both.")
     selection = choice.of(_options.opened(source, asks=False))
-    if dry_run:
-        output.plan(len(selection), out, verb="trim")
-        return
-    with replacing(out, overwrite=overwrite, sources=[source]) as place:
+    with replacing(out, overwrite=overwrite, sources=[source], dry_run=dry_run) as place:
         if isinstance(start, float) or isinstance(stop, float):
             cuts = trim(selection, place, seconds=(_cutting.in_seconds(start), _cutting.in_seconds(stop)))
         else:
             cuts = trim(selection, place, start=start, stop=stop)
         _cutting.tell(cuts, out, output)
+    if dry_run:
+        output.plan(len(selection), out, verb="trim")

@@ -8,6 +8,7 @@ import click
 
 from seqlake.cli import _options
 from seqlake.cli._output import Output, output_options, size
+from seqlake.versions.small_files import Removed
 
 
 @click.command()
@@ -26,15 +27,15 @@ from seqlake.cli._output import Output, output_options, size
 def command(source: str, *, days: float, dry_run: bool, output: Output) -> None:
     """Remove old versions' shards and files, and what dead writers left, from DATASET; versions with a tag stay."""
     dataset = _options.opened_dataset(source)
-    sizes = dict(dataset.table.store.list())  # before they are gone
-    removed = list(dataset.vacuum(older_than=timedelta(days=days), dry_run=dry_run))
-    nbytes = sum(sizes.get(name, 0) for name in removed)
+    removed = dataset.vacuum(older_than=timedelta(days=days), dry_run=dry_run)
+    nbytes = removed.nbytes if isinstance(removed, Removed) else None  # of a plugged-in table nobody knows
+    much = "" if nbytes is None else f", {size(nbytes)}"
     verb = "Would remove" if dry_run else "Removed"
     tags = dataset.tags()
     kept = f"\nKept by their tags: {', '.join(f'{tag} (version {n})' for tag, n in tags.items())}." if tags else ""
     names = "".join(f"\n  {name}" for name in removed[:20])
     more = f"\n  … and {len(removed) - 20} more" if len(removed) > 20 else ""
     output.document(
-        {"removed": removed, "nbytes": nbytes, "dry_run": dry_run, "tags": dict(tags)},
-        text=f"{verb} {len(removed)} files, {size(nbytes)}.{names}{more}{kept}",
+        {"removed": list(removed), "nbytes": nbytes, "dry_run": dry_run, "tags": dict(tags)},
+        text=f"{verb} {len(removed)} files{much}.{names}{more}{kept}",
     )

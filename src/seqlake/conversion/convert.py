@@ -207,7 +207,7 @@ def convert(
     if to is not None:
         _say_where_files_stay(planned, to)
     if dry_run:
-        return planned
+        return _rehearsed(planned, target, anew=work is None and not adopt)
     _warn_of_losses(planned)
     known = sorted({**{name: given[name] for name in _OF_SHARDS & given.keys()}, **options}.items())
     identity = {**_identity(planned), "out": place, "to": to, "options": _text(known), "pictures": _text(pictures)}
@@ -272,6 +272,13 @@ def _say_where_files_stay(planned: Plan, to: str) -> None:
             redacted(planned.tasks[0].root),
             to,
         )
+
+
+def _rehearsed(planned: Plan, target: Target, *, anew: bool) -> Plan:
+    """The plan, where the real run would not be refused; `anew`: it goes on with nothing that is there."""
+    if anew:
+        target.check()
+    return planned
 
 
 def _opened(source: Any, storage: Mapping[str, str] | None, options: Mapping[str, Any]) -> Readable:

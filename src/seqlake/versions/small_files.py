@@ -13,7 +13,7 @@ from seqlake.files.locations import is_local, scheme
 from seqlake.files.stores import list_without_links
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from seqlake.protocols import Store
 
@@ -65,6 +65,22 @@ def names_in(store: Store, folder: str, /, *, after: str = "") -> list[str]:
     return [path[start:] for path, _ in listed if "/" not in path[start:]]
 
 
+class Removed(list[str]):
+    """Paths that were removed, or would be, and how much that frees.
+
+    Args:
+        paths: What left.
+        sizes: Of those that a listing showed.
+
+    Attributes:
+        nbytes: Of all of them.
+    """
+
+    def __init__(self, paths: Iterable[str], sizes: Mapping[str, int], /) -> None:
+        super().__init__(paths)
+        self.nbytes = sum(sizes.get(path, 0) for path in self)
+
+
 def own_names(store: Store, folder: str, /) -> list[str]:
     """The names of the files that lie directly in a folder of the table's own, to move or remove them; sorted.
 
@@ -72,7 +88,13 @@ def own_names(store: Store, folder: str, /) -> list[str]:
         UnsafeReferenceError: The folder is a link.
     """
     start = len(folder) + 1
-    return [path[start:] for path, _ in list_without_links(store, folder) if "/" not in path[start:]]
+    return [path[start:] for path in own_sizes(store, folder)]
+
+
+def own_sizes(store: Store, folder: str, /) -> dict[str, int]:
+    """As `own_names`, whole paths with their sizes."""
+    start = len(folder) + 1
+    return {path: size for path, size in list_without_links(store, folder) if "/" not in path[start:]}
 
 
 def remove(store: Store, paths: Sequence[str], /) -> None:

@@ -19,7 +19,7 @@ from seqlake.dataset.changing.evolving import followed
 from seqlake.dataset.opening import nothing_left
 from seqlake.dataset.reading import streaming
 from seqlake.dataset.selection import Selection
-from seqlake.dataset.writing import conforming
+from seqlake.dataset.writing import conforming, rehearsal
 from seqlake.dataset.writing.carrying import Carrier, FilesMode
 from seqlake.dataset.writing.ingest import first_width, undeclared
 from seqlake.dataset.writing.staging import SHARD_BYTES, ShardShape, Staging
@@ -27,8 +27,10 @@ from seqlake.errors import ColumnNotFoundError, CommitUnknownError, SchemaMismat
 from seqlake.files.local import remove_empty_folders
 from seqlake.files.locations import absolute, is_local, local_path
 from seqlake.files.stores import open_store
+from seqlake.shards.ids import hash_ids
 from seqlake.spec.schema import is_list, is_number, no_column
 from seqlake.versions import shard_formats
+from seqlake.versions.ids import refuse_repeated
 from seqlake.windows.sources import MediaFiles
 
 if TYPE_CHECKING:
@@ -148,14 +150,16 @@ def merge(
         ds = sl.merge([arm, hand], "data/all", union=True, columns={"obs": "state"}, prefixes=["arm/", "hand/"])
         ```
     """
-    schema, origins = joined(parts, union=union, columns=columns, prefixes=prefixes)
+    schema, origins = _joined(parts, union=union, columns=columns, prefixes=prefixes)
+    if rehearsal.under_way():
+        _refuse_repeated(parts, prefixes, root=absolute(out))
     with whole(out, schema, shape=ShardShape(), storage=storage) as (dataset, staging):
         for part, names, prefix in zip(parts, origins, prefixes or [""] * len(parts), strict=True):
             _copy(part, schema, staging, files, origins=names, prefix=prefix)
     return dataset
 
 
-def joined(
+def _joined(
     parts: Sequence[Readable],
     /,
     *,
@@ -186,6 +190,16 @@ def joined(
     origins = [origins for _, origins in renamed]
     _refuse_other_widths(schema, parts, origins)
     return schema, origins
+
+
+def _refuse_repeated(parts: Sequence[Readable], prefixes: Sequence[str], *, root: str) -> None:
+    """The ids of all parts, each once; what a commit finds out of what was written."""
+    ids = []
+    for part, prefix in zip(parts, prefixes or [""] * len(parts), strict=True):
+        batches = streaming.read(part, [str(part.schema.id)])
+        ids += [pc.binary_join_element_wise(prefix, one.column(0).cast(pa.string()), "") for one in batches]
+    every = pa.chunked_array(ids, pa.string())
+    refuse_repeated(hash_ids(every), lambda at: str(every[at]), root=root)
 
 
 def _refuse_other_widths(schema: Schema, parts: Sequence[Readable], origins: Sequence[Mapping[str, str]]) -> None:
@@ -374,6 +388,7 @@ def whole(
             hint="Select the id column too; samples without one become sequences with sl.convert.",
         )
     opening.refuse_occupied(out, storage=storage)
+    rehearsal.stop_here()
     with nothing_left(out, storage=storage):
         dataset = opening.create(out, schema, storage=storage)
         staging = Staging(dataset.table, schema, shape=shape)

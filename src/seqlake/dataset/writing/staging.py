@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
-from seqlake.abilities import NumbersFields, OfALake, Partitioned, PlacesSides, ability
+from seqlake.abilities import HasStrangers, NumbersFields, OfALake, Partitioned, PlacesSides, ability
+from seqlake.dataset.writing import rehearsal
 from seqlake.dataset.writing.copying import digest, on_this_machine, packets_of, put_file, slug
 from seqlake.dataset.writing.ingest import Encoded
 from seqlake.dataset.writing.references import may_name, sizes_seen
@@ -191,6 +192,11 @@ class OpenDataset(Readable, Protocol):
 def open_for_changes(dataset: OpenDataset, /) -> None:
     """Let a dataset show the newest version; a plain folder is adopted first, and nothing in it moves."""
     if dataset.refresh().id == -1:
+        folder = ability(dataset.table, HasStrangers)
+        if rehearsal.under_way():
+            if folder is not None:
+                folder.would_adopt()
+            return
         with room_in(dataset.location):
             dataset.table.discard(dataset.table.begin())
         dataset.refresh()
@@ -266,6 +272,7 @@ class Staging:
     def transaction(self) -> Transaction:
         """The transaction, begun now if it was not yet."""
         if self._transaction is None:
+            rehearsal.stop_here()
             self.begin()
         assert self._transaction is not None
         return self._transaction
@@ -274,6 +281,8 @@ class Staging:
         """Begin the transaction now, for a change that is made on this version, or on the newest; else renew it."""
         if self._transaction is not None:
             self.renew_if_due()
+            return
+        if rehearsal.under_way():
             return
         with clear_errors(self._table):
             self._transaction = self._table.begin(parent)

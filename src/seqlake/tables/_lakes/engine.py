@@ -71,11 +71,11 @@ class Expired:
     """What an expiry removed (or would), and what is left.
 
     Attributes:
-        removed: Paths below the root, or locations, of the data files that no readable version names any more.
+        removed: Paths below the root of the data files that no readable version names any more, with their sizes.
         retained: Every file of every version that can still be read, as in `TableFile.path`.
     """
 
-    removed: Sequence[str] = ()
+    removed: Mapping[str, int] = field(default_factory=dict)
     retained: Sequence[TableFile] = ()
 
 

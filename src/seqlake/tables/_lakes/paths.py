@@ -68,19 +68,19 @@ def apart(listed: Iterable[str], /) -> tuple[str, ...]:
     return tuple(folders)
 
 
-def removable(store: Store, named: Iterable[str], /) -> list[str]:
+def removable(store: Store, named: Iterable[str], /) -> dict[str, int]:
     """Which of the files that a lake's metadata name may be removed; whoever wrote the metadata may have named any.
 
     Those that lie below the root, reached without links, in none of the datasets in there, and are of a kind that
-    lakes write; sorted.
+    lakes write; sorted, with their sizes.
     """
-    listed = {path for path, _ in list_without_links(store)}
+    listed = dict(list_without_links(store))
     others = apart(listed)
-    return sorted(
-        path
-        for path in listed.intersection(named)
+    return {
+        path: listed[path]
+        for path in sorted(listed.keys() & set(named))
         if path.endswith(_KINDS) and not path.startswith((*others, f"{names.OURS}/"))
-    )
+    }
 
 
 def relative_to(root: str, location: str, /) -> str:

@@ -13,10 +13,10 @@ from seqlake.tables._lakes import paths, sidecar
 from seqlake.tables._lakes.naming import pinned
 from seqlake.versions import markers, names
 from seqlake.versions.references import named_files
-from seqlake.versions.small_files import own_names, read
+from seqlake.versions.small_files import Removed, own_sizes, read
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from datetime import datetime
 
     from seqlake.tables._lakes.context import LakeContext
@@ -26,7 +26,7 @@ UNHEARD = timedelta(hours=2)
 """A transaction that was heard of within this time is never given up: no lake could refuse its commit afterwards."""
 
 
-def vacuum(context: LakeContext, /, *, limit: datetime, dry_run: bool) -> Sequence[str]:
+def vacuum(context: LakeContext, /, *, limit: datetime, dry_run: bool) -> Removed:
     """Remove what no version that was the newest since `limit` names.
 
     Args:
@@ -40,7 +40,7 @@ def vacuum(context: LakeContext, /, *, limit: datetime, dry_run: bool) -> Sequen
     store = context.store
     # Lists first, then markers, then the lake: whatever a list shows has a marker or a version by then.
     listed = _listed(context)
-    staged = [f"{names.STAGED}/{name}" for name in own_names(store, names.STAGED)]
+    staged = own_sizes(store, names.STAGED)
     alive, dead = _transactions(context, limit)
     if not dry_run:
         for transaction in dead:  # the fence: a commit looks for its marker
@@ -53,18 +53,18 @@ def vacuum(context: LakeContext, /, *, limit: datetime, dry_run: bool) -> Sequen
         for path in superfluous:
             with suppress(FileNotFoundError):
                 store.delete([path])
-    return sorted({*expired.removed, *superfluous})
+    return Removed(sorted({*expired.removed, *superfluous}), {**listed, **staged, **expired.removed})
 
 
-def _listed(context: LakeContext) -> set[str]:
-    """What may be ours: in `_seqlake/` and the folder of data files, but for datasets that lie in there."""
-    listed = {path for path, _ in list_without_links(context.store, names.OURS)}
+def _listed(context: LakeContext) -> dict[str, int]:
+    """What may be ours, with its size: in `_seqlake/` and the folder of data files, but for datasets in there."""
+    listed = dict(list_without_links(context.store, names.OURS))
     folder = context.engine.data_path("", {}).rstrip("/")
     if not paths.is_outside(folder):
-        data = [path for path, _ in list_without_links(context.store, folder)]
+        data = dict(list_without_links(context.store, folder))
         others = paths.apart(data)
-        listed.update(path for path in data if not path.startswith(others))
-    return {path for path in listed if _ours(path)}
+        listed.update((path, size) for path, size in data.items() if not path.startswith(others))
+    return {path: size for path, size in listed.items() if _ours(path)}
 
 
 def _ours(path: str) -> bool:
@@ -78,7 +78,7 @@ def _transactions(context: LakeContext, limit: datetime) -> tuple[set[str], set[
     return {marker.transaction for marker in marked} - dead, dead
 
 
-def _left(staged: Sequence[str], alive: set[str]) -> Iterator[str]:
+def _left(staged: Iterable[str], alive: set[str]) -> Iterator[str]:
     """What dead transactions left in `staged/`."""
     for path in staged:
         owner = names.staged_owner(path.rpartition("/")[2])
@@ -97,7 +97,9 @@ def _named(context: LakeContext, file: TableFile) -> set[str]:
         return set()
 
 
-def _unneeded(context: LakeContext, retained: Sequence[TableFile], alive: set[str], listed: set[str]) -> Iterator[str]:
+def _unneeded(
+    context: LakeContext, retained: Sequence[TableFile], alive: set[str], listed: Iterable[str]
+) -> Iterator[str]:
     """Our data files, copied-in files, packet indexes and index files that nothing needs."""
     kept = {file.name for file in retained}
     adders = {owner for path in kept if (owner := paths.owner(path)) is not None}

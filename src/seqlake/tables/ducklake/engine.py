@@ -221,7 +221,7 @@ class DuckLakeEngine(LakeEngine):
         """
         refuse_unnamed(self.address, self._root, storage=self._storage)
         store = open_store(self._root, storage=self._storage)
-        there = {path for path, _ in list_without_links(store, self.data_path("", {}).rstrip("/"))}
+        there = dict(list_without_links(store, self.data_path("", {}).rstrip("/")))
 
         def planned(session: Session, place: CatalogTable) -> tuple[expiring.Doomed, list[str], list[TableFile]]:
             gone = expiring.doomed(session, place, limit, keep())
@@ -231,7 +231,7 @@ class DuckLakeEngine(LakeEngine):
         if dry_run:
             with self._reading() as (session, place):
                 _, paths, kept = planned(session, place)
-                return Expired(removed=[path for path in paths if path in there], retained=kept)
+                return Expired(removed={path: there[path] for path in paths if path in there}, retained=kept)
         lake = catalog(self.address)
 
         def forgotten() -> tuple[list[str], list[TableFile]]:
@@ -242,7 +242,7 @@ class DuckLakeEngine(LakeEngine):
                 return paths, kept
 
         paths, kept = retried(forgotten)
-        removed = [path for path in paths if path in there]
+        removed = {path: there[path] for path in paths if path in there}
         store.delete(removed)
 
         def unscheduled() -> None:

@@ -18,7 +18,7 @@ from seqlake.versions.format import writer_name
 from seqlake.versions.indexes import ShardIndex
 from seqlake.versions.markers import end
 from seqlake.versions.references import own_texts
-from seqlake.versions.small_files import own_names, remove
+from seqlake.versions.small_files import Removed, own_sizes, remove
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from seqlake.tables.standalone.state import State
 
 
-def vacuum(log: Log, /, *, older_than: timedelta) -> list[str]:
+def vacuum(log: Log, /, *, older_than: timedelta) -> Removed:
     """Give up transactions not heard of for so long, forget versions that were replaced before, and sweep.
 
     Args:
@@ -66,17 +66,18 @@ def vacuum(log: Log, /, *, older_than: timedelta) -> list[str]:
     return removed
 
 
-def would_remove(log: Log, /, *, older_than: timedelta) -> list[str]:
+def would_remove(log: Log, /, *, older_than: timedelta) -> Removed:
     """What a vacuum would remove now; writes nothing."""
     state = log.newest()
     if state.version < 0:
-        return []
+        return Removed((), {})
     limit = markers.now() - older_than
     listing = _Listing.of(log.store)
     gone = set(_uncommitted(log, _suspects(log.store, limit, but=""), state))
     alive = {marker.transaction for marker in markers.read_all(log.store)} - gone
     oldest = _oldest(log, state, limit)
-    return sorted(_superfluous(log, listing, alive, _Retained.of(log, oldest), moving=True))
+    superfluous = sorted(_superfluous(log, listing, alive, _Retained.of(log, oldest), moving=True))
+    return Removed(superfluous, listing.sizes)
 
 
 def _suspects(store: Store, limit: datetime, *, but: str) -> list[markers.Marker]:
@@ -105,14 +106,19 @@ class _Listing:
     """What lay where, before markers and log were read."""
 
     names: Mapping[str, Sequence[str]]
+    sizes: Mapping[str, int]
 
     @classmethod
     def of(cls, store: Store) -> _Listing:
         refuse_links(store, names.FOLDERS)
-        folders = (names.DATA, names.RETIRED, names.STAGED, names.INDEX, names.SIDE, names.MEDIA)
-        listed: dict[str, Sequence[str]] = {folder: own_names(store, folder) for folder in folders}
-        listed[names.FILES] = [path for path, _ in list_without_links(store, names.FILES)]
-        return cls(names=listed)
+        folders = (names.DATA, names.RETIRED, names.STAGED, names.INDEX, names.SIDE, names.MEDIA, names.CHECKPOINTS)
+        sized = {folder: own_sizes(store, folder) for folder in folders}
+        listed: dict[str, Sequence[str]] = {
+            folder: [path[len(folder) + 1 :] for path in paths] for folder, paths in sized.items()
+        }
+        sized[names.FILES] = dict(list_without_links(store, names.FILES))
+        listed[names.FILES] = list(sized[names.FILES])
+        return cls(names=listed, sizes={path: size for paths in sized.values() for path, size in paths.items()})
 
     def __getitem__(self, folder: str) -> Sequence[str]:
         return self.names[folder]
@@ -149,7 +155,7 @@ class _Retained:
         return cls(newest=newest, shards=shards, sides=frozenset(sides))
 
 
-def sweep(log: Log, /) -> list[str]:
+def sweep(log: Log, /) -> Removed:
     """Remove what no retained version names and no marker protects; what it removed.
 
     Lists first, then markers, then the log: whatever a list shows has a marker or a record by then.
@@ -161,7 +167,7 @@ def sweep(log: Log, /) -> list[str]:
     _put_in_place(log, listing, retained)
     superfluous = sorted(_superfluous(log, listing, alive, retained, moving=False))
     remove(store, superfluous)
-    return superfluous
+    return Removed(superfluous, listing.sizes)
 
 
 def _put_in_place(log: Log, listing: _Listing, retained: _Retained) -> None:
