@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -140,3 +142,28 @@ def test_ids_and_columns_are_completed(dataset, monkeypatch) -> None:
 
 def test_commands_are_completed() -> None:
     assert completed("val") == ["validate"]
+
+
+def _imported(*arguments: str) -> set[str]:
+    """The modules that a command line loads beside those of Python itself."""
+    script = f"""
+import sys
+before = set(sys.modules)
+from seqlake.cli import main
+try:
+    main({[*arguments]!r})
+finally:
+    print(*sorted(set(sys.modules) - before), file=sys.stderr)
+"""
+    return set(
+        subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stderr.split()
+    )
+
+
+def test_help_imports_little() -> None:
+    """Counted in modules, since times differ from machine to machine."""
+    loaded = _imported("--help")
+    assert len(loaded) < 170, loaded
+    assert not loaded & {"numpy", "pyarrow", "duckdb", "asyncio", "ssl", "multiprocessing"}
+    # What other packages bring is asked for where all commands are listed, and not to find one of ours.
+    assert "importlib.metadata" not in _imported("tag", "--help")

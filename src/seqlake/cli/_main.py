@@ -15,7 +15,7 @@ import click
 
 from seqlake import plugins
 from seqlake.cli._output import say, say_json
-from seqlake.errors import ColumnNotFoundError, QueryError, SeqlakeError
+from seqlake.errors import ColumnNotFoundError, QueryError, SeqlakeError, UnknownPluginError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,9 +73,10 @@ class Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's
         name = ALIASES.get(cmd_name, cmd_name)
-        if name not in plugins.names("cli"):
+        try:
+            command: click.Command = plugins.load("cli", name).command
+        except UnknownPluginError:
             return None
-        command: click.Command = plugins.load("cli", name).command
         return command
 
     def resolve_command(
