@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import seqlake as sl
+from seqlake.dataset.reading import scanning
 from seqlake.dataset.reading.excerpt import Excerpt
 from seqlake.dataset.reading.query import answers
 from seqlake.errors import QueryError
@@ -353,10 +354,11 @@ def test_what_ends_the_reading_of_rows_is_not_called_a_query(tmp_path, monkeypat
         yield
 
     monkeypatch.setattr(Excerpt, "batches", batches)
+    monkeypatch.setattr(scanning, "batches", batches)
     for ask in (
         lambda: ds.where("len(action) > 1"),
         lambda: ds.add_column("steps", pa.int64(), sql="len(action)"),
-        lambda: answers(ds.schema, "SELECT len(action) FROM dataset", Excerpt.of(ds).batches),
+        lambda: answers(Excerpt.of(ds), "SELECT len(action) FROM dataset"),
     ):
         with pytest.raises(type(error)) as caught:
             ask()

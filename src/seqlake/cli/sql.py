@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from seqlake.cli import _options
-from seqlake.dataset.reading import pruning
 from seqlake.dataset.reading import query as queries
 from seqlake.dataset.reading.excerpt import Excerpt
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-    from seqlake.dataset.selection import Selection
 
 
 @click.command()
@@ -37,7 +30,7 @@ def command(
         explained = selection.explain(query)
         output.document(explained.to_json(), text=str(explained))
         return
-    result = _answer(selection, query)
+    result = queries.answers(Excerpt.of(selection), query)
     if out is not None and out.exists():
         raise click.UsageError(f"{out} exists; choose another name.")
     if out is not None or output.format == "parquet":
@@ -45,10 +38,3 @@ def command(
         return
     names = result.column_names
     output.rows(result.to_pylist(), key=names[0], columns=names)
-
-
-def _answer(selection: Selection, query: str) -> pa.Table:
-    """Read within `queries.answers`: a relation that reads later has DuckDB's error for rows that are damaged."""
-    shows = Excerpt.of(selection)
-    rows = pruning.narrowed(shows.source, shows.rows, lambda: queries.asked(shows.schema, query)[1])
-    return queries.answers(shows.schema, query, shows.cut(rows=rows).batches)

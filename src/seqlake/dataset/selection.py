@@ -196,9 +196,7 @@ class Selection:
             ds.sql("SELECT * FROM dataset JOIN labels USING (sequence_id)", labels=frame).to_arrow_table()
             ```
         """
-        shows, schema = self._excerpt, self.schema
-        rows = pruning.narrowed(shows.source, shows.rows, lambda: [] if tables else query.asked(schema, sql)[1])
-        return query.relation(schema, sql, shows.cut(rows=rows).batches, tables)
+        return query.relation(self._excerpt, sql, tables)
 
     def explain(self, sql: str | None = None, /) -> Explained:
         """What a query, or reading all of this selection, would open and read; footers are opened to find out.

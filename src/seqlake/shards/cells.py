@@ -334,14 +334,20 @@ def flat_batches(flats: Sequence[Flat], types: pa.Schema, rows: Ints, /) -> Iter
         types: Fields whose types `is_shown`.
         rows: Row numbers, in the order wanted.
     """
+    for start, stop in flat_portions(flats, rows):
+        arrays = [from_flat(flat, rows[start:stop], kind) for flat, kind in zip(flats, types.types, strict=True)]
+        yield pa.RecordBatch.from_arrays(arrays, schema=types)
+
+
+def flat_portions(flats: Sequence[Flat], rows: Ints, /) -> Iterator[tuple[int, int]]:
+    """From where to where in `rows` each bounded batch goes; one row is one batch however large it is."""
     nbytes = sum(np.maximum(flat.steps[rows], 0) * flat.stride for flat in flats)
     before = np.concatenate([[0], np.cumsum(nbytes)])
     start = 0
     while start < rows.size:
         stop = int(np.searchsorted(before, before[start] + _BATCH, side="right")) - 1
         stop = min(max(stop, start + 1), start + _MOST_ROWS)
-        arrays = [from_flat(flat, rows[start:stop], kind) for flat, kind in zip(flats, types.types, strict=True)]
-        yield pa.RecordBatch.from_arrays(arrays, schema=types)
+        yield start, stop
         start = stop
 
 

@@ -284,7 +284,7 @@ def computed(source: Readable, name: str, sql: str, column: Column | None = None
     rows = Excerpt.of(source).verified().with_id()
     key = str(rows.schema.id)
     asked = f"SELECT {query.quoted(key)}, (\n{sql}\n) AS value FROM dataset"
-    ids, values = (one_chunk(one) for one in query.answers(rows.schema, asked, rows.batches))
+    ids, values = (one_chunk(one) for one in query.answers(rows, asked))
     wanted = None if column is None else column.logical
     try:
         values = values.cast(_without_decimals(values.type, wanted))

@@ -19,6 +19,7 @@ from seqlake.abilities import HasIds, KeepsFiles, ability
 from seqlake.dataset.reading import streaming
 from seqlake.dataset.reading.cells import arrow_cell, flat_cell
 from seqlake.errors import SequenceNotFoundError
+from seqlake.shards.cells import is_shown
 from seqlake.shards.parquet.expansion import NARROW
 from seqlake.shards.rows import Rows
 from seqlake.windows.clock import dataset_clock, depends
@@ -36,6 +37,7 @@ _OPEN_SHARDS = 256
 _BLOCK = 1024  # rows of a narrow column that are read together
 _BLOCK_BYTES = 32 << 20  # of one block; what is larger is read row by row
 _BLOCKS = 256  # of one shard, over all its columns
+_KEPT = 64 << 20  # of whole columns of small cells, for SQL
 _FOUND = 65_536  # rows of ids that are remembered where the table can find ids itself
 
 
@@ -50,6 +52,7 @@ class _Handles:
         self.rows: dict[str, int] = {}
         self.ids: dict[int, str] = {}  # of rows that were found by their ids
         self.clocks: dict[object, Clock] = {}
+        self.columns: OrderedDict[str, pa.Array | None] = OrderedDict()  # None: more bytes than are kept
 
 
 class Access:
@@ -106,21 +109,63 @@ class Access:
             row: Row number in the source.
             column: One of the source's columns.
         """
-        shards, starts = self._listed()
+        starts = self.starts
         number = bisect_right(starts, row) - 1
         handles = self._here()
         if column.name == self.source.schema.id and row in handles.ids:
             return handles.ids[row]
+        return self._opened(number).cell(row - starts[number], column)
+
+    def _opened(self, number: int) -> _OpenShard:
+        handles = self._here()
         with handles.lock:
             opened = handles.open.get(number)
             if opened is None:
                 # A reader that falls out of the list closes when nothing holds its bytes any more.
-                opened = handles.open[number] = _OpenShard(shards[number])
+                opened = handles.open[number] = _OpenShard(self.shards[number])
                 if len(handles.open) > _OPEN_SHARDS:
                     handles.open.popitem(last=False)
             else:
                 handles.open.move_to_end(number)
-        return opened.cell(row - starts[number], column)
+        return opened
+
+    # ---- whole columns
+
+    def flats(self, number: int, columns: Sequence[str], /) -> dict[str, Flat] | None:
+        """Temporal columns of one shard where all lie flat, in the types that the schema shows; else None."""
+        opened, schema = self._opened(number), self.source.schema
+        flats = {name: opened.flat(name) for name in columns}
+        if not all(flat is not None and is_shown(flat, schema[name].logical) for name, flat in flats.items()):
+            return None
+        return {name: flat for name, flat in flats.items() if flat is not None}
+
+    def kept(self, columns: Sequence[str], /) -> dict[str, pa.Array] | None:
+        """All rows of columns of small cells, kept since questions come one after the other; None: too many bytes."""
+        handles = self._here()
+        missing = [name for name in columns if name not in handles.columns]
+        whole = self._whole(missing) if missing else {}
+        with handles.lock:
+            handles.columns.update(whole)
+            arrays = {name: handles.columns.get(name) for name in columns}
+            while sum(array.nbytes for array in handles.columns.values() if array is not None) > _KEPT:
+                handles.columns.popitem(last=False)
+        kept = {name: array for name, array in arrays.items() if array is not None}
+        return kept if len(kept) == len(arrays) else None
+
+    def _whole(self, columns: list[str]) -> dict[str, pa.Array | None]:
+        batches, nbytes = [], 0
+        for batch in streaming.read(self.source, columns):
+            batches.append(batch)
+            nbytes += batch.nbytes
+            if nbytes <= _KEPT:
+                continue
+            if len(columns) == 1:
+                return {columns[0]: None}
+            return {name: array for one in columns for name, array in self._whole([one]).items()}
+        types = pa.schema([self.source.schema.arrow.field(name) for name in columns])
+        table = pa.Table.from_batches(batches, schema=types)
+        none = [pa.nulls(0, kind) for kind in types.types]
+        return {n: pa.concat_arrays([*table.column(n).chunks, no]) for n, no in zip(columns, none, strict=True)}
 
     def kept_packets(self, reference: str, /) -> Mapping[int, bytes]:
         """Video stream -> the packet index that the table keeps of a file; empty where it keeps none."""
@@ -197,13 +242,17 @@ class _OpenShard:
         self._blocks: OrderedDict[tuple[str, int], pa.Array | None] = OrderedDict()
         self._lock = RLock()  # readers are not asked to be safe for threads
 
+    def flat(self, name: str) -> Flat | None:
+        """Where the cells of a column lie, if they lie flat."""
+        if name not in self._flat:
+            with self._lock:
+                self._flat[name] = self._reader.flat(name)
+        return self._flat[name]
+
     def cell(self, row: int, column: Column) -> Any:
         name = column.name
         if column.category not in NARROW:
-            if name not in self._flat:
-                with self._lock:
-                    self._flat[name] = self._reader.flat(name) if column.category in {"temporal", "vector"} else None
-            flat = self._flat[name]
+            flat = self.flat(name) if column.category in {"temporal", "vector"} else None
             if flat is not None and column.category == "temporal":
                 return flat_cell(flat, row)
             return arrow_cell(self._read(name, row, row + 1), 0, column)

@@ -103,29 +103,85 @@ def parts_of(tree: object, /, *, table: str) -> list[Comparison]:
         tree: As DuckDB's `json_serialize_sql` gives a statement.
         table: The table's name; a statement that names it twice, or more than it, has no parts.
     """
+    node = _only_scan(tree, table)
+    return [] if node is None else [part for one in _conjuncts(node.get("where_clause")) for part in _comparisons(one)]
+
+
+def condition_over(tree: object, columns: Sequence[str], /, *, table: str) -> dict[str, Any] | None:
+    """A statement that selects, for each row, whether the parts of a condition over these columns alone are true.
+
+    Args:
+        tree: As for `parts_of`.
+        columns: Those that the parts may name.
+        table: As for `parts_of`.
+
+    Returns:
+        As `json_deserialize_sql` takes it; None where no part is such.
+    """
+    node = _only_scan(tree, table)
+    if node is None:
+        return None
+    scanned = node["from_table"]
+    names = {scanned.get("alias") or table}
+    known = {name.casefold() for name in columns}
+    parts = [part for part in _conjuncts(node.get("where_clause")) if _names_only(part, known, tables=names)]
+    if not parts:
+        return None
+    whole = parts[0] if len(parts) == 1 else {**node["where_clause"], "type": "CONJUNCTION_AND", "children": parts}
+    without: dict[str, Any] = {
+        "modifiers": [],
+        "cte_map": {"map": []},
+        "group_expressions": [],
+        "group_sets": [],
+        "where_clause": None,
+    }
+    asked = {**node, **without, "where_clause": None, "having": None, "qualify": None, "select_list": [whole]}
+    return {"error": False, "statements": [{"node": asked, "named_param_map": []}]}
+
+
+def _only_scan(tree: object, table: str) -> dict[str, Any] | None:
+    """The one SELECT of a statement over this table alone; None where it is anything else."""
     nodes = [one.get("node") for one in tree.get("statements", ())] if isinstance(tree, dict) else []
     if len(nodes) != 1 or not isinstance(nodes[0], dict) or nodes[0].get("type") != "SELECT_NODE":
-        return []
+        return None
     node = nodes[0]
     scanned = node.get("from_table") or {}
     if scanned.get("type") != "BASE_TABLE" or scanned.get("table_name") != table or scanned.get("sample"):
-        return []
+        return None
     if scanned.get("column_name_alias"):
-        return []  # `dataset AS d(x, y)`: the names are others than the table's
+        return None  # `dataset AS d(x, y)`: the names are others than the table's
     text = json.dumps(node)
     if text.count('"BASE_TABLE"') != 1 or node.get("sample") or '"SUBQUERY"' in text:
-        return []
-    return list(_conjuncts(node.get("where_clause")))
+        return None
+    return node
 
 
-def _conjuncts(node: Any) -> Iterator[Comparison]:
+def _names_only(tree: Any, columns: set[str], *, tables: set[str]) -> bool:
+    """Whether all columns that an expression names are among these."""
+    if isinstance(tree, list):
+        return all(_names_only(one, columns, tables=tables) for one in tree)
+    if not isinstance(tree, dict):
+        return True
+    if tree.get("class") == "COLUMN_REF":
+        *before, name = tree.get("column_names") or [""]
+        return name.casefold() in columns and (not before or (len(before) == 1 and before[0] in tables))
+    return all(_names_only(one, columns, tables=tables) for one in tree.values())
+
+
+def _conjuncts(node: Any) -> Iterator[dict[str, Any]]:
+    """The parts of a condition, all of which must be true."""
     if not isinstance(node, dict):
         return
-    kind = node.get("type")
-    if kind == "CONJUNCTION_AND":
+    if node.get("type") == "CONJUNCTION_AND":
         for child in node.get("children", ()):
             yield from _conjuncts(child)
-    elif kind in _SIDES:
+    else:
+        yield node
+
+
+def _comparisons(node: dict[str, Any]) -> Iterator[Comparison]:
+    kind = str(node.get("type"))
+    if kind in _SIDES:
         yield from _comparison(node.get("left"), _SIDES[kind], node.get("right"))
     elif kind == "COMPARE_BETWEEN":
         yield from _comparison(node.get("input"), ">=", node.get("lower"))

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import ExitStack, contextmanager
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from seqlake.dataset.reading.pruning import Comparison, parts_of
+from seqlake.dataset.reading import scanning
+from seqlake.dataset.reading.pruning import Comparison, condition_over, narrowed, parts_of
 from seqlake.dataset.reading.streaming import ArrowStream
 from seqlake.errors import QueryError
 from seqlake.files import sandbox
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 
     import duckdb
 
+    from seqlake.dataset.reading.excerpt import Excerpt
     from seqlake.protocols import Ints, Readable, Shard
     from seqlake.spec.schema import Schema
 
@@ -142,6 +146,7 @@ _SETTINGS: dict[str, Any] = {"disabled_optimizers": "join_filter_pushdown"}
 # Fails instead of answering wrongly, should a plan ever read a column that it did not name.
 _NOT_READ = "error('this column was not read')"
 _NOW = frozenset({"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"})
+_functions: dict[str, set[str]] = {}
 _REFUSED_NODES = {
     "SUBQUERY": "a subquery",
     "WINDOW": "a window function",
@@ -169,20 +174,16 @@ def matching_rows(
         QueryError: It does not parse or bind, is not boolean, or is not a pure function of one row.
     """
     refuse_what_is_no_text(expression)
-    with _Connection(schema) as connection:
-        connection.check_row_expression(expression)
+    with _planner(schema) as planner:
+        planner.check_row_expression(expression)
         query = f"SELECT (\n{expression}\n) AS keep FROM {NAME}"
-        kind = str(connection.relation(query).types[0])
+        kind = str(planner.relation(query).types[0])
         if kind not in {"BOOLEAN", '"NULL"', "NULL"}:
             raise QueryError(
                 f"A condition is true or false for each row; {expression!r} gives {kind}.",
                 hint="Compare it with something, as in: reward > 40.",
             )
-        connection.provide(connection.needed(query), batches)
-        keep = connection.relation(query)
-        table = connection.run(keep.to_arrow_table)
-    mask = table.column(0).cast(pa.bool_()).fill_null(False).to_numpy()
-    return np.flatnonzero(mask).astype(np.int64)
+        return planner.matching(query, batches)
 
 
 def refuse_what_is_no_text(condition: object, /) -> None:
@@ -200,59 +201,54 @@ def asked(schema: Schema, query: str, /) -> tuple[list[str], list[Comparison]]:
     Raises:
         QueryError: It does not parse or bind, or is not one query.
     """
-    with _Connection(schema) as connection:
-        explained = connection.check_one_query(query) == "SELECT"
-        numbers = connection.needed(query, explained=explained)
-        return [schema.arrow.field(i).name for i in numbers], connection.parts(query) if explained else []
+    with _planner(schema) as planner:
+        explained = planner.check_one_query(query) == "SELECT"
+        numbers = planner.needed(query, explained=explained)
+        return [schema.arrow.field(i).name for i in numbers], planner.parts(query) if explained else []
 
 
 def parts_of_condition(schema: Schema, expression: str, /) -> list[Comparison]:
     """The parts of a row expression that may rule shards out; none where it does not parse."""
     refuse_what_is_no_text(expression)
-    with _Connection(schema) as connection:
-        return connection.parts(f"SELECT * FROM {NAME} WHERE (\n{expression}\n)")
+    with _planner(schema) as planner:
+        return planner.parts(f"SELECT * FROM {NAME} WHERE (\n{expression}\n)")
 
 
-def relation(
-    schema: Schema,
-    query: str,
-    batches: Callable[[Sequence[str]], Iterator[pa.RecordBatch]],
-    others: Mapping[str, object],
-) -> duckdb.DuckDBPyRelation:
-    """A DuckDB relation over the rows, called `dataset` in the query.
+def relation(shows: Excerpt, query: str, others: Mapping[str, object], /) -> duckdb.DuckDBPyRelation:
+    """A DuckDB relation over the rows, called `dataset` in the query; they are read whenever it runs.
 
     Args:
-        schema: The columns of `dataset`.
+        shows: What `dataset` is.
         query: One SELECT (or FROM, WITH, PIVOT, SUMMARIZE, DESCRIBE) statement.
-        batches: Reads the named columns of all rows, in order; called again whenever the relation runs again.
         others: More tables by name: Arrow, pandas, Polars, or anything with `__arrow_c_stream__`.
 
     Raises:
         QueryError: It does not parse or bind, is not one query, or names files.
     """
-    connection = _Connection(schema)
-    for name, other in others.items():
-        connection.add(name, other)
-    explained = connection.check_one_query(query) == "SELECT"
-    connection.provide(connection.needed(query, explained=explained), batches)
+    if not others:
+        with _planner(shows.schema) as planner:
+            connection = planner.provided(*planner.planned(query, shows))
+    else:
+        connection = _Connection(shows.schema)
+        for name, other in others.items():
+            connection.add(name, other)
+        explained = connection.check_one_query(query) == "SELECT"
+        connection.provide(connection.needed(query, explained=explained), partial(scanning.batches, shows))
     relation: duckdb.DuckDBPyRelation = connection.relation(query)
     return relation
 
 
-def answers(schema: Schema, query: str, batches: Callable[[Sequence[str]], Iterator[pa.RecordBatch]], /) -> pa.Table:
+def answers(shows: Excerpt, query: str, /) -> pa.Table:
     """What a query answers, read at once: rows that cannot be read keep their error, as `relation` cannot.
 
     Args:
-        schema: The columns of `dataset`.
+        shows: As for `relation`.
         query: As for `relation`.
-        batches: As for `relation`.
 
     Raises:
         QueryError: As for `relation`.
     """
-    with _Connection(schema) as connection:
-        explained = connection.check_one_query(query) == "SELECT"
-        connection.provide(connection.needed(query, explained=explained), batches)
+    with _planner(shows.schema) as planner, planner.provided(*planner.planned(query, shows)) as connection:
         answer = connection.relation(query)
         table: pa.Table = connection.run(answer.to_arrow_table)
     return table
@@ -274,20 +270,45 @@ def _held(cells: pa.Array, kind: pa.DataType) -> pa.Array:
     return cells if cells.type == kind else cells.cast(kind)
 
 
+_planners: dict[Schema, _Connection] = {}
+"""Connections without rows, by their columns: to make one costs as much as a question over small columns."""
+_MOST_PLANNERS = 8
+
+
+@contextmanager
+def _planner(schema: Schema) -> Iterator[_Connection]:
+    """A connection without rows that nobody else uses meanwhile."""
+    planner = _planners.pop(schema, None) or _Connection(schema)
+    with ExitStack() as failed:
+        failed.enter_context(planner)
+        yield planner
+        if len(_planners) < _MOST_PLANNERS and schema not in _planners:
+            failed.pop_all()
+            _planners[schema] = planner
+
+
+@sandbox.on_end
+def _forget() -> None:
+    while _planners:
+        _planners.popitem()[1].__exit__()
+
+
 class _Connection:
     """One private DuckDB in which the view `dataset` stands for the rows."""
 
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: Schema, types: dict[str, str] | None = None) -> None:
         import duckdb
 
+        self._schema = schema
         self._arrow = schema.arrow
         # Cheap columns first: the first one is read where only rows are counted.
-        self.every = sorted(
-            range(len(self._arrow)), key=lambda i: schema[self._arrow.field(i).name].category not in NARROW
-        )
+        self.every = sorted(range(len(self._arrow)), key=self._is_wide)
         self._duckdb = duckdb
         self._damage: list[BaseException] = []  # the last one, if any
-        self._db = sandbox.connect(**_SETTINGS)
+        self._db = sandbox.shared(**_SETTINGS)
+        self._types = types or {}
+        if types is not None:
+            return  # rows are provided next
         try:
             self._db.register(_SOURCE, self._renamed(self.every).empty_table())
             described = self._db.execute(f"DESCRIBE {_SOURCE}").fetchall()
@@ -295,6 +316,9 @@ class _Connection:
             self._view(self.every)
         except duckdb.Error as error:
             raise QueryError(f"DuckDB cannot hold these columns: {_first_line(error)}") from error
+
+    def _is_wide(self, number: int) -> bool:
+        return self._schema[self._arrow.field(number).name].category not in NARROW
 
     def __enter__(self) -> Self:
         return self
@@ -313,6 +337,48 @@ class _Connection:
                 f"DuckDB cannot read {name!r}, a {type(table).__name__}: {_first_line(error)}",
                 hint="Give an Arrow table, a pandas or Polars frame, or a Selection.",
             ) from error
+
+    def planned(self, query: str, shows: Excerpt) -> tuple[list[int], Callable[..., Iterator[pa.RecordBatch]]]:
+        """The columns that a query reads, and what reads them of the rows that its condition may keep."""
+        explained = self.check_one_query(query) == "SELECT"
+        needed = self.needed(query, explained=explained)
+        if explained and "where" in query.casefold():
+            tree = self._tree(query)
+            shows = shows.cut(rows=narrowed(shows.source, shows.rows, lambda: parts_of(tree, table=NAME)))
+            if any(map(self._is_wide, needed)):
+                shows = self._narrowed(shows, tree)
+        return needed, partial(scanning.batches, shows)
+
+    def _narrowed(self, shows: Excerpt, tree: object) -> Excerpt:
+        """The rows that the parts of the condition over small columns keep: no other's signals are ever copied."""
+        small = [name for name in shows.schema if shows.schema[name].category in NARROW]
+        statement = condition_over(tree, small, table=NAME)
+        if statement is None:
+            return shows
+        try:
+            (text,) = self.run(
+                lambda: self._db.execute("SELECT json_deserialize_sql(?::JSON)", [json.dumps(statement)]).fetchone()
+            )
+            self._check(statement["statements"][0]["node"]["select_list"], self._functions(), text)
+            kept = self.matching(text, partial(scanning.batches, shows))
+        except QueryError:
+            return shows  # it depends on more than its row, or fails where other parts would have spared it
+        return shows.cut(rows=kept if shows.rows is None else shows.rows[kept])
+
+    def matching(self, query: str, batches: Callable[[Sequence[str]], Iterator[pa.RecordBatch]]) -> Ints:
+        """[matches] the rows for which a query's one column is true; NULL counts as false."""
+        with self.provided(self.needed(query), batches) as connection:
+            table = connection.run(connection.relation(query).to_arrow_table)
+        mask = table.column(0).cast(pa.bool_()).fill_null(False).to_numpy()
+        return np.flatnonzero(mask).astype(np.int64)
+
+    def provided(
+        self, needed: Sequence[int], batches: Callable[[Sequence[str]], Iterator[pa.RecordBatch]]
+    ) -> _Connection:
+        """Another connection, with the real rows behind the view."""
+        connection = _Connection(self._schema, self._types)
+        connection.provide(needed, batches)
+        return connection
 
     def provide(self, needed: Sequence[int], batches: Callable[[Sequence[str]], Iterator[pa.RecordBatch]]) -> None:
         """Put the real rows behind the view, with the needed columns only."""
@@ -345,7 +411,7 @@ class _Connection:
             f"{_column(i) if i in present else f'{_NOT_READ}::{self._types[_column(i)]}'} AS {quoted(field.name)}"
             for i, field in enumerate(self._arrow)
         )
-        self._db.execute(f"CREATE OR REPLACE VIEW {NAME} AS SELECT {columns} FROM {_SOURCE} {_NO_PUSHDOWN}")
+        self._db.execute(f"CREATE OR REPLACE TEMP VIEW {NAME} AS SELECT {columns} FROM {_SOURCE} {_NO_PUSHDOWN}")
 
     def needed(self, query: str, *, explained: bool = True) -> list[int]:
         """The columns that a query's plan reads; at least one, since rows without columns cannot be counted.
@@ -381,8 +447,11 @@ class _Connection:
 
     def parts(self, query: str) -> list[Comparison]:
         """The parts of a query's condition that may rule shards out."""
-        answer = self._db.execute("SELECT json_serialize_sql(?)", [query]).fetchall()[0][0]
-        return parts_of(json.loads(answer), table=NAME)
+        return parts_of(self._tree(query), table=NAME)
+
+    def _tree(self, query: str) -> Any:
+        """A query as DuckDB parses it."""
+        return json.loads(self._db.execute("SELECT json_serialize_sql(?)", [query]).fetchall()[0][0])
 
     def relation(self, query: str) -> Any:
         """The query as a relation."""
@@ -432,12 +501,18 @@ class _Connection:
         if not expression.strip():
             raise QueryError("A condition was expected, as in 'reward > 40'; found an empty text.")
         node = self._parsed(expression)
-        kinds: dict[str, set[str]] = {}
-        for name, kind, stability in self._db.execute(
-            "SELECT DISTINCT function_name, function_type, stability FROM duckdb_functions()"
-        ).fetchall():
-            kinds.setdefault(name, set()).add(stability if kind == "scalar" else kind)
-        self._check(node, kinds, expression)
+        self._check(node, self._functions(), expression)
+
+    def _functions(self) -> Mapping[str, set[str]]:
+        """What is known of DuckDB's functions, by name; the same for all questions."""
+        if not _functions:
+            kinds: dict[str, set[str]] = {}
+            for name, kind, stability in self._db.execute(
+                "SELECT DISTINCT function_name, function_type, stability FROM duckdb_functions()"
+            ).fetchall():
+                kinds.setdefault(name, set()).add(stability if kind == "scalar" else kind)
+            _functions.update(kinds)
+        return _functions
 
     def _parsed(self, expression: str) -> object:
         """The tree of one expression; a text that leaves its brackets is refused."""
