@@ -57,8 +57,7 @@ def on_end(close: Callable[[], None], /) -> Callable[[], None]:
 
 @on_end
 def _end() -> None:
-    while _shared:
-        _shared.popitem()[1].close()
+    _shared.clear()  # not `close`: that would close connections that somebody still reads from
 
 
 def connect(
