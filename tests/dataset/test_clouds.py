@@ -57,3 +57,81 @@ def test_a_cloud_may_stand_in_the_row(tmp_path: Path) -> None:
     with ds.writer() as writer:
         writer.add("a", scan=cloud)
     np.testing.assert_array_equal(ds["a"]["scan"][0], cloud)
+
+
+def driven(folder: Path, counts: list[int], **fields: Any) -> tuple[Any, list[NDArray[Any]]]:
+    """A drive with a cloud at each step, and a signal as long."""
+    schema = sl.Schema({"lidar": sl.Spatial4D(frames="files", **fields), "speed": sl.Trajectory(dim=1, fps=20)})
+    ds = sl.create(folder, schema)
+    clouds = [sweep(number, count) for number, count in enumerate(counts)]
+    speed = np.arange(len(counts) * 20 // int(fields.get("fps", 20)), dtype="f4")[:, None]
+    with ds.writer() as writer:
+        writer.add("a", lidar=clouds, speed=speed)
+    return ds, clouds
+
+
+def test_clouds_of_a_sequence_are_counted_and_read_one_a_step(tmp_path: Path) -> None:
+    ds, clouds = driven(tmp_path / "ds", [5, 0, 9, 3])
+    assert ds.schema["lidar"].category == "frames"
+    lidar = ds["a"]["lidar"]
+    assert len(lidar) == 4
+    for number, cloud in enumerate(clouds):
+        assert lidar[number].dtype == cloud.dtype
+        np.testing.assert_array_equal(lidar[number], cloud)
+    assert [len(one) for one in lidar[1:3]] == [0, 9]
+    assert list(ds.validate()) == []
+    with ds.writer() as writer:
+        writer.add("short", lidar=clouds[:2], speed=np.zeros((4, 1), "f4"))
+        writer.add("plain", lidar=np.ones((4, 6, 3), "f4"), speed=np.zeros((4, 1), "f4"))
+    assert [one.sequence_id for one in ds.validate() if one.code == "R307"] == ["short"]
+    np.testing.assert_array_equal(spatial.xyz(ds["plain"]["lidar"][3]), np.ones((6, 3), "f4"))
+
+
+def test_windows_pad_clouds_or_lay_them_end_to_end(tmp_path: Path) -> None:
+    ds, clouds = driven(tmp_path / "ds", [5, 0, 9, 3])
+    window = {"lidar": range(-1, 2), "speed": range(-1, 2)}
+    loader = sl.Loader(ds, window=window, batch_size=4, shuffle=False).points(["x", "ring", "z"])
+    (batch,) = loader
+    assert batch["lidar"].shape == (4, 3, 9, 3)
+    assert batch["lidar"].dtype == np.float32
+    np.testing.assert_array_equal(batch["lidar_mask"], batch["speed_mask"])
+    for anchor in range(4):
+        for offset in range(3):
+            step = anchor + offset - 1
+            there = 0 <= step < 4
+            points = clouds[step] if there else clouds[0][:0]
+            mask = batch["lidar_points_mask"][anchor, offset]
+            assert mask.tolist() == [True] * len(points) + [False] * (9 - len(points))
+            np.testing.assert_array_equal(
+                batch["lidar"][anchor, offset][mask], spatial.stacked(points, ["x", "ring", "z"])
+            )
+            assert not batch["lidar"][anchor, offset][~mask].any()
+    (packed,) = loader.points(["x", "ring", "z"], packed=True)
+    ends = packed["lidar_points_offsets"]
+    assert len(ends) == 13
+    flat, mask = batch["lidar"].reshape(12, 9, 3), batch["lidar_points_mask"].reshape(12, 9)
+    for number in range(12):
+        np.testing.assert_array_equal(packed["lidar"][ends[number] : ends[number + 1]], flat[number][mask[number]])
+    one = ds["a"].window(1, 4, columns=["lidar"])
+    np.testing.assert_array_equal(one["lidar"][1][one["lidar_points_mask"][1]], spatial.xyz(clouds[2]))
+    with pytest.raises(SchemaMismatchError, match="uint64|float64"):
+        list(loader.points(["x", "t"]))
+    with pytest.raises(ValueError, match="points fields"):
+        loader.points([])
+
+
+def test_clouds_stand_on_the_clock(tmp_path: Path) -> None:
+    ds, clouds = driven(tmp_path / "ds", [5, 2, 9, 3], fps=10)
+    (batch,) = sl.Loader(ds, window=sl.Window({"lidar": [0], "speed": [0]}, clock=20), batch_size=8, shuffle=False)
+    for step in range(8):  # the latest at or before: two steps each
+        mask = batch["lidar_points_mask"][step, 0]
+        np.testing.assert_array_equal(batch["lidar"][step, 0][mask], spatial.xyz(clouds[step // 2]))
+
+
+def test_whole_sequences_of_clouds(tmp_path: Path) -> None:
+    ds, clouds = driven(tmp_path / "ds", [5, 2, 9])
+    for packed in (False, True):
+        (batch,) = sl.Loader(ds, window=sl.Whole(["lidar"], packed=packed), batch_size=1, shuffle=False)
+        flat, mask = batch["lidar"].reshape(-1, 9, 3), batch["lidar_points_mask"].reshape(-1, 9)
+        for number, cloud in enumerate(clouds):
+            np.testing.assert_array_equal(flat[number][mask[number]], spatial.xyz(cloud))

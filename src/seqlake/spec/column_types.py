@@ -137,8 +137,8 @@ _OPTIONS = {
     "Video": "fps codec resolution stream timestamps origin inline",
     "Image": "format resolution frames fps timestamps origin inline",
     "Audio": "sample_rate channels stream codec timestamps origin inline",
-    "Spatial3D": "format coordinate_frame units inline",
-    "Spatial4D": "format fps coordinate_frame units timestamps origin inline",
+    "Spatial3D": "format fields coordinate_frame units inline",
+    "Spatial4D": "format frames fields fps coordinate_frame units timestamps origin inline",
     "Embedding": "dim model dtype fps timestamps origin",
 }
 _ALSO = {
@@ -352,6 +352,7 @@ class Spatial4D(ColumnType):
     Args:
         format: As in `"ply-sequence"`.
         fps: Steps per second.
+        frames: `"files"`: a file for each step, index i is step i.
         inline: Whether a cell is the file's own bytes; `format` then says what they are.
         fields: Anything else.
 
@@ -367,10 +368,18 @@ class Spatial4D(ColumnType):
         *,
         format: str | None = None,  # noqa: A002 - the format's own word
         fps: float | None = None,
+        frames: str | None = None,
         inline: bool = False,
         **fields: Any,
     ) -> None:
-        super().__init__("4d", format=format, fps=fps, inline=inline or None, **fields)
+        if frames not in {None, "files"}:
+            raise InvalidMetadataError(f'frames must be "files", got {frames!r}.')
+        super().__init__("4d", format=format, fps=fps, frames=frames, inline=inline or None, **fields)
+
+    @property
+    def arrow(self) -> pa.DataType:
+        """`string`, or `list<string>` with `frames`."""
+        return pa.list_(pa.string()) if self.get("frames") == "files" else super().arrow
 
 
 class Embedding(ColumnType):

@@ -170,6 +170,8 @@ class Column:
             return "temporal"
         if is_list(kind) and declared == "image" and (is_binary(kind.value_type) or is_text(kind.value_type)):
             return "frames"
+        if is_list(kind) and declared == "4d" and is_text(kind.value_type):
+            return "frames"
         has_url = pa.types.is_struct(kind) and kind.get_field_index("url") >= 0
         if self._names_files() and (is_text(kind) or has_url):
             return "file"

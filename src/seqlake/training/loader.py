@@ -15,11 +15,12 @@ from seqlake.training.mixtures.engine import MixtureEngine
 from seqlake.training.mixtures.samples import Groups
 from seqlake.training.mixtures.schedule import Mix
 from seqlake.training.passes import Pass, holding
-from seqlake.training.settings import FrameOptions, LoaderSettings
+from seqlake.training.settings import LoaderSettings
 from seqlake.training.sources import engine_of, named, pinned
 from seqlake.training.steps import TAILS
 from seqlake.training.torch import LoaderDataset, WindowDataset, WindowSampler
 from seqlake.training.transforms import MapBatch, MapSamples, Normalize
+from seqlake.windows.clouds import PointOptions
 from seqlake.windows.spec import Whole, as_window
 
 if TYPE_CHECKING:
@@ -393,9 +394,30 @@ class Loader:
             MissingDependencyError: The device needs a package that is not installed.
         """
         size = tuple(size) if isinstance(size, list) else size
-        options = FrameOptions(size=size, layout=layout, device=device or "cpu", threads=threads)
+        options = replace(self._settings.frames, size=size, layout=layout, device=device or "cpu", threads=threads)
         options.check()
         return self._with(frames=options)
+
+    def points(
+        self, fields: Sequence[str] = ("x", "y", "z"), /, *, packed: bool = False, dtype: str | None = None
+    ) -> Self:
+        """How the points of clouds (columns of type `4d` with a file for each step) are delivered.
+
+        Args:
+            fields: Which fields of a point, side by side: C of them.
+            packed: False pads to the largest cloud of the batch: `<column>` [B, W, N, C] and `<column>_points_mask`
+                [B, W, N]. True lays them end to end: `<column>` [points, C] and `<column>_points_offsets` [B * W + 1].
+            dtype: `"float32"` or `"float64"`; by default float32, and an error where that would round what is stored.
+
+        Raises:
+            ValueError: An argument that cannot be meant.
+
+        Example:
+            >>> lidar = loader.points(["x", "y", "z", "intensity"], packed=True)
+        """
+        points = PointOptions(fields=tuple(fields), packed=packed, dtype=dtype)
+        points.check()
+        return self._with(frames=replace(self._settings.frames, points=points))
 
     def on_error(self, policy: Policy, /, *, budget: float | None = 0.01) -> Self:
         """What becomes of samples whose data are bad: a file gone or damaged, a frame or cell that cannot be read.

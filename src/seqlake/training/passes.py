@@ -21,6 +21,7 @@ from seqlake.training.order import Visits
 from seqlake.training.randomness import Random
 from seqlake.training.shard_cache import is_remote
 from seqlake.training.telemetry import Meter
+from seqlake.windows.clouds import joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -51,6 +52,7 @@ class Pipeline:
         meter: Counts what is done; None for nobody.
         reuse: Write signals where those of the batch before were.
         pads: Batches say which samples are repetitions.
+        joins: Clouds become arrays of numbers.
     """
 
     def __init__(
@@ -62,12 +64,14 @@ class Pipeline:
         meter: Meter | None = None,
         reuse: bool = False,
         pads: bool = False,
+        joins: bool = True,
     ) -> None:
         self.opened = engine.opened
         self.meter = Meter() if meter is None else meter
         self._engine = engine
         self._transforms = transforms
         self._pads = pads
+        self._clouds = [name for name in engine.surveys[0].clouds if joins]
         self._assembler = engine.assembler()
         if reuse:
             self._assembler.reuse_buffers()
@@ -108,6 +112,8 @@ class Pipeline:
             self._repair.finish(batch, chunk.samples.part(start, stop), self._harmed(chunk, number, frames))
         elif self._pads:
             batch["valid"] = chunk.samples.valid[start:stop]
+        for name in self._clouds:
+            batch |= joined(name, batch[name], self._engine.settings.frames.points)
         return self._transformed(batch, chunk.samples, slice(start, stop)) if self._transforms else batch
 
     def at_once(self, samples: Samples) -> tuple[Batch, Mapping[int, Sequence[Harm]]]:
@@ -130,7 +136,7 @@ class Pipeline:
 
     def _as_they_are(self, samples: Samples) -> tuple[Batch, Mapping[int, Sequence[Harm]]]:
         """A batch of samples to be tried in places of others, and what is wrong with them."""
-        with closing(Pipeline(self._engine)) as pipeline:
+        with closing(Pipeline(self._engine, joins=False)) as pipeline:
             return pipeline.at_once(samples)
 
     def _transformed(self, batch: Batch, samples: Samples, inside: slice) -> Batch:

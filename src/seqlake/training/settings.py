@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 from seqlake.plugins import require
 from seqlake.training.bad_data.damage import OnError
 from seqlake.training.order import Shuffle
+from seqlake.windows.clouds import PointOptions
 
 if TYPE_CHECKING:
     from seqlake.training.cache import Cache
@@ -30,15 +31,18 @@ class FrameOptions:
         layout: Order of a window's axes; `TCHW` is a view.
         device: Where videos are decoded.
         threads: How many decode; None means one for each core.
+        points: How points of clouds are delivered.
     """
 
     size: tuple[int, int] | None = None
     layout: Layout = "THWC"
     device: str = "cpu"
     threads: int | None = None
+    points: PointOptions = field(default_factory=PointOptions)
 
     def check(self) -> None:
         """Raise ValueError or MissingDependencyError, naming the argument that cannot be meant."""
+        self.points.check()
         size = self.size
         pair = isinstance(size, (tuple, list)) and len(size) == 2
         if size is not None and not (pair and all(isinstance(one, int) and one > 0 for one in size)):

@@ -14,7 +14,7 @@ from seqlake.training.order import Axis
 from seqlake.windows.assemble import step_dtype
 from seqlake.windows.clock import check_columns, dataset_clock, deciding, singles, tracks
 from seqlake.windows.edges import anchors, check_alike, sequence_steps
-from seqlake.windows.frames import Shown, by_time, count_frames, steps_shown
+from seqlake.windows.frames import Shown, by_time, count_frames, is_clouds, steps_shown
 from seqlake.windows.frames import framed as has_frames
 from seqlake.windows.sources import MediaFiles
 from seqlake.windows.spec import Whole, Window
@@ -87,7 +87,8 @@ class WindowSurvey:
         window: The window or `Whole`.
         clock: The dataset's clock.
         tracks: The temporal columns of the window; none for `Whole`.
-        framed: Its videos and columns of images.
+        framed: Its videos, columns of images and of clouds.
+        clouds: Those of clouds among them.
         cells: Temporal columns wanted whole.
         singles: Columns with one value a sample.
         steps: [rows] N of each sequence; None for samples, whose lengths are never asked for.
@@ -112,6 +113,7 @@ class WindowSurvey:
     counts: Mapping[str, Ints] = field(default_factory=dict)
     step_bytes: Mapping[str, int] = field(default_factory=dict)
     by_row: bool = False
+    clouds: Sequence[str] = ()
 
     @property
     def rows(self) -> int:
@@ -245,6 +247,7 @@ def survey(source: Readable, window: Window | Whole, /) -> WindowSurvey:
         counts=lengths.counts,
         step_bytes={track.column: _step_bytes(schema[track.column]) for track in (*wanted, *framed)},
         by_row=isinstance(window, Whole) and schema.id is None,
+        clouds=[track.column for track in framed if is_clouds(schema[track.column])],
     )
 
 

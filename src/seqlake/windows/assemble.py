@@ -8,8 +8,9 @@ import numpy as np
 
 from seqlake.spec.schema import is_list
 from seqlake.windows.clock import deciding, declared_clock, singles, tracks
+from seqlake.windows.clouds import as_numbers, joined
 from seqlake.windows.edges import check_alike, nearest, sequence_steps
-from seqlake.windows.frames import find, shown_of, steps_shown
+from seqlake.windows.frames import find, is_clouds, shown_of, steps_shown
 from seqlake.windows.timestamps import samples_at
 
 if TYPE_CHECKING:
@@ -93,6 +94,8 @@ def assemble(
         _check_edges(window, track, anchor, mask, int(steps[0]))
         values = _decoded(films[track.column], numbers, frames.there(numbers) if window.edges == "clamp" else mask)
         sample |= {track.column: values, f"{track.column}_mask": mask}
+        if is_clouds(schema[track.column]):
+            sample |= joined(track.column, *as_numbers(values))
     for name in singles(window, schema):
         value = cell_of(name)
         sample[name] = _single(value, schema[name])

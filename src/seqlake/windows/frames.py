@@ -40,6 +40,11 @@ def framed(column: Column, /) -> bool:
     return column.category == "frames" or column.medium == "video"
 
 
+def is_clouds(column: Column, /) -> bool:
+    """Whether the frames of this column are clouds of points, one file a step."""
+    return column.category == "frames" and column.type is not None and column.type.type == "4d"
+
+
 def by_time(track: Track, column: Column, /) -> bool:
     """Whether its frames are found by the file's own times: a video at another rate than the clock's."""
     return column.medium is not None and track.timestamps is None and track.ratio != 1

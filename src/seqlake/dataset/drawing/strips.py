@@ -9,6 +9,7 @@ import numpy as np
 
 from seqlake.errors import SeqlakeError
 from seqlake.spec.alignment import clock_of, on_clock, own_rate
+from seqlake.windows.frames import is_clouds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,6 +46,8 @@ class Strip:
 
 def is_pictures(column: Column, /) -> bool:
     """Whether a column holds pictures that can be shown: videos, images, frames columns."""
+    if is_clouds(column):
+        return False
     return column.category == "frames" or column.medium in {"video", "image"}
 
 

@@ -188,7 +188,7 @@ def _drawn(name: str, column: Column, view: Row) -> str:
         array = view[name]
         caption = f"<div>{_text(name)} <small>{_text(brief(array))}</small></div>"
         return caption + ("" if array is None else sparkline(array))
-    if category == "frames":
+    if category == "frames" and is_pictures(column):
         return _pictures(name, view)
     file = view[name] if column.medium is not None else None
     if not isinstance(file, FileView) or not locations.is_local(file.location):

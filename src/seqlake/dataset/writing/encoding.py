@@ -20,6 +20,7 @@ from seqlake.media import TICKS, Encoding, VideoEncoder, checked_frame, encode_c
 from seqlake.spec.alignment import clock_of, on_clock, own_rate
 from seqlake.spec.rules.signals import LARGEST_CELL
 from seqlake.spec.schema import is_binary, is_text
+from seqlake.windows.frames import is_clouds
 from seqlake.windows.timestamps import nanoseconds
 from seqlake.windows.tracks import NANOSECONDS
 
@@ -126,6 +127,8 @@ def cell_of(schema: Schema, name: str, /, *, encoding: Encoding, scratch: Scratc
     column = schema[name]
     if is_video(column):
         return _VideoCell(schema, column, encoding=encoding, scratch=scratch)
+    if is_clouds(column):
+        return _CloudsCell(column, scratch=scratch, keep=keep)
     return _ImagesCell(column, scratch=scratch, keep=keep)
 
 
@@ -168,7 +171,10 @@ def encoded(
         frames = cell_of(schema, name, encoding=encoding.of(name), scratch=path, keep=lambda file: file)
         times = _times(values.get(stamps), where) if is_video(column) and (stamps := stamps_of(column)) else None
         try:
-            count = _fill(frames, _pictures(value, where), times, where)
+            pictures = (
+                as_array(value, where=where) if is_clouds(column) and _is_array(value) else _pictures(value, where)
+            )
+            count = _fill(frames, pictures, times, where)
             made_of = frames.close()
         except BaseException:
             frames.abort()
@@ -371,6 +377,42 @@ class _ImagesCell:
             self._nbytes += len(frame)
             if self._nbytes > LARGEST_CELL:
                 raise ValidationError(too_large(f"Column {self._column.name!r}", self._nbytes))
+
+    def close(self) -> object:
+        return self._values
+
+    def abort(self) -> None:
+        self._values = []
+
+
+class _CloudsCell:
+    """Clouds one a step, each a file of its own. What is a file already passes through."""
+
+    def __init__(self, column: Column, *, scratch: Scratch, keep: Keep) -> None:
+        self._column = column
+        self._scratch = scratch
+        self._keep = keep
+        self._values: list[object] = []
+
+    def check(self, frame: object, /, *, where: str, time: object = None) -> Any:  # noqa: ARG002 - clouds have none
+        if isinstance(frame, File):
+            return existing(frame, self._column, where)
+        if isinstance(frame, str):
+            return frame
+        if not _is_array(frame):
+            kind = type(frame).__name__
+            raise SchemaMismatchError(f"{where}: expected a cloud as an array, a str or a File, found {kind}.")
+        return cloud_bytes(frame, self._column, where)
+
+    def settle(self, frame: Any, /) -> None:
+        """Nothing: clouds need not be alike."""
+
+    def write(self, frame: Any, /) -> None:
+        if isinstance(frame, bytes):
+            path = self._scratch()
+            path.write_bytes(frame)
+            frame = self._keep(Encoded(path, suffix=".pcd"))
+        self._values.append(frame)
 
     def close(self) -> object:
         return self._values

@@ -128,6 +128,8 @@ class FrameBatch:
 
     def _turned(self, frames: NDArray[Any]) -> NDArray[Any]:
         """[..., height, width, 3] frames in the layout that was asked for."""
+        if frames.dtype.hasobject:  # clouds
+            return frames
         return np.moveaxis(frames, -1, -3) if self._frame_columns.options.layout == "TCHW" else frames
 
     def _stage(self, works: Sequence[Callable[[], None]], then: Callable[[], None]) -> None:
@@ -458,6 +460,8 @@ class Recycled:
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
         """An array whose values are anything."""
+        if dtype.hasobject:  # bytes are no references
+            return np.empty(shape, dtype)
         nbytes = prod(shape) * dtype.itemsize
         with self._lock:
             piece = self._piece(nbytes)

@@ -16,7 +16,7 @@ from seqlake.protocols import Source
 from seqlake.spec.schema import is_list
 from seqlake.training.fetching.transfers import MeteredBlob, Transfers
 from seqlake.training.frames.decoding import DecoderPool, cores
-from seqlake.windows.frames import Shown, by_time
+from seqlake.windows.frames import Shown, by_time, is_clouds
 from seqlake.windows.sources import MediaFiles, located, place_of
 from seqlake.windows.spec import Window
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from seqlake.training.opened import Opened
     from seqlake.training.settings import LoaderSettings
     from seqlake.training.survey import WindowSurvey
+    from seqlake.windows.clouds import PointOptions
     from seqlake.windows.sources import FileSpan
     from seqlake.windows.tracks import Track
 
@@ -483,6 +484,29 @@ class ImageColumn:
         return media.open_steps(clip.count, picture, kind)
 
 
+class CloudColumn(ImageColumn):
+    """A column of clouds, one file a step: each frame is an object, [N, C] numbers."""
+
+    options: PointOptions
+
+    def shape(self) -> Shape:
+        """Of an object: clouds have as many points as they have."""
+        return (), np.dtype(object)
+
+    def read(self, key: Hashable, clip: FrameClip, frames: Ints, out: NDArray[Any] | None) -> NDArray[Any]:  # noqa: ARG002 - videos need it
+        """Read clouds, as numbers of the fields that were asked for."""
+        if out is None:
+            out = np.empty(len(frames), object)
+        clouds = self._decoder(clip).read(frames)
+        for place, cloud in enumerate(clouds):
+            out[place] = self.options.numbers(cloud)
+        return out
+
+    def where(self, key: Hashable) -> str:  # noqa: ARG002 - videos need it
+        """Nothing: the sequence says it."""
+        return "its clouds"
+
+
 def check_shape(actual: Shape, expected: Shape, /) -> None:
     """Raise `SchemaMismatchError` unless frames of these shapes can stand in one array."""
     if actual != expected:
@@ -547,6 +571,11 @@ class FrameColumns:
             column, size = schema[track.column], self.options.size
             if column.category == "frames":
                 cells = EncodedCells(column.name, self.survey, self.opened)
+                if is_clouds(column):
+                    clouds = CloudColumn(track, column, self.opened, cells=cells, files=files, size=None)
+                    clouds.options = self.options.points
+                    self.columns.append(clouds)
+                    continue
                 self.columns.append(ImageColumn(track, column, self.opened, cells=cells, files=files, size=size))
                 continue
             device = self.options.device
