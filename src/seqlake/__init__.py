@@ -14,6 +14,7 @@ _HOME = {
     "Column": "spec.schema",
     "ColumnType": "spec.column_types",
     "Dataset": "dataset.dataset",
+    "Depth": "spec.column_types",
     "Embedding": "spec.column_types",
     "Encoding": "media",
     "File": "dataset.writing.ingest",

@@ -91,7 +91,6 @@ def half_blocks(picture: NDArray[Any], /) -> list[str]:
 
 
 _SUFFIXES = {".png": "png", ".jpg": "jpeg", ".jpeg": "jpeg"}
-_GREY_16 = "gray16le"  # a depth camera's video
 _MAGIC = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpeg"}
 
 
@@ -145,6 +144,7 @@ def _slice(_context: click.Context, _parameter: click.Parameter, given: str | No
     type=click.Choice(["png", "jpeg"]),
     help="How to write them (default: images as they are stored, video frames as PNG).",
 )
+@click.option("--rgb", is_flag=True, help="RGB of 8 bits from a video that has more.")
 @_options.version
 @_options.overwrite
 @_options.dry_run
@@ -158,6 +158,7 @@ def command(
     numbers: slice | int | None,
     out: Path,
     kind: str | None,
+    rgb: bool,
     version: int | str | None,
     overwrite: bool,
     dry_run: bool,
@@ -165,15 +166,15 @@ def command(
 ) -> None:
     """Write frames of one sequence of DATASET as pictures: exactly those that are asked for.
 
-    PNG loses nothing; pictures of 16 bits, such as depth, keep them. Images that are stored as they are wanted are
-    copied byte for byte. In a folder files are called by the number of the frame.
+    PNG loses nothing; grey of more than 8 bits, such as depth, keeps the numbers that are stored. Images that are
+    stored as they are wanted are copied byte for byte. In a folder files are called by the number of the frame.
     """
     selection = _options.opened(source, version=version)
     with _options.sequences(selection, [sequence_id]):
         view = selection.sequence(sequence_id)
     if times and numbers is not None:
         raise click.UsageError("Give times (--at) or numbers (--frames), not both.")
-    pictures = _Pictures(view, column)
+    pictures = _Pictures(view, column, rgb=rgb)
     wanted = pictures.at(times) if times else pictures.chosen(numbers)
     single = out.suffix.lower() in _SUFFIXES
     if single and len(wanted) != 1:
@@ -196,7 +197,7 @@ def command(
 class _Pictures:
     """The frames of a video, the images of a frames column, or the one image of a file."""
 
-    def __init__(self, view: SequenceView, column: str) -> None:
+    def __init__(self, view: SequenceView, column: str, *, rgb: bool) -> None:
         from seqlake.dataset.drawing.strips import is_pictures, rate_of
 
         kind = view.schema[column]
@@ -206,6 +207,8 @@ class _Pictures:
         if self._frames is None:
             raise click.ClickException(f"Sequence {view.id!r} has nothing in column {column!r}.")
         self._steps = kind.category == "frames"
+        if rgb and kind.medium == "video":
+            self._frames = self._frames.rgb
         self._image = kind.type is not None and kind.type.type == "image"
         self._rate = rate_of(view.schema, column) if self._steps else None
 
@@ -275,12 +278,13 @@ class _Pictures:
         """Pictures as arrays, with all their bits."""
         import numpy as np
 
-        from seqlake.media import video
-
+        frames = self._frames.codes  # of depth; all others are as they are
         if self._steps:
-            return [self._frames[number] for number in numbers]  # each may have a size of its own
-        decoder = None if self._image else video.open(self._frames.source())
-        if decoder is not None and decoder.packets.stream.pix_fmt == _GREY_16:
-            planes = {number: frame.to_ndarray() for number, frame in decoder.planes(np.array(numbers))}
-            return [planes[number] for number in numbers]
-        return self._frames.decode(numbers)  # type: ignore[no-any-return]  # a view of frames
+            return [frames[number] for number in numbers]  # each may have a size of its own
+        pictures = frames.decode(numbers)
+        if pictures.dtype != np.uint8 and pictures.shape[-1] == 3 and not self._image:
+            raise click.ClickException(
+                "The video has colours of more than 8 bits, which PNG and JPEG are not written with here; --rgb writes "
+                "RGB of 8 bits."
+            )
+        return pictures  # type: ignore[no-any-return]  # a view of frames

@@ -15,11 +15,21 @@ from seqlake.errors import DecodeError
 from seqlake.media import spatial
 from seqlake.media._bytes import BlobBytes, blob_of
 from seqlake.media._containers import PICTURES, format_of, kind_of, open_container
-from seqlake.media._encoding import TICKS, Encoding, VideoEncoder, checked_frame, encode_image, image_format
+from seqlake.media._depth import MeasuredDecoder, depth_levels, depth_picture
+from seqlake.media._encoding import (
+    TICKS,
+    Encoding,
+    VideoEncoder,
+    checked_frame,
+    checked_grey,
+    encode_image,
+    image_format,
+)
 from seqlake.media._frames import Frames, LazyDecoder
 from seqlake.media._sound import cut as cut_sound
 from seqlake.media.image import ImageDecoder
 from seqlake.media.spatial import encode as encode_cloud
+from seqlake.media.video.codes import pixels_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -37,7 +47,10 @@ __all__ = [
     "VideoEncoder",
     "blob_of",
     "checked_frame",
+    "checked_grey",
     "cut_sound",
+    "depth_levels",
+    "depth_picture",
     "encode_cloud",
     "encode_image",
     "format_of",
@@ -48,6 +61,7 @@ __all__ = [
     "open_container",
     "open_steps",
     "opens",
+    "pixels_of",
 ]
 
 
@@ -73,7 +87,7 @@ def opens(kind: str, /) -> bool:
 def open(  # noqa: A001 - the protocol's name
     source: Source, /, *, threads: int = 1, device: str = "cpu", decoder: str | None = None
 ) -> Decoder:
-    """Open a media source by its column's type.
+    """Open a media source by its column's type; depth maps as metres.
 
     Args:
         source: What the cell points to.
@@ -92,13 +106,13 @@ def open(  # noqa: A001 - the protocol's name
     """
     if decoder is not None:
         plug: Media = plugins.load("media", decoder)
-        return plug.open(source, threads=threads, device=device)
+        return _measured(plug.open(source, threads=threads, device=device), source.column)
     first: DecodeError | None = None
     for plug in _plugs(source.column.type):
         if not _serves(plug, device):
             continue
         try:
-            return plug.open(source, threads=threads, device=device)
+            return _measured(plug.open(source, threads=threads, device=device), source.column)
         except DecodeError as error:
             first = first or error
     if first is not None:
@@ -107,6 +121,10 @@ def open(  # noqa: A001 - the protocol's name
     raise DecodeError(
         f"Nothing here decodes columns of type {source.column.type!r}{where}; read the file's bytes instead."
     )
+
+
+def _measured(decoder: Decoder, column: ColumnType) -> Decoder:
+    return MeasuredDecoder(decoder, column) if column.is_depth else decoder
 
 
 def index(source: Source, /) -> Mapping[int, bytes]:
@@ -132,4 +150,4 @@ def open_steps(count: int, picture: Callable[[int], Source | None], column: Colu
         raise DecodeError(f"fps: expected frames per second, found {rate!r}. Mend the column's type.") from None
     if column.type == "4d":
         return spatial.open_steps(count, picture, rate=exact_rate)
-    return ImageDecoder(count, picture, rate=exact_rate)
+    return _measured(ImageDecoder(count, picture, rate=exact_rate), column)

@@ -16,6 +16,7 @@ import numpy as np
 
 from seqlake.errors import SchemaMismatchError, SeqlakeError, ValidationError
 from seqlake.media import image
+from seqlake.spec.pixel_formats import plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,6 +33,11 @@ _PROFILE = {
     "x264-params": "open-gop=0:threads=1",
 }
 _PROFILES = {"libx264": _PROFILE, "libx265": {"x265-params": "log-level=error"}}
+# Of grey of more than 8 bits: depth, of which nothing may be lost unless it is asked for.
+_LOSSLESS = {
+    "libx265": {"x265-params": "lossless=1:bframes=0:open-gop=0:pools=1:frame-threads=1:log-level=error"},
+    "ffv1": {"slicecrc": "1"},
+}
 _TV, _FULL, _BT709 = 1, 2, 1  # as FFmpeg numbers them
 _NOMINAL = Fraction(30)  # what an encoder without a rate plans its bits by
 
@@ -55,7 +61,8 @@ class Encoding:
         keyframe_every: Frames from one keyframe to the next. 16 takes 0.6 of the bytes and a fifth of the speed of
             short random windows; 2 and 4 take two to three times the bytes and gain little.
         pixel_format: FFmpeg's name, of 8 bits a sample; by default `yuv420p`, and `yuv444p` where width or height is
-            odd. `yuv444p` keeps all colour detail, for more bytes.
+            odd. `yuv444p` keeps all colour detail, for more bytes. Grey of 8 to 16 bits (`gray`, `gray16le`) takes
+            frames of one channel and stores their numbers as they are; FFV1 and libx265 lose none of them.
         options: Options of the encoder, on top of the training profile (`preset` veryfast, `tune` fastdecode, `crf` 23,
             no B-frames) where it is libx264, and alone for any other.
 
@@ -119,20 +126,43 @@ class Encoding:
         wanted = self.pixel_format or ("yuv444p" if odd else "yuv420p")
         if self.pixel_format is None and not odd and wanted not in known and "nv12" in known:
             return "nv12"  # the same pixels, laid out as some hardware has them
-        eight = [name for name in known if _bits(name) == 8]
+        eight = [name for name in known if _bits(name) == 8 or _is_grey(name)]
         if known and wanted not in known:
             raise SeqlakeError(f"{self.encoder} writes {', '.join(eight) or 'no pixels of 8 bits'}; found {wanted!r}.")
-        if _bits(wanted) != 8:
+        if _bits(wanted) != 8 and not _is_grey(wanted):
             raise SeqlakeError(
                 f"Expected a pixel format of 8 bits a sample, such as {', '.join(eight[:3]) or 'yuv420p'}; "
                 f"found {wanted!r}."
             )
+        if _is_grey(wanted) and self.produces == "h264":
+            raise SeqlakeError("FFmpeg reads grey H.264 back as yuv420p: write grey with ffv1 or libx265.")
+        if _is_grey(wanted):
+            return wanted
         chroma = av.VideoFormat(wanted, width, height)
         if odd and (chroma.chroma_width(2) < 2 or chroma.chroma_height(2) < 2):
             raise SchemaMismatchError(
                 f"Expected an even width and height for {wanted}, found {width}x{height}.", hint="yuv444p takes any."
             )
         return wanted
+
+    @staticmethod
+    def fitting(pixel_format: str, /) -> Encoding:
+        """What loses nothing of grey pixels: HEVC where it has them in 12 bits, as LeRobot writes depth, else FFV1.
+
+        Example:
+            >>> Encoding.fitting("gray16le").codec, Encoding.fitting("gray12le").codec
+            ('ffv1', 'libx265')
+        """
+        import av
+
+        twelve = plain(pixel_format) == "gray12" and "libx265" in av.codecs_available
+        return Encoding(
+            codec="libx265" if twelve else "ffv1", keyframe_every=2 if twelve else 1, pixel_format=pixel_format
+        )
+
+
+def _is_grey(pixel_format: str) -> bool:
+    return plain(pixel_format).startswith("gray") and "f" not in plain(pixel_format)
 
 
 def _bits(pixel_format: str) -> int:
@@ -212,15 +242,36 @@ class VideoEncoder:
         """
         import av
 
-        frame = checked_frame(frame, size=self._size)
+        frame = self.checked(frame)
         tick = self._next_tick(tick)
         if self._container is None:
             self._open(frame)
+        if frame.ndim == 2:
+            self._encode_picture(_grey_picture(frame, self._stream.pix_fmt), tick)
+            return
         source = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
         # The tags say BT.709, so the pixels must be: FFmpeg's own choice for RGB would be BT.601.
         picture = self._reformatter.reformat(
             source, format=self._stream.pix_fmt, dst_colorspace="ITU709", dst_color_range="MPEG", threads=1
         )
+        self._encode_picture(picture, tick)
+
+    def checked(self, frame: NDArray[Any], /, *, where: str = "") -> NDArray[Any]:
+        """A frame as the encoding takes it.
+
+        Args:
+            frame: uint8 [H, W, 3]; of grey uint8 or uint16 [H, W], or with one channel.
+            where: Sequence and column, for messages.
+
+        Raises:
+            SchemaMismatchError: Another shape or type, or numbers that have more bits than the pixels.
+        """
+        pixels = self._encoding.pixel_format
+        if pixels is None or not _is_grey(pixels):
+            return checked_frame(frame, size=self._size, where=where)
+        return checked_grey(frame, bits=_bits(pixels), size=self._size, where=where)
+
+    def _encode_picture(self, picture: Any, tick: int) -> None:
         picture.pts, picture.time_base, picture.pict_type = tick, self._time_base, 0
         self._mux(self._encode(picture))
         self._tick = tick
@@ -270,7 +321,8 @@ class VideoEncoder:
         pixels = encoding.pixel_format_for(height, width)
         _check_nested(encoding.encoder, tuple((k, v) for k, v in encoding.options.items() if k in _NESTED))
         self._size = (height, width)
-        profile = _PROFILES.get(encoding.encoder, {})
+        grey = _is_grey(pixels)
+        profile = (_LOSSLESS if grey else _PROFILES).get(encoding.encoder, {})
         options = {**profile, **encoding.options}
         for name in options.keys() & profile.keys() & encoding.options.keys() & {*_NESTED}:
             options[name] = f"{profile[name]}:{encoding.options[name]}"
@@ -284,7 +336,7 @@ class VideoEncoder:
         if encoding.codec == "auto":
             context.max_b_frames = 0
         context.time_base = self._time_base
-        context.color_range, context.colorspace = _TV, _BT709
+        context.color_range, context.colorspace = (_FULL if grey else _TV), _BT709
         context.color_primaries, context.color_trc = _BT709, _BT709
         self._stream, self._reformatter = stream, VideoReformatter()
 
@@ -329,6 +381,47 @@ def _check_nested(encoder: str, options: tuple[tuple[str, str], ...]) -> None:
         refused = [text.strip() for _, _, text in logged if "rror parsing option" in text]
         if refused:
             raise SeqlakeError(f"{encoder} refused {name}={value!r}: {refused[0]}")
+
+
+def checked_grey(frame: Any, /, *, bits: int, size: tuple[int, int] | None = None, where: str = "") -> NDArray[Any]:
+    """Grey as the numbers that are stored, [H, W] of uint8 or uint16.
+
+    Args:
+        frame: uint8 or uint16 [H, W] or [H, W, 1].
+        bits: That a number may have.
+        size: The height and width it must have.
+        where: Sequence and column, for messages.
+
+    Raises:
+        SchemaMismatchError: Another shape or type, or a number that has more bits.
+    """
+    at = f"{where}: " if where else ""
+    given = f"{getattr(frame, 'dtype', type(frame).__name__)} {list(getattr(frame, 'shape', ()))}"
+    flat = frame[..., 0] if isinstance(frame, np.ndarray) and frame.ndim == 3 and frame.shape[-1] == 1 else frame
+    stored = np.dtype(np.uint8 if bits <= 8 else np.uint16)
+    if not isinstance(flat, np.ndarray) or flat.ndim != 2 or flat.dtype != stored or 0 in flat.shape:
+        raise SchemaMismatchError(f"{at}expected grey of {bits} bits as {stored} [H, W], found {given}.")
+    if size is not None and flat.shape != size:
+        raise SchemaMismatchError(f"{at}expected frames of {size[1]}x{size[0]} pixels, found {given}.")
+    if bits < 8 * stored.itemsize and int(flat.max()) >> bits:
+        raise SchemaMismatchError(
+            f"{at}expected numbers up to {(1 << bits) - 1}, of {bits} bits; found {int(flat.max())}.",
+            hint="gray16le holds all of uint16.",
+        )
+    return flat
+
+
+def _grey_picture(codes: NDArray[Any], pixel_format: str) -> Any:
+    """A picture of FFmpeg's that holds these numbers as they are."""
+    import av
+
+    height, width = codes.shape
+    picture = av.VideoFrame(width, height, pixel_format)
+    plane: Any = picture.planes[0]
+    rows = np.frombuffer(plane, np.uint8).reshape(plane.height, plane.line_size)
+    stored = codes.dtype.newbyteorder(">" if pixel_format.endswith("be") else "<")
+    rows[:, : width * codes.dtype.itemsize].view(stored)[:] = codes
+    return picture
 
 
 def checked_frame(

@@ -174,6 +174,26 @@ def room_for(out: NDArray[Any] | None, shape: tuple[int, ...], dtype: DTypeLike,
     return out
 
 
+def nearest(pictures: NDArray[Any], size: tuple[int, int], /) -> NDArray[Any]:
+    """Pictures in another height and width, each pixel one that was there: what lies under its centre.
+
+    Args:
+        pictures: [N, H, W, ...].
+        size: Height and width.
+
+    Example:
+        >>> nearest(np.arange(4).reshape(1, 1, 4), (1, 2)).tolist()
+        [[[1, 3]]]
+    """
+    rows, columns = (centres(*pair) for pair in zip(pictures.shape[1:3], size, strict=True))
+    return pictures[:, rows[:, None], columns]
+
+
+def centres(there: int, wanted: int, /) -> Ints:
+    """[wanted] which of so many pixels lies under the centre of each new one."""
+    return (2 * np.arange(wanted, dtype=np.int64) + 1) * there // (2 * wanted)
+
+
 def _exact(seconds: Any) -> Fraction:
     if not isinstance(seconds, (int, Fraction)) and not np.isfinite(seconds):
         raise ValueError(f"Frames are asked for at times in seconds, found {seconds}.")

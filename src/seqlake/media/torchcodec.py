@@ -25,8 +25,9 @@ from seqlake.media._bytes import BlobBytes, blob_of
 from seqlake.media._containers import open_container
 from seqlake.media._frames import room_for
 from seqlake.media.image import scaled
+from seqlake.media.video.codes import Codes, converter_of
 from seqlake.media.video.demuxing import picture_streams
-from seqlake.media.video.opening import open_video, refuse_deep
+from seqlake.media.video.opening import open_video
 from seqlake.media.video.packets import DAMAGED, HIDDEN
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def open(source: Source, /, *, threads: int = 1, device: str = "cpu") -> TorchDe
 
     Raises:
         MissingDependencyError: torchcodec, or FFmpeg's libraries, are not installed.
-        DecodeError: There is no such device, pixels have more than 8 bits, or torchcodec cannot be held to this file's
+        DecodeError: There is no such device, frames are codes and no RGB, or torchcodec cannot be held to this file's
             frames.
         CorruptFileError: The container is damaged.
     """
@@ -74,8 +75,8 @@ def open(source: Source, /, *, threads: int = 1, device: str = "cpu") -> TorchDe
             raise DecodeError(f"Expected device='cpu', or a CUDA device on a machine with a GPU; found {device!r}.")
     blob = blob_of(source)
     frames = open_video(source)
-    refuse_deep(frames.packets, blob.location)
-    why = _refusal(frames.packets) or _unsure(blob)
+    stored = isinstance(converter_of(frames.packets.stream, source.column, blob.location), Codes)
+    why = "is read as stored codes" if stored else _refusal(frames.packets) or _unsure(blob)
     if why:
         raise DecodeError(f"{blob.location} {why}: torchcodec cannot be held to its frames. Open it with PyAV.")
     data: Any = bytes(source.blob) if isinstance(source.blob, (bytes, bytearray, memoryview)) else BlobBytes(blob)

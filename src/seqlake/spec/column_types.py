@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from seqlake.errors import InvalidMetadataError
+from seqlake.spec.depth import field_of, is_depth, measure_of
+from seqlake.spec.pixel_formats import RGB
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,6 +90,17 @@ class ColumnType:
         return self._fields.get("inline") is True and self._type in INLINE_TYPES
 
     @property
+    def pixel_format(self) -> str | None:
+        """FFmpeg's name of the pixels that a column of videos declares; LeRobot's `video.pix_fmt` is one, too."""
+        name = field_of(self._fields, "pixel_format")
+        return name if isinstance(name, str) and name else None
+
+    @property
+    def is_depth(self) -> bool:
+        """Whether it declares that its pictures are depth maps."""
+        return self._type in {"video", "image"} and is_depth(self._fields)
+
+    @property
     def arrow(self) -> pa.DataType:
         """The Arrow type of a column that is declared by this type alone."""
         return pa.binary() if self.inline else pa.string()
@@ -108,7 +121,8 @@ class ColumnType:
         name = value.get("type")
         if not isinstance(name, str):
             raise InvalidMetadataError(f"A column type needs a 'type' that is a string, found {name!r} in {value!r}.")
-        kind = object.__new__(KINDS.get(name, ColumnType))
+        depth = name in {"video", "image"} and is_depth(value)
+        kind = object.__new__(Depth if depth else KINDS.get(name, ColumnType))
         kind._type = name
         kind._fields = {key: field for key, field in value.items() if key != "type"}
         kind._value_type = None
@@ -134,7 +148,9 @@ class ColumnType:
 
 _OPTIONS = {
     "Trajectory": "dim dtype units coordinate_frame fps timestamps origin shape names encoding",
-    "Video": "fps codec resolution stream timestamps origin inline",
+    "Video": "fps codec resolution stream pixel_format is_depth_map timestamps origin inline",
+    "Depth": "fps codec resolution stream pixel_format is_depth_map units depth_scale depth_min depth_max shift "
+    "use_log invalid format frames timestamps origin inline",
     "Image": "format resolution frames fps timestamps origin inline",
     "Audio": "sample_rate channels stream codec timestamps origin inline",
     "Spatial3D": "format fields coordinate_frame units inline",
@@ -148,6 +164,10 @@ _ALSO = {
     "hz": "fps",
     "size": "resolution",
     "frame": "coordinate_frame",
+    "pix_fmt": "pixel_format",
+    "unit": "units",
+    "depth_unit": "units",
+    "scale": "depth_scale",
 }
 
 
@@ -248,6 +268,8 @@ class Video(ColumnType):
         codec: As in `"h264"`.
         resolution: Width and height in pixels.
         stream: Which of the container's video streams, from 0.
+        pixel_format: FFmpeg's name of the file's pixels, as in `"gray16le"`. `"gray"` has frames of one channel, and
+            those of 9 to 16 bits are handed out as the codes that are stored; `"rgb24"` asks for RGB of 8 bits instead.
         inline: Whether a cell is the file's own bytes.
         fields: Anything else.
 
@@ -264,6 +286,78 @@ class Video(ColumnType):
         self, *, fps: float | None = None, codec: str | None = None, inline: bool = False, **fields: Any
     ) -> None:
         super().__init__("video", fps=fps, codec=codec, inline=inline or None, **fields)
+
+
+class Depth(Video):
+    """Depth maps: a video of grey pixels, or with `frames` one image per time step. Read as metres, float32.
+
+    Without a range the codes of 16 bits are stored as they are, losslessly. With `depth_max` depth is quantised to the
+    bits of the pixels, 12 unless others are named, in equal steps or in steps that grow with the distance (`use_log`),
+    by the arithmetic and the names of LeRobot.
+
+    Args:
+        fps: Frames per second.
+        units: What whole numbers count: `"m"`, `"cm"`, `"mm"` (which is the default) or `"um"`.
+        depth_scale: Metres of one code, in place of `units`, where a camera says it so: 0.0002.
+        depth_min: Metres of the smallest code; 0.01 by default.
+        depth_max: Metres of the largest code. What is farther is stored as it.
+        shift: Metres added before the logarithm; 3.5 by default.
+        use_log: Whether steps grow with the distance; so they do by default.
+        invalid: The code that stands for no measurement, read as 0 m.
+        pixel_format: FFmpeg's name of the pixels: `"gray16le"`, or `"gray12le"` for quantised depth.
+        frames: `"bytes"`: PNG of 16 bits in the row, index i is step i; `"files"`: one file per step.
+        fields: Anything else.
+
+    Raises:
+        InvalidMetadataError: Values that contradict each other.
+
+    Example:
+        >>> Depth(fps=30)
+        Depth(fps=30, pixel_format='gray16le', is_depth_map=True, units='mm', invalid=0)
+    """
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        *,
+        fps: float | None = None,
+        units: str | None = None,
+        depth_scale: float | None = None,
+        depth_min: float | None = None,
+        depth_max: float | None = None,
+        shift: float | None = None,
+        use_log: bool | None = None,
+        invalid: int | None = 0,
+        pixel_format: str | None = None,
+        frames: str | None = None,
+        **fields: Any,
+    ) -> None:
+        ranged: dict[str, Any] = {"depth_min": depth_min, "depth_max": depth_max, "shift": shift, "use_log": use_log}
+        if depth_max is None and any(value is not None for value in ranged.values()):
+            raise InvalidMetadataError("Depth: depth_min, shift and use_log belong to a range: give depth_max, too.")
+        if depth_max is not None:
+            ranged = {"depth_min": 0.01, "depth_max": depth_max, "shift": 3.5, "use_log": True} | {
+                name: value for name, value in ranged.items() if value is not None
+            }
+        pixels = "gray16le" if depth_max is None else "gray12le"
+        units = units or (None if depth_scale is not None else "mm")
+        meaning = {"is_depth_map": True, "units": units, "depth_scale": depth_scale, **ranged, "invalid": invalid}
+        fields = meaning | fields
+        if frames is None:
+            super().__init__(fps=fps, pixel_format=pixel_format or pixels, **fields)
+        elif frames in {"bytes", "files"}:
+            ColumnType.__init__(self, "image", fps=fps, frames=frames, pixel_format=pixel_format, **fields)
+        else:
+            raise InvalidMetadataError(f'frames must be "bytes" or "files", got {frames!r}.')
+        measure_of(self._fields)
+
+    @property
+    def arrow(self) -> pa.DataType:
+        """As of a video, or a list per step with `frames`."""
+        frames = self.get("frames")
+        inner = {"bytes": pa.binary(), "files": pa.string()}.get(frames if isinstance(frames, str) else "")
+        return super().arrow if inner is None else pa.list_(inner)
 
 
 class Image(ColumnType):
@@ -425,3 +519,21 @@ KINDS: dict[str, type[ColumnType]] = {
     "4d": Spatial4D,
     "embedding": Embedding,
 }
+
+
+def as_codes(column: ColumnType | None, /) -> ColumnType | None:
+    """The type of a column whose depth maps are handed out as the codes that are stored."""
+    if column is None or not column.is_depth:
+        return column
+    meaning = {"units", "depth_unit", "depth_scale", "depth_max", "depth_min", "shift", "use_log", "invalid"}
+    fields = column.to_json()
+    return ColumnType.from_json({name: fields[name] for name in fields if name.removeprefix("video.") not in meaning})
+
+
+def as_rgb(column: ColumnType | None, /) -> ColumnType | None:
+    """The type of a column of videos that are handed out as RGB of 8 bits."""
+    if column is None:
+        return None
+    fields = column.to_json()
+    depth = {"is_depth_map", "video.is_depth_map"}
+    return ColumnType.from_json({name: fields[name] for name in fields if name not in depth} | {"pixel_format": RGB})

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from seqlake.dataset.reading.views import MediaView
 from seqlake.errors import SeqlakeError
 from seqlake.spec.alignment import clock_of, on_clock, own_rate
 from seqlake.windows.frames import is_clouds
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from seqlake.protocols import Ints
     from seqlake.spec.schema import Column, Schema
 
+_RAMP = 200  # of 255 shades between the nearest and the farthest, so that the farthest is not black
 _SQUARES = 2  # times a picture's size, from which on its pixels are to be seen
 
 READ_ERRORS = (SeqlakeError, OSError, ValueError, ArithmeticError, LookupError, TypeError)
@@ -69,36 +71,62 @@ def strip(view: Row, name: str, /, *, count: int, box: tuple[int, int], enlarge:
         if not there:
             return Strip(name=name, note="no frames")
         places = np.unique(np.linspace(0, there - 1, count).round().astype(np.int64))
-        height, width = frames.decode(places[:1]).shape[1:3]
+        first = frames.decode(places[:1])
+        height, width = first.shape[1:3]
         room = min(box[0] / width, box[1] / height)
         scale = room if enlarge and room < _SQUARES else min(1.0, room)
         size = (max(1, round(height * scale)), max(1, round(width * scale)))
-        pictures = displayable(frames.decode(places, size=size))
+        deep = first.dtype != np.uint8 and first.shape[-1] == 3 and isinstance(frames, MediaView)
+        decoded = (frames.rgb if deep else frames).decode(places, size=size)
+        pictures = displayable(decoded)
         if enlarge and room >= _SQUARES:
             pictures = pictures.repeat(int(room), axis=1).repeat(int(room), axis=2)
         return Strip(
             name=name,
             pictures=list(pictures),
             labels=_labels(view.schema, name, frames, places),
-            note=f"{there} frame{'s' if there > 1 else ''}, {width}x{height}",
+            note=f"{there} frame{'s' if there > 1 else ''}, {width}x{height}{_looks(decoded, deep=deep)}",
         )
     except READ_ERRORS as error:
         return Strip(name=name, note=str(error).partition("\n")[0])
 
 
 def displayable(pictures: NDArray[Any], /) -> NDArray[np.uint8]:
-    """Pictures as a screen can show them: 16 bits (depth) are spread over grey, from the least to the most.
+    """Pictures as a screen can show them: 16 bits are spread over grey, from the least to the most.
 
     Args:
-        pictures: [N, h, w, 1 or 3], uint8 or uint16.
+        pictures: [N, h, w, 1 or 3]: uint8, uint16, or float depth in metres, of which the nearest is the lightest and
+            no measurement is black.
 
     Returns:
         uint8 [N, h, w, 3].
     """
-    if pictures.dtype != np.uint8:
-        low, high = int(pictures.min()), int(pictures.max())
+    if pictures.dtype.kind == "f":
+        low, high = _span(pictures)
+        lightness = 255 - (pictures - low) * (_RAMP / max(high - low, 1e-6))
+        pictures = np.where(pictures > 0, lightness, 0).astype(np.uint8)
+    elif pictures.dtype != np.uint8:
+        low, high = _span(pictures)
         pictures = ((pictures.astype(np.float32) - low) * (255 / max(1, high - low))).astype(np.uint8)
     return pictures if pictures.shape[-1] == 3 else np.repeat(pictures[..., :1], 3, axis=-1)
+
+
+def _span(pictures: NDArray[Any]) -> tuple[float, float]:
+    """The least and the most; of depth, of what was measured."""
+    there = pictures[pictures > 0] if pictures.dtype.kind == "f" else pictures
+    return (float(there.min()), float(there.max())) if there.size else (0.0, 0.0)
+
+
+def _looks(pictures: NDArray[Any], *, deep: bool) -> str:
+    """What was done to show them, where it is not what they are."""
+    if deep:
+        return ", shown in 8 bits"
+    if pictures.dtype == np.uint8:
+        return ""
+    low, high = _span(pictures)
+    if pictures.dtype.kind == "f":
+        return f", {low:.2f} m (light) to {high:.2f} m (dark), black: nothing measured"
+    return f", {low:g} (black) to {high:g} (white)"
 
 
 def rate_of(schema: Schema, name: str, /) -> Fraction | None:

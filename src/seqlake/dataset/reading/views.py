@@ -12,7 +12,7 @@ from seqlake.files import locations, stores
 from seqlake.files.reading import BlobFile
 from seqlake.files.references import missing, open_reference
 from seqlake.protocols import Readable, Source
-from seqlake.spec.column_types import ColumnType
+from seqlake.spec.column_types import ColumnType, as_codes, as_rgb
 from seqlake.windows.sources import inline_blob
 
 if TYPE_CHECKING:
@@ -162,8 +162,8 @@ class FileView:
 class MediaView(media.Frames, FileView):
     """A video, image or audio file that a row points to: a file whose frames (samples) are decoded when asked for.
 
-    Nothing is read before that. Video and images are uint8 [N, H, W, 3] with the file's rotation applied, audio is
-    float32 [N, channels].
+    Nothing is read before that. Video and images are uint8 [N, H, W, 3] with the file's rotation applied, video of more
+    than 8 bits is uint16 [N, H, W, 1 or 3], depth is float32 [N, H, W, 1] in metres, audio is float32 [N, channels].
 
     Args:
         reference: What the cell says.
@@ -220,10 +220,24 @@ class MediaView(media.Frames, FileView):
     def stream(self, number: int, /) -> MediaView:
         """The same file, another of its streams of this kind, from 0; the largest (audio: first) is the default."""
         fields = self.column.to_json() if self.column is not None else {}
+        return self._as(ColumnType.from_json({**fields, "stream": number}))
+
+    @property
+    def codes(self) -> MediaView:
+        """The same frames of a depth map as the numbers that the file stores: uint16 (or uint8) [N, H, W, 1]."""
+        return self._as(as_codes(self.column))
+
+    @property
+    def rgb(self) -> MediaView:
+        """The same frames of a video as RGB of 8 bits, uint8 [N, H, W, 3], however many bits the file has."""
+        return self._as(as_rgb(self.column))
+
+    def _as(self, column: ColumnType | None) -> MediaView:
+        """The same file as another column's."""
         other = MediaView(
             self.reference,
             root=self._root,
-            column=ColumnType.from_json({**fields, "stream": number}),
+            column=column,
             storage=self._storage,
             allow_outside=self._allow_outside,
             copied=self._copied,
@@ -291,6 +305,11 @@ class StepsView(media.Frames):
         """The encoded image of one step; None where there is none."""
         cell = self.cells[step]
         return cell.read() if isinstance(cell, FileView) else cell
+
+    @property
+    def codes(self) -> StepsView:
+        """The same images of a depth map as the numbers that they store."""
+        return StepsView(self.cells, column=as_codes(self._column))
 
     @property
     def present(self) -> NDArray[np.bool_]:

@@ -17,6 +17,7 @@ from seqlake.dataset.statistics.chunks import each
 from seqlake.dataset.statistics.ranks import rank_of
 from seqlake.dataset.statistics.summary import ColumnStatistics
 from seqlake.errors import ValidationError
+from seqlake.media import depth_levels
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,7 +59,7 @@ class _Counted:
 def statistics_of(
     source: Readable, name: str, points: Sequence[float], /, *, workers: int, progress: bool | None = None
 ) -> ColumnStatistics:
-    """The statistics of a column of pictures, values scaled to [0, 1].
+    """The statistics of a column of pictures, values scaled to [0, 1]; of depth maps the metres that were measured.
 
     Args:
         source: Any readable.
@@ -99,9 +100,11 @@ def _there(excerpt: Excerpt, column: Column) -> NDArray[np.bool_]:
 
 def _look(excerpt: Excerpt, name: str, row: int, *, most: int) -> _Counted | None:
     """Count the values of one sequence's frames."""
-    view = excerpt[row][name]
+    view, kind = excerpt[row][name], excerpt.schema[name].type
     if view is None:
         return None
+    if kind is not None and kind.is_depth:
+        view = view.codes
     counted: _Counted | None = None
     numbers = evenly(len(view), most)
     for start in range(0, len(numbers), _AT_ONCE):
@@ -138,11 +141,16 @@ def _kind(counted: _Counted) -> str:
 def _finished(total: _Counted | None, column: Column, points: Sequence[float], *, nulls: int) -> ColumnStatistics:
     values = np.zeros((3, 256), np.int64) if total is None else total.values
     channels, levels = values.shape
-    numbers = [_of_channel(counts, points) for counts in values]
+    metres = None if column.type is None else depth_levels(column.type, levels)
+    if metres is not None:
+        values = np.where(metres > 0, values, 0)  # 0 is no measurement
+        numbers = [_of_levels(counts, points, metres) for counts in values]
+    else:
+        numbers = [_of_channel(counts, points) for counts in values]
 
     def scaled(which: int) -> NDArray[np.float64]:
-        levels_of: NDArray[np.float64] = np.array([channel[which] for channel in numbers], np.float64) / (levels - 1)
-        return levels_of
+        levels_of: NDArray[np.float64] = np.array([channel[which] for channel in numbers], np.float64)
+        return levels_of if metres is not None else levels_of / (levels - 1)
 
     none = np.zeros(channels, np.int64)
     return ColumnStatistics(
@@ -159,6 +167,16 @@ def _finished(total: _Counted | None, column: Column, points: Sequence[float], *
         quantiles={point: scaled(4 + place) for place, point in enumerate(points)},
         frames=0 if total is None else total.frames,
     )
+
+
+def _of_levels(counts: NDArray[np.int64], points: Sequence[float], metres: NDArray[np.float64]) -> list[float]:
+    """As `_of_channel`, of values that stand for these metres, ascending."""
+    least, most, *_, quantiles = *_of_channel(counts, ())[:2], [_of_channel(counts, [point])[-1] for point in points]
+    if not counts.any():
+        return [np.nan] * (4 + len(points))
+    mean = float(np.average(metres, weights=counts))
+    deviation = float(np.average((metres - mean) ** 2, weights=counts)) ** 0.5
+    return [float(metres[int(least)]), float(metres[int(most)]), mean, deviation, *(metres[int(q)] for q in quantiles)]
 
 
 def _of_channel(counts: NDArray[np.int64], points: Sequence[float]) -> list[float]:

@@ -10,12 +10,19 @@ import numpy as np
 
 from seqlake import media
 from seqlake.dataset.validation import looking
-from seqlake.errors import CorruptFileError, CorruptFrameError, DecodeError, MissingDependencyError
+from seqlake.errors import (
+    CorruptFileError,
+    CorruptFrameError,
+    DecodeError,
+    InvalidMetadataError,
+    MissingDependencyError,
+)
 from seqlake.media.video.pixels import fingerprint
+from seqlake.spec.depth import measure_of
 from seqlake.spec.rules.facts import Damage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from threading import Event
 
     from av.video.frame import VideoFrame
@@ -132,17 +139,17 @@ def decode_video(source: Source, stop: Event, /) -> dict[str, Any]:
         `damage`, `looked`, `black`, `frozen`, `unread`; or `undecoded`.
     """
     from seqlake.media import video
-    from seqlake.media.video.pixels import too_deep
 
     decoder = video.open(source)
     looks, damage, memory = Looks(), list[Damage](), _Memory(decoder)
+    unread, see = _seeing(decoder, source, looks)
     try:
         for groups in _calls(decoder):
             if stop.is_set():
                 break
             try:
                 for number, frame in decoder.planes(np.concatenate(groups)):
-                    looks.see(frame)
+                    see(frame)
                     memory.keep(number, frame)
             except (CorruptFileError, CorruptFrameError):
                 damage += [broken for group in groups if (broken := _damage_in(decoder, group)) is not None]
@@ -153,8 +160,29 @@ def decode_video(source: Source, stop: Event, /) -> dict[str, Any]:
         return {"undecoded": True}  # this FFmpeg has no decoder for the codec
     finally:
         decoder.close()
-    unread = too_deep(decoder.packets.stream.pix_fmt)
     return {"damage": joined(damage), "unread": unread, **looks.facts}
+
+
+def _seeing(decoder: VideoDecoder, source: Source, looks: Looks) -> tuple[str, Callable[[VideoFrame], None]]:
+    """Why readers are not given these frames, and what looks at one: codes mean more than brightness."""
+    from seqlake.media.video.codes import Codes, converter_of, unread
+
+    stream, column = decoder.packets.stream, source.column
+    why = unread(stream.pix_fmt, column)
+    try:
+        measure_of(column.fields)
+    except InvalidMetadataError as error:
+        why = why or error.message
+    converter = None if why else converter_of(stream, column, "")
+    if not isinstance(converter, Codes) or converter.channels > 1 or converter.dtype == np.uint8:
+        return why, looks.see
+    codes = np.empty((*decoder.size, 1), converter.dtype)
+
+    def see(frame: VideoFrame) -> None:
+        converter.convert(frame, codes)
+        looks.see_array(codes)
+
+    return why, see
 
 
 def _calls(decoder: VideoDecoder) -> Iterator[list[NDArray[np.int64]]]:

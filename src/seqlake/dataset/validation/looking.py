@@ -195,7 +195,9 @@ def look_at_video(reference: str, source: Source, place: FileContext, /, *, part
         decoder = video.open(source)
     except DecodeError as error:
         return CellFacts(files=((None, _unopened(facts, source, error)),))
-    facts = replace(facts, codec=decoder.packets.stream.codec, size=decoder.size[::-1], times=_times(decoder))
+    stream = decoder.packets.stream
+    facts = replace(facts, codec=stream.codec, size=decoder.size[::-1], times=_times(decoder))
+    facts = replace(facts, pixels=stream.pix_fmt, bits=max(8, decoder.bits))
     held = None if part is None else len(decoder.packets.order) - part[0]
     return CellFacts(files=((None, facts),), count=len(decoder), part=part, held=held)
 

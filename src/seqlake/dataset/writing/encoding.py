@@ -6,7 +6,7 @@ import difflib
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -16,8 +16,20 @@ from seqlake.dataset.writing.conforming import too_large
 from seqlake.dataset.writing.ingest import Encoded, File, existing
 from seqlake.dataset.writing.values import as_array
 from seqlake.errors import DecodeError, SchemaMismatchError, ValidationError
-from seqlake.media import TICKS, Encoding, VideoEncoder, checked_frame, encode_cloud, encode_image, image_format
+from seqlake.media import (
+    TICKS,
+    Encoding,
+    VideoEncoder,
+    checked_frame,
+    checked_grey,
+    depth_picture,
+    encode_cloud,
+    encode_image,
+    image_format,
+    pixels_of,
+)
 from seqlake.spec.alignment import clock_of, on_clock, own_rate
+from seqlake.spec.pixel_formats import differs, plain
 from seqlake.spec.rules.signals import LARGEST_CELL
 from seqlake.spec.schema import is_binary, is_text
 from seqlake.windows.frames import is_clouds
@@ -61,9 +73,11 @@ class Encodings:
             SchemaMismatchError: A column is named that holds no video.
             ValueError: No column holds one; or it is no encoding.
         """
+        grey = {name: Encoding.fitting(pixels) for name in schema if (pixels := _grey_of(schema[name]))}
         if encoding is None:
-            return Encodings()
-        return Encodings.among([name for name in schema if is_video(schema[name])], encoding)
+            return Encodings(by_column=grey)
+        chosen = Encodings.among([name for name in schema if is_video(schema[name])], encoding)
+        return replace(chosen, by_column=grey | dict(chosen.by_column))
 
     @staticmethod
     def among(videos: Sequence[str], encoding: Encoding | Mapping[str, Encoding], /) -> Encodings:
@@ -166,7 +180,7 @@ def encoded(
         if is_cloud(column):
             return _cloud_file(value, column, path(), where)
         if _is_image_file(column):
-            frame = checked_frame(as_array(value, where=where), size=_declared(column), where=where, still=True)
+            frame = _still(value, column, size=_declared(column), where=where)
             return _image_file(frame, column, path())
         frames = cell_of(schema, name, encoding=encoding.of(name), scratch=path, keep=lambda file: file)
         times = _times(values.get(stamps), where) if is_video(column) and (stamps := stamps_of(column)) else None
@@ -211,6 +225,12 @@ def _fill(frames: FramesCell, pictures: Iterable[object], times: list[int] | Non
 def stamps_of(column: Column, /) -> str | None:
     """The column that holds the times of this one's samples, if it names one."""
     return column.timestamps
+
+
+def _grey_of(column: Column) -> str:
+    """The pixels of a video whose frames are numbers of one channel; empty of others."""
+    declared = None if column.type is None else column.type.pixel_format
+    return declared if is_video(column) and declared is not None and plain(declared).startswith("gray") else ""
 
 
 def takes_frames(column: Column, /) -> bool:
@@ -261,6 +281,9 @@ class _VideoCell:
 
     def __init__(self, schema: Schema, column: Column, *, encoding: Encoding, scratch: Scratch) -> None:
         self._column = column
+        self._grey = _grey_of(column)
+        if self._grey and encoding.pixel_format is None:
+            encoding = replace(encoding, pixel_format=self._grey)
         self._encoding = encoding
         self._scratch = scratch
         self._stamps = stamps_of(column)
@@ -273,7 +296,14 @@ class _VideoCell:
         self._check_column()
 
     def check(self, frame: object, /, *, where: str, time: object = None) -> Any:
-        picture = checked_frame(as_array(frame, where=where), size=self._size, where=where)
+        picture = as_array(frame, where=where)
+        if self._grey:
+            bits = pixels_of(self._grey).bits
+            if self._column.type is not None and self._column.type.is_depth:
+                picture = depth_picture(picture, self._column.type, (1 << bits) - 1, where=where)
+            picture = checked_grey(picture, bits=bits, size=self._size, where=where)
+        else:
+            picture = checked_frame(picture, size=self._size, where=where)
         return TimedFrame(picture, self._checked_time(time, where) if self._stamps else None)
 
     def settle(self, frame: TimedFrame, /) -> None:
@@ -323,6 +353,12 @@ class _VideoCell:
                 f"Column {name!r}: expected a rate to encode frames at, found no fps in the schema.",
                 hint="Declare it, as in sl.Video(fps=30).",
             )
+        pixels = self._encoding.pixel_format
+        if pixels is not None and differs(declared.pixel_format, pixels):
+            raise SchemaMismatchError(
+                f"Column {name!r} declares pixels {declared.pixel_format!r}, found an encoding in {pixels!r}.",
+                hint="Give the writer encoding=sl.Encoding(pixel_format=...), or a File that is encoded already.",
+            )
         codec, produced = declared.get("codec"), self._encoding.produces
         if isinstance(codec, str) and _SAME_CODEC.get(codec.lower(), codec.lower()) != produced:
             raise SchemaMismatchError(
@@ -354,7 +390,7 @@ class _ImagesCell:
             encoded_as = "bytes" if self._in_row else "a str or a File"
             kind_given = type(frame).__name__
             raise SchemaMismatchError(f"{where}: expected an image as an array or {encoded_as}, found {kind_given}.")
-        image = checked_frame(as_array(frame, where=where), size=self._size, where=where, still=True)
+        image = _still(frame, self._column, size=self._size, where=where)
         kind = (image.ndim, image.dtype)
         if self._kind not in {None, kind} or (self._format == "jpeg" and image.dtype != np.uint8):
             wanted = "uint8, for JPEG" if self._kind is None else f"{self._kind[1]} with {self._kind[0]} dimensions"
@@ -419,6 +455,14 @@ class _CloudsCell:
 
     def abort(self) -> None:
         self._values = []
+
+
+def _still(value: Any, column: Column, *, size: tuple[int, int] | None, where: str) -> NDArray[Any]:
+    """One picture as it is encoded; a depth map as codes of 16 bits."""
+    picture = as_array(value, where=where)
+    if column.type is not None and column.type.is_depth:
+        picture = depth_picture(picture, column.type, np.iinfo(np.uint16).max, where=where)
+    return checked_frame(picture, size=size, where=where, still=True)
 
 
 def _image_file(frame: NDArray[Any], column: Column, path: Path) -> Encoded:

@@ -59,7 +59,7 @@ _ENCODERS: dict[str, tuple[str, dict[str, str]]] = {
     "mpeg2video": ("mpeg2video", {"flags": "+qscale", "global_quality": "236", "g": "8", "bf": "0"}),
     "ffv1": ("ffv1", {"g": "1"}),
 }
-_CONTAINERS = dict.fromkeys(("h264", "hevc", "av1", "vp9", "mpeg4", "mpeg2video", "mjpeg"), "mp4")
+_CONTAINERS = dict.fromkeys(("h264", "hevc", "av1", "vp9", "mpeg4", "mpeg2video", "mjpeg", "ffv1"), "mp4")
 _CONTAINERS |= dict.fromkeys(("prores", "mpeg1video", "dnxhd", "h263", "png"), "mov")
 _SUFFIXES = {"mp4": ".mp4", "mov": ".mov", "matroska": ".mkv"}
 
@@ -292,7 +292,10 @@ def _encoder(decoder: VideoDecoder, first: int, number: int) -> VideoCodecContex
         codec.thread_count = 1
         codec.flags |= _GLOBAL_HEADER
         x264 = f"open-gop=0:threads=1:sps-id={number}:interlaced={int(frame.interlaced_frame)}"
-        codec.options = options | ({"x264-params": x264} if stream.codec == "h264" else {})
+        own_options = {"x264-params": x264} if stream.codec == "h264" else {}
+        if stream.codec == "hevc" and decoder.codes:  # of which none may change
+            own_options = {"x265-params": f"{options['x265-params']}:lossless=1"}
+        codec.options = options | own_options
         codec.open()
     except (av.FFmpegError, ValueError) as error:
         keys = ", ".join(map(str, np.flatnonzero(np.isin(packets.order, packets.starts))[:5]))

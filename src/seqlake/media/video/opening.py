@@ -14,10 +14,10 @@ from seqlake.files.cache import BlobCache
 from seqlake.media._bytes import blob_of, part_of
 from seqlake.media._frames import room_for
 from seqlake.media.video import indexing
+from seqlake.media.video.codes import Codes, converter_of, pixels_of
 from seqlake.media.video.decoder import FrameReader
 from seqlake.media.video.demuxing import in_one_piece
 from seqlake.media.video.packets import PacketIndex
-from seqlake.media.video.pixels import Converter, too_deep
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     from av.video.frame import VideoFrame
     from numpy.typing import NDArray
 
+    from seqlake.media.video.pixels import Converter
     from seqlake.protocols import Blob, Ints, Source
+    from seqlake.spec.column_types import ColumnType
 
 _REMEMBERED = 256  # files whose indexes this process keeps at hand
 _INDEXES: dict[tuple[str, str], Mapping[int, PacketIndex]] = {}
@@ -68,7 +70,7 @@ def open_video(source: Source, /, *, threads: int = 1, device: str = "cpu") -> V
     blob = blob_of(source)
     first, count = part_of(source)
     packets = _kept(source, blob) or _choose(source, _indexes(blob), blob)
-    return VideoDecoder(packets, blob, first=first, count=count)
+    return VideoDecoder(packets, blob, first=first, count=count, column=source.column)
 
 
 def _kept(source: Source, blob: Blob) -> PacketIndex | None:
@@ -134,21 +136,6 @@ def _choose(source: Source, indexes: Mapping[int, PacketIndex], blob: Blob) -> P
     return indexes[asked]
 
 
-def refuse_deep(packets: PacketIndex, location: str, /) -> None:
-    """Pixels of more than 8 bits are not cut to 8 without a word.
-
-    Raises:
-        DecodeError: They are such.
-    """
-    why = too_deep(packets.stream.pix_fmt)
-    if why:
-        raise DecodeError(
-            f"{location} is not read as RGB: {why}. `seqlake frames` writes pictures of grey with all their bits; for "
-            "RGB encode the file anew, as in: ffmpeg -i FILE -pix_fmt yuv420p OUT.mp4",
-            path=location,
-        )
-
-
 class VideoDecoder:
     """The frames of one video stream by number; for one thread at a time.
 
@@ -157,18 +144,29 @@ class VideoDecoder:
         blob: The file.
         first: The first frame that belongs to this source, in a file that several rows share.
         count: How many frames belong to it; all the rest by default.
+        column: The column's type, which may declare the pixels.
 
     Attributes:
         packets: The stream's packet index.
     """
 
-    def __init__(self, packets: PacketIndex, blob: Blob, /, *, first: int = 0, count: int | None = None) -> None:
+    def __init__(
+        self,
+        packets: PacketIndex,
+        blob: Blob,
+        /,
+        *,
+        first: int = 0,
+        count: int | None = None,
+        column: ColumnType | None = None,
+    ) -> None:
         self.packets = packets
         self._blob = blob
         self._first = first
         self._count = count
         self._reader: FrameReader | None = None
-        self._converter = Converter(packets.stream)
+        self._column = column
+        self._converter: Converter | Codes | None = None
 
     def __len__(self) -> int:
         there = max(0, len(self.packets.order) - self._first)
@@ -195,7 +193,20 @@ class VideoDecoder:
     @property
     def size(self) -> tuple[int, int]:
         """Height and width as shown, rotation applied."""
-        return self._converter.size
+        stream = self.packets.stream
+        return (stream.height, stream.width) if stream.turn[0] else (stream.width, stream.height)
+
+    @property
+    def bits(self) -> int:
+        """Bits of a sample as it is stored."""
+        return pixels_of(self.packets.stream.pix_fmt).bits
+
+    @property
+    def codes(self) -> bool:
+        """Whether its pictures are numbers rather than colours: depth, or grey of more than 8 bits."""
+        pixels = pixels_of(self.packets.stream.pix_fmt)
+        depth = self._column is not None and self._column.is_depth
+        return depth or (pixels.channels == 1 and pixels.bits > 8)
 
     @property
     def fed(self) -> int:
@@ -220,32 +231,34 @@ class VideoDecoder:
     def read(
         self, indices: Ints, /, *, size: tuple[int, int] | None = None, out: NDArray[Any] | None = None
     ) -> NDArray[Any]:
-        """Frames as RGB.
+        """Frames as RGB; those of 9 to 16 bits, and grey where the column says so, as the codes that are stored.
 
         Args:
             indices: [N] frame numbers, in any order, repeats allowed.
-            size: Height and width to scale to, in the same pass.
-            out: [N, height, width, 3] uint8 to write into.
+            size: Height and width to scale to, in the same pass; of codes the nearest are taken.
+            out: [N, height, width, channels] to write into.
 
         Returns:
-            uint8 [N, height, width, 3].
+            uint8 [N, height, width, 3]; codes uint16 or uint8 [N, height, width, 1 or 3].
 
         Raises:
             CorruptFrameError: A packet is damaged, or the decoder gives no picture for it.
             CorruptFileError: Pictures change their size in the middle of the file.
-            DecodeError: Its pixels have more than 8 bits.
+            DecodeError: The column declares other pixels, or nothing here reads their codes.
             IndexError: There is no such frame.
         """
-        refuse_deep(self.packets, self._blob.location)
+        converter = self._converter
+        if converter is None:
+            converter = self._converter = converter_of(self.packets.stream, self._column, self._blob.location)
         wanted = np.asarray(indices, np.int64)
         height, width = size or self.size
-        out = room_for(out, (len(wanted), height, width, 3), np.uint8)
+        out = room_for(out, (len(wanted), height, width, converter.channels), converter.dtype)
         places: dict[int, list[int]] = {}
         for place, number in enumerate(wanted.tolist()):
             places.setdefault(number, []).append(place)
         for number, frame in self.planes(wanted):
             place, *others = places[number]
-            self._converter.convert(frame, out[place])
+            converter.convert(frame, out[place])
             for other in others:
                 out[other] = out[place]
         return out

@@ -133,17 +133,14 @@ class Converter:
         stream: Says how large pictures are and how they are turned.
     """
 
+    channels = 3
+    dtype = np.dtype(np.uint8)
+
     def __init__(self, stream: StreamInfo, /) -> None:
         self._turn = stream.turn
         self._coded = (stream.width, stream.height)
         self._direct = Direct(*self._coded) if stream.turn == _UPRIGHT else None
         self._reformat: Callable[..., VideoFrame] | None = None
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Height and width as shown."""
-        width, height = self._coded
-        return (height, width) if self._turn[0] else (width, height)
 
     def convert(self, frame: VideoFrame, out: NDArray[np.uint8], /) -> None:
         """Write one picture into `out` [height, width, 3], scaled to it.
@@ -161,20 +158,6 @@ class Converter:
         with convertible(frame):
             picture = self._reformat(frame, width=width, height=height, format="rgb24", interpolation=how, threads=1)
         out[:] = turned(rows_of(picture), self._turn)
-
-
-@cache
-def too_deep(pix_fmt: str, /) -> str:
-    """Why pictures of such pixels are not given as RGB of 8 bits; empty where nothing is lost by it."""
-    import av
-
-    try:
-        bits = max((part.bits for part in av.VideoFormat(pix_fmt).components), default=8)
-    except ValueError:  # no such pixels: the decoder says so
-        return ""
-    if bits <= 8:
-        return ""
-    return f"its pixels have {bits} bits ({pix_fmt}), and frames are given in 8"
 
 
 @contextmanager

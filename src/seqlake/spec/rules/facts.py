@@ -138,6 +138,9 @@ class FileFacts:
     bits: int | None = None
     """Of one colour of a pixel."""
 
+    pixels: str | None = None
+    """FFmpeg's name of a video's pixels."""
+
     times: Times | None = None
     sample_rate: int | None = None
     channels: int | None = None

@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from seqlake.spec.alignment import on_clock, own_rate
+from seqlake.spec.pixel_formats import differs
 from seqlake.spec.rules._rule import rule
 from seqlake.spec.rules.facts import Said
 from seqlake.spec.rules.signals import r317_moves
@@ -216,9 +217,11 @@ def f414_even(file: FileFacts, column: Column, place: dict[str, Any], /) -> Iter
             return
 
 
-@rule("F415", "error", "`codec` and `format` are those of the file.", section=DECLARED)
+@rule("F415", "error", "`codec`, `format` and `pixel_format` are those of the file.", section=DECLARED)
 def f415_encoding(notes: Gathered, /) -> Iterator[dict[str, Any]]:
-    """Names for the same codec are the same: `avc1`, `libx264` and `H.264` are h264."""
+    """Names for the same codec are the same: `avc1`, `libx264` and `H.264` are h264; so are pixels in either order of
+    bytes. `rgb24` declares what is wanted, not what is there.
+    """
     yield from notes.findings_of("F415")
 
 
@@ -227,6 +230,9 @@ def _encoding(file: FileFacts, column: Column) -> Iterator[str]:
     codec, kind = column.type.get("codec"), column.type.get("format")
     if isinstance(codec, str) and file.codec is not None and not same_codec(codec, file.codec):
         yield f"codec {codec!r} is declared, the file has {file.codec!r}"
+    pixels = column.type.pixel_format
+    if pixels is not None and file.pixels is not None and differs(pixels, file.pixels):
+        yield f"pixel_format {pixels!r} is declared, the file has {file.pixels!r}"
     if isinstance(kind, str) and file.format is not None:
         plain = kind.strip().lower().removeprefix("image/").lstrip(".")
         if _FORMATS.get(plain, plain) != file.format:
@@ -428,7 +434,7 @@ def f434_silent(notes: Gathered, /) -> Iterator[dict[str, Any]]:
 
 @rule("F435", "note", "There is a decoder for the file, and what it decodes can be read.", section=FILES)
 def f435_undecoded(notes: Gathered, /) -> Iterator[dict[str, Any]]:
-    """At depth `decode`: files of other kinds are not looked into. Pixels of more than 8 bits are decoded, but frames
-    are not given from them.
+    """At depth `decode`: files of other kinds are not looked into. Frames are not handed out where the file has other
+    pixels than the column declares, or codes of more than 8 bits in an order that nothing here reads.
     """
     yield from notes.findings_of("F435")

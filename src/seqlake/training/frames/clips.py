@@ -210,14 +210,19 @@ class VideoColumn:
         self._timed = by_time(track, column)
         self._lock = Lock()
         self._known: OrderedDict[Hashable, FrameClip] = OrderedDict()
-        self._shape: Shape | None = None if size is None else ((*size, 3), np.dtype(np.uint8))
+        self._shape: Shape | None = None
 
     def shape(self) -> Shape:
-        """[height, width, 3] of the first video that can be opened."""
+        """[height, width, channels] of the first video that can be opened."""
         with self._lock:
             shape = self._shape
         if shape is None:
-            shape = _first_shape(self, self._opened)
+            try:
+                shape = _first_shape(self, self._opened, whole=self._size)
+            except (SeqlakeError, OSError):
+                if self._size is None:
+                    raise
+                shape = ((*self._size, 3), np.dtype(np.uint8))  # each row says for itself what is wrong
             with self._lock:
                 self._shape = shape
         return shape
@@ -518,8 +523,8 @@ def check_shape(actual: Shape, expected: Shape, /) -> None:
 
 
 def _shape(shape: Shape) -> str:
-    (height, width, *_), dtype = shape
-    return f"{height} high and {width} wide ({dtype})"
+    (height, width, *channels), dtype = shape
+    return f"{height} high and {width} wide ({dtype}, {' x '.join(map(str, channels))} channels)"
 
 
 def _first_shape(frames: VideoColumn | ImageColumn, opened: Opened, *, whole: tuple[int, int] | None = None) -> Shape:
