@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from seqlake.abilities import ability
 from seqlake.errors import DecodeError, SchemaMismatchError, ValidationError
 from seqlake.media._frames import nearest, room_for
+from seqlake.media.video.codes import pixels_of
+from seqlake.media.video.opening import VideoDecoder
 from seqlake.spec.depth import Measure, measure_of
 
 if TYPE_CHECKING:
@@ -51,8 +54,6 @@ def depth_levels(kind: ColumnType, levels: int, /) -> NDArray[np.float64] | None
         return None
     bits = levels.bit_length() - 1
     if kind.type == "video" and kind.pixel_format is not None:
-        from seqlake.media.video.codes import pixels_of
-
         bits = pixels_of(kind.pixel_format).bits
     table = metres_of(measure, (1 << bits) - 1).astype(np.float64)
     return np.concatenate([table, np.full(max(0, levels - len(table)), table[-1])])[:levels]
@@ -179,8 +180,6 @@ class MeasuredDecoder:
 
     def ability(self, kind: type[Any], /) -> Any:
         """Itself, or what it decodes with: where decoding may begin is for that to say."""
-        from seqlake.abilities import ability
-
         return self if isinstance(self, kind) else ability(self._decoder, kind)
 
     def read(
@@ -220,8 +219,6 @@ class MeasuredDecoder:
         return metres
 
     def _bits(self, codes: NDArray[Any]) -> int:
-        from seqlake.media.video.opening import VideoDecoder
-
         return self._decoder.bits if isinstance(self._decoder, VideoDecoder) else 8 * codes.dtype.itemsize
 
 

@@ -17,6 +17,7 @@ from seqlake.errors import (
     InvalidMetadataError,
     MissingDependencyError,
 )
+from seqlake.media.video.codes import Codes, converter_of, unread
 from seqlake.media.video.pixels import fingerprint
 from seqlake.spec.depth import measure_of
 from seqlake.spec.rules.facts import Damage
@@ -165,8 +166,6 @@ def decode_video(source: Source, stop: Event, /) -> dict[str, Any]:
 
 def _seeing(decoder: VideoDecoder, source: Source, looks: Looks) -> tuple[str, Callable[[VideoFrame], None]]:
     """Why readers are not given these frames, and what looks at one: codes mean more than brightness."""
-    from seqlake.media.video.codes import Codes, converter_of, unread
-
     stream, column = decoder.packets.stream, source.column
     why = unread(stream.pix_fmt, column)
     try:
