@@ -182,7 +182,7 @@ def test_what_is_refused_leaves_nothing(source, options: dict, error: type, mess
 
 BAD = {
     "damaged": ([b"\xff\xd8\xff\xe0 this is no picture"], CorruptFrameError, "'bad', column 'cam', step 1 is damaged"),
-    "unknown": ([b"GIF89a"], DecodeError, "'bad', column 'cam', step 1: expected JPEG or PNG"),
+    "unknown": ([b"GIF89a"], DecodeError, "'bad', column 'cam', step 1: expected JPEG, PNG"),
     "size": ([encode_image(np.zeros((50, 64, 3), np.uint8))], SchemaMismatchError, "step 1: expected frames of 64x48"),
     "null": ([None], ValidationError, "step 1: expected a picture for every frame of a video, found null"),
 }

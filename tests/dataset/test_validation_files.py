@@ -210,7 +210,8 @@ DEFECTS = {
     "no picture in the row": Defect(
         "F409", None, IMAGE, {"step": 1}, [PNG, b"text"], steps=None, arrow=PICTURES, other=[PNG]),
     "8 bit among 16": Defect(
-        "F417", None, IMAGE, {"step": 1}, [DEPTH, PNG], steps=None, arrow=PICTURES, other=[DEPTH], says="8 bits"),
+        "F417", None, IMAGE, {"step": 1}, [DEPTH, PNG], steps=None, arrow=PICTURES, other=[DEPTH],
+        says="pixels of uint8"),
     "another size in the row": Defect(
         "F417", None, IMAGE, {"step": 2}, [PNG, PNG, png(RGB[:3], 2)], steps=None, arrow=PICTURES, other=[PNG]),
     "a missing step": Defect("F404", None, IMAGE, {"step": 1}, ["good", "gone"], good=lambda: PNG, steps=None,

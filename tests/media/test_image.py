@@ -196,5 +196,7 @@ def test_a_flipped_bit_in_a_png_is_found() -> None:
 
 
 def test_other_bytes_are_named() -> None:
-    with pytest.raises(DecodeError, match="expected JPEG or PNG, found bytes that begin with b'GIF89a'"):
+    with pytest.raises(DecodeError, match="expected JPEG, PNG, TIFF, .* found gif"):
         image.decode(b"GIF89a")
+    with pytest.raises(DecodeError, match="found bytes that begin with b'hello'"):
+        image.decode(b"hello")

@@ -182,5 +182,5 @@ def test_sound_that_is_encrypted_is_refused_by_that_reason() -> None:
 
 
 def test_a_still_of_another_kind_is_called_by_its_name() -> None:
-    with pytest.raises(DecodeError, match="expected JPEG or PNG, found WebP"):
-        image.decode(clips.encode("libwebp", container="webp", times=[0]))
+    with pytest.raises(DecodeError, match="expected JPEG, PNG, .*found gif"):
+        image.decode(b"GIF89a" + bytes(40))

@@ -72,6 +72,7 @@ CELLS: dict[str, tuple[CellFacts | FileFacts, ColumnType]] = {
     "F415": (replace(FILM, codec="hevc"), VIDEO),
     "F416": (replace(FILM, size=(48, 64)), VIDEO),
     "F417": (many(PICTURE, replace(PICTURE, bits=8)), Image()),
+    "F419": (replace(PICTURE, turn=6), Image()),
     "F418": (CellFacts(files=((None, FILM),), part=(5, 6), held=5, count=5), VIDEO),
     "F431": (CellFacts(files=((None, FILM),), damage=(Damage(first=3, last=7, why="lost"),)), VIDEO),
     "F432": (CellFacts(files=((None, FILM),), looked=True, black=True, frozen=True), VIDEO),

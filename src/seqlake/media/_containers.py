@@ -10,6 +10,7 @@ may say in a few bytes that there are a billion samples, all alike, and FFmpeg k
 
 from __future__ import annotations
 
+import re
 from typing import IO, TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
@@ -55,8 +56,11 @@ _MAGIC = {
     b"BM": "bmp",
     b"II*\0": "tiff",
     b"MM\0*": "tiff",
+    b"II+\0": "tiff",
+    b"MM\0+": "tiff",
     b"\x76\x2f\x31\x01": "exr",
     b"\0\0\0\x0cjP  ": "jp2",
+    b"\xff\x4f\xff\x51": "jp2",
     b"\xff\x0a": "jxl",
     b"\0\0\0\x0cJXL ": "jxl",
     b"ply\n": "ply",
@@ -66,7 +70,8 @@ _MAGIC = {
     b"VERSION .7": "pcd",
 }
 _BRANDS = {b"avif": "avif", b"avis": "avif", b"heic": "heic", b"heix": "heic", b"mif1": "heic"}
-PICTURES = frozenset({"jpeg", "png", "gif", "bmp", "tiff", "exr", "jp2", "jxl", "webp", "avif", "heic"})
+_NETPBM = re.compile(rb"P[2356](?:\s+\d|\s*#)")
+PICTURES = frozenset({"jpeg", "png", "gif", "bmp", "tiff", "exr", "jp2", "jxl", "webp", "avif", "heic", "ppm", "pgm"})
 """The formats of pictures that are told apart."""
 _MOVING_MAGIC = {b"\x1a\x45\xdf\xa3": "video", b"fLaC": "audio"}
 
@@ -81,7 +86,10 @@ def format_of(head: bytes, /) -> str | None:
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
         return "webp"
     if head[4:8] == b"ftyp" and head[8:12] in _BRANDS:
-        return _BRANDS[head[8:12]]
+        end = min(int.from_bytes(head[:4], "big"), len(head))
+        return "avif" if b"avif" in {head[at : at + 4] for at in range(16, end, 4)} else _BRANDS[head[8:12]]
+    if _NETPBM.match(head):
+        return "ppm" if head[1:2] in b"36" else "pgm"
     return next((name for magic, name in _MAGIC.items() if head.startswith(magic)), None)
 
 

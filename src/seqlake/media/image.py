@@ -1,12 +1,16 @@
-"""Pictures: JPEG and PNG, one or a list of them, as arrays with channels last.
+"""Pictures, one or a list of them, as arrays with channels last and every bit that the file has.
 
-JPEG is read and written by simplejpeg where that is installed (extra `images`; libjpeg's own pixels), else by PyAV,
-whose pixels differ a little. Orientation tags are not applied: an array has the rows that the file has.
+Each format has the reader that loses nothing: PNG, BMP and JPEG 2000 of more than 8 bits PyAV; TIFF, PPM and PGM
+numpy; WebP, AVIF and other JPEG 2000 Pillow (extra `images`). JPEG is read and written by simplejpeg where that is
+installed (the same extra; libjpeg's own pixels), else by PyAV, whose pixels differ a little. Turns are applied where
+the column says `orientation="apply"`; otherwise an array has the rows that the file has.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import io
 from fractions import Fraction
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -15,8 +19,11 @@ import numpy as np
 
 from seqlake import plugins
 from seqlake.errors import CorruptFrameError, DecodeError
+from seqlake.media import _tiff
 from seqlake.media._bytes import all_of
+from seqlake.media._containers import format_of
 from seqlake.media._limits import PIXELS, guard
+from seqlake.media._stills import PictureHead, checked_head, describe, netpbm_header, orientation
 from seqlake.media.video.pixels import convertible, rows_of
 
 if TYPE_CHECKING:
@@ -26,14 +33,32 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from seqlake.protocols import Ints, Source
+    from seqlake.spec.column_types import ColumnType
+
+__all__ = [
+    "FORMATS",
+    "ImageDecoder",
+    "PictureHead",
+    "decode",
+    "describe",
+    "encode_jpeg",
+    "handed_out",
+    "has_simplejpeg",
+    "index",
+    "open",
+    "orientation",
+    "scaled",
+    "types",
+    "upright",
+]
 
 _QUALITY = 95  # of 100; FFmpeg's best step is about as good
-_MAGIC = {b"\xff\xd8\xff": "mjpeg", b"\x89PNG\r\n\x1a\n": "png"}
-_NO_SIZE = frozenset({0xC4, 0xC8, 0xCC})  # between the frame headers, and none themselves
-_ARITHMETIC = 0xC9  # from this frame header on
-_CHANNELS = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # of a PNG, by the kind of its colours
-_DEFLATE = 1032  # the most bytes that one can stand for
-_HUFFMAN = 512  # the most pixels that one can stand for: a bit for each block of 8 by 8
+_COLOURS = 3
+_LYING = 4  # turns above exchange height and width
+_LAYOUTS = {("uint8", 3): "rgb24", ("uint8", 1): "gray", ("uint16", 3): "rgb48le", ("uint16", 1): "gray16le"}
+_SAID = {"jpeg": "JPEG", "webp": "WebP", "jp2": "JPEG 2000"}
+_SPLIT = "A picture is one frame: split it, or make it a video (a column of type video)."
+_ADVICE = {"frames": _SPLIT, "animation": _SPLIT, "pages": "A picture is one page: split the file, one page each."}
 
 Size = tuple[int, int]
 
@@ -91,11 +116,11 @@ class ImageDecoder:
             out: [N, height, width, channels] to write into.
 
         Returns:
-            uint8 [N, height, width, 3]; uint16 [N, height, width, 1 or 3] for pictures of 16 bits.
+            [N, height, width, 1 or 3], of the type that `decode` gives.
 
         Raises:
             CorruptFrameError: A picture is damaged.
-            DecodeError: Neither JPEG nor PNG, a step without a picture, or pictures of different sizes.
+            DecodeError: A picture that is not read, a step without one, or pictures of different sizes or types.
             IndexError: There is no such step.
         """
         wanted = np.asarray(indices, np.int64).tolist()
@@ -126,7 +151,7 @@ class ImageDecoder:
         source = self._picture(step)
         if source is None:
             raise DecodeError(f"Step {step} has no picture. Leave it out, or ask for others.")
-        return decode(all_of(source), size=size, name=f"picture {step}")
+        return decode(all_of(source), size=size, name=f"picture {step}", column=source.column)
 
     def _nothing(self, size: tuple[int, int] | None) -> NDArray[Any]:
         first = next((step for step in range(self._count) if self._picture(step) is not None), None)
@@ -147,46 +172,101 @@ def _same(picture: NDArray[Any], out: NDArray[Any], count: int, step: int) -> No
 
 
 def decode(
-    data: bytes | memoryview, /, *, size: tuple[int, int] | None = None, name: str = "the picture"
+    data: bytes | memoryview,
+    /,
+    *,
+    size: Size | None = None,
+    name: str = "the picture",
+    column: ColumnType | None = None,
 ) -> NDArray[Any]:
-    """One JPEG or PNG.
+    """One picture.
 
     Args:
-        data: The encoded bytes.
-        size: Height and width to scale to: averaged down, bicubic up.
+        data: The encoded bytes; they say their format, whatever their file is called.
+        size: Height and width to scale to, as handed out: averaged down, bicubic up (floats: repeated).
         name: What errors call it.
+        column: Its type: `orientation="apply"` has it turned as its EXIF says, `channels=1` keeps grey of 8 bits
+            one channel.
 
     Returns:
-        uint8 [height, width, 3]; uint16 [height, width, 1 or 3] where the file has 16 bits.
+        [height, width, 1 or 3], alpha left out: uint8, uint16 for 9 to 16 bits, or the floats that the file has.
+        Grey of 8 bits has three channels, where the column does not say one.
 
     Raises:
         CorruptFrameError: It is damaged.
-        DecodeError: It is neither JPEG nor PNG, or has more pixels than `SEQLAKE_MAX_PIXELS`.
+        DecodeError: It is of another kind, has several frames or pages, other channels than the column declares, or
+            more pixels than `SEQLAKE_MAX_PIXELS`.
+        MissingDependencyError: WebP, AVIF or JPEG 2000, and Pillow is not installed.
+
+    Example:
+        ```python
+        image.decode(Path("depth.tiff").read_bytes())[..., 0]        # float32 [H, W]
+        ```
     """
-    codec = next((codec for magic, codec in _MAGIC.items() if bytes(data[: len(magic)]) == magic), None)
-    if codec is None:
-        head = bytes(data[:12])
-        known = head[:4] + head[8:] == b"RIFFWEBP"
-        raise DecodeError(
-            f"{name}: expected JPEG or PNG, found {'WebP' if known else f'bytes that begin with {head!r}'}."
-        )
-    _fits(data, name)
-    if codec == "mjpeg" and has_simplejpeg():
-        pixels = _by_simplejpeg(data, name)
-        return pixels if size is None or size == pixels.shape[:2] else scaled(pixels, size)
-    return _array(_by_av(data, codec, name), size)
+    head = _checked(data, name)
+    turn = orientation(data) if column is not None and column.get("orientation") == "apply" else 1
+    inner = size[::-1] if size is not None and turn > _LYING else size
+    pixels = _READERS[head.format](data, head, name, inner)
+    if inner is not None and pixels.shape[:2] != inner:
+        pixels = scaled(pixels, inner)
+    return _with_channels(upright(pixels, turn), None if column is None else column.get("channels"), name)
 
 
-def _fits(data: bytes | memoryview, name: str) -> None:
+def handed_out(head: PictureHead, column: ColumnType, /) -> tuple[str, int]:
+    """The type of number, and the channels, of the array that `decode` makes of a picture."""
+    return head.dtype, _COLOURS if _repeated(head.dtype, column.get("channels")) else head.channels
+
+
+def _repeated(dtype: str, declared: Any) -> bool:
+    """Whether grey becomes three channels: of 8 bits where the column does not say one, other where it says three."""
+    return bool(declared == _COLOURS or (declared != 1 and dtype == "uint8"))
+
+
+def _checked(data: bytes | memoryview, name: str) -> PictureHead:
     """Compare what a picture says of its size with its bytes, and with what one picture may take."""
-    declared = size_and_bits(data)
-    if declared is None:
-        raise _damaged(name, "it does not say how large it is")
-    (width, height), bits = declared
-    most = most_pixels(data)
-    if most is not None and width * height > most:
+    kind = format_of(bytes(data[:64]))
+    if kind not in _READERS:
+        what = f"bytes that begin with {bytes(data[:12])!r}" if kind is None else kind
+        raise DecodeError(
+            f"{name}: expected JPEG, PNG, TIFF, WebP, BMP, PPM, PGM, AVIF or JPEG 2000, found {what}. Convert it, or "
+            "read its bytes."
+        )
+    try:
+        head = checked_head(data)
+    except _tiff.DamagedError as error:
+        raise _damaged(name, error) from error
+    if head.refusal:
+        raise DecodeError(
+            f"{name}: {_SAID.get(head.format, head.format.upper())} with {head.refusal} is not read. "
+            f"{_ADVICE.get(head.refusal.split()[-1], 'Convert it to PNG or plain TIFF, or read its bytes.')}"
+        )
+    width, height = head.size
+    if head.most is not None and width * height > head.most:
         raise _damaged(name, f"its {len(data):,} bytes cannot hold the {width} x {height} pixels that it declares")
-    PIXELS.hold(width * height * (2 if bits > 8 else 1), f"{name}, {width} x {height} of {bits} bits,")
+    PIXELS.hold(width * height * max(1, (head.bits + 7) // 8), f"{name}, {width} x {height} of {head.bits} bits,")
+    return head
+
+
+def _with_channels(pixels: NDArray[Any], declared: Any, name: str) -> NDArray[Any]:
+    """Grey as one channel or three, as the column says; by default three of 8 bits, one of more."""
+    grey = pixels.shape[2] == 1
+    if declared == 1 and not grey:
+        raise DecodeError(
+            f"{name}: expected 1 channel, as the column declares, found {pixels.shape[2]}. Mend the column's "
+            "`channels`, or convert the picture."
+        )
+    return np.repeat(pixels, _COLOURS, axis=2) if grey and _repeated(pixels.dtype.name, declared) else pixels
+
+
+def upright(pixels: NDArray[Any], turn: int, /) -> NDArray[Any]:
+    """[H, W, C] turned and mirrored, from `orientation` to 1: for 5 to 8 height and width change places."""
+    if turn in {5, 6, 7, 8}:
+        pixels = pixels.transpose(1, 0, 2)
+    if turn in {3, 4, 7, 8}:
+        pixels = pixels[::-1]
+    if turn in {2, 3, 6, 7}:
+        pixels = pixels[:, ::-1]
+    return np.ascontiguousarray(pixels)
 
 
 @cache
@@ -195,13 +275,73 @@ def has_simplejpeg() -> bool:
     return importlib.util.find_spec("simplejpeg") is not None
 
 
-def _by_simplejpeg(data: bytes | memoryview, name: str) -> NDArray[Any]:
+def _jpeg(data: bytes | memoryview, head: PictureHead, name: str, size: Size | None) -> NDArray[Any]:
+    if head.bits != 8 or not has_simplejpeg():
+        return _by_av(data, head, name, size)
     simplejpeg = plugins.require("simplejpeg", extra="images")
     try:
-        pixels: NDArray[Any] = simplejpeg.decode_jpeg(data, colorspace="RGB", strict=True)
+        pixels: NDArray[Any] = simplejpeg.decode_jpeg(
+            data, colorspace="GRAY" if head.channels == 1 else "RGB", strict=True
+        )
     except ValueError as error:
         raise _damaged(name, error) from error
     return pixels
+
+
+def _jp2(data: bytes | memoryview, head: PictureHead, name: str, size: Size | None) -> NDArray[Any]:
+    if head.bits == 8:
+        return _by_pillow(data, head, name, size)
+    pixels = _by_av(data, head, name, None)  # Pillow cuts colours to 8 bits
+    return pixels >> (16 - head.bits)  # FFmpeg moves fewer bits to the upper end
+
+
+def _by_pillow(data: bytes | memoryview, head: PictureHead, name: str, size: Size | None) -> NDArray[Any]:  # noqa: ARG001 - as its like
+    """Pillow's plug for this very format: `Image.open` would try others, and has a limit of its own."""
+    module, kind, feature = _PILLOW[head.format]
+    plugins.require("PIL", extra="images")
+    if not importlib.import_module("PIL.features").check(feature):
+        raise DecodeError(f"{name}: this Pillow reads no {head.format}. Install a newer one: pip install -U pillow.")
+    try:
+        with getattr(importlib.import_module(f"PIL.{module}"), kind)(io.BytesIO(data)) as picture:
+            frames, size_there = 1 if head.format == "jp2" else picture.n_frames, picture.size
+            if frames == 1 and size_there == head.size:
+                grey = head.channels == 1
+                pixels = np.asarray(picture.convert("RGB"))
+                return pixels[..., :1] if grey else pixels
+    except MemoryError:
+        raise
+    except Exception as error:  # whatever damage makes it raise
+        raise _damaged(name, error) from error
+    if frames != 1:
+        raise DecodeError(f"{name}: {head.format} with {frames} frames is not read. {_ADVICE['frames']}")
+    raise _damaged(name, f"it declares {head.size}, and holds {size_there}")
+
+
+def _of_tiff(data: bytes | memoryview, head: PictureHead, name: str, size: Size | None) -> NDArray[Any]:  # noqa: ARG001 - as its like
+    def unpack(strip: bytes, count: int) -> bytes:
+        frame = _frame(strip, "tiff", name)
+        if frame.width * frame.height != count or frame.format.name != "gray":
+            raise _damaged(name, "a strip holds other pixels than it declares")
+        return frame.to_ndarray().tobytes()
+
+    try:
+        return _tiff.pixels_of(data, _tiff.layout_of(data), unpack)
+    except _tiff.DamagedError as error:
+        raise _damaged(name, error) from error
+
+
+def _netpbm(data: bytes | memoryview, head: PictureHead, name: str, size: Size | None) -> NDArray[Any]:  # noqa: ARG001 - as its like
+    """Values as they are stored, also where the largest is no power of two: those of a depth map mean distances."""
+    header = netpbm_header(data)
+    assert header is not None
+    _, width, height, largest, start = header
+    count = width * height * head.channels
+    if len(data) - start < count * (head.bits // 8):
+        raise _damaged(name, f"it ends after {len(data):,} bytes")
+    pixels = np.frombuffer(data, ">u2" if head.bits > 8 else "u1", count, start)
+    if pixels.max(initial=0) > largest:
+        raise _damaged(name, f"expected values up to {largest}, found {pixels.max()}")
+    return pixels.astype(head.dtype).reshape(height, width, head.channels)
 
 
 def encode_jpeg(picture: NDArray[Any], /, *, quality: int = _QUALITY) -> bytes:
@@ -225,7 +365,11 @@ def encode_jpeg(picture: NDArray[Any], /, *, quality: int = _QUALITY) -> bytes:
     return data
 
 
-def _by_av(data: bytes | memoryview, codec: str, name: str) -> VideoFrame:
+def _by_av(data: bytes | memoryview, head: PictureHead, name: str, size: Size | None) -> NDArray[Any]:
+    return _array(_frame(data, _CODECS[head.format], name), size)
+
+
+def _frame(data: bytes | memoryview, codec: str, name: str) -> VideoFrame:
     import av
 
     context: Any = av.CodecContext.create(codec, "r")  # a fresh one each time: a reused PNG decoder gives wrong pixels
@@ -235,6 +379,8 @@ def _by_av(data: bytes | memoryview, codec: str, name: str) -> VideoFrame:
     memoryview(packet)[:] = data
     try:
         frames: list[Any] = [*context.decode(packet), *context.decode(None)]
+    except (av.PatchWelcomeError, NotImplementedError) as error:
+        raise DecodeError(f"{name}: FFmpeg does not read this kind of {codec}: {error}. Convert it to PNG.") from error
     except av.FFmpegError as error:
         raise _damaged(name, error) from error
     if not frames or frames[0].is_corrupt:
@@ -247,8 +393,8 @@ def _damaged(name: str, why: object) -> CorruptFrameError:
     return CorruptFrameError(f"{name} is damaged: {why}. Copy it from where it came from, or leave it out.")
 
 
-def _array(frame: VideoFrame, size: tuple[int, int] | None) -> NDArray[Any]:
-    """A decoded picture as an array: grey of 8 bits becomes RGB, 16 bits stay 16 bits."""
+def _array(frame: VideoFrame, size: Size | None) -> NDArray[Any]:
+    """A decoded picture as an array: grey has one channel, 16 bits stay 16 bits."""
     kind = frame.format.name
     if max(part.bits for part in frame.format.components) > 8:
         kind = "gray16le" if len(frame.format.components) < 3 else "rgb48le"
@@ -256,16 +402,17 @@ def _array(frame: VideoFrame, size: tuple[int, int] | None) -> NDArray[Any]:
         kind = "gray"
     else:
         kind = "rgb24"
-    frame = _converted(frame, kind, size)
-    if kind == "rgb24":
+    return _pixels(_converted(frame, kind, size))
+
+
+def _pixels(frame: VideoFrame) -> NDArray[Any]:
+    if frame.format.name == "rgb24":
         return rows_of(frame).copy()
     pixels: NDArray[Any] = frame.to_ndarray()
-    if kind == "gray":
-        return np.repeat(pixels[..., None], 3, axis=-1)
     return pixels if pixels.ndim == 3 else pixels[..., None]
 
 
-def _converted(frame: VideoFrame, kind: str, size: tuple[int, int] | None) -> VideoFrame:
+def _converted(frame: VideoFrame, kind: str, size: Size | None) -> VideoFrame:
     from av.video.reformatter import Interpolation, VideoReformatter
 
     height, width = size or (frame.height, frame.width)
@@ -283,46 +430,39 @@ def _converted(frame: VideoFrame, kind: str, size: tuple[int, int] | None) -> Vi
         )
 
 
-def scaled(picture: NDArray[Any], size: tuple[int, int], /) -> NDArray[Any]:
-    """uint8 [H, W, 3] in another height and width: averaged down, bicubic up."""
+def scaled(picture: NDArray[Any], size: Size, /) -> NDArray[Any]:
+    """[H, W, 1 or 3] in another height and width: averaged down; up bicubic, and floats repeated."""
     import av
 
-    return rows_of(_converted(av.VideoFrame.from_ndarray(picture, format="rgb24"), "rgb24", size)).copy()
+    kind = _LAYOUTS.get((picture.dtype.name, picture.shape[2]))
+    if kind is None:
+        down, across = (_shares(many, few) for many, few in zip(picture.shape, size, strict=False))
+        wide: NDArray[Any] = np.einsum("ih,jw,hwc->ijc", down, across, picture.astype(np.float64), optimize=True)
+        return wide.astype(picture.dtype)
+    plain = picture[..., 0] if picture.shape[2] == 1 else picture
+    frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(plain), format=kind)
+    return _pixels(_converted(frame, kind, size))
 
 
-def size_and_bits(head: bytes | memoryview, /) -> tuple[Size, int] | None:
-    """Width and height, and the bits of a colour, of a PNG or JPEG; None where these bytes do not say them."""
-    if bytes(head[:8]) == b"\x89PNG\r\n\x1a\n":
-        if len(head) < 26 or bytes(head[12:16]) != b"IHDR":
-            return None
-        bits = 8 if head[25] == 3 else max(8, head[24])  # a palette, or fewer bits, is read as 8
-        return (int.from_bytes(head[16:20], "big"), int.from_bytes(head[20:24], "big")), bits
-    if bytes(head[:3]) == b"\xff\xd8\xff":
-        header = _frame_header(head)
-        return None if header is None else (header[1], head[header[0] + 4])
-    return None
+def _shares(many: int, few: int) -> NDArray[np.float64]:
+    """[few, many] how much of each new pixel is each old one's, along one side."""
+    edges = np.arange(few + 1) * (many / few)
+    old = np.arange(many)
+    shares: NDArray[np.float64] = np.minimum(edges[1:, None], old + 1) - np.maximum(edges[:-1, None], old)
+    shares = shares.clip(0)
+    shares /= shares.sum(1, keepdims=True)
+    return shares
 
 
-def most_pixels(data: bytes | memoryview, /) -> int | None:
-    """How many pixels these bytes can stand for at most; None where it is not known."""
-    if bytes(data[:4]) == b"\x89PNG" and len(data) >= 26 and data[25] in _CHANNELS:
-        return len(data) * _DEFLATE * 8 // max(1, _CHANNELS[data[25]] * data[24])
-    header = _frame_header(data) if bytes(data[:2]) == b"\xff\xd8" else None
-    return None if header is None or data[header[0] + 1] >= _ARITHMETIC else len(data) * _HUFFMAN
-
-
-def _frame_header(head: bytes | memoryview) -> tuple[int, Size] | None:
-    """Where the frame header of a JPEG begins, and the width and height that it says."""
-    place = 2
-    while place + 9 < len(head):
-        if head[place] != 0xFF:
-            return None
-        marker = head[place + 1]
-        if marker == 0xFF or 0xD0 <= marker <= 0xD8:  # padding, or a marker without a length
-            place += 1 if marker == 0xFF else 2
-            continue
-        if 0xC0 <= marker <= 0xCF and marker not in _NO_SIZE:
-            height, width = (int.from_bytes(head[at : at + 2], "big") for at in (place + 5, place + 7))
-            return place, (width, height)
-        place += 2 + int.from_bytes(head[place + 2 : place + 4], "big")
-    return None
+_CODECS = {"jpeg": "mjpeg", "png": "png", "bmp": "bmp", "jp2": "jpeg2000"}
+_PILLOW = {
+    "webp": ("WebPImagePlugin", "WebPImageFile", "webp"),
+    "avif": ("AvifImagePlugin", "AvifImageFile", "avif"),
+    "jp2": ("Jpeg2KImagePlugin", "Jpeg2KImageFile", "jpg_2000"),
+}
+_READERS: Mapping[str, Callable[[bytes | memoryview, PictureHead, str, Size | None], NDArray[Any]]] = {
+    "jpeg": _jpeg, "png": _by_av, "bmp": _by_av, "ppm": _netpbm, "pgm": _netpbm, "tiff": _of_tiff,
+    "webp": _by_pillow, "avif": _by_pillow, "jp2": _jp2,
+}  # fmt: skip
+FORMATS = frozenset(_READERS)
+"""The formats that are read, as `format_of` calls them."""

@@ -151,7 +151,7 @@ _OPTIONS = {
     "Video": "fps codec resolution stream pixel_format is_depth_map timestamps origin inline",
     "Depth": "fps codec resolution stream pixel_format is_depth_map units depth_scale depth_min depth_max shift "
     "use_log invalid format frames timestamps origin inline",
-    "Image": "format resolution frames fps timestamps origin inline",
+    "Image": "format resolution frames channels orientation fps timestamps origin inline",
     "Audio": "sample_rate channels stream codec timestamps origin inline",
     "Spatial3D": "format fields coordinate_frame units inline",
     "Spatial4D": "format frames fields fps coordinate_frame units timestamps origin inline",
@@ -368,7 +368,12 @@ class Image(ColumnType):
         resolution: Width and height in pixels.
         frames: `"bytes"`: encoded images in the row, index i is step i; `"files"`: one file per step.
         inline: Whether a cell is the one image's own bytes.
+        channels: 1 hands grey of 8 bits out as one channel; it has three by default.
+        orientation: `"apply"` turns images as their EXIF says; by default they keep the rows that the file has.
         fields: Anything else.
+
+    Raises:
+        InvalidMetadataError: Other values of `frames` or `orientation`.
 
     Example:
         >>> Image(format="jpeg", frames="bytes").arrow
@@ -383,13 +388,18 @@ class Image(ColumnType):
         format: str | None = None,  # noqa: A002 - the format's own word
         frames: str | None = None,
         inline: bool = False,
+        orientation: str | None = None,
         **fields: Any,
     ) -> None:
         if frames not in {None, "bytes", "files"}:
             raise InvalidMetadataError(f'frames must be "bytes" or "files", got {frames!r}.')
         if inline and frames is not None:
             raise InvalidMetadataError('inline is for one image a row; images one a step are inline as frames="bytes".')
-        super().__init__("image", format=format, frames=frames, inline=inline or None, **fields)
+        if orientation not in {None, "apply", "keep"}:
+            raise InvalidMetadataError(f'orientation must be "apply" or "keep", got {orientation!r}.')
+        super().__init__(
+            "image", format=format, frames=frames, orientation=orientation, inline=inline or None, **fields
+        )
 
     @property
     def arrow(self) -> pa.DataType:

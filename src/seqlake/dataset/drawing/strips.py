@@ -78,53 +78,62 @@ def strip(view: Row, name: str, /, *, count: int, box: tuple[int, int], enlarge:
         size = (max(1, round(height * scale)), max(1, round(width * scale)))
         deep = first.dtype != np.uint8 and first.shape[-1] == 3 and isinstance(frames, MediaView)
         decoded = (frames.rgb if deep else frames).decode(places, size=size)
-        pictures = displayable(decoded)
+        kind = view.schema[name].type
+        metres = kind is not None and kind.is_depth
+        pictures = displayable(decoded, metres=metres)
         if enlarge and room >= _SQUARES:
             pictures = pictures.repeat(int(room), axis=1).repeat(int(room), axis=2)
         return Strip(
             name=name,
             pictures=list(pictures),
             labels=_labels(view.schema, name, frames, places),
-            note=f"{there} frame{'s' if there > 1 else ''}, {width}x{height}{_looks(decoded, deep=deep)}",
+            note=f"{there} frame{'s' if there > 1 else ''}, {width}x{height}{_looks(decoded, deep=deep, metres=metres)}",
         )
     except READ_ERRORS as error:
         return Strip(name=name, note=str(error).partition("\n")[0])
 
 
-def displayable(pictures: NDArray[Any], /) -> NDArray[np.uint8]:
-    """Pictures as a screen can show them: 16 bits are spread over grey, from the least to the most.
+def displayable(pictures: NDArray[Any], /, *, metres: bool = False) -> NDArray[np.uint8]:
+    """Pictures as a screen can show them: 16 bits and floats are spread over grey, from the least to the most.
 
     Args:
-        pictures: [N, h, w, 1 or 3]: uint8, uint16, or float depth in metres, of which the nearest is the lightest and
-            no measurement is black.
+        pictures: [N, h, w, 1 or 3]: uint8, uint16 or floats, of which those that are not finite are black.
+        metres: They are depth: the nearest is the lightest, and what was not measured is black.
 
     Returns:
         uint8 [N, h, w, 3].
     """
-    if pictures.dtype.kind == "f":
-        low, high = _span(pictures)
-        lightness = 255 - (pictures - low) * (_RAMP / max(high - low, 1e-6))
-        pictures = np.where(pictures > 0, lightness, 0).astype(np.uint8)
-    elif pictures.dtype != np.uint8:
-        low, high = _span(pictures)
-        pictures = ((pictures.astype(np.float32) - low) * (255 / max(1, high - low))).astype(np.uint8)
+    if pictures.dtype != np.uint8:
+        there = _there(pictures, metres=metres)
+        low, high = _span(pictures, there)
+        with np.errstate(invalid="ignore", over="ignore"):
+            spread = pictures.astype(np.float64) - low
+            if metres:
+                spread = 255 - spread * (_RAMP / max(high - low, 1e-6))
+            else:
+                spread *= 255 / (high - low) if high > low else 0
+            pictures = np.where(there, spread, 0).astype(np.uint8)
     return pictures if pictures.shape[-1] == 3 else np.repeat(pictures[..., :1], 3, axis=-1)
 
 
-def _span(pictures: NDArray[Any]) -> tuple[float, float]:
-    """The least and the most; of depth, of what was measured."""
-    there = pictures[pictures > 0] if pictures.dtype.kind == "f" else pictures
-    return (float(there.min()), float(there.max())) if there.size else (0.0, 0.0)
+def _there(pictures: NDArray[Any], *, metres: bool) -> NDArray[np.bool_]:
+    """Which numbers are any."""
+    return np.isfinite(pictures) & (pictures > 0) if metres else np.isfinite(pictures)
 
 
-def _looks(pictures: NDArray[Any], *, deep: bool) -> str:
+def _span(pictures: NDArray[Any], there: NDArray[np.bool_]) -> tuple[float, float]:
+    numbers = pictures[there]
+    return (float(numbers.min()), float(numbers.max())) if numbers.size else (0.0, 0.0)
+
+
+def _looks(pictures: NDArray[Any], *, deep: bool, metres: bool) -> str:
     """What was done to show them, where it is not what they are."""
     if deep:
         return ", shown in 8 bits"
     if pictures.dtype == np.uint8:
         return ""
-    low, high = _span(pictures)
-    if pictures.dtype.kind == "f":
+    low, high = _span(pictures, _there(pictures, metres=metres))
+    if metres:
         return f", {low:.2f} m (light) to {high:.2f} m (dark), black: nothing measured"
     return f", {low:g} (black) to {high:g} (white)"
 

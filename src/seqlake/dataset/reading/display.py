@@ -21,6 +21,7 @@ from seqlake.dataset.reading.views import FileView, StepsView
 from seqlake.errors import in_line, visible
 from seqlake.files import locations
 from seqlake.media import encode_image
+from seqlake.media.image import orientation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -227,6 +228,8 @@ def _film_strip(name: str, cells: Sequence[object]) -> str:
             (k for magic, k in _PICTURE_KINDS.items() if isinstance(cell, bytes) and cell.startswith(magic)), ""
         )
         if isinstance(cell, bytes) and kind and len(cell) <= _PICTURE_BYTES:
+            if orientation(cell) != 1:  # which a browser applies, whatever the column says
+                return ""
             images.append(_image(cell, kind, f"frame {place}"))
     return f"<div>{_text(name)}</div><div>{''.join(images)}</div>" if images else ""
 

@@ -31,7 +31,7 @@ _PROBED = 4
 _SAMPLE_SHARDS = 4
 _SUFFIXES = {
     "video": ("mp4", "mov", "mkv", "webm", "avi", "m4v"),
-    "image": ("jpg", "jpeg", "png", "webp", "tif", "tiff", "bmp"),
+    "image": ("jpg", "jpeg", "png", "webp", "tif", "tiff", "bmp", "ppm", "pgm", "avif", "jp2", "j2k"),
     "audio": ("wav", "flac", "mp3", "ogg", "opus", "m4a", "aac"),
     "3d": ("ply", "pcd", "obj", "stl", "glb", "gltf", "las", "laz"),
     "mcap": ("mcap",),

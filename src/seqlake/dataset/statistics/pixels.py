@@ -71,7 +71,7 @@ def statistics_of(
     Raises:
         MissingFileError: A file is not there.
         CorruptFileError, CorruptFrameError, DecodeError: A picture cannot be decoded.
-        ValidationError: Pictures of 8 and of 16 bits, or with other channels, in one column.
+        ValidationError: Pictures of 8 and of 16 bits, or with other channels, in one column; or of floats.
     """
     from tqdm import tqdm
 
@@ -109,6 +109,11 @@ def _look(excerpt: Excerpt, name: str, row: int, *, most: int) -> _Counted | Non
     numbers = evenly(len(view), most)
     for start in range(0, len(numbers), _AT_ONCE):
         frames = _thinned(view.decode(numbers[start : start + _AT_ONCE]))
+        if frames.dtype.kind == "f":
+            raise ValidationError(
+                f"Column {name!r} has pictures of {frames.dtype}: expected 8 or 16 bits, whose values are counted.",
+                hint="Leave this column out.",
+            )
         levels = 1 << (8 * frames.dtype.itemsize)
         values = [np.bincount(frames[..., c].ravel(), minlength=levels) for c in range(frames.shape[-1])]
         counted = _joined(counted, _Counted(frames=len(frames), values=np.stack(values).astype(np.int64)), name)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from seqlake.media.video import VideoDecoder
     from seqlake.protocols import Source
+    from seqlake.spec.column_types import ColumnType
 
 _BLACK = 16  # of 255: what a covered lens shows
 _STILL = 6  # of 255, averaged over 64 pixels: what encoding, or the noise of a sensor, makes of equal pictures
@@ -81,15 +82,18 @@ class Looks:
         self._compare(small.to_ndarray().astype(np.int16), black=_BLACK, still=_STILL)
 
     def see_array(self, pixels: NDArray[Any], /) -> None:
-        """One more picture, decoded: uint8 [H, W, 3], or 16 bits, whose numbers mean more than brightness."""
+        """One more picture, decoded: [H, W, 1 or 3]; numbers of more than 8 bits mean more than brightness."""
         import av
 
         if pixels.dtype == np.uint8:
-            self.see(av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), format="rgb24"))
+            flat = pixels if pixels.shape[2] == 3 else pixels[..., 0]
+            layout = "rgb24" if flat.ndim == 3 else "gray"
+            self.see(av.VideoFrame.from_ndarray(np.ascontiguousarray(flat), format=layout))
             return
         self._count += 1
         if self.black or self.frozen:
-            self._compare(pixels.astype(np.int32), black=0, still=0)
+            values = np.nan_to_num(pixels) if pixels.dtype.kind == "f" else pixels.astype(np.int32)
+            self._compare(values, black=0, still=0)
 
     def _compare(self, values: NDArray[Any], *, black: int, still: int) -> None:
         self.black &= bool(values.max(initial=0) <= black)
@@ -241,8 +245,10 @@ def joined(damage: Iterable[Damage], /) -> tuple[Damage, ...]:
     return tuple(kept)
 
 
-def decode_pictures(pictures: Sequence[tuple[int, bytes | memoryview]], stop: Event, /) -> dict[str, Any]:
-    """Pictures of a cell, each with its step.
+def decode_pictures(
+    pictures: Sequence[tuple[int, bytes | memoryview]], column: ColumnType, stop: Event, /
+) -> dict[str, Any]:
+    """Pictures of a cell of this type, each with its step.
 
     Returns:
         `damage`, `looked`, `black`, `frozen`, `undecoded`.
@@ -253,12 +259,14 @@ def decode_pictures(pictures: Sequence[tuple[int, bytes | memoryview]], stop: Ev
     for step, data in pictures:
         if stop.is_set():
             break
-        kind = media.format_of(bytes(data[:16]))
-        if kind not in {"png", "jpeg"}:
+        kind = media.format_of(bytes(data[:64]))
+        if kind not in image.FORMATS:
             undecoded |= kind in media.PICTURES
             continue
         try:
-            looks.see_array(image.decode(data, name="the picture"))
+            looks.see_array(image.decode(data, name="the picture", column=column))
+        except MissingDependencyError:
+            undecoded = True
         except DecodeError as error:
             damage.append(Damage(first=step, last=step, why=error.message))
     return {"damage": joined(damage), "undecoded": undecoded, **looks.facts}

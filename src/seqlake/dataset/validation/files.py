@@ -109,7 +109,7 @@ class CellReader:
         if not self._deep or file.trouble is not None:
             return _of(file)
         if kind.type == "image":
-            return replace(_of(file), **decoding.decode_pictures([(0, looking.whole(blob))], self._stop))
+            return replace(_of(file), **decoding.decode_pictures([(0, looking.whole(blob))], kind, self._stop))
         if kind.type == "audio":
             heard, seconds = decoding.decode_sound(source, self._stop)
             counted = file if seconds is None else replace(file, seconds=seconds)
@@ -129,14 +129,14 @@ class CellReader:
             if data is not None:
                 held.append((step, data))
         cell = CellFacts(files=tuple(files))
-        return replace(cell, **decoding.decode_pictures(held, self._stop)) if self._deep else cell
+        return replace(cell, **decoding.decode_pictures(held, kind, self._stop)) if self._deep else cell
 
     def _picture(
         self, one: bytes | str, kind: ColumnType, place: FileContext
     ) -> tuple[FileFacts | None, bytes | memoryview | None]:
         """What one picture says of itself, and its bytes where they are to be decoded."""
         if isinstance(one, bytes):
-            facts = looking.picture(one, "picture")
+            facts = looking.picture(one, "picture", kind)
             return facts, one if facts.trouble is None else None
         blob = self._blob(one, place)
         if blob is None or isinstance(blob, FileFacts):

@@ -11,7 +11,7 @@ import numpy as np
 from seqlake.errors import CorruptFileError, DecodeError, SeqlakeError, UnsafeReferenceError
 from seqlake.files import locations, stores
 from seqlake.media import PICTURES, BlobBytes, blob_of, format_of
-from seqlake.media.image import size_and_bits
+from seqlake.media.image import describe, handed_out, orientation
 from seqlake.protocols import Source
 from seqlake.spec.column_types import ColumnType
 from seqlake.spec.rules.facts import CellFacts, FileFacts, Times
@@ -145,7 +145,7 @@ def look(reference: str, blob: Blob, column: ColumnType, place: FileContext, /) 
     if column.type == "audio":
         return replace(facts, **_sound(blob, column))
     if column.type == "image":
-        return replace(picture(_head(blob, HEAD), name), changed=facts.changed)
+        return replace(picture(_picture_head(blob), name, column), changed=facts.changed)
     kind = format_of(_head(blob, 64))
     return facts if kind in PICTURES else replace(facts, format=kind)
 
@@ -166,14 +166,32 @@ def is_changed(reference: str, blob: Blob, place: FileContext, /) -> bool:
     return place.hashed[reference]
 
 
-def picture(head: bytes, name: str, /) -> FileFacts:
+def _picture_head(blob: Blob) -> bytes | memoryview:
+    """Enough of a picture to know its size: all of a TIFF, whose directory may come last."""
+    head = _head(blob, HEAD)
+    return whole(blob) if blob.size > HEAD and (describe(head) is None or format_of(head) == "tiff") else head
+
+
+def picture(head: bytes | memoryview, name: str, column: ColumnType, /) -> FileFacts:
     """What a picture's own bytes say."""
-    kind = format_of(head)
+    kind = format_of(bytes(head[:64]))
     if kind not in PICTURES:
-        why = f"expected a picture, found bytes that begin with {head[:8]!r}"
+        why = f"expected a picture, found bytes that begin with {bytes(head[:8])!r}"
         return FileFacts(name=name, trouble="unreadable", why=why)
-    size, bits = size_and_bits(head) or (None, None)
-    return FileFacts(name=name, format=kind, size=size, bits=bits)
+    said_there = describe(head)
+    if said_there is None:
+        return FileFacts(name=name, format=kind)
+    turn, array = orientation(head), handed_out(said_there, column)
+    choice = column.get("orientation")
+    return FileFacts(
+        name=name,
+        format=kind,
+        size=said_there.size[::-1] if choice == "apply" and turn > 4 else said_there.size,
+        bits=said_there.bits,
+        channels=array[1] if column.get("channels") in {1, 3} else None,
+        array=array,
+        turn=turn if choice is None else 1,
+    )
 
 
 def look_at_video(reference: str, source: Source, place: FileContext, /, *, part: tuple[int, int] | None) -> CellFacts:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from seqlake.dataset.writing.encoding import Encodings, encoded, stamps_of
 from seqlake.dataset.writing.ingest import Encoded
 from seqlake.errors import SchemaMismatchError, ValidationError
-from seqlake.media import image
+from seqlake.media import format_of, image
 from seqlake.spec.alignment import clock_of, exact, own_rate
 from seqlake.spec.column_types import Image, Video
 from seqlake.spec.schema import is_binary
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 Form = Literal["bytes", "video", "files"]
 FORMS: tuple[Form, ...] = ("bytes", "video", "files")
 _NAMED = "Name the columns that become videos, as in images={'image_0': 'video'}; others stay as they are."
-_SUFFIXES = {b"\xff\xd8\xff": ".jpg", b"\x89PNG\r\n\x1a\n": ".png"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +99,7 @@ class Pictures:
             kind = Image(format=column.type.get("format"), frames="files", fps=column.type.get("fps"), **kept)
         else:
             rate = None if stamps_of(column) else _plain(self._rate(schema, column))
+            kept.pop("channels", None)  # a video has colours
             kind = Video(fps=rate, codec=self.encoding.of(column.name).produces, **kept)
         return replace(column, type=kind, arrow=kind.arrow)
 
@@ -146,7 +146,8 @@ class Pictures:
         pictures = batch.column(name)[row]
         if not pictures.is_valid or not len(pictures):
             return None  # there is no video without a frame
-        values: dict[str, Any] = {name: _decoded(pictures, f"Sequence {key!r}, column {name!r}")}
+        where = f"Sequence {key!r}, column {name!r}"
+        values: dict[str, Any] = {name: _decoded(pictures, schema[name].type, where)}
         stamps = stamps_of(schema[name])
         if stamps is not None and stamps in batch.schema.names:
             times = batch.column(stamps)[row]
@@ -170,7 +171,8 @@ def _files(
             references.append(None)
             continue
         data = picture.as_py()
-        suffix = next((end for magic, end in _SUFFIXES.items() if data.startswith(magic)), "")
+        kind = format_of(data[:64])
+        suffix = "" if kind is None else ".jpg" if kind == "jpeg" else f".{kind}"
         path = staging.scratch()
         try:
             path.write_bytes(data)
@@ -180,7 +182,8 @@ def _files(
     return references
 
 
-def _decoded(pictures: pa.ListScalar, where: str) -> Iterator[Any]:
+def _decoded(pictures: pa.ListScalar, video: ColumnType | None, where: str) -> Iterator[Any]:
+    kind = Image(orientation=None if video is None else video.get("orientation"))
     for step, picture in enumerate(pictures.values):
         place = f"{where}, step {step}"
         if not picture.is_valid:
@@ -188,7 +191,7 @@ def _decoded(pictures: pa.ListScalar, where: str) -> Iterator[Any]:
                 f"{place}: expected a picture for every frame of a video, found null.",
                 hint=_NAMED,
             )
-        picture_array = image.decode(picture.as_py(), name=place)
+        picture_array = image.decode(picture.as_py(), name=place, column=kind)
         if picture_array.dtype != "uint8":
             raise SchemaMismatchError(
                 f"{place}: expected a picture of 8 bits for a video, found {picture_array.dtype}.",

@@ -141,6 +141,12 @@ class FileFacts:
     pixels: str | None = None
     """FFmpeg's name of a video's pixels."""
 
+    array: tuple[str, int] | None = None
+    """The type of number, and the channels, that a picture is handed out as."""
+
+    turn: int = 1
+    """How a picture is turned, as EXIF counts it, where its column does not say what becomes of turns."""
+
     times: Times | None = None
     sample_rate: int | None = None
     channels: int | None = None
@@ -206,8 +212,8 @@ class RowFacts:
 class SeenPictures:
     """What is remembered of pictures from one row to the next."""
 
-    bits: dict[str, int] = field(default_factory=dict)
-    """Of the first picture of each column."""
+    kinds: dict[str, str] = field(default_factory=dict)
+    """What the first picture of each column is handed out as."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,10 @@ _CODECS = {
     "mp4a": "aac", "libopus": "opus", "libmp3lame": "mp3", "libvorbis": "vorbis", "wav": "pcm",
 }  # fmt: skip
 _TAGGED = re.compile(r"^(avc1|avc3|hvc1|hev1|av01|vp08|vp09|mp4a|mp4v)\.")  # as in avc1.640028
-_FORMATS = {"jpg": "jpeg", "tif": "tiff", "heif": "heic"}
+_FORMATS = {
+    "jpg": "jpeg", "jpe": "jpeg", "tif": "tiff", "heif": "heic", "dib": "bmp",
+    "j2k": "jp2", "jpx": "jp2", "jpf": "jp2", "j2c": "jp2", "jpeg2000": "jp2", "jpeg 2000": "jp2",
+}  # fmt: skip
 _COARSE = 8  # ticks a frame, below which a tick is no rounding
 SYNCHRONIZATION = "Synchronization"
 _SLACK = Fraction(1, 10)  # seconds by which sound may begin late, end early, or be padded
@@ -268,21 +271,29 @@ def _resolution(declared: Any) -> tuple[int, int] | None:
 
 @rule("F417", "warning", "Pictures of a column are alike.", section=FILES)
 def f417_alike(cell: CellFacts, place: dict[str, Any], seen: SeenPictures, /) -> Iterator[dict[str, Any]]:
-    """One bit depth in the whole column, one size in a sequence: else they do not fit one array."""
+    """One type of number and as many channels in the whole column, one size in a sequence: else they fit no array."""
     first: FileFacts | None = None
     for step, file in cell.files:
-        if file.bits is None:
+        kind = _pixels(file)
+        if not kind:
             continue
         here = place if step is None else {**place, "step": step}
         first = first or file
-        usual = seen.bits.setdefault(str(place["column"]), file.bits)
-        if file.bits != usual:
-            yield {**here, "message": f"{file.name}: {file.bits} bits a colour, pictures before have {usual}"}
+        usual = seen.kinds.setdefault(str(place["column"]), kind)
+        if kind != usual:
+            yield {**here, "message": f"{file.name}: {kind}, pictures before have {usual}"}
             return
         if file.size != first.size and file.size is not None and first.size is not None:
             (width, height), (others, tall) = file.size, first.size
             yield {**here, "message": f"{file.name}: {width}x{height} pixels, pictures before have {others}x{tall}"}
             return
+
+
+def _pixels(file: FileFacts) -> str:
+    """What the pixels are handed out as, or how many bits they have; empty where neither is known."""
+    if file.array is not None:
+        return f"pixels of {file.array[0]} [H, W, {file.array[1]}]"
+    return "" if file.bits is None else f"{file.bits} bits a colour"
 
 
 @rule("F418", "error", "A row's part of a shared file lies within the file.", section=FILES)
@@ -294,6 +305,20 @@ def f418_part(cell: CellFacts, place: dict[str, Any], /) -> Iterator[dict[str, A
     if first < 0 or count < 0 or cell.held < count:
         held = max(0, cell.held)
         yield {**place, "message": f"frames {first} to {first + count - 1} are declared; {held} are there from {first}"}
+
+
+@rule("F419", "note", "Pictures are upright, or the column says what becomes of turns.", section=FILES)
+def f419_upright(notes: Gathered, /) -> Iterator[dict[str, Any]]:
+    """EXIF, or an AVIF's properties, say a turn: `orientation` in the column's type applies it, or keeps the rows."""
+    yield from notes.findings_of("F419")
+
+
+def _turned(file: FileFacts, _: Column) -> Iterator[str]:
+    if file.turn != 1:
+        yield (
+            f"the file says orientation {file.turn}, and pixels are read as they are stored; "
+            'orientation="apply" in the column\'s type turns them, "keep" says that this is meant'
+        )
 
 
 def _unreachable(file: FileFacts, _: Column) -> Iterator[str]:
@@ -311,10 +336,10 @@ FILE_RULES = (
     f412_unchanged,
     f414_even,
 )
-GATHERED = {"F408": _unreachable, "F413": _rate, "F415": _encoding, "F416": _shape}
+GATHERED = {"F408": _unreachable, "F413": _rate, "F415": _encoding, "F416": _shape, "F419": _turned}
 """What is judged file by file and told at the end: of a column, metadata that are false of one file are of most."""
 
-DECLARED_RULES = (f408_reached, f413_rate, f415_encoding, f416_shape)
+DECLARED_RULES = (f408_reached, f413_rate, f415_encoding, f416_shape, f419_upright)
 
 
 def check_row(row: RowFacts, clock: Clock, /) -> Iterator[Finding]:

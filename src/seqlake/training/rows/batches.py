@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from seqlake.protocols import Ints
+    from seqlake.spec.column_types import ColumnType
     from seqlake.training.gather import Ranges
     from seqlake.training.rows.shards import RowShards
     from seqlake.training.rows.values import Form
@@ -151,7 +152,9 @@ class RowAssembler:
             chunk.values, chunk.portion = self._decode(chunk.decoded, wanted), portion
         inside = slice(within * chunk.size, (within + 1) * chunk.size)
         batch = {name: _cut(values, inside) for name, values in chunk.values.items()}
-        begun = {form.name: self._pictures.begin(batch[form.name]) for form in chunk.decoded if form.pictures}
+        begun = {
+            form.name: self._pictures.begin(batch[form.name], form.pictures) for form in chunk.decoded if form.pictures
+        }
         return number, batch, begun
 
     def _bad(self, column: str, row: int, error: Exception) -> None:
@@ -285,11 +288,11 @@ class RowPictures:
         self._threads = options.threads or max(1, cores() // processes)
         self._pool: ThreadPoolExecutor | None = None
 
-    def begin(self, cells: Sequence[Any], /) -> _Begun:
-        """Have the pictures of one column of a batch decoded."""
+    def begin(self, cells: Sequence[Any], column: ColumnType, /) -> _Begun:
+        """Have the pictures of one column of a batch decoded, as its type says."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="seqlake-pictures")
-        return [None if cell is None else self._pool.submit(self._decoded, cell) for cell in cells]
+        return [None if cell is None else self._pool.submit(self._decoded, cell, column) for cell in cells]
 
     def take(self, begun: _Begun, /) -> tuple[Any, dict[int, Exception]]:
         """The pictures of a batch, and what is wrong with those that cannot be decoded, by place.
@@ -326,8 +329,8 @@ class RowPictures:
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = None
 
-    def _decoded(self, cell: Any) -> Any:
+    def _decoded(self, cell: Any, column: ColumnType) -> Any:
         if isinstance(cell, list):
-            return [None if one is None else self._decoded(one) for one in cell]
-        picture: NDArray[Any] = image.decode(cell, size=self._options.size)
+            return [None if one is None else self._decoded(one, column) for one in cell]
+        picture: NDArray[Any] = image.decode(cell, size=self._options.size, column=column)
         return picture.transpose(2, 0, 1) if self._options.layout == "TCHW" else picture

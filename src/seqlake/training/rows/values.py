@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from seqlake.protocols import Flat, Ints
+    from seqlake.spec.column_types import ColumnType
     from seqlake.spec.schema import Column
 
 
@@ -31,7 +32,7 @@ class Form:
         shape: Of a cell, where all have the same; () for one number; None where the batch has a list.
         dtype: Of its numbers, where there is a shape.
         nullable: A cell may be null: then the batch says which are.
-        pictures: Its cells are encoded images, or lists of them; batches have them decoded.
+        pictures: The type of a column whose cells are encoded images, or lists of them; batches have them decoded.
         bytes: Its cells are bytes.
         plain: Its cells are bytes or texts that batches have as they are.
     """
@@ -40,7 +41,7 @@ class Form:
     shape: tuple[int, ...] | None
     dtype: np.dtype[Any] | None
     nullable: bool
-    pictures: bool = False
+    pictures: ColumnType | None = None
     bytes: bool = False
     plain: bool = False
 
@@ -58,8 +59,8 @@ class Form:
         kind = column.arrow
         if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
             return cls(name, (), np.dtype(kind.to_pandas_dtype()), nullable)
-        pictures = _has_pictures(column)
-        plain = not pictures and (is_binary(kind) or is_text(kind))
+        pictures = column.type if _has_pictures(column) else None
+        plain = pictures is None and (is_binary(kind) or is_text(kind))
         return cls(name, None, None, nullable, pictures=pictures, bytes=is_binary(kind), plain=plain)
 
     @property
