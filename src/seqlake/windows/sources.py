@@ -108,13 +108,18 @@ class MediaFiles:
         """
         if data is not None:
             return Source(blob=inline_blob(data, reference), column=column)
+        index = (self.kept(reference) or None) if self.kept else None
+        return Source(blob=self.blob(reference), column=column, index=index)
+
+    def blob(self, reference: str, /) -> Blob:
+        """The bytes of a file that a row names; for the errors see `source`."""
         try:
             blob = None if self.copied is None else self.copied(reference)
-            if blob is None:
-                blob = open_reference(self.root, reference, storage=self.storage, allow_outside=self.allow_outside)
+            if blob is not None:
+                return blob
+            return open_reference(self.root, reference, storage=self.storage, allow_outside=self.allow_outside)
         except FileNotFoundError as error:
             raise missing(error) from error
-        return Source(blob=blob, column=column, index=(self.kept(reference) or None) if self.kept else None)
 
 
 def inline_blob(data: bytes, name: str = "", /) -> MemoryBlob:

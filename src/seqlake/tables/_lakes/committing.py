@@ -108,6 +108,7 @@ def _commit(staged: LakeStaging, change: Change, transaction: Transaction) -> tu
         removed = _removed(change.remove, parent, newest, context.root)
         if draft.schema is not None or draft.mixtrain is not None:
             _check_schema(parent, newest, context.root)
+            _check_rewritten(draft, removed, newest, context.root)
         if draft.add and list(newest.partition_by) != list(parent.partition_by):
             raise _other_partitions(parent, newest, context.root)
         if packed and ID in newest.schema.names:
@@ -221,6 +222,20 @@ def _check_schema(parent: TableState, newest: TableState, root: str) -> None:
     if newest.mixtrain != parent.mixtrain or not newest.schema.equals(parent.schema):
         error = CommitConflictError(
             f"Not committed: a version up to {newest.version.id} changed the schema or the metadata meanwhile.",
+            path=root,
+            hint="Make the change again on the newest version.",
+        )
+        error.replay = True
+        raise error
+
+
+def _check_rewritten(draft: LakeProposal, removed: Sequence[TableFile], newest: TableState, root: str) -> None:
+    """Refuse cells of all rows in another form, or of another meaning, where a rival added rows of the old one."""
+    names_now = draft.base.schema.names if draft.schema is None else draft.schema.names
+    same = not draft.renamed and sorted(names_now) == sorted(draft.base.schema.names)
+    if same and removed and len(removed) == len(draft.base.files) and len(newest.files) > len(removed):
+        error = CommitConflictError(
+            f"Not committed: a version up to {newest.version.id} added rows while all others were turned.",
             path=root,
             hint="Make the change again on the newest version.",
         )

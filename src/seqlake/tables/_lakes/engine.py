@@ -65,6 +65,11 @@ class LakeProposal:
     mixtrain: str | None = None
     renamed: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def replaces_all(self) -> bool:
+        """Whether no file of `base` stays, so that no old cell is read under the new columns."""
+        return len(self.remove) == len(self.base.files)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expired:

@@ -88,8 +88,7 @@ def evolved(table: Any, proposal: LakeProposal, /) -> list[dict[str, Any]]:
     assert proposal.schema is not None
     before = {field["name"]: field for field in fields_of(table)}
     after = {field["name"]: field for field in _fields(proposal.schema)}
-    anew = bool(proposal.base.files) and len(proposal.remove) == len(proposal.base.files)
-    free = anew or not proposal.base.files
+    free = proposal.replaces_all
     _refuse_partition(table, after)
     if not free:
         _refuse_types(before, after, proposal.renamed)

@@ -147,7 +147,7 @@ class DuckLakeEngine(LakeEngine):
                 place.id,
             )
         if proposal.schema is not None:
-            evolving.evolve(now, proposal.schema, renamed=proposal.renamed, first=1 << 20)
+            evolving.evolve(now, proposal.schema, renamed=proposal.renamed, first=1 << 20, anew=proposal.replaces_all)
         if computed and proposal.add:
             raise SchemaMismatchError(
                 f"{self.address} is partitioned by {', '.join(text for (text,) in computed)}, which seqlake does not "
@@ -166,7 +166,9 @@ class DuckLakeEngine(LakeEngine):
             columns: Sequence[types.Field] = reading.columns(session, place, counters.snapshot - 1)
             seen = reading.columns(session, place, int(proposal.transaction.parent.id)) or columns
             if proposal.schema is not None:
-                columns = writing.change_columns(session, place, counters, proposal.schema, proposal.renamed)
+                columns = writing.change_columns(
+                    session, place, counters, proposal.schema, proposal.renamed, anew=proposal.replaces_all
+                )
                 seen = columns
             if proposal.mixtrain is not None:
                 writing.set_property(session, place, counters, proposal.mixtrain)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from seqlake.errors import SchemaMismatchError
+from seqlake.spec.schema import innermost, is_binary, is_text
 from seqlake.tables.ducklake.types import Field, field_of
 
 if TYPE_CHECKING:
@@ -29,7 +30,9 @@ class Evolution:
     begun: list[tuple[Field, int | None]] = field(default_factory=list)
 
 
-def evolve(old: Sequence[Field], schema: pa.Schema, /, *, renamed: Mapping[str, str], first: int) -> Evolution:
+def evolve(
+    old: Sequence[Field], schema: pa.Schema, /, *, renamed: Mapping[str, str], first: int, anew: bool = False
+) -> Evolution:
     """What turns the columns of a table into those of a schema.
 
     Args:
@@ -37,6 +40,8 @@ def evolve(old: Sequence[Field], schema: pa.Schema, /, *, renamed: Mapping[str, 
         schema: The columns wanted, in the lake's types.
         renamed: Old name -> new name.
         first: The first field id that was never used.
+        anew: All files are replaced: a column of texts that is one of bytes now, or the other way, ends, and a new one
+            of its name begins.
 
     Raises:
         SchemaMismatchError: A type that does not hold every value of the old one.
@@ -44,8 +49,11 @@ def evolve(old: Sequence[Field], schema: pa.Schema, /, *, renamed: Mapping[str, 
     evolution = Evolution()
     before = {renamed.get(column.name, column.name): column for column in old if column.name not in renamed}
     before |= {renamed[column.name]: column for column in old if column.name in renamed}
+    other = {f.name for f in schema if anew and f.name in before and _is_other(before[f.name], f, first)}
+    for name in other:
+        del before[name]
     for column in old:
-        if renamed.get(column.name, column.name) not in schema.names:
+        if renamed.get(column.name, column.name) not in before.keys() & set(schema.names):
             evolution.ended |= {one.id for one in column.walk()}
     order = max((column.order for column in old), default=0)
     for wanted in schema:
@@ -60,6 +68,15 @@ def evolve(old: Sequence[Field], schema: pa.Schema, /, *, renamed: Mapping[str, 
         first = max([first, *(one.id + 1 for one in column.walk())])
         evolution.columns.append(column)
     return evolution
+
+
+def _is_other(was: Field, wanted: pa.Field, first: int) -> bool:
+    """Whether cells are text, bytes or structs, in lists or not, and are to be another of these."""
+    kinds = []
+    for kind in map(innermost, (was.arrow, field_of(wanted.name, wanted.type, first=first).arrow)):
+        tests = (is_text, is_binary, pa.types.is_struct)
+        kinds.append([test(kind) for test in tests])
+    return all(map(any, kinds)) and kinds[0] != kinds[1]
 
 
 def _changed(evolution: Evolution, was: Field, wanted: pa.Field, parent: int | None, first: int) -> Field:

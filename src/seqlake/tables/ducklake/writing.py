@@ -161,12 +161,19 @@ def begin_columns(session: Session, table: int, snapshot: int, begun: Iterable[t
 
 
 def change_columns(
-    session: Session, place: CatalogTable, counters: Counters, schema: pa.Schema, renamed: Mapping[str, str], /
+    session: Session,
+    place: CatalogTable,
+    counters: Counters,
+    schema: pa.Schema,
+    renamed: Mapping[str, str],
+    /,
+    *,
+    anew: bool = False,
 ) -> Sequence[Field]:
     """End and begin the rows that turn the table's columns into those of a schema; the columns as they are then."""
     old = reading.columns(session, place, counters.snapshot - 1)
     ((last,),) = session.rows("SELECT max(column_id) FROM ducklake_column WHERE table_id = ?", place.id)
-    evolution = evolving.evolve(old, schema, renamed=renamed, first=(last or 0) + 1)
+    evolution = evolving.evolve(old, schema, renamed=renamed, first=(last or 0) + 1, anew=anew)
     for number in sorted(evolution.ended):
         session.run(
             "UPDATE ducklake_column SET end_snapshot = ? WHERE table_id = ? AND column_id = ? "

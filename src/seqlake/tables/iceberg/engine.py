@@ -59,7 +59,8 @@ class IcebergEngine(OpenTable, LakeEngine):
         """
         table = self.table
         known = schemas.field_ids(table.metadata.schema())
-        if all(name in known for name in schema.names):
+        anew = schemas.replaced(table.metadata.schema(), schema, {})
+        if not anew and all(name in known for name in schema.names):
             return known
         if any(name not in schema.names for name in schemas.names_of(table.schema())):
             return {}  # a new name for an old column, or a new column: only the commit knows, and names do as well
@@ -90,6 +91,8 @@ class IcebergEngine(OpenTable, LakeEngine):
         for one in proposal.add:
             datafiles.partition_record(one.partition, table.metadata.spec())
         if proposal.schema is not None:
+            if not proposal.replaces_all:
+                schemas.refuse_replaced(table.metadata.schema(), proposal.schema, proposal.renamed)
             from pyiceberg.exceptions import ValidationError
 
             pending = table.transaction()

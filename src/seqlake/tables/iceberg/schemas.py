@@ -193,7 +193,8 @@ def evolve(update: UpdateSchema, old: IcebergSchema, new: pa.Schema, renamed: Ma
         SchemaMismatchError: A change that Iceberg cannot express.
     """
     back = {after: before for before, after in renamed.items()}
-    kept = {before for name in new.names if (before := back.get(name, name)) in names_of(old)}
+    other = replaced(old, new, renamed)
+    kept = {before for name in new.names if (before := back.get(name, name)) in names_of(old) and name not in other}
     for field in old.fields:
         if field.name not in kept:
             update.delete_column((field.name,))
@@ -209,6 +210,37 @@ def evolve(update: UpdateSchema, old: IcebergSchema, new: pa.Schema, renamed: Ma
             update.make_column_optional((before,))
         if before != name:
             update.rename_column((before,), name)
+
+
+def replaced(old: IcebergSchema, new: pa.Schema, renamed: Mapping[str, str], /) -> list[str]:
+    """Columns whose cells are something else now, as texts where there were bytes: a new column of the old name.
+
+    No file of the old one can be read as it, so that a commit which has such a column replaces all files.
+    """
+    back = {after: before for before, after in renamed.items()}
+    before = {field.name: field.field_type for field in old.fields}
+    names = [name for name in new.names if back.get(name, name) in before]
+    was = {name: _cells_of(before[back.get(name, name)]) for name in names}
+    now = {name: _cells_of(iceberg_type(new.field(name).type, column=name)) for name in names}
+    return [name for name in names if was[name] and now[name] and was[name] != now[name]]
+
+
+def refuse_replaced(old: IcebergSchema, new: pa.Schema, renamed: Mapping[str, str], /) -> None:
+    """Refuse columns that are `replaced`, where files stay; SchemaMismatchError."""
+    back = {after: before for before, after in renamed.items()}
+    for name in replaced(old, new, renamed):
+        was = old.find_field(back.get(name, name)).field_type
+        raise _cannot(name, was, iceberg_type(new.field(name).type, column=name))
+
+
+def _cells_of(kind: Any) -> str:
+    """Text, bytes or structs, in lists or not; empty for other types."""
+    from pyiceberg import types
+
+    while isinstance(kind, types.ListType):
+        kind = kind.element_type
+    tests = ((types.StringType, "text"), (types.BinaryType, "bytes"), (types.StructType, "structs"))
+    return next((name for one, name in tests if isinstance(kind, one)), "")
 
 
 def _change(update: UpdateSchema, path: tuple[str, ...], old: Any, new: Any, /, *, column: str) -> None:

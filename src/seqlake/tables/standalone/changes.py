@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from seqlake.spec.schema import ID
 from seqlake.spec.unfolded import meant
-from seqlake.tables.standalone.conflicts import check_change, check_fold, check_sides
+from seqlake.tables.standalone.conflicts import check_change, check_fold, check_rewritten, check_sides
 from seqlake.tables.standalone.records import ShardEntry, VersionRecord, encode_mapping
 from seqlake.tables.standalone.state import (
     Renaming,
@@ -71,6 +71,12 @@ class Proposal:
     renamed: Mapping[str, str] = field(default_factory=dict)
     ids: Identity | None = None
 
+    def _turns_every_row(self) -> bool:
+        """Whether the columns stay and all rows were written anew: then their cells mean something else now."""
+        new = self.parent.schema if self.schema is None else self.schema
+        same = not self.renamed and sorted(columns_of(new)) == sorted(columns_of(self.parent.schema))
+        return same and bool(self.remove) and set(self.remove) == self.parent.shards.keys()
+
     def __call__(self, state: State, since: Sequence[VersionRecord]) -> VersionRecord:
         """The record for the version after `state`; raises on conflict or a duplicate id."""
         changes_schema = self.schema is not None or self.mixtrain is not None
@@ -81,6 +87,8 @@ class Proposal:
         check_sides(since, removed=self.remove, beside=beside, path=self.path)
         if self.operation == "fold":
             check_fold(since, path=self.path)
+        if changes_schema and self._turns_every_row():
+            check_rewritten(state, since, removed=self.remove, path=self.path)
         if self.ids is not None and ID in columns_of(state.schema):
             added = list(zip(map(logged_file, self.add), self.packed, strict=True))
             self.ids.check(files_of(state), files_of(self.parent), added=added, removed=self.remove)

@@ -62,6 +62,22 @@ def check_change(
             raise error
 
 
+def check_rewritten(state: State, records: Sequence[VersionRecord], /, *, removed: Iterable[str], path: str) -> None:
+    """Refuse a change that turned the cells of every row where a rival added rows with cells of the old kind.
+
+    Raises:
+        CommitConflictError: Its `replay` is set: the same change can be made anew on the newest state.
+    """
+    if state.shards.keys() - set(removed):
+        error = CommitConflictError(
+            f"Not committed: {_said(records)} added rows while the cells of all others were changed.",
+            path=path,
+            hint="Make the change again on the newest version.",
+        )
+        error.replay = True
+        raise error
+
+
 def check_sides(
     records: Sequence[VersionRecord], /, *, removed: Iterable[str], beside: Iterable[tuple[str, str]], path: str
 ) -> None:
