@@ -116,6 +116,24 @@ class HasParts(Protocol):
     def part(self, start: int, stop: int) -> memoryview: ...
 
 
+# ---- decoders
+@runtime_checkable
+class HasSound(Protocol):
+    """Samples of sound at a constant rate."""
+
+    @property
+    def rate(self) -> int:
+        """How many samples a second has."""
+
+    @property
+    def channels(self) -> int:
+        """Numbers of a sample."""
+
+    def __len__(self) -> int: ...
+    def span(self, start: int, stop: int, /) -> NDArray[Any]:
+        """[stop - start, channels] float32."""
+
+
 # ---- readers of shards
 class StepReader(ShardReader, Protocol):
     """Part of one long cell that is not flat (HDF5, zarr, MCAP)."""

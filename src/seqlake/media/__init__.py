@@ -26,6 +26,7 @@ from seqlake.media._encoding import (
     image_format,
 )
 from seqlake.media._frames import Frames, LazyDecoder
+from seqlake.media._resampling import FASTEST, SLOWEST, resampled, resampled_count
 from seqlake.media._sound import cut as cut_sound
 from seqlake.media.image import ImageDecoder
 from seqlake.media.spatial import encode as encode_cloud
@@ -38,7 +39,9 @@ if TYPE_CHECKING:
     from seqlake.spec.column_types import ColumnType
 
 __all__ = [
+    "FASTEST",
     "PICTURES",
+    "SLOWEST",
     "TICKS",
     "BlobBytes",
     "Encoding",
@@ -62,6 +65,8 @@ __all__ = [
     "open_steps",
     "opens",
     "pixels_of",
+    "resampled",
+    "resampled_count",
 ]
 
 

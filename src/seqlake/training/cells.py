@@ -256,7 +256,8 @@ class ColumnStore(ABC):
         self._id = schema.id
         singles = [*survey.singles, *([schema.id] if schema.id is not None else [])]
         self.values = {name: SingleColumn(name, rows=rows) for name in singles}
-        beside = [track.column for track in survey.framed if schema[track.column].category == "file"]
+        media = [track.column for track in survey.framed] + [span.column for span in survey.sounds]
+        beside = [name for name in media if schema[name].category == "file"]
         beside += [name for name in survey.times if name not in self.cells and name not in self.values]
         self.beside = {name: SingleColumn(name, rows=rows) for name in beside}
         self._vectors = {name for name in singles if schema[name].category == "vector"}

@@ -15,7 +15,7 @@ from seqlake.training.mixtures.engine import MixtureEngine
 from seqlake.training.mixtures.samples import Groups
 from seqlake.training.mixtures.schedule import Mix
 from seqlake.training.passes import Pass, holding
-from seqlake.training.settings import LoaderSettings
+from seqlake.training.settings import AudioOptions, LoaderSettings
 from seqlake.training.sources import engine_of, named, pinned
 from seqlake.training.steps import TAILS
 from seqlake.training.torch import LoaderDataset, WindowDataset, WindowSampler
@@ -50,7 +50,8 @@ class Loader:
     every rank takes equally many steps, and a position in the epoch is one number.
 
     A batch is a dict of numpy arrays: for each temporal column `[B, W, ...]` and `<column>_mask` `[B, W]`, for each
-    video and column of images uint8 `[B, W, height, width, 3]` and its mask, for each column asked for with None `[B]`
+    video and column of images uint8 `[B, W, height, width, 3]` and its mask, for each column of sound float32
+    `[B, S, channels]` and its mask `[B, S]`, for each column asked for with None `[B]`
     and `<column>_mask` `[B]`, `sequence_id` `[B]`, `start` `[B]`, and with `.tail("pad")` or `.on_error` `valid` `[B]`.
 
     Where rows are samples (`source.schema.id` is None) and the window names columns, or is None for all of them, a
@@ -418,6 +419,24 @@ class Loader:
         points = PointOptions(fields=tuple(fields), packed=packed, dtype=dtype)
         points.check()
         return self._with(frames=replace(self._settings.frames, points=points))
+
+    def audio(self, *, rate: int | None = None, channels: int | None = None) -> Self:
+        """How sound is delivered: float32 [B, S, channels], full scale is 1.
+
+        Args:
+            rate: Samples a second that all sound is resampled to (FFmpeg's swresample, as `ffmpeg -ar` does it); by
+                default the column's `sample_rate`, else the rate of the first file. It decides S.
+            channels: 1 mixes all channels into one, their mean.
+
+        Raises:
+            ValueError: A rate or a number of channels that cannot be meant.
+
+        Example:
+            >>> speech = Loader(ds, window={"action": range(16), "mic": range(16)}, batch_size=8).audio(rate=16_000)
+        """
+        options = AudioOptions(rate=rate, channels=channels)
+        options.check()
+        return self._with(audio=options)
 
     def on_error(self, policy: Policy, /, *, budget: float | None = 0.01) -> Self:
         """What becomes of samples whose data are bad: a file gone or damaged, a frame or cell that cannot be read.

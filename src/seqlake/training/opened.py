@@ -68,7 +68,8 @@ class Opened(ColumnStore):
     """
 
     def __init__(self, schema: Schema, survey: WindowSurvey, cache: Cache | None, *, tolerant: bool = False) -> None:
-        images = [track.column for track in survey.framed if schema[track.column].category != "file"]
+        media = [track.column for track in survey.framed] + [span.column for span in survey.sounds]
+        images = [name for name in media if schema[name].category != "file"]
         self.transfers = Transfers()
         self.ranged = Ranged(survey, cache, self.transfers, images=bool(images))
         super().__init__(schema, survey, Memory(busy=self.transfers.is_busy))

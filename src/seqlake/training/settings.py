@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal
 
+from seqlake.media import FASTEST, SLOWEST
 from seqlake.plugins import require
 from seqlake.training.bad_data.damage import OnError
 from seqlake.training.order import Shuffle
@@ -59,6 +60,27 @@ class FrameOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AudioOptions:
+    """How sound is delivered.
+
+    Attributes:
+        rate: Samples a second; None leaves them as they are.
+        channels: 1 mixes all of them; None leaves them as they are.
+    """
+
+    rate: int | None = None
+    channels: int | None = None
+
+    def check(self) -> None:
+        """Raise ValueError, naming the argument that cannot be meant."""
+        rate = self.rate
+        if rate is not None and (not isinstance(rate, int) or not SLOWEST <= rate <= FASTEST):
+            raise ValueError(f"audio rate: expected {SLOWEST} to {FASTEST} samples a second, found {rate!r}.")
+        if self.channels not in (None, 1):
+            raise ValueError(f"audio channels: expected 1, for all of them mixed, or None, found {self.channels!r}.")
+
+
+@dataclass(frozen=True, kw_only=True)
 class LoaderSettings:
     """Everything that a loader was asked for; a value that travels to workers."""
 
@@ -74,6 +96,7 @@ class LoaderSettings:
     transforms: tuple[Transform, ...] = ()
     reuse: bool = False
     frames: FrameOptions = field(default_factory=FrameOptions)
+    audio: AudioOptions = field(default_factory=AudioOptions)
     on_error: OnError = field(default_factory=OnError)
     groups: Groups | None = None
 

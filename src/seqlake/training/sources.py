@@ -16,7 +16,7 @@ from seqlake.training.cache import shared
 from seqlake.training.engine import OpenShards, TrainingEngine
 from seqlake.training.fetching.range_batches import RangeAssembler
 from seqlake.training.frames.batch import FrameStream
-from seqlake.training.frames.clips import FrameColumns
+from seqlake.training.frames.columns import FrameColumns
 from seqlake.training.frames.decoding import cores
 from seqlake.training.mixtures.samples import MixPlanner
 from seqlake.training.opened import Opened
@@ -189,7 +189,11 @@ class WindowEngine(SourceEngine[Opened]):
         """The same dataset with other settings; what does not depend on them is shared."""
         other = WindowEngine(self.source, settings)
         self._lend(other)
-        if settings.on_error == self.settings.on_error and settings.frames == self.settings.frames:
+        if (settings.on_error, settings.frames, settings.audio) == (
+            self.settings.on_error,
+            self.settings.frames,
+            self.settings.audio,
+        ):
             other._frame_columns = self._frame_columns
         return other
 
@@ -200,7 +204,7 @@ class WindowEngine(SourceEngine[Opened]):
 
     def frames(self) -> FrameStream | None:
         """Decodes frames; None where the window asks for none."""
-        if not self.survey.framed:
+        if not (self.survey.framed or self.survey.sounds):
             return None
         threads = self.settings.frames.threads or max(1, cores() // self._processes)
         return FrameStream(lambda: self.frame_columns, self.meter.work, threads=threads)

@@ -12,10 +12,11 @@ from seqlake.errors import DamagedTableError
 from seqlake.spec.alignment import Clock
 from seqlake.training.order import Axis
 from seqlake.windows.assemble import step_dtype
-from seqlake.windows.clock import check_columns, dataset_clock, deciding, singles, tracks
+from seqlake.windows.clock import check_columns, dataset_clock, deciding, singles, spans, tracks
 from seqlake.windows.edges import anchors, check_alike, sequence_steps
 from seqlake.windows.frames import Shown, by_time, count_frames, is_clouds, steps_shown
 from seqlake.windows.frames import framed as has_frames
+from seqlake.windows.sounds import SoundSpan, count_sounds
 from seqlake.windows.sources import MediaFiles
 from seqlake.windows.spec import Whole, Window
 from seqlake.windows.timestamps import Stamps, origin_at, times_in
@@ -89,6 +90,7 @@ class WindowSurvey:
         tracks: The temporal columns of the window; none for `Whole`.
         framed: Its videos, columns of images and of clouds.
         clouds: Those of clouds among them.
+        sounds: Its columns of sound.
         cells: Temporal columns wanted whole.
         singles: Columns with one value a sample.
         steps: [rows] N of each sequence; None for samples, whose lengths are never asked for.
@@ -114,6 +116,7 @@ class WindowSurvey:
     step_bytes: Mapping[str, int] = field(default_factory=dict)
     by_row: bool = False
     clouds: Sequence[str] = ()
+    sounds: Sequence[SoundSpan] = ()
 
     @property
     def rows(self) -> int:
@@ -176,6 +179,7 @@ class WindowSurvey:
             rate = f"time stamps in {track.timestamps!r}" if track.timestamps else rate
             what = "steps" if track in self.tracks else "frames"
             lines.append(f"{track.column}: {track.width} {what}, {rate}")
+        lines += [f"{span.column}: {float(span.seconds):g} s of sound" for span in self.sounds]
         return tuple(lines)
 
     @property
@@ -202,6 +206,7 @@ def survey(source: Readable, window: Window | Whole, /) -> WindowSurvey:
     schema = source.schema
     wanted: list[Track] = []
     framed: list[Track] = []
+    sounds: list[SoundSpan] = []
     if isinstance(window, Whole):
         by_row = schema.id is None
         check_columns(window.columns, schema, categories=None if by_row else _WHOLE)
@@ -214,10 +219,11 @@ def survey(source: Readable, window: Window | Whole, /) -> WindowSurvey:
         cells, values = [], singles(window, schema)
         clock = dataset_clock(source, given=window.clock, window=window)
         wanted, framed = tracks(window, schema, clock)
+        sounds = spans(window, schema, clock)
     steps, windows = None, np.ones(rows, dtype=np.int64)
     first: int | Ints = 0
-    lengths = Lengths(source, wanted, framed if isinstance(window, Window) else (), rows)
-    if isinstance(window, Window) and (wanted or framed) and schema.id is not None:
+    lengths = Lengths(source, wanted, framed if isinstance(window, Window) else (), rows, sounds)
+    if isinstance(window, Window) and (wanted or framed or sounds) and schema.id is not None:
         known = deciding(wanted, schema)
         clouds = {track.column for track in wanted} - {track.column for track in known}
         if clock.rate is None:
@@ -229,6 +235,7 @@ def survey(source: Readable, window: Window | Whole, /) -> WindowSurvey:
             declared=declared,
             framed=framed,
             steps_of=lengths.steps_with_frames,
+            sounds=sounds,
             rows=rows,
         )
         first, windows = lengths.anchors(window, steps)
@@ -248,6 +255,7 @@ def survey(source: Readable, window: Window | Whole, /) -> WindowSurvey:
         step_bytes={track.column: _step_bytes(schema[track.column]) for track in (*wanted, *framed)},
         by_row=isinstance(window, Whole) and schema.id is None,
         clouds=[track.column for track in framed if is_clouds(schema[track.column])],
+        sounds=sounds,
     )
 
 
@@ -266,11 +274,20 @@ class Lengths:
 
     Attributes:
         counts: Column -> [rows] T; -1 null.
-        ends: Video column whose own times decide -> [rows] how many moments have a frame, in 1/denominator clock steps.
+        ends: Video column whose own times decide, and sound -> [rows] how many moments have a frame (how long it
+            lasts), in 1/denominator clock steps.
     """
 
-    def __init__(self, source: Readable, tracks: Sequence[Track], framed: Sequence[Track], rows: int) -> None:
+    def __init__(
+        self,
+        source: Readable,
+        tracks: Sequence[Track],
+        framed: Sequence[Track],
+        rows: int,
+        sounds: Sequence[SoundSpan] = (),
+    ) -> None:
         self._source = source
+        self._sounds = sounds
         self._rows = rows
         self._all = [*tracks, *framed]
         self._videos = [track for track in framed if source.schema[track.column].medium is not None]
@@ -279,8 +296,11 @@ class Lengths:
         self.counts: dict[str, Ints] = {track.column: source.lengths(track.column) for track in wanted}
         self.ends: dict[str, Ints] = {}
 
-    def steps_with_frames(self, track: Track, rows: Ints) -> Ints:
-        """[n] clock steps of some rows that have a frame of this column; -1 where it has none."""
+    def steps_with_frames(self, track: Track | SoundSpan, rows: Ints) -> Ints:
+        """[n] clock steps of some rows that have a frame, or sound, of this column; -1 where it has none."""
+        if isinstance(track, SoundSpan):
+            heard = count_sounds(self._source, MediaFiles.of(self._source), track, rows)
+            return np.array([-1 if one is None else track.steps(*one) for one in heard], dtype=np.int64)
         frames: list[Shown | None]
         if track in self._videos:
             frames = count_frames(self._source, MediaFiles.of(self._source), track, rows)
@@ -298,9 +318,10 @@ class Lengths:
         begins: Mapping[str, Ints] = {}
         if window.edges == "drop":
             self._count_all()
+            self._count_sounds()
             begins = first_moments(self._source, [track for track in self._all if track.timestamps is not None])
         return anchors(
-            self._all,
+            [*self._all, *self._sounds],
             steps=steps,
             counts=self.counts,
             stride=window.stride,
@@ -314,6 +335,13 @@ class Lengths:
         if len(self._all) > 1:
             self._count_all()
         return self.counts
+
+    def _count_sounds(self) -> None:
+        for span in self._sounds:
+            sounds = count_sounds(self._source, MediaFiles.of(self._source), span, np.arange(self._rows))
+            self.counts[span.column] = np.array([-1 if one is None else one[0] for one in sounds], dtype=np.int64)
+            ends = [0 if one is None else span.moments(*one) for one in sounds]
+            self.ends[span.column] = np.array(ends, dtype=np.int64)
 
     def _count_all(self) -> None:
         """Count the frames of every video, once."""

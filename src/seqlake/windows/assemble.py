@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from seqlake.spec.schema import is_list
-from seqlake.windows.clock import deciding, declared_clock, singles, tracks
+from seqlake.windows.clock import deciding, declared_clock, singles, spans, tracks
 from seqlake.windows.clouds import as_numbers, joined
 from seqlake.windows.edges import check_alike, nearest, sequence_steps
 from seqlake.windows.frames import find, is_clouds, shown_of, steps_shown
+from seqlake.windows.sounds import SoundSpan, hear
 from seqlake.windows.timestamps import samples_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
     from seqlake.spec.alignment import Clock
     from seqlake.spec.schema import Column, Schema
-    from seqlake.windows.frames import Decoded
+    from seqlake.windows.frames import Decoded, Shown
+    from seqlake.windows.sounds import Heard
     from seqlake.windows.spec import Window
     from seqlake.windows.tracks import Track
+
+
+T = TypeVar("T")
 
 
 def assemble(
@@ -33,6 +38,7 @@ def assemble(
     *,
     clock: Clock | None = None,
     frames_of: Callable[[str], Decoded] | None = None,
+    sounds_of: Callable[[str], Heard] | None = None,
 ) -> dict[str, Any]:
     """The window anchored at one clock step of one sequence.
 
@@ -44,10 +50,12 @@ def assemble(
         start: The anchor, in clock steps; it need not be a multiple of the window's stride.
         clock: The dataset's clock; by default what the schema declares.
         frames_of: Gives the row's pictures of a video or a column of images.
+        sounds_of: Gives the row's sound of a column of audio.
 
     Returns:
         For each temporal column an array [W, ...] and `<column>_mask` [W], True where the step exists; for each
-        column of frames uint8 [W, height, width, 3] and its mask; for each column asked for with None its value and
+        column of frames uint8 [W, height, width, 3] and its mask; for each column of sound float32 [S, channels] and
+        its mask [S]; for each column asked for with None its value and
         `<column>_mask`; and `start`. A column whose cell is null gives zeros.
 
     Raises:
@@ -60,15 +68,15 @@ def assemble(
     """
     clock = clock or declared_clock(schema, window)
     wanted, framed = tracks(window, schema, clock)
+    heard = spans(window, schema, clock)
     cells = {track.column: cell_of(track.column) for track in wanted}
     counts = {name: np.array([-1 if cell is None else len(_array(cell))]) for name, cell in cells.items()}
-    if framed and frames_of is None:
-        raise ValueError(f"Column {framed[0].column!r} has frames, and nothing was given that decodes them.")
-    films = {track.column: frames_of(track.column) for track in framed if frames_of is not None}
+    sounds = {span.column: _opener(sounds_of, span.column)(span.column) for span in heard}
+    films = {track.column: _opener(frames_of, track.column)(track.column) for track in framed}
     films_shown = {track.column: shown_of(track, schema[track.column], films[track.column]) for track in framed}
     anchor = np.array([start], dtype=np.int64)
     sample: dict[str, Any] = {}
-    if wanted or framed:
+    if wanted or framed or heard:
         if clock.rate is None:
             pictured = {name: np.array([one.count or -1]) for name, one in films_shown.items()}
             check_alike({t.column: (counts | pictured)[t.column] for t in [*deciding(wanted, schema), *framed]})
@@ -78,7 +86,8 @@ def assemble(
             counts=counts,
             declared=None if length is None else np.array([int(str(length))]),
             framed=framed,
-            steps_of=lambda track, _: np.array([steps_shown(track, films_shown[track.column])]),
+            steps_of=lambda one, _: np.array([_lasts(one, films_shown, sounds)]),
+            sounds=heard,
             rows=1,
         )
     for track in wanted:
@@ -96,12 +105,44 @@ def assemble(
         sample |= {track.column: values, f"{track.column}_mask": mask}
         if is_clouds(schema[track.column]):
             sample |= joined(track.column, *as_numbers(values))
+    for span in heard:
+        sample |= _heard(window, span, start, int(steps[0]), sounds[span.column])
     for name in singles(window, schema):
         value = cell_of(name)
         sample[name] = _single(value, schema[name])
         sample[f"{name}_mask"] = np.bool_(value is not None)
     sample["start"] = np.int64(start)
     return sample
+
+
+def _lasts(one: Track | SoundSpan, films: Mapping[str, Shown], sounds: Mapping[str, Heard]) -> int:
+    """N as a column of frames or of sound counts it."""
+    if not isinstance(one, SoundSpan):
+        return steps_shown(one, films[one.column])
+    sound = sounds[one.column]
+    return one.steps(len(sound), sound.rate)
+
+
+def _opener(media_of: Callable[[str], T] | None, column: str) -> Callable[[str], T]:
+    if media_of is None:
+        raise ValueError(f"Column {column!r} has frames or sound, and nothing was given that decodes them.")
+    return media_of
+
+
+def _heard(window: Window, span: SoundSpan, start: int, steps: int, sound: Heard) -> dict[str, Any]:
+    _check_span(window, span, start, steps, sound)
+    values, mask = hear(span, np.array([start]), sound, steps=steps, edges=window.edges)
+    return {span.column: values, f"{span.column}_mask": mask}
+
+
+def _check_span(window: Window, span: SoundSpan, start: int, steps: int, sound: Heard) -> None:
+    lasts = np.array([span.moments(len(sound), sound.rate)])
+    first, last = span.bounds(steps=np.array([steps]), counts=np.array([len(sound)]), ends=lasts)
+    if window.edges == "drop" and not first <= start <= int(last[0]):
+        raise ValueError(
+            f"Column {span.column!r} has no sound for all of the {float(span.seconds):g} s at step {start} (there is "
+            f"{len(sound) / sound.rate:g} s), and the window's edges are 'drop'; use edges='pad' or 'clamp'."
+        )
 
 
 def _steps_at(

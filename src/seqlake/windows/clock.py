@@ -13,6 +13,7 @@ from seqlake.errors import SchemaMismatchError
 from seqlake.spec.alignment import LOOKED_AT, Clock, Observed, clock_of, exact, own_rate
 from seqlake.spec.stamps import origin_of
 from seqlake.windows.frames import count_first_rows, framed
+from seqlake.windows.sounds import SoundSpan, sounding
 from seqlake.windows.sources import MediaFiles
 from seqlake.windows.spec import Seconds
 from seqlake.windows.tracks import Track
@@ -28,7 +29,7 @@ _TELL_DURATION = ("length", "duration_seconds")
 
 
 def windowed(window: Window, schema: Schema) -> list[str]:
-    """The columns that a window has offsets for, in schema order: temporal ones, and those that have frames.
+    """The columns that a window has offsets for, in schema order: temporal ones, and those that have frames or sound.
 
     Raises:
         SchemaMismatchError: A column is not in the schema, or not one whose steps can be windowed.
@@ -36,11 +37,11 @@ def windowed(window: Window, schema: Schema) -> list[str]:
     _check_known(window.columns, schema)
     asked = {name: column for name, column in schema.items() if window.columns.get(name) is not None}
     for name, column in asked.items():
-        if column.category != "temporal" and not framed(column):
+        if column.category != "temporal" and not framed(column) and not sounding(column):
             raise SchemaMismatchError(
                 f"Column {name!r} ({_kind(column)}) has no steps that a window can take.",
-                hint="Offsets are for temporal columns, videos and columns of images; ask for one value a sample with "
-                "None.",
+                hint="Offsets are for temporal columns, videos, columns of images and sound; ask for one value a "
+                "sample with None.",
             )
     return list(asked)
 
@@ -119,7 +120,7 @@ def depends(window: Window, schema: Schema) -> bool:
     for name in windowed(window, schema):
         column = schema[name]
         rated = own_rate(column) is not None or column.timestamps is not None
-        if rated or isinstance(window.columns[name], Seconds):
+        if rated or sounding(column) or isinstance(window.columns[name], Seconds):
             return True
     return False
 
@@ -161,9 +162,22 @@ def tracks(window: Window, schema: Schema, clock: Clock) -> tuple[list[Track], l
     steps: list[Track] = []
     frames: list[Track] = []
     for name in windowed(window, schema):
+        if sounding(schema[name]):
+            continue
         kind = steps if schema[name].category == "temporal" else frames
         kind.append(_track(name, window, schema, clock))
     return steps, frames
+
+
+def spans(window: Window, schema: Schema, clock: Clock) -> list[SoundSpan]:
+    """The window's columns of sound on the clock, in schema order.
+
+    Raises:
+        SchemaMismatchError: A column cannot be windowed.
+        ValueError: There is no clock.
+    """
+    names = [name for name in windowed(window, schema) if sounding(schema[name])]
+    return [SoundSpan.of(schema[name], window.columns[name], clock.rate) for name in names]
 
 
 def _track(name: str, window: Window, schema: Schema, clock: Clock) -> Track:

@@ -12,12 +12,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from seqlake.protocols import Ints
+    from seqlake.windows.sounds import SoundSpan
     from seqlake.windows.spec import Edges
     from seqlake.windows.tracks import Track
 
 
 def anchors(
-    tracks: Sequence[Track],
+    tracks: Sequence[Track | SoundSpan],
     *,
     steps: Ints,
     counts: Mapping[str, Ints],
@@ -94,34 +95,36 @@ def sequence_steps(
     counts: Mapping[str, Ints],
     declared: Ints | None = None,
     framed: Sequence[Track] = (),
-    steps_of: Callable[[Track, Ints], Ints] | None = None,
+    steps_of: Callable[[Track | SoundSpan, Ints], Ints] | None = None,
+    sounds: Sequence[SoundSpan] = (),
     rows: int | None = None,
 ) -> Ints:
     """N, the clock steps of each sequence.
 
     The first column at the clock's rate decides; where it is null the next one does, then the `length` column, then
-    the frames of the first column of frames, then a column at another rate by `floor(T * clock / rate)`.
+    the frames of the first column of frames, then a column at another rate by `floor(T * clock / rate)`, then sound.
 
     Args:
         tracks: The temporal columns of the window, in schema order.
         counts: For each track's column, [rows] T; -1 null.
         declared: [rows] the `length` column; -1 null.
         framed: The columns of frames, in schema order.
-        steps_of: Counts the clock steps that have a frame, of one of them in some rows; -1 where it has none.
+        steps_of: Counts the clock steps that have a frame, or sound, of a column in some rows; -1 where it has none.
+        sounds: The columns of sound, in schema order.
         rows: How many sequences; by default as many as the first track has counts.
 
     Raises:
         ValueError: No column says how long a sequence is.
     """
-    if not tracks and not framed:
-        raise ValueError("Without a column of steps or frames a sequence has no steps.")
+    if not tracks and not framed and not sounds:
+        raise ValueError("Without a column of steps, frames or sound a sequence has no steps.")
     result = np.full(len(counts[tracks[0].column]) if rows is None else rows, -1, dtype=np.int64)
     direct = [counts[track.column] for track in tracks if track.ratio == 1 and track.timestamps is None]
     if declared is not None:
         direct.append(declared)
     counted = [track for track in framed if track.timestamps is None] if steps_of is not None else []
     scaled = [track for track in tracks if track.ratio != 1 and track.timestamps is None]
-    if not direct and not counted and not scaled:
+    if not direct and not counted and not scaled and not sounds:
         raise ValueError(
             f"Column {(*tracks, *framed)[0].column!r} has time stamps and no rate, so nothing says how many clock "
             "steps a sequence has: add a column at the clock's rate to the window, or a `length` column to the dataset."
@@ -137,4 +140,8 @@ def sequence_steps(
         count = counts[track.column]
         steps = count * track.ratio.denominator // track.ratio.numerator
         result = np.where(result < 0, np.where(count < 0, -1, steps), result)
+    for sound in sounds:
+        left = np.flatnonzero(result < 0)
+        if len(left) and steps_of is not None:
+            result[left] = steps_of(sound, left)
     return np.maximum(result, 0)

@@ -633,9 +633,10 @@ def test_of_several_errors_it_is_always_the_same_one(tmp_path):
 def test_columns_without_frames_are_refused_by_name(tmp_path):
     schema = sl.Schema({"still": sl.Image(), "sound": sl.Audio(sample_rate=8000)})
     ds = row_by_row(tmp_path, schema, [{"still": "a.png", "sound": "a.wav"}])
-    for name in schema.names[1:]:
-        with pytest.raises(SchemaMismatchError, match=f"'{name}'.*no steps"):
-            len(sl.Loader(ds, window={name: range(2)}, batch_size=1))
+    with pytest.raises(SchemaMismatchError, match="'still'.*no steps"):
+        len(sl.Loader(ds, window={"still": range(2)}, batch_size=1))
+    with pytest.raises(ValueError, match="'sound' is sound, but the dataset has no clock"):
+        len(sl.Loader(ds, window={"sound": range(2)}, batch_size=1))
     (batch,) = sl.Loader(ds, window={"still": None}, batch_size=1)
     assert batch["still"].tolist() == ["a.png"]
 

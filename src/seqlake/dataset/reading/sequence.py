@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from seqlake import media
 from seqlake.dataset.reading import display
 from seqlake.dataset.reading.views import FileView, MediaView, StepsView
+from seqlake.windows.sounds import Silence, check_rate, declared_rate, sounding
 from seqlake.windows.sources import MediaFiles, place_of
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from seqlake.dataset.reading.views import CellSource
     from seqlake.spec.schema import Column, Schema
     from seqlake.windows.frames import Decoded
+    from seqlake.windows.sounds import Heard
     from seqlake.windows.spec import Edges, Rate
 
 
@@ -135,14 +137,15 @@ class SequenceView(Mapping[str, Any]):
         Args:
             start: First clock step; may lie before the sequence.
             stop: One past the last; may lie beyond the sequence.
-            columns: Which columns; all temporal ones by default. Videos and columns of images give frames, others
-                their one value.
+            columns: Which columns; all temporal ones by default. Videos and columns of images give frames, audio
+                the samples of that time, others their one value.
             edges: Steps outside the sequence are zeros (`"pad"`), the nearest step (`"clamp"`), or an error (`"drop"`).
             clock: Steps per second, where the dataset should not decide it.
 
         Returns:
             `sequence_id`, `start`, and for each temporal column [stop - start, *shape] and `<column>_mask`
-            [stop - start], True where the step exists; frames are uint8 [stop - start, height, width, 3].
+            [stop - start], True where the step exists; frames are uint8 [stop - start, height, width, 3], sound is
+            float32 [S, channels] at the rate that the file has, with a mask [S].
 
         Raises:
             SchemaMismatchError: A column cannot be windowed, or columns have unlike steps and nothing says a rate.
@@ -158,7 +161,11 @@ class SequenceView(Mapping[str, Any]):
         if columns is None:
             steps = (name for name in self.schema.names if self.schema[name].category == "temporal")
             columns = [name for name in steps if not self.schema[name].timeless]
-        stepped = [name for name in columns if schema[name].category == "temporal" or framed(schema[name])]
+        stepped = [
+            name
+            for name, column in ((name, schema[name]) for name in columns)
+            if column.category == "temporal" or framed(column) or sounding(column)
+        ]
         stepped = [name for name in stepped if not schema[name].timeless]
         window = Window(
             {name: range(stop - start) if name in stepped else None for name in columns}, edges=edges, clock=clock
@@ -170,6 +177,7 @@ class SequenceView(Mapping[str, Any]):
             start,
             clock=access.clock(window, MediaFiles.of(self._excerpt)),
             frames_of=self._frames,
+            sounds_of=self._sound,
         )
         return {"sequence_id": self.id, **sample}
 
@@ -183,6 +191,18 @@ class SequenceView(Mapping[str, Any]):
         rows = range(self._excerpt.access.starts[-1])
         others = (SequenceView(self._excerpt, row)[name] for row in rows)
         return Blank(next(filter(_has_frames, others), None))
+
+    def _sound(self, name: str) -> Heard:
+        """This row's sound; where it has none, none of the rate and the channels that another row's has."""
+        column, sound = self._excerpt.schema[name], self[name]
+        declared = declared_rate(column)
+        if sound is not None:
+            check_rate(column, sound.rate, declared or sound.rate)
+            return sound  # type: ignore[no-any-return]  # a view of sound
+        rows = range(self._excerpt.access.starts[-1])
+        others = (SequenceView(self._excerpt, row)[name] for row in rows)
+        other = next((one for one in others if one is not None), None)
+        return Silence(declared or 1, 1) if other is None else Silence(declared or other.rate, other.channels)
 
     def __repr__(self) -> str:
         return display.sequence_text(self)

@@ -13,7 +13,9 @@ from seqlake.files.reading import BlobFile
 from seqlake.files.references import missing, open_reference
 from seqlake.protocols import Readable, Source
 from seqlake.spec.column_types import ColumnType, as_codes, as_rgb
+from seqlake.windows.sounds import sound_of
 from seqlake.windows.sources import inline_blob
+from seqlake.windows.spec import exact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -246,6 +248,64 @@ class MediaView(media.Frames, FileView):
         )
         other.first, other.count = self.first, self.count
         return other
+
+    @property
+    def rate(self) -> int:
+        """Samples a second, of sound.
+
+        Raises:
+            DecodeError: It is no sound.
+        """
+        with self._held.use(self._open) as decoder:
+            return sound_of(decoder, self.location).rate
+
+    @property
+    def channels(self) -> int:
+        """Numbers of a sample, of sound; for the errors see `rate`."""
+        with self._held.use(self._open) as decoder:
+            return sound_of(decoder, self.location).channels
+
+    def samples(
+        self, *, seconds: tuple[float, float] | None = None, rate: int | None = None, channels: int | None = None
+    ) -> NDArray[np.float32]:
+        """The samples of sound that stand within a time.
+
+        Args:
+            seconds: From when until when, counted from the first sample; like a slice, what lies outside is left out.
+                All of it by default.
+            rate: Samples a second to resample to; as the file has them by default.
+            channels: 1 mixes all channels into one, their mean.
+
+        Returns:
+            float32 [S, channels], full scale is 1. Spans side by side have every sample once.
+
+        Raises:
+            ValueError: A time, a rate or a number of channels that cannot be meant.
+            DecodeError: It is no sound.
+
+        Example:
+            ```python
+            mic.samples(seconds=(0.5, 1.5), rate=16_000)      # [16000, channels]
+            ```
+        """
+        if channels not in (None, 1):
+            raise ValueError(f"channels: expected 1, for all of them mixed, or None, found {channels!r}.")
+        if rate is not None and not media.SLOWEST <= rate <= media.FASTEST:
+            raise ValueError(f"rate: expected {media.SLOWEST} to {media.FASTEST} samples a second, found {rate!r}.")
+        with self._held.use(self._open) as decoder:
+            sound = sound_of(decoder, self.location)
+            after = sound.rate if rate is None else int(rate)
+            count = media.resampled_count(len(sound), sound.rate, after)
+            begin, end = (0, count) if seconds is None else (-(-exact(time) * after // 1) for time in seconds)
+            if begin > end:
+                raise ValueError(f"seconds: expected a beginning and a later end, found {seconds!r}.")
+
+            def read(start: int, stop: int) -> NDArray[np.float32]:
+                samples: NDArray[np.float32] = sound.span(start, stop)
+                return samples.mean(axis=1, keepdims=True, dtype=np.float32) if channels == 1 else samples
+
+            start, stop = (int(min(max(one, 0), count)) for one in (begin, end))
+            return np.array(media.resampled(read, len(sound), (sound.rate, after), start, stop))
 
     def source(self) -> Source:
         """What a decoder opens; for the errors see `blob`."""

@@ -15,8 +15,8 @@ import numpy as np
 
 from seqlake.errors import SeqlakeError
 from seqlake.training.bad_data.damage import Harm, is_damage
-from seqlake.training.frames.clips import check_shape
 from seqlake.training.frames.decoding import Workers
+from seqlake.training.frames.sounds import SoundColumn, SoundTask
 from seqlake.training.telemetry import DecodeWork
 from seqlake.windows.frames import find, steps_shown
 from seqlake.windows.sources import located
@@ -28,11 +28,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from seqlake.protocols import Ints
-    from seqlake.training.frames.clips import FrameClip, FrameColumn, FrameColumns, Shape
+    from seqlake.training.frames.clips import FrameClip, FrameColumn, MediaColumn, Shape
+    from seqlake.training.frames.columns import FrameColumns
     from seqlake.training.samples import Batch
     from seqlake.windows.frames import Shown
 
 _KEPT = 3  # batches whose memory is kept for later ones: in use, under way, asked for
+_NEAR = 10  # windows of sound that are less than this part of a second apart are decoded as one
 _PATIENCE = 600.0  # seconds without a batch's frames after which something is wrong
 
 
@@ -118,8 +120,12 @@ class FrameBatch:
             self.harmed[slot] = [worst[name] for name in sorted(worst)]
         batch: Batch = {}
         for number, column in enumerate(self._frame_columns.columns):
+            if isinstance(column, SoundColumn):
+                name = column.column.name
+                batch |= {name: self._frames[number], f"{name}_mask": self._masks[number]}
+                continue
             self.work.delivered += self._masks[number].size
-            batch |= self._named(number, column.track.column)
+            batch |= self._named(number, column.column.name)
         return batch
 
     def _named(self, number: int, name: str) -> Batch:
@@ -176,7 +182,7 @@ class FrameBatch:
     def _tolerates(self, error: Exception) -> bool:
         return self._frame_columns.tolerant and is_damage(error)
 
-    def _harm(self, slots: Ints, error: Exception, column: FrameColumn, key: Hashable) -> None:
+    def _harm(self, slots: Ints, error: Exception, column: MediaColumn, key: Hashable) -> None:
         harm = Harm.of(error, column=column.column.name, file=column.where(key))
         with self._lock:
             for slot in slots.tolist():
@@ -184,13 +190,73 @@ class FrameBatch:
 
     def _arrange(self) -> None:
         """Find every frame, make room for all of them, and deal them to the threads."""
-        tasks: list[DecodeTask] = []
-        for number in range(len(self._frame_columns.columns)):
-            tasks += self._arranged(number)
-        self._stage([partial(self._decode, task) for task in tasks], self._ready.set)
+        works: list[Callable[[], None]] = []
+        for number, column in enumerate(self._frame_columns.columns):
+            if isinstance(column, SoundColumn):
+                works += [partial(self._hear, column, task) for task in self._arranged_sound(number, column)]
+            else:
+                works += [partial(self._decode, column, task) for task in self._arranged(number, column)]
+        self._stage(works, self._ready.set)
 
-    def _arranged(self, number: int) -> list[DecodeTask]:
-        column, survey = self._frame_columns.columns[number], self._frame_columns.survey
+    def _arranged_sound(self, number: int, column: SoundColumn) -> list[SoundTask]:
+        """Windows that overlap, or nearly, as one piece of work."""
+        shape, survey, clamp = column.shape(), self._frame_columns.survey, self._frame_columns.clamp
+        (rate, channels), dtype = shape
+        size = (len(self.rows), column.track.width(rate))
+        sounds = self._stream.allocate(column.column.name, (*size, channels), dtype)
+        mask = np.zeros(size, np.bool_)
+        silent = np.ones(len(self.rows), np.bool_)
+        tasks: list[SoundTask] = []
+        for slots, row, key, clip in self._filmed(number, shape):
+            if clip.sound is None:
+                continue
+            first, heard = column.frames_of(row, clip)
+            steps = None if survey.steps is None else int(survey.steps[row])
+            windows = column.windows(self.anchors[slots], clip, heard.count, steps)
+            mask[slots] = windows.mask
+            for which, low, high in windows.together(gap=rate // _NEAR, clamp=clamp):
+                tasks.append(
+                    SoundTask(
+                        column=number,
+                        key=key,
+                        clip=clip,
+                        part=(first, heard.count),
+                        windows=windows,
+                        which=which,
+                        slots=slots[which].tolist(),
+                        low=low,
+                        high=high,
+                    )
+                )
+                silent[slots[which]] = False
+        sounds[silent] = 0
+        self._frames.append(sounds)
+        self._masks.append(mask)
+        return tasks
+
+    def _hear(self, column: SoundColumn, task: SoundTask) -> None:
+        began, clamp = perf_counter(), self._frame_columns.clamp
+        out = self._frames[task.column]
+        try:
+            values = column.hear(task)
+            for which, slot in zip(task.which, task.slots, strict=True):
+                task.windows.fill(out[slot], which, values, task.low, clamp=clamp)
+        except (SeqlakeError, OSError) as error:
+            slots = np.array(task.slots)
+            if not self._tolerates(error):
+                row = int(self.rows[slots[0]])
+                raise self._told(error, column, row, f", samples {task.low} to {task.high - 1}") from error
+            if len(slots) == 1:  # whether a window can be had must not depend on what it is read with
+                out[slots], self._masks[task.column][slots] = 0, False
+                self._harm(slots, error, column, task.key)
+                return
+            for one in task.singly(clamp=clamp):
+                self._hear(column, one)
+        with self._lock:
+            self.work.seconds += perf_counter() - began
+
+    def _arranged(self, number: int, column: FrameColumn) -> list[DecodeTask]:
+        survey = self._frame_columns.survey
         shape, dtype = column.shape()
         width = column.track.width
         frames = self._stream.allocate(column.track.column, (len(self.rows), width, *shape), dtype)
@@ -215,6 +281,10 @@ class FrameBatch:
         self._masks.append(mask)
         return self._dealt(number, parts, int(wanted.sum()))
 
+    def _width(self, number: int) -> int:
+        """Frames of a window."""
+        return int(self._masks[number].shape[1])
+
     def _filmed(self, number: int, shape: Shape) -> Iterator[tuple[Ints, int, Hashable, FrameClip]]:
         """Each row that has a clip of a column: its positions in the batch, the row, and the clip with its key."""
         column, order = self._frame_columns.columns[number], np.argsort(self.rows, kind="stable")
@@ -233,7 +303,7 @@ class FrameBatch:
 
     def _slots(self, number: int, places: Ints) -> Ints:
         """[n] places among a column's frames -> positions in the batch."""
-        return places // self._frame_columns.columns[number].track.width
+        return places // self._width(number)
 
     def _clip(self, number: int, key: Hashable, row: int) -> FrameClip | None:
         clips = self._clips[number]
@@ -269,8 +339,7 @@ class FrameBatch:
                 )
         return tasks
 
-    def _decode(self, task: DecodeTask) -> None:
-        column = self._frame_columns.columns[task.column]
+    def _decode(self, column: FrameColumn, task: DecodeTask) -> None:
         out = self._frames[task.column]
         out = out.reshape(-1, *out.shape[2:])
         first = int(task.places[0])
@@ -290,14 +359,14 @@ class FrameBatch:
             if not self._tolerates(error):
                 row = int(self.rows[self._slots(task.column, task.places[:1])[0]])
                 raise self._told(error, column, row, f", frames {task.frames[0]} to {task.frames[-1]}") from error
-            self._decode_singly(task, out)
+            self._decode_singly(column, task, out)
         with self._lock:
             self.work.frames += len(task.frames)
             self.work.seconds += perf_counter() - began
 
-    def _decode_singly(self, task: DecodeTask, out: NDArray[Any]) -> None:
+    def _decode_singly(self, column: FrameColumn, task: DecodeTask, out: NDArray[Any]) -> None:
         """What can be decoded of a damaged clip: whether a frame can must not depend on what it is decoded with."""
-        column, mask = self._frame_columns.columns[task.column], self._masks[task.column].reshape(-1)
+        mask = self._masks[task.column].reshape(-1)
         clip = self._clips[task.column][task.key]
         harmed: set[int] = set()
         for number, frame in enumerate(task.frames.tolist()):
@@ -317,16 +386,16 @@ class FrameBatch:
         column = self._frame_columns.columns[number]
         try:
             assert clip.shape is not None
-            check_shape(clip.shape, expected)
+            column.check(clip.shape, expected)
         except SeqlakeError as error:
             if not self._tolerates(error):
                 raise self._told(error, column, row, "") from None
             self._lost[number, column.key(row)] = error
 
-    def _told(self, error: Exception, column: FrameColumn, row: int, frames: str) -> Exception:
+    def _told(self, error: Exception, column: MediaColumn, row: int, frames: str) -> Exception:
         key = column.key(row)
         file = "" if key is None else f" ({column.where(key)})"
-        return located(error, f"{self._frame_columns.name(row)}, column {column.track.column!r}{frames}{file}")
+        return located(error, f"{self._frame_columns.name(row)}, column {column.column.name!r}{frames}{file}")
 
 
 class SequenceFrames(FrameBatch):
@@ -343,8 +412,7 @@ class SequenceFrames(FrameBatch):
         window = self._frame_columns.survey.window
         return isinstance(window, Whole) and window.packed
 
-    def _arranged(self, number: int) -> list[DecodeTask]:
-        column = self._frame_columns.columns[number]
+    def _arranged(self, number: int, column: FrameColumn) -> list[DecodeTask]:
         shape, dtype = column.shape()
         filmed: list[tuple[Ints, Hashable, int, Shown]] = []
         counts = np.zeros(len(self.rows), np.int64)
@@ -370,7 +438,7 @@ class SequenceFrames(FrameBatch):
         return self._dealt(number, parts, int(wanted.sum()))
 
     def _slots(self, number: int, places: Ints) -> Ints:
-        width = max(1, int(self._masks[number].shape[1]))
+        width = max(1, self._width(number))
         slots: Ints = (
             (np.searchsorted(self._ends[number], places, side="right") - 1) if self._packed else places // width
         )

@@ -14,11 +14,9 @@ from seqlake.abilities import HasStarts, ability
 from seqlake.errors import SchemaMismatchError, SeqlakeError
 from seqlake.protocols import Source
 from seqlake.spec.schema import is_list
-from seqlake.training.fetching.transfers import MeteredBlob, Transfers
-from seqlake.training.frames.decoding import DecoderPool, cores
-from seqlake.windows.frames import Shown, by_time, is_clouds
-from seqlake.windows.sources import MediaFiles, located, place_of
-from seqlake.windows.spec import Window
+from seqlake.training.fetching.transfers import MeteredBlob
+from seqlake.windows.frames import Shown, by_time
+from seqlake.windows.sources import located, place_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
@@ -27,14 +25,16 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from seqlake.protocols import Decoder, Ints, Readable
+    from seqlake.media.audio import SoundIndex
+    from seqlake.protocols import Decoder, Ints
     from seqlake.spec.column_types import ColumnType
     from seqlake.spec.schema import Column
+    from seqlake.training.fetching.transfers import Transfers
+    from seqlake.training.frames.decoding import DecoderPool
     from seqlake.training.opened import Opened
-    from seqlake.training.settings import LoaderSettings
     from seqlake.training.survey import WindowSurvey
     from seqlake.windows.clouds import PointOptions
-    from seqlake.windows.sources import FileSpan
+    from seqlake.windows.sources import FileSpan, MediaFiles
     from seqlake.windows.tracks import Track
 
 
@@ -97,8 +97,6 @@ class EncodedCells:
 
 
 _KNOWN = 4096  # files whose counts and times are kept at hand
-_DECODERS = 64  # at hand for each thread; one that has decoded 640 x 480 holds about 1.3 MB
-_INLINE_DECODERS = 4  # likewise, where each holds the bytes of its video
 _TRIES = 16  # files that may fail before the search for the frames' shape gives up
 
 Shape = tuple[tuple[int, ...], np.dtype[Any]]
@@ -115,6 +113,7 @@ class FrameClip:
         starts: First frames of its groups of pictures, ascending; None where every frame stands alone.
         cells: [count] the encoded images of a row.
         source: The open file.
+        sound: What is known of a file's sound; then `shape` has its rate and its channels.
     """
 
     count: int
@@ -123,16 +122,19 @@ class FrameClip:
     starts: Ints | None = None
     cells: Any = None
     source: Source | None = None
+    sound: SoundIndex | None = None
 
 
-class FrameColumn(Protocol):
-    """One column of frames."""
+class MediaColumn(Protocol):
+    """One column of frames, or of sound."""
 
-    track: Track
     column: Column
 
     def shape(self) -> Shape:
         """Of a frame, with its type: that of the first row which has any."""
+
+    def check(self, clip: Shape, expected: Shape) -> None:
+        """Raise `SchemaMismatchError` unless a clip of this shape can stand in a batch."""
 
     def key(self, row: int) -> Hashable | None:
         """The clip that a row's frames are on; None where its cell is null."""
@@ -149,11 +151,17 @@ class FrameColumn(Protocol):
     def frames_of(self, row: int, clip: FrameClip) -> tuple[int, Shown]:
         """Where a row's frames begin on the clip, and which they are."""
 
-    def read(self, key: Hashable, clip: FrameClip, frames: Ints, out: NDArray[Any] | None) -> NDArray[Any]:
-        """[n, ...] decode frames, ascending and each once, into `out` if it is given."""
-
     def where(self, key: Hashable) -> str:
         """What messages call a clip."""
+
+
+class FrameColumn(MediaColumn, Protocol):
+    """One column of frames."""
+
+    track: Track
+
+    def read(self, key: Hashable, clip: FrameClip, frames: Ints, out: NDArray[Any] | None) -> NDArray[Any]:
+        """[n, ...] decode frames, ascending and each once, into `out` if it is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +226,7 @@ class VideoColumn:
             shape = self._shape
         if shape is None:
             try:
-                shape = _first_shape(self, self._opened, whole=self._size)
+                shape = first_shape(self, self._opened, whole=self._size)
             except (SeqlakeError, OSError):
                 if self._size is None:
                     raise
@@ -226,6 +234,10 @@ class VideoColumn:
             with self._lock:
                 self._shape = shape
         return shape
+
+    def check(self, clip: Shape, expected: Shape) -> None:
+        """All frames have one size."""
+        check_shape(clip, expected)
 
     def key(self, row: int) -> Hashable | None:
         """The reference to its file."""
@@ -344,7 +356,7 @@ class InlineColumn(VideoColumn):
     def chores(self, rows: Ints) -> list[list[int]]:
         """The rows of one shard together."""
         new = [row for row in np.unique(rows).tolist() if self.known(row) is None]
-        return _by_shard(np.array(new, np.int64), self._opened)
+        return by_shard(np.array(new, np.int64), self._opened)
 
     def look(self, rows: Sequence[int]) -> dict[Hashable, FrameClip]:
         """Open the videos of some rows of one shard; what is kept of them are counts and times, and no bytes."""
@@ -377,7 +389,7 @@ class InlineColumn(VideoColumn):
         return None if place is None else self._files.source(place.reference, kind, data=place.data)
 
 
-def _by_shard(rows: Ints, opened: Opened) -> list[list[int]]:
+def by_shard(rows: Ints, opened: Opened) -> list[list[int]]:
     """Rows, those of one shard together."""
     shards = opened.shard_of(rows)
     return [rows[shards == shard].tolist() for shard in np.unique(shards)]
@@ -419,10 +431,14 @@ class ImageColumn:
         with self._lock:
             shape = self._shape
         if shape is None:
-            shape = _first_shape(self, self._opened, whole=self._size)
+            shape = first_shape(self, self._opened, whole=self._size)
             with self._lock:
                 self._shape = shape
         return shape
+
+    def check(self, clip: Shape, expected: Shape) -> None:
+        """All frames have one size."""
+        check_shape(clip, expected)
 
     def key(self, row: int) -> Hashable | None:
         """The row itself: its images are decoded as one."""
@@ -430,7 +446,7 @@ class ImageColumn:
 
     def chores(self, rows: Ints) -> list[list[int]]:
         """The rows of one shard together."""
-        return _by_shard(np.unique(rows), self._opened)
+        return by_shard(np.unique(rows), self._opened)
 
     def known(self, key: Hashable) -> FrameClip | None:  # noqa: ARG002 - videos need it
         """Nothing: the images themselves are what is kept."""
@@ -527,7 +543,7 @@ def _shape(shape: Shape) -> str:
     return f"{height} high and {width} wide ({dtype}, {' x '.join(map(str, channels))} channels)"
 
 
-def _first_shape(frames: VideoColumn | ImageColumn, opened: Opened, *, whole: tuple[int, int] | None = None) -> Shape:
+def first_shape(frames: MediaColumn, opened: Opened, *, whole: tuple[int, int] | None = None) -> Shape:
     """The shape of the first frames of the dataset that can be had; whatever the order, it is the same one."""
     failed: list[Exception] = []
     for rows in opened.rows_by_shard():
@@ -548,61 +564,3 @@ def _first_shape(frames: VideoColumn | ImageColumn, opened: Opened, *, whole: tu
     if failed:
         raise located(failed[0], f"Column {frames.column.name!r}")
     return (*(whole or (0, 0)), 3), np.dtype(np.uint8)
-
-
-class FrameColumns:
-    """The columns of frames of one loader in one process; passes share what is known and open.
-
-    Args:
-        source: The dataset.
-        settings: How frames are delivered, and what becomes of those that cannot be.
-        survey: The dataset through the window.
-        opened: Its shards in use.
-
-    Attributes:
-        transfers: What reads videos and images that lie in stores.
-    """
-
-    def __init__(self, source: Readable, settings: LoaderSettings, survey: WindowSurvey, opened: Opened) -> None:
-        self.survey, self.opened = survey, opened
-        self.options = settings.frames
-        self.tolerant = settings.on_error.tolerant
-        self.transfers = Transfers()
-        self._id = source.schema.id
-        schema, files = source.schema, MeteredFiles(MediaFiles.of(source), self.transfers)
-        pool = DecoderPool(most=_DECODERS * (self.options.threads or cores()))
-        self.columns: list[FrameColumn] = []
-        for track in self.survey.framed:
-            column, size = schema[track.column], self.options.size
-            if column.category == "frames":
-                cells = EncodedCells(column.name, self.survey, self.opened)
-                if is_clouds(column):
-                    clouds = CloudColumn(track, column, self.opened, cells=cells, files=files, size=None)
-                    clouds.options = self.options.points
-                    self.columns.append(clouds)
-                    continue
-                self.columns.append(ImageColumn(track, column, self.opened, cells=cells, files=files, size=size))
-                continue
-            device = self.options.device
-            if column.inline:
-                cells = EncodedCells(column.name, self.survey, self.opened)
-                few = DecoderPool(most=_INLINE_DECODERS * (self.options.threads or cores()))
-                self.columns.append(
-                    InlineColumn(
-                        track, column, self.opened, cells=cells, files=files, pool=few, size=size, device=device
-                    )
-                )
-                continue
-            self.columns.append(
-                VideoColumn(track, column, self.opened, files=files, pool=pool, size=size, device=device)
-            )
-
-    @property
-    def clamp(self) -> bool:
-        """Whether missing frames are the nearest that exist."""
-        return isinstance(self.survey.window, Window) and self.survey.window.edges == "clamp"
-
-    def name(self, row: int) -> str:
-        """What messages call a row."""
-        values = None if self._id is None else self.opened.values[self._id].values
-        return f"Row {row}" if values is None else f"Sequence {values[row]!r}"

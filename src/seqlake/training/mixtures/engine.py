@@ -193,7 +193,8 @@ class MixtureEngine(TrainingEngine):
         """Decodes frames of all datasets, on one set of threads."""
         for member in self.members:
             member.meter = self.meter
-        return MixtureFrames(self) if self.surveys[0].framed else None
+        first = self.surveys[0]
+        return MixtureFrames(self) if first.framed or first.sounds else None
 
     def report(self) -> Telemetry:
         """The meter's counts, with what the shards in use know."""
@@ -591,7 +592,7 @@ def _check(schemas: dict[str, Schema], columns: Sequence[str] | Mapping[str, Any
 def _in_words(column: Column) -> str:
     """A column as far as batches depend on it."""
     if column.category in {"file", "frames"}:
-        return column.category if column.category == "file" else "encoded images"
+        return f"file ({column.medium})" if column.category == "file" else "encoded images"
     if column.category in {"temporal", "vector"}:
         shape = (
             "any shape" if column.shape is None and column.category == "temporal" else f"{column.shape or column.dim}"
