@@ -420,6 +420,10 @@ class OfALake(Protocol):
     def plain_lists(self) -> bool:
         """Files must not say that inner lists have a fixed size."""
 
+    @property
+    def shard_format(self) -> str:
+        """The format that all its data files have."""
+
     def held(self, schema: Schema, /) -> Schema:
         """A schema as it comes back: some types become wider ones."""
 

@@ -31,6 +31,7 @@ from seqlake.shards.parquet.footer import read_footer
 from seqlake.shards.writing import ScalarBounds
 from seqlake.spec.rules.references import is_relative, paths_in
 from seqlake.spec.schema import comparable
+from seqlake.versions.shard_formats import PARQUET
 from seqlake.windows.sources import MediaFiles
 
 if TYPE_CHECKING:
@@ -126,10 +127,18 @@ def why_not(shard: Shard, table: Table, schema: Schema, /) -> str:
         if held.field(one.name).nullable and not one.nullable:
             return f"its column {one.name} may be null"
     lake = ability(table, OfALake)
-    if lake is not None and lake.plain_lists and any(_has_fixed_size(f.type) for f in held):
-        return "its inner lists have a fixed size, which a lake's clients cannot read"
+    if lake is not None and (why := _why_not_in(lake, held)):
+        return why
     if len(_partitions(shard, table, schema)) != 1:
         return f"its rows belong to several partitions by {', '.join(partition_of(table))}, or it has none"
+    return ""
+
+
+def _why_not_in(lake: OfALake, held: pa.Schema) -> str:
+    if lake.shard_format != PARQUET:
+        return f"the table has {lake.shard_format} files, and it is Parquet"
+    if lake.plain_lists and any(_has_fixed_size(field.type) for field in held):
+        return "its inner lists have a fixed size, which a lake's clients cannot read"
     return ""
 
 

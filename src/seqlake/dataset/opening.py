@@ -475,6 +475,13 @@ def has_delta_log(place: str, storage: Mapping[str, str] | None, /) -> bool:
     return next(open_store(place, storage=storage).list("_delta_log"), None) is not None
 
 
+def _has_lance_versions(place: str, storage: Mapping[str, str] | None) -> bool:
+    if place.startswith(("http://", "https://")):
+        return False
+    listed = stores.open_store(place, storage=storage).list("_versions")
+    return any(path.endswith(".manifest") for path, _ in listed)
+
+
 def refuse_occupied(location: str | os.PathLike[str], /, *, storage: Mapping[str, str] | None = None) -> None:
     """Raise `DatasetExistsError` unless a folder or prefix is new or empty; of a lake's address its catalog knows.
 
@@ -620,6 +627,8 @@ def _what_is_there(place: str, storage: Mapping[str, str] | None) -> tuple[str, 
         )
     if has_delta_log(place, storage):
         return "it is a Delta table", f"Open it with sl.open('delta:{place}')."
+    if _has_lance_versions(place, storage):
+        return "it is a Lance dataset", f"Open it with sl.open('lance:{place}')."
     if inner := _inner(place):
         return f"it is a folder of datasets ({', '.join(inner[:5])})", "Open one of them."
     _, files = plain.parquet_paths(place, storage=storage)

@@ -50,8 +50,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_remember_fork)
 
 
-def _lance() -> Any:
-    """Lance's module of files.
+def package(module: str = "lance.file", /) -> Any:
+    """A module of Lance's package.
 
     Raises:
         MissingDependencyError: It is not installed.
@@ -63,7 +63,7 @@ def _lance() -> Any:
             hint='Start workers with multiprocessing_context="forkserver" or "spawn"; windows of Lance shards in the '
             "layout `training` need no Lance in the workers.",
         )
-    return require("lance.file", extra="lance")
+    return require(module, extra="lance")
 
 
 def open(blob: Blob, /) -> LanceReader:  # noqa: A001 - the verb of the ShardFormat protocol
@@ -113,9 +113,9 @@ class LanceWriter(EngineWriter):
     def __init__(self, path: Path, schema: Schema, /, *, layout: str) -> None:
         stored = schema.stored(fixed_size_inner=True)
         super().__init__(path, schema, stored)
-        self._version = "2.2" if layout == "archive" or any(_needs_newer(field.type) for field in stored) else "2.0"
+        self._version = "2.2" if layout == "archive" or any(needs_newer(field.type) for field in stored) else "2.0"
         self._file: Any = None
-        self._engine = _lance()
+        self._engine = package()
 
     def _written(self) -> int:
         return self._path.stat().st_size if self._path.exists() else 0
@@ -175,10 +175,10 @@ def _starts(pages: list[tuple[int, int]], portions: Any) -> list[int] | None:
     return starts if rest == 0 and next(left, None) is None else None
 
 
-def _needs_newer(kind: pa.DataType) -> bool:
+def needs_newer(kind: pa.DataType, /) -> bool:
     """Whether format 2.0 has no such columns, or none with nulls."""
     if is_list(kind):
-        return _needs_newer(kind.value_type)
+        return needs_newer(kind.value_type)
     return bool(pa.types.is_struct(kind) or pa.types.is_map(kind))
 
 
@@ -211,7 +211,7 @@ class LanceReader(EngineReader):
         return str(path)
 
     def _file(self, columns: list[str] | None = None) -> Any:
-        engine, path = _lance(), Path(self._path())
+        engine, path = package(), Path(self._path())
         try:
             with damage_of(self.blob):
                 return engine.LanceFileReader(str(path), columns=columns)

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pytest
 
 from seqlake import protocols
+from seqlake.abilities import OfALake, ability
 from seqlake.conversion.convert import convert
 from seqlake.dataset.dataset import Dataset
 from seqlake.dataset.reading.streaming import one_shard
@@ -27,13 +28,14 @@ from seqlake.dataset.reshaping import compact
 from seqlake.dataset.statistics import statistics
 from seqlake.errors import CommitConflictError, DuplicateSequenceError, SeqlakeError, VersionNotFoundError
 from seqlake.protocols import Change
-from seqlake.shards import parquet
 from seqlake.spec.column_types import Trajectory
 from seqlake.spec.schema import Schema
 from seqlake.testing.processes import elsewhere
 from seqlake.testing.shards import flat_is
 from seqlake.testing.strict import Strict
 from seqlake.training.loader import Loader
+from seqlake.versions import shard_formats
+from seqlake.versions.shard_formats import PARQUET
 from seqlake.windows.spec import Window
 
 if TYPE_CHECKING:
@@ -64,10 +66,19 @@ def batch(rows: Iterable[Mapping[str, Any]], schema: Schema, /) -> pa.RecordBatc
     return pa.RecordBatch.from_arrays(arrays, schema=schema.arrow)
 
 
+def format_of(table: Any, /) -> str:
+    """The format that shards of a table have: the lake's, or Parquet."""
+    lake = ability(table, OfALake)
+    return PARQUET if lake is None else lake.shard_format
+
+
 def write(table: Any, transaction: Transaction, rows: Iterable[Mapping[str, Any]], /, *, n: str = "0") -> Written:
     """Stage one shard of a transaction."""
     schema = table.snapshot().schema
-    writer = parquet.create(Path(table.place(transaction, {}, n=n)), schema)
+    kind = format_of(table)
+    writer = shard_formats.plug(kind).create(
+        Path(table.place(transaction, {}, n=n, format=kind)), schema, layout="training"
+    )
     writer.write(batch(rows, schema))
     return writer.close()
 
@@ -120,9 +131,10 @@ class TableTests:
 
     # ---- writing
     def test_a_shard_has_a_place_for_its_format(self, table: Any) -> None:
-        """Parquet unless another is asked for; none for formats that nobody knows."""
-        transaction = table.begin()
-        assert table.place(transaction, {}, n="0") == table.place(transaction, {}, n="0", format="parquet")
+        """Parquet where no other is asked for, if it has such; none for formats that nobody knows."""
+        transaction, kind = table.begin(), format_of(table)
+        place = table.place(transaction, {}, n="0", format=kind)
+        assert kind != PARQUET or place == table.place(transaction, {}, n="0")
         with pytest.raises(ValueError, match="'wool'"):
             table.place(transaction, {}, n="0", format="wool")
 

@@ -48,7 +48,7 @@ _TABLES = {
     ),
     "Lance": (
         re.compile(r"(.*/)?_versions/[^/]+\.manifest"),
-        "Read it with the package lance, lance.dataset('{place}').to_batches(), and append to a dataset of sl.create.",
+        "Open it as what it is: sl.open('lance:{place}').",
     ),
 }  # what of other clients' tables lies among their files: (form of its path, what to do)
 

@@ -5,6 +5,7 @@ A plug of the group `shard_formats` offers what `protocols.ShardFormat` says; ta
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -14,9 +15,12 @@ from seqlake.errors import CorruptFileError
 from seqlake.shards import parquet
 from seqlake.shards.files import ParquetShard
 from seqlake.shards.parquet.footer import read_footer
+from seqlake.spec.findings import Finding
 from seqlake.spec.schema import Schema
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import pyarrow as pa
 
     from seqlake.protocols import Blob, Shard, ShardFormat, ShardReader
@@ -155,6 +159,23 @@ def describe(name: str, blob: Blob, /, *, rows: int, nbytes: int, key: str, inde
     if known != PARQUET:
         return PluggedShard(format=known, blob=blob, rows=rows, nbytes=nbytes, key=key)
     return ParquetShard(blob=blob, rows=rows, nbytes=nbytes, key=key, index=index)
+
+
+def findings(shard: Shard, location: str, /) -> Iterator[Finding]:
+    """P601, P604: a file of another format than Parquet is not what was written, or what it says of its rows is not so.
+
+    Args:
+        shard: The file.
+        location: What findings call it.
+    """
+    with closing(shard.open()) as file:
+        sealed = ability(file, Sealed)
+        for code, look in () if sealed is None else (("P601", sealed.compare), ("P604", sealed.check)):
+            try:
+                look()
+            except CorruptFileError as error:
+                yield Finding(code=code, severity="error", message=error.message, location=location)
+                return
 
 
 def rows_and_schema(name: str, blob: Blob, /) -> tuple[int, pa.Schema]:

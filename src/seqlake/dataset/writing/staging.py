@@ -330,7 +330,8 @@ class Staging:
 
     def _write_part(self, part: pa.RecordBatch) -> None:
         if self._shard is None:
-            known = self.shape.format or (shard_formats.PARQUET if self._lake else shard_formats.of_new(self._schema))
+            named = self._lake.shard_format if self._lake else shard_formats.of_new(self._schema)
+            known = self.shape.format or named
             n = self._number()
             path = self._table.place(self.transaction, self._partition or {}, n=n, format=known)
             self._shard = shard_formats.plug(known).create(

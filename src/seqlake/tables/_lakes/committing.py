@@ -192,7 +192,7 @@ def _as_file(written: Written) -> TableFile:
 def _new_schema(context: LakeContext, change: Change, parent: TableState) -> tuple[Any, str | None]:
     if change.schema is None:
         return None, None
-    schema = types.lake_schema(change.schema, context.engine.lake_type)
+    schema = context.engine.lake_schema(change.schema)
     refuse_strange_renames(change.renamed, parent.schema.names, schema.names)
     mixtrain = types.encode_metadata(change.schema)
     same = types.encode_metadata(types.as_schema(parent.schema, parent.mixtrain, path=context.root)) == mixtrain

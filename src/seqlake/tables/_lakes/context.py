@@ -124,15 +124,21 @@ class LakeBlob:
             )
 
 
+def lake_blob(
+    store: Store, path: str, nbytes: int, rows: int, /, *, storage: Mapping[str, str] | None
+) -> tuple[LakeBlob, str]:
+    """A data file and its key; a path may occur in many tables, and where a table lies tells them apart."""
+    origin = f"{store.root}\0{path}\0{nbytes}\0{rows}"
+    key = f"{path}#{blake2b(origin.encode(), digest_size=8).hexdigest()}"
+    return LakeBlob(store, path, nbytes, storage=storage), key
+
+
 def bare_shard(store: Store, file: TableFile, /, *, storage: Mapping[str, str] | None, index: bytes | None) -> Shard:
     """A file with its own columns and all its rows; `index` is kept outside the file."""
     if file.held is not None:
         held = ArrowShard(file.held)
         return ArrowShard(file.held, key=f"{file.name}#{held.key.rpartition('#')[2]}")
-    blob = LakeBlob(store, file.name, file.nbytes, storage=storage)
-    # A path may occur in many tables; where a table lies tells them apart.
-    origin = f"{store.root}\0{file.name}\0{file.nbytes}\0{file.rows}"
-    key = f"{file.name}#{blake2b(origin.encode(), digest_size=8).hexdigest()}"
+    blob, key = lake_blob(store, file.name, file.nbytes, file.rows, storage=storage)
     return shard_formats.describe(file.name, blob, rows=file.rows, nbytes=file.nbytes, key=key, index=index)
 
 
@@ -214,7 +220,7 @@ class LakeContext:
 
     def bare(self, file: TableFile, /) -> Shard:
         """A file with its own columns and all its rows."""
-        return bare_shard(self.store, file, storage=self.storage, index=None)
+        return self.engine.shard(self.store, file, index=None)
 
     def logical(
         self,
@@ -231,7 +237,7 @@ class LakeContext:
         A request is worth more than a look into a file: far away, what the sidecar says of our own files is believed.
         """
         del version
-        shard = bare_shard(self.store, file, storage=self.storage, index=index)
+        shard = self.engine.shard(self.store, file, index=index)
         if trusted and isinstance(shard, ParquetShard) and not on_disk(self.store):
             stored = {name: schema[column] for column in schema for name in file.stored_names(column)}
             shard = believed(shard, file, self.sidecar, stored)

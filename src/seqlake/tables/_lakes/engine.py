@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from seqlake.tables._lakes import types
 from seqlake.tables._lakes.naming import TagFiles, VersionNames
 from seqlake.tables._lakes.sidecar import Sidecar
+from seqlake.versions.shard_formats import PARQUET
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -14,7 +16,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from seqlake.protocols import Store, Transaction, Version
+    from seqlake.protocols import Shard, Store, Transaction, Version
+    from seqlake.spec.schema import Schema
     from seqlake.versions.state import TableFile, TableState
 
 
@@ -93,6 +96,12 @@ class LakeEngine(Protocol):
     swept: frozenset[str] = frozenset()
     """Endings of names that the lake's own cleanup removes wherever they lie, `_seqlake/` included."""
 
+    shard_format: str = PARQUET
+    """Of its data files."""
+
+    fixed_size_inner: bool = False
+    """Whether its files say that inner lists have a fixed size; some clients of most lakes could not read them."""
+
     @property
     def label(self) -> str:
         """What tells the sidecar of this table from those of other tables of the same root."""
@@ -135,6 +144,16 @@ class LakeEngine(Protocol):
 
     def lake_type(self, kind: pa.DataType, /, *, column: str) -> pa.DataType:
         """The nearest type that the lake has; SchemaMismatchError. `types.lake_type` does most of it."""
+
+    def lake_schema(self, schema: Schema, /) -> pa.Schema:
+        """The columns of a dataset in the lake's types; SchemaMismatchError."""
+        return types.lake_schema(schema, self.lake_type)
+
+    def shard(self, store: Store, file: TableFile, /, *, index: bytes | None) -> Shard:
+        """A file with its own columns and all its rows; `index` is kept outside the file."""
+        from seqlake.tables._lakes.context import bare_shard
+
+        return bare_shard(store, file, storage=self.storage, index=index)
 
     def data_path(self, name: str, partition: Mapping[str, object], /) -> str:
         """Where, below the root, a data file of this name is put."""

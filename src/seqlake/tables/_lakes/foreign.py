@@ -8,7 +8,7 @@ from seqlake.shards.parquet.building import index_bytes
 from seqlake.spec.schema import ID
 from seqlake.tables._lakes import types
 from seqlake.tables._lakes.context import LakeBlob
-from seqlake.versions import indexes
+from seqlake.versions import indexes, shard_formats
 from seqlake.versions.references import named_files
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def indexed(context: LakeContext, state: TableState, file: TableFile, /) -> inde
     """What is to know of a shard, read from the shard itself."""
     schema = types.as_schema(state.schema, state.mixtrain, path=context.root)
     offsets = b""
-    if not file.columns:
+    if not file.columns and shard_formats.name_of(file.name) == shard_formats.PARQUET:
         blob = LakeBlob(context.store, file.name, file.nbytes, storage=context.storage)
         offsets = index_bytes(blob, schema=schema)
     return indexes.IndexRow(

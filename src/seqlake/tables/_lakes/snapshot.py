@@ -12,9 +12,9 @@ from seqlake.errors import DamagedTableError, ShardChangedError
 from seqlake.spec.findings import Finding
 from seqlake.spec.rules import check_places
 from seqlake.tables._lakes import paths, types
-from seqlake.tables._lakes.context import LakeBlob
+from seqlake.tables._lakes.context import LakeBlob, bare_shard
 from seqlake.tables._lakes.paths import blob_at
-from seqlake.versions import markers, names, references
+from seqlake.versions import markers, names, references, shard_formats
 from seqlake.versions.indexes import unknown_shards
 from seqlake.versions.small_files import can_list, read
 from seqlake.versions.snapshot import TableSnapshot
@@ -110,6 +110,10 @@ def _pages(context: LakeContext, state: TableState) -> Iterator[Finding]:
     for file in _in_files(state):
         kept = known[file.name].offsets(file.name) if file.name in known else None
         try:
+            if shard_formats.name_of(file.name) != shard_formats.PARQUET:
+                bare = bare_shard(context.store, file, storage=context.storage, index=None)
+                yield from shard_formats.findings(bare, file.name)
+                continue
             blob = LakeBlob(context.store, file.name, file.nbytes, storage=context.storage)
             for finding in parquet.check(blob, outside=kept):
                 yield replace(finding, location=file.name)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from seqlake.files.stores import list_without_links
+from seqlake.files.stores import list_without_links, open_blob
 from seqlake.spec.schema import ID
 from seqlake.tables._lakes import paths
-from seqlake.versions import indexes, names, staging
+from seqlake.versions import indexes, names, shard_formats, staging
 from seqlake.versions.small_files import on_disk
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class LakeStaging:
         store, engine = self.context.store, self.context.engine
 
         def target(name: str) -> str:
-            return names.staged(name) if on_disk(store) else engine.data_path(name + names.SUFFIX, written.partition)
+            return names.staged(name) if on_disk(store) else engine.data_path(names.of_bare(name), written.partition)
 
         texts = _texts_of(written)
         path = staging.bring(store, written.location, transaction.id, target=target)
@@ -77,12 +78,13 @@ class LakeStaging:
 
 def _texts_of(written: Written) -> bytes:
     """The ids of a shard that is still on this machine, packed; empty where it has none."""
-    import pyarrow.parquet as pq
-
     if not written.ids:
         return b""
-    column = pq.read_table(written.location, columns=[ID], use_threads=False).column(ID)
-    return indexes.pack_texts(column.cast(pa.string()).to_pylist())
+    name = names.of_bare(written.location)
+    shard = shard_formats.describe(name, open_blob(written.location), rows=written.rows, nbytes=written.nbytes, key="")
+    with closing(shard.open()) as reader:
+        texts = [batch.column(0).cast(pa.string()).to_pylist() for batch in reader.batches([ID])]
+    return indexes.pack_texts([text for part in texts for text in part])
 
 
 def _is_staged(location: str, transaction: str) -> bool:
@@ -97,7 +99,7 @@ def put_in_place(engine: LakeEngine, store: Store, written: Sequence[Written], /
     for one in written:
         path = one.location
         if path.startswith(f"{names.STAGED}/"):
-            path = engine.data_path(path.rpartition("/")[2] + names.SUFFIX, one.partition)
+            path = engine.data_path(names.of_bare(path.rpartition("/")[2]), one.partition)
             store.move(one.location, path)
         placed.append(replace(one, location=path))
     sync(store, [one.location for one in placed])

@@ -48,8 +48,6 @@ class LakeTable(StagingTable):
     """
 
     copies = paths.FILES
-    plain_lists = True
-    """Its files never say that inner lists have a fixed size; some of a lake's clients could not read them."""
 
     def __init__(self, engine: LakeEngine, /) -> None:
         self.engine = engine
@@ -75,6 +73,16 @@ class LakeTable(StagingTable):
     def kind(self) -> str:
         """Which lake it is of, as in `delta`."""
         return type(self.engine).__name__.removesuffix("Engine").lower()
+
+    @property
+    def plain_lists(self) -> bool:
+        """Whether its files never say that inner lists have a fixed size."""
+        return not self.engine.fixed_size_inner
+
+    @property
+    def shard_format(self) -> str:
+        """The format that its data files have."""
+        return self.engine.shard_format
 
     @property
     def root(self) -> str:
@@ -156,7 +164,7 @@ class LakeTable(StagingTable):
 
     def held(self, schema: Schema, /) -> Schema:
         """A schema as it comes back from the lake: some types become wider ones."""
-        return types.in_lake_types(schema, self.engine.lake_type)
+        return types.in_lake_types(schema, self.engine.lake_schema(schema))
 
     # ---- writing
     def begin(self, parent: Version | None = None, /) -> Transaction:
@@ -180,14 +188,14 @@ class LakeTable(StagingTable):
         n: str,
         format: str = PARQUET,  # noqa: A002 - as users call it
     ) -> str:
-        """As `StagingTable.place`; lakes have Parquet files."""
-        if format != PARQUET:
-            raise ValueError(f"A table of {self.kind} has Parquet shards, found the format {format!r}.")
-        return super().place(transaction, partition, n=n)
+        """As `StagingTable.place`; the lake says which format its files have."""
+        if format != self.shard_format:
+            raise ValueError(f"A table of {self.kind} has {self.shard_format} shards, found the format {format!r}.")
+        return super().place(transaction, partition, n=n, format=format)
 
     def field_ids(self, schema: Schema, /) -> Mapping[str, int]:
         """The field ids that a file with these columns carries, by dotted path; none where the lake goes by names."""
-        return self.engine.field_ids(types.lake_schema(schema, self.engine.lake_type))
+        return self.engine.field_ids(self.engine.lake_schema(schema))
 
     def stage(self, transaction: Transaction, written: Written, /) -> Written:
         """Make a finished shard durable where nobody reads it yet; `commit` does it for those left."""

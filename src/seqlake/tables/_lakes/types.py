@@ -102,8 +102,12 @@ def encode_metadata(schema: Schema, /) -> str:
     return json.dumps(json.loads(schema.metadata.to_json()), ensure_ascii=False, separators=(",", ":"))
 
 
-def in_lake_types(schema: Schema, of: Callable[..., pa.DataType], /) -> Schema:
-    """The schema as it comes back from the lake, so that what is written and what is read agree."""
-    arrow = lake_schema(schema, of)
+def in_lake_types(schema: Schema, arrow: pa.Schema, /) -> Schema:
+    """The schema as it comes back from the lake, so that what is written and what is read agree.
+
+    Args:
+        schema: Of the dataset.
+        arrow: What `LakeEngine.lake_schema` makes of it.
+    """
     columns = {c.name: Column(c.name, arrow.field(c.name).type, c.type, nullable=c.nullable) for c in schema.values()}
     return Schema(columns, metadata=schema.metadata, id=schema.id)

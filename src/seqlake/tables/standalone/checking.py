@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from seqlake.abilities import Physical, Sealed, ability
-from seqlake.errors import CorruptFileError, DamagedTableError, SeqlakeError
+from seqlake.abilities import Physical, ability
+from seqlake.errors import DamagedTableError, SeqlakeError
 from seqlake.spec.findings import Finding
 from seqlake.tables.standalone import checkpoints
 from seqlake.tables.standalone.adopting import strangers
@@ -22,10 +22,10 @@ from seqlake.versions.small_files import can_list, names_in, read
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from seqlake.protocols import Blob, Depth, Store
+    from seqlake.protocols import Depth, Store
     from seqlake.tables.standalone.context import LogContext
     from seqlake.tables.standalone.state import State
-    from seqlake.versions.state import TableFile, TableState
+    from seqlake.versions.state import TableState
 
 
 def check(context: LogContext, state: TableState, depth: Depth, /) -> Iterator[Finding]:
@@ -210,7 +210,8 @@ def _pages(store: Store, state: TableState, *, plain: bool) -> Iterator[Finding]
         location = shard.name if plain else names.data(shard.name)
         if shard_formats.name_of(shard.name) != shard_formats.PARQUET:
             with suppress(DamagedTableError):
-                yield from _sealed(shard, blob, location)
+                described = shard_formats.describe(shard.name, blob, rows=shard.rows, nbytes=shard.nbytes, key="")
+                yield from shard_formats.findings(described, location)
             continue
         kept = known[shard.name].offsets(shard.name) if shard.name in known else None
         try:
@@ -224,19 +225,6 @@ def _pages(store: Store, state: TableState, *, plain: bool) -> Iterator[Finding]
             with suppress(FileNotFoundError):
                 for finding in parquet.check(store.blob(path)):
                     yield replace(finding, location=path)
-
-
-def _sealed(shard: TableFile, blob: Blob, location: str) -> Iterator[Finding]:
-    """P601, P604: a file of another format is not what was written, or what it says of its rows is not so."""
-    described = shard_formats.describe(shard.name, blob, rows=shard.rows, nbytes=shard.nbytes, key="")
-    with closing(described.open()) as file:
-        sealed = ability(file, Sealed)
-        for code, look in () if sealed is None else (("P601", sealed.compare), ("P604", sealed.check)):
-            try:
-                look()
-            except CorruptFileError as error:
-                yield Finding(code=code, severity="error", message=error.message, location=location)
-                return
 
 
 def _files(store: Store, state: TableState) -> Iterator[Finding]:
