@@ -194,8 +194,8 @@ SCHEMA: dict[str, Any] = {
 }
 
 
-def made(place: Any) -> sl.Dataset:
-    ds = sl.create(place, sl.Schema({"sequence_id": pa.string(), **SCHEMA}))
+def made(place: Any, shards: str | None = None) -> sl.Dataset:
+    ds = sl.create(place, sl.Schema({"sequence_id": pa.string(), **SCHEMA}), shards=shards)
     rows = list(episodes())
     ds.append(rows[: ROWS // 2])
     ds.append(rows[ROWS // 2 :])
@@ -367,6 +367,24 @@ def from_copies(folder: Path) -> Any:
     return [np.asarray(batch["action"]).tolist() for batch in loader]
 
 
+def of_engine(name: str) -> Case:
+    """Shards of an engine, as our writer makes them."""
+    return Case(
+        build=lambda folder: made(folder / "ds", name),
+        files=(f"ds/data/*.{name}",),
+        read=lambda folder: looked_at(folder / "ds"),
+    )
+
+
+def lance_dataset(folder: Path) -> None:
+    ds = made(f"lance:{folder}/ds")
+    rows = list(episodes())
+    ds.upsert([{**rows[0], "task": "again"}])
+    import lance
+
+    lance.dataset(str(folder / "ds")).delete("task = 'again'")
+
+
 NO_CHECKSUM = "the format has no checksum: a changed value is a value"
 CASES: dict[str, Case] = {
     "mixtrain.json": Case(
@@ -400,6 +418,14 @@ CASES: dict[str, Case] = {
         build=catalog,
         files=("meta.duckdb",),
         read=lambda folder: looked_at(f"ducklake:{folder}/meta.duckdb?table=arm"),
+        cause=NO_CHECKSUM,
+    ),
+    "lance shards": of_engine("lance"),
+    "vortex shards": of_engine("vortex"),
+    "lance dataset": Case(
+        build=lance_dataset,
+        files=("ds/_versions/*", "ds/_transactions/*", "ds/_deletions/*"),
+        read=lambda folder: looked_at(f"lance:{folder}/ds"),
         cause=NO_CHECKSUM,
     ),
     "loader state": Case(build=saved_state, files=("state.json",), read=resumed, cause=NO_CHECKSUM, structured=True),

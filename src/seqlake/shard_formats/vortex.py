@@ -131,16 +131,16 @@ def _kept(kind: pa.DataType) -> pa.DataType:
 
 
 class _Ranges:
-    """A blob as Vortex reads it."""
+    """A file as Vortex reads it: what was changed ends here, since its decoder may abort the process over it."""
 
-    def __init__(self, blob: Blob, /) -> None:
-        self._blob = blob
+    def __init__(self, reader: VortexReader, /) -> None:
+        self._reader = reader
 
     def size(self) -> int:
-        return self._blob.size
+        return self._reader.blob.size
 
     def read_at(self, offset: int, length: int) -> bytes:
-        return bytes(self._blob.ranges(np.array([offset]), np.array([offset + length]))[0])
+        return self._reader.compared(offset, offset + length)
 
 
 class VortexReader(EngineReader):
@@ -154,7 +154,7 @@ class VortexReader(EngineReader):
     def _file(self) -> Any:
         engine = require("vortex", extra="vortex")
         with damage_of(self.blob):
-            return engine.open_readable(_Ranges(self.blob))
+            return engine.open_readable(_Ranges(self))
 
     def looked_at(self) -> tuple[int, pa.Schema]:
         """Rows and Arrow schema of a file of somebody else."""

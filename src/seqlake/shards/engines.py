@@ -348,7 +348,7 @@ class EngineReader:
         """Rows of the file."""
         return self._facts[0]
 
-    @property
+    @cached_property
     def tail(self) -> int:
         """Bytes at the end that the engine looks for there."""
         return self.tail_of(end_of(self.blob))
@@ -505,16 +505,49 @@ class EngineReader:
         """Its pieces, those that were compared in this process only if they are to be `anew`."""
         if self.trailer is None:
             return
-        sums = self.trailer.checksums
-        known = proven(self.blob, "", len(sums), sums.tobytes())
-        wanted = np.arange(len(sums)) if anew else np.flatnonzero(~known)
+        wanted = np.arange(len(self._proven)) if anew else np.flatnonzero(~self._proven)
         for first in range(0, len(wanted), _AT_ONCE):
-            some = wanted[first : first + _AT_ONCE]
-            parts = self.blob.ranges(some * PIECE, np.minimum((some + 1) * PIECE, self.trailer.nbytes))
-            for piece, part in zip(some.tolist(), parts, strict=True):
-                if crc32(part) != sums[piece]:
-                    raise _changed(self.blob, f"byte {piece * PIECE} and on")
-                known[piece] = True
+            self._pieces(wanted[first : first + _AT_ONCE])
+
+    @cached_property
+    def _proven(self) -> NDArray[np.bool_]:
+        """[pieces] those of the engine's file that were compared in this process."""
+        assert self.trailer is not None
+        return proven(self.blob, "", len(self.trailer.checksums), self.trailer.checksums.tobytes())
+
+    def _pieces(self, wanted: Ints) -> list[memoryview]:
+        """Pieces of the engine's file, compared now."""
+        assert self.trailer is not None
+        parts = self.blob.ranges(wanted * PIECE, np.minimum((wanted + 1) * PIECE, self.trailer.nbytes))
+        for piece, part in zip(wanted.tolist(), parts, strict=True):
+            if crc32(part) != self.trailer.checksums[piece]:
+                raise _changed(self.blob, f"byte {piece * PIECE} and on")
+            self._proven[piece] = True
+        return parts
+
+    def compared(self, start: int, stop: int, /) -> bytes:
+        """A part of the file for an engine that reads it through us: nothing that changed gets to its decoder.
+
+        The end of the engine's file, which stands behind our bytes once more, is given from its first place.
+        """
+        if self.trailer is None:
+            return bytes(_part(self.blob, start, stop))
+        nbytes, again = self.trailer.nbytes, self.blob.size - self.tail
+        parts = [self._of_engine(start, min(stop, nbytes))]
+        if max(start, nbytes) < min(stop, again):
+            parts.append(bytes(_part(self.blob, max(start, nbytes), min(stop, again))))
+        moved = nbytes - self.tail - again
+        parts.append(self._of_engine(max(start, again) + moved, stop + moved))
+        return b"".join(parts)
+
+    def _of_engine(self, start: int, stop: int) -> bytes:
+        if start >= stop:
+            return b""
+        first, last = start // PIECE, -(-stop // PIECE)
+        if self._proven[first:last].all():
+            return bytes(_part(self.blob, start, stop))
+        whole = b"".join(self._pieces(np.arange(first, last)))
+        return whole[start - first * PIECE : stop - first * PIECE]
 
     def _batch_rows(self) -> int:
         """Rows of one batch: of about 16 MiB, as the file has them."""

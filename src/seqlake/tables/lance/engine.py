@@ -21,10 +21,12 @@ import pyarrow as pa
 
 from seqlake.errors import (
     CommitUnknownError,
+    DamagedTableError,
     DatasetExistsError,
     DatasetNotFoundError,
     ReadOnlyError,
     SchemaMismatchError,
+    SeqlakeError,
     VersionNotFoundError,
 )
 from seqlake.files.credentials import Storage, for_deltalake
@@ -111,19 +113,20 @@ class LanceEngine(LakeEngine):
             if number is None:
                 raise
             raise self._no_version(number) from None
-        now = schemas.names_now(dataset.lance_schema)
-        arrow = dataset.schema
-        return TableState(
-            version=self._described(dataset),
-            schema=_plain(arrow),
-            mixtrain=_property(dataset),
-            files=FileList.of(fragment_file(one, now, root=self._root) for one in dataset.get_fragments()),
-        )
+        with self._reading():
+            now = schemas.names_now(dataset.lance_schema)
+            return TableState(
+                version=self._described(dataset),
+                schema=_plain(dataset.schema),
+                mixtrain=_property(dataset),
+                files=FileList.of(fragment_file(one, now, root=self._root) for one in dataset.get_fragments()),
+            )
 
     def versions(self) -> Sequence[Version]:
         """The versions that can be read, oldest first."""
         dataset = self.dataset()
-        return [self._version(dataset, one) for one in dataset.versions()]
+        with self._reading():
+            return [self._version(dataset, one) for one in dataset.versions()]
 
     def shard(self, store: Store, file: TableFile, /, *, index: bytes | None) -> Shard:
         """A fragment with the names that its columns have in the version."""
@@ -278,16 +281,36 @@ class LanceEngine(LakeEngine):
 
     def dataset(self, version: int | None = None, /) -> Any:
         """The dataset as Lance's package opens it, at a version or the newest; DatasetNotFoundError."""
+        package_ = self._package()
         try:
-            return self._package().dataset(self._uri(), version=version, storage_options=self._lance_options())
-        except (ValueError, FileNotFoundError) as error:
-            if "not found" not in str(error):
+            with self._reading():
+                return package_.dataset(self._uri(), version=version, storage_options=self._lance_options())
+        except DamagedTableError as error:
+            if "not found" not in str(error.__cause__):
                 raise
             raise DatasetNotFoundError(
                 f"No Lance dataset is at {self._root}" + (f" in version {version}." if version is not None else "."),
                 path=self._root,
                 hint=f"Create one with sl.create('lance:{self._root}', schema).",
             ) from None
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Around what the package reads: what it says of damaged metadata, panics too, is an error of ours."""
+        try:
+            yield
+        except (SeqlakeError, ImportError, MemoryError):
+            raise
+        except BaseException as error:
+            said = str(error)
+            far = isinstance(error, OSError) and not is_local(self._root) and not {"decode", "found"} & {*said.split()}
+            if far or not (isinstance(error, Exception) or type(error).__name__ == "PanicException"):
+                raise
+            raise DamagedTableError(
+                f"{self._root}: the metadata of the Lance dataset cannot be read ({said.partition(', /')[0][:300]}).",
+                path=self._root,
+                hint="Restore the files of its folder from a copy, or open an older version.",
+            ) from error
 
     def _number(self, version: int | str | datetime | None) -> int | None:
         if isinstance(version, datetime):
