@@ -180,7 +180,7 @@ def test_shards_of_a_format_that_nobody_offers_have_no_place(tmp_path: Path) -> 
     for table in (standalone.create(tmp_path / "arm", tables.SCHEMA), delta.create(str(tmp_path / "d"), tables.SCHEMA)):
         with pytest.raises(ValueError, match="'wool'"):
             table.place(table.begin(), {}, n="0", format="wool")
-    with pytest.raises(ValueError, match="has Parquet shards, found the format 'feather'"):
+    with pytest.raises(ValueError, match="has parquet shards, found the format 'feather'"):
         table.place(table.begin(), {}, n="0", format="feather")
 
 

@@ -80,6 +80,7 @@ def strip(view: Row, name: str, /, *, count: int, box: tuple[int, int], enlarge:
         decoded = (frames.rgb if deep else frames).decode(places, size=size)
         kind = view.schema[name].type
         metres = kind is not None and kind.is_depth
+        looks = _looks(decoded, deep=deep, metres=metres)
         pictures = displayable(decoded, metres=metres)
         if enlarge and room >= _SQUARES:
             pictures = pictures.repeat(int(room), axis=1).repeat(int(room), axis=2)
@@ -87,7 +88,7 @@ def strip(view: Row, name: str, /, *, count: int, box: tuple[int, int], enlarge:
             name=name,
             pictures=list(pictures),
             labels=_labels(view.schema, name, frames, places),
-            note=f"{there} frame{'s' if there > 1 else ''}, {width}x{height}{_looks(decoded, deep=deep, metres=metres)}",
+            note=f"{there} frame{'s' if there > 1 else ''}, {width}x{height}{looks}",
         )
     except READ_ERRORS as error:
         return Strip(name=name, note=str(error).partition("\n")[0])
@@ -118,7 +119,8 @@ def displayable(pictures: NDArray[Any], /, *, metres: bool = False) -> NDArray[n
 
 def _there(pictures: NDArray[Any], *, metres: bool) -> NDArray[np.bool_]:
     """Which numbers are any."""
-    return np.isfinite(pictures) & (pictures > 0) if metres else np.isfinite(pictures)
+    there: NDArray[np.bool_] = np.isfinite(pictures)
+    return there & (pictures > 0) if metres else there
 
 
 def _span(pictures: NDArray[Any], there: NDArray[np.bool_]) -> tuple[float, float]:
