@@ -211,4 +211,7 @@ def planes(frame: av.VideoFrame) -> list[np.ndarray]:
 def sequential(data: bytes, stream: int = 0) -> list[list[np.ndarray]]:
     """Every picture as a plain, sequential decode of the container gives it."""
     with av.open(io.BytesIO(data)) as container:
+        if container.streams.video[stream].codec_context.name == "svq1":
+            # FFmpeg 8.1 decodes it otherwise, and wrongly, where Matroska hands it the private data of MOV.
+            container.streams.video[stream].codec_context.extradata = None
         return [planes(frame) for frame in container.decode(video=stream)]

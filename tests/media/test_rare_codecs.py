@@ -116,6 +116,16 @@ def test_each_frame_is_the_one_of_a_sequential_decode(name: str) -> None:
             np.testing.assert_array_equal(found, plane)
 
 
+def test_svq1_in_matroska_is_that_of_mov() -> None:
+    """Matroska keeps private data of it, with which FFmpeg 8.1 shows other pictures of the same packets."""
+    expected, decoder = (
+        opened(by_ffmpeg("-c:v", "svq1", "-g", "10", container=container)) for container in ("mov", "matroska")
+    )
+    numbers = np.arange(len(expected))
+    assert len(decoder) == len(numbers) > 0
+    np.testing.assert_array_equal(decoder.read(numbers), expected.read(numbers))
+
+
 def test_an_index_that_lacks_what_its_decoder_must_know_is_made_again() -> None:
     """Those that were kept before it was noted."""
     data = clip("qtrle rgb24")

@@ -550,12 +550,12 @@ def beside(clip: Clip, folder: Path) -> str:
 def comparable(clip: Clip, found: str) -> bool:
     """Whether two releases are to agree: not on what is damaged, which each conceals in its way, and not where one
     shows nothing, nor where 5.1 shows what an edit list hides (AV1), one frame of many (GIF in Matroska, AVI), AMV the
-    other way up, or other pictures of SVQ1 in Matroska, or knows the pixels by another name.
+    other way up, or knows the pixels by another name.
     """
     bred, _, how = clip.name.partition("+")
     if found in {"same", "rounded"}:
         return True
     one = bred == "gif.matroska" or (bred.startswith("gif.") and how == "to-avi")
-    one = one or bred.startswith("amv.") or bred == "svq1.matroska"
+    one = one or bred.startswith("amv.")
     known = found in {"not read", "other pixels"} or one or (bred.startswith("av1") and how == "cut")
     return not known and how.rstrip("0123456789") not in HURT

@@ -138,6 +138,9 @@ def open_container(file: BlobBytes, location: str, /) -> AbstractContextManager[
         for stream in container.streams.video:
             if _codec(stream) is not None:
                 stream.codec_context.options = pixels
+                if stream.codec_context.name == "svq1":
+                    # MOV's words on it, which Matroska keeps: FFmpeg 8.1 takes them for the decoder's, and errs.
+                    stream.codec_context.extradata = None
         return container
 
     try:
