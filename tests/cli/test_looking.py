@@ -246,6 +246,9 @@ WRONG = [
     ["delete", "--where", "rewrad > 3"],
     ["rename", "rewrad", "r"],
     ["drop", "rewrad"],
+    ["relocate", "--inline", "rewrad"],
+    ["relocate", "--extract", "rewrad"],
+    ["relocate", "--extract", "rewrad", "--dry-run"],
     ["schema", "--set", "rewrad=label"],
 ]
 NEW_NAMES = {("label", "column")}

@@ -133,7 +133,7 @@ def test_signals_of_rows_that_are_ruled_out_are_not_copied(arm: sl.Dataset, monk
 def test_columns_that_are_too_large_to_keep_are_read_each_time(
     arm: sl.Dataset, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr(access, "_KEPT", most)
+    monkeypatch.setattr(access, "KEPT", most)
     ds = sl.open(arm.root)
     for _ in range(2):
         query = "SELECT n, task, force FROM dataset WHERE reward > 2 ORDER BY n"

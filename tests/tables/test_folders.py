@@ -501,9 +501,9 @@ def lance(folder):
         (iceberg, "", "iceberg://"),
         (ducklake, "data", "ducklake:"),
         (ducklake, "", "ducklake:"),
-        (lance, "x.lance", "lance.dataset('{root}/x.lance')"),
-        (lance, "data/x.lance", "lance.dataset('{root}/data/x.lance')"),
-        (lance, "", "lance.dataset('{root}')"),
+        (lance, "x.lance", "sl.open('lance:{root}/x.lance')"),
+        (lance, "data/x.lance", "sl.open('lance:{root}/data/x.lance')"),
+        (lance, "", "sl.open('lance:{root}')"),
     ],
 )
 def test_files_of_a_lakes_table_are_not_read_as_plain_ones(tmp_path, s3_bucket, make, where, advice, typed):
@@ -520,11 +520,11 @@ def test_files_of_a_lakes_table_are_not_read_as_plain_ones(tmp_path, s3_bucket, 
         for act in (sl.open, sl.scan, sl.init, sl.validate):
             if typed and act is sl.init:
                 continue  # there is a mixtrain.json already
-            # Without mixtrain.json only Parquet is looked for.
-            says = "are a table of" if typed or make is not lance else "Parquet"
+            untyped = "Parquet" if where else "is a Lance dataset"  # no file of a lake's table is looked for
+            says = "are a table of" if typed or make is not lance else untyped
             with pytest.raises(DatasetNotFoundError, match=says) as caught:
                 act(place, storage=storage)
-            assert says == "Parquet" or advice.format(root=place) in str(caught.value.hint)
+            assert says == "Parquet" or advice.format(root=place) in f"{caught.value} {caught.value.hint}"
     assert sorted(root.rglob("*")) == before
 
 

@@ -345,7 +345,17 @@ def _scanned(
             path=place,
             hint="If you know the format, name it: scan(..., format=...) says what is wrong with it.",
         )
-    return plain.scan_files(place, storage=storage, **options), True
+    return _plain_files(place, storage, **options), True
+
+
+def _plain_files(place: str, storage: Mapping[str, str] | None, **options: Any) -> plain.PlainFiles:
+    """The Parquet files of a place; where there is a table of Lance instead, the error says so."""
+    try:
+        return plain.scan_files(place, storage=storage, **options)
+    except DatasetNotFoundError:
+        if _has_lance_versions(place, storage):
+            raise not_a_dataset(place, storage) from None
+        raise
 
 
 def _scanned_table(place: str, storage: Mapping[str, str] | None) -> Any:
@@ -423,7 +433,7 @@ def init_there(
         raise DatasetExistsError(
             f"{place} has a {METADATA} already.", path=place, hint="Open it with sl.open, or edit that file."
         )
-    metadata = inference.infer(plain.scan_files(place, storage=storage), known)
+    metadata = inference.infer(_plain_files(place, storage), known)
     if not dry_run:
         store.put(METADATA, metadata.to_json().encode(), if_absent=True)
     return metadata, METADATA

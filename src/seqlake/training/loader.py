@@ -432,7 +432,7 @@ class Loader:
             ValueError: A rate or a number of channels that cannot be meant.
 
         Example:
-            >>> speech = Loader(ds, window={"action": range(16), "mic": range(16)}, batch_size=8).audio(rate=16_000)
+            >>> speech = loader.audio(rate=16_000, channels=1)
         """
         options = AudioOptions(rate=rate, channels=channels)
         options.check()

@@ -33,11 +33,12 @@ if TYPE_CHECKING:
     from seqlake.windows.sources import MediaFiles
     from seqlake.windows.spec import Window
 
+KEPT = 64 << 20
+"""Bytes of whole columns of small cells that are kept for SQL."""
 _OPEN_SHARDS = 256
 _BLOCK = 1024  # rows of a narrow column that are read together
 _BLOCK_BYTES = 32 << 20  # of one block; what is larger is read row by row
 _BLOCKS = 256  # of one shard, over all its columns
-_KEPT = 64 << 20  # of whole columns of small cells, for SQL
 _FOUND = 65_536  # rows of ids that are remembered where the table can find ids itself
 
 
@@ -139,15 +140,22 @@ class Access:
             return None
         return {name: flat for name, flat in flats.items() if flat is not None}
 
-    def kept(self, columns: Sequence[str], /) -> dict[str, pa.Array] | None:
-        """All rows of columns of small cells, kept since questions come one after the other; None: too many bytes."""
+    def kept(self, columns: Sequence[str], /, *, read: bool) -> dict[str, pa.Array] | None:
+        """All rows of columns of small cells, kept since questions come one after the other; None: too many bytes.
+
+        Args:
+            columns: Their names.
+            read: Whether those not kept yet are read now, from every shard; else None as well.
+        """
         handles = self._here()
         missing = [name for name in columns if name not in handles.columns]
+        if missing and not read:
+            return None
         whole = self._whole(missing) if missing else {}
         with handles.lock:
             handles.columns.update(whole)
             arrays = {name: handles.columns.get(name) for name in columns}
-            while sum(array.nbytes for array in handles.columns.values() if array is not None) > _KEPT:
+            while sum(array.nbytes for array in handles.columns.values() if array is not None) > KEPT:
                 handles.columns.popitem(last=False)
         kept = {name: array for name, array in arrays.items() if array is not None}
         return kept if len(kept) == len(arrays) else None
@@ -157,7 +165,7 @@ class Access:
         for batch in streaming.read(self.source, columns):
             batches.append(batch)
             nbytes += batch.nbytes
-            if nbytes <= _KEPT:
+            if nbytes <= KEPT:
                 continue
             if len(columns) == 1:
                 return {columns[0]: None}

@@ -112,6 +112,15 @@ class Excerpt:
         rows = self.rows
         return rows is None or (len(rows) == self.access.starts[-1] and bool((np.diff(rows) > 0).all()))
 
+    def is_of_every_shard(self) -> bool:
+        """Whether every shard has selected rows, so that reading all of them opens no file in vain."""
+        if self.rows is None:
+            return True
+        starts = np.array(self.access.starts, np.int64)
+        chosen = np.zeros(len(starts) - 1, bool)
+        chosen[np.searchsorted(starts, self.rows, side="right") - 1] = True
+        return bool((chosen | (np.diff(starts) == 0)).all())
+
     def shards(self) -> Sequence[Shard]:
         """The shards that have selected rows, cut down to these; opens no data file."""
         return self.access.shards if self.rows is None else self.access.cut(self.rows)
@@ -133,7 +142,8 @@ class Excerpt:
         names = self.schema.names if columns is None else columns
         if self.rows is None:
             return streaming.read(self.source, names)
-        if 4 * len(self.rows) > self.access.starts[-1] and streaming.is_narrow(self.schema, names):
+        many = 4 * len(self.rows) > self.access.starts[-1]
+        if many and streaming.is_narrow(self.schema, names) and self.is_of_every_shard():
             return streaming.picked(self.source, names, self.rows)
         return streaming.read(self, names)
 

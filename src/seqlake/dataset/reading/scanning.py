@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from seqlake.dataset.reading import streaming
+from seqlake.dataset.reading import access, streaming
 from seqlake.shards.cells import flat_portions, from_flat
 from seqlake.shards.parquet.expansion import NARROW
 from seqlake.shards.rows import Rows
@@ -40,20 +40,41 @@ def batches(shows: Excerpt, columns: Sequence[str], /) -> Iterator[pa.RecordBatc
     schema = shows.schema
     types = pa.schema([schema.arrow.field(name) for name in columns])
     small = [name for name in columns if schema[name].category in NARROW]
-    kept = shows.access.kept(small)
-    if kept is None or not all(schema[name].category in {*NARROW, "temporal"} for name in columns):
+    signals = [name for name in columns if name not in small]
+    flat = all(schema[name].category == "temporal" for name in signals)
+    table = _small(shows, small) if flat else None
+    if table is None:
         yield from shows.batches(columns)
-        return
-    if len(small) == len(columns):
-        table = pa.table([kept[name] for name in columns], schema=types)
-        yield from (table if shows.rows is None else table.take(pa.array(shows.rows))).to_batches()
-        return
-    yield from _with_signals(shows, types, kept)
+    elif signals:
+        yield from _with_signals(shows, types, table)
+    else:
+        yield from table.to_batches()
 
 
-def _with_signals(shows: Excerpt, types: pa.Schema, kept: dict[str, pa.Array]) -> Iterator[pa.RecordBatch]:
-    signals = [name for name in types.names if name not in kept]
+def _small(shows: Excerpt, names: Sequence[str]) -> pa.Table | None:
+    """Columns of small cells of the rows shown, in their order; None where they are better read in portions."""
+    if not names:
+        return pa.table({})
+    types = pa.schema([shows.schema.arrow.field(name) for name in names])
+    kept = shows.access.kept(names, read=shows.is_of_every_shard())
+    if kept is not None:
+        table = pa.table([kept[name] for name in names], schema=types)
+        return table if shows.rows is None else table.take(pa.array(shows.rows))
+    if shows.rows is None:
+        return None
+    batches, nbytes = [], 0
+    for batch in shows.batches(names):
+        batches.append(batch)
+        nbytes += batch.nbytes
+        if nbytes > access.KEPT:
+            return None
+    return pa.Table.from_batches(batches, schema=types).combine_chunks()
+
+
+def _with_signals(shows: Excerpt, types: pa.Schema, small: pa.Table) -> Iterator[pa.RecordBatch]:
+    signals = [name for name in types.names if name not in small.column_names]
     starts = np.array(shows.access.starts, np.int64)
+    first = 0
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="seqlake-sql") as pool:
         for number, rows in _by_shard(starts, shows.rows):
             flats = shows.access.flats(number, signals)
@@ -61,8 +82,10 @@ def _with_signals(shows: Excerpt, types: pa.Schema, kept: dict[str, pa.Array]) -
                 shard = Rows(shows.access.shards[number], rows - starts[number])
                 for batch in streaming.one_shard(shard, types.names):
                     yield from streaming.conformed(batch, types)
-                continue
-            yield from _ahead(pool, _copies(types, kept, flats, rows, int(starts[number])))
+            else:
+                beside = small.slice(first, len(rows))
+                yield from _ahead(pool, _copies(types, beside, flats, rows - starts[number]))
+            first += len(rows)
 
 
 def _by_shard(starts: Ints, rows: Ints | None) -> Iterator[tuple[int, Ints]]:
@@ -79,22 +102,26 @@ def _by_shard(starts: Ints, rows: Ints | None) -> Iterator[tuple[int, Ints]]:
 
 
 def _copies(
-    types: pa.Schema, kept: dict[str, pa.Array], flats: dict[str, Flat], rows: Ints, first: int
+    types: pa.Schema, small: pa.Table, flats: dict[str, Flat], rows: Ints
 ) -> Iterator[Callable[[], pa.RecordBatch]]:
-    """What makes each batch of some rows of one shard."""
+    """What makes each batch of some rows of one shard; the small columns have these rows alone."""
 
-    def copied(part: Ints) -> pa.RecordBatch:
-        numbers = pa.array(part)
+    def copied(start: int, stop: int) -> pa.RecordBatch:
+        beside = small.slice(start, stop - start)
         arrays = [
-            kept[field.name].take(numbers)
-            if field.name in kept
-            else from_flat(flats[field.name], part - first, field.type)
+            from_flat(flats[field.name], rows[start:stop], field.type)
+            if field.name in flats
+            else _one_array(beside.column(field.name))
             for field in types
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=types)
 
-    for start, stop in flat_portions(list(flats.values()), rows - first):
-        yield partial(copied, rows[start:stop])
+    for start, stop in flat_portions(list(flats.values()), rows):
+        yield partial(copied, start, stop)
+
+
+def _one_array(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays([*column.chunks, pa.nulls(0, column.type)])
 
 
 def _ahead(pool: ThreadPoolExecutor, copies: Iterator[Callable[[], pa.RecordBatch]]) -> Iterator[pa.RecordBatch]:
