@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import seqlake as sl
-from seqlake.dataset.statistics import Statistics, pixels, statistics
-from seqlake.dataset.statistics.pixels import evenly
+from seqlake.dataset.statistics import Statistics, scan, statistics
+from seqlake.dataset.statistics.scan import evenly
 from seqlake.errors import CorruptFrameError, ValidationError
 
 QUANTILES = (0.0, 0.01, 0.5, 0.99, 1.0)
@@ -67,7 +67,7 @@ def test_small_columns_are_looked_at_whole(filmed, name: str, workers: int) -> N
     views = [row[name] for row in filmed if row[name] is not None]
     frames = np.concatenate([view[:] for view in views])
     # Not from what the dataset keeps.
-    own = pixels.statistics_of(filmed, name, QUANTILES, workers=workers)
+    own = scan.statistics_of(filmed, name, QUANTILES, workers=workers)
     check(own, frames)
     assert own.nulls == 1
     assert own.category == ("file" if name in {"cam", "goal"} else "frames")
@@ -80,8 +80,8 @@ def test_they_are_among_the_columns_and_kept(filmed, monkeypatch) -> None:
     assert "45 frames" in repr(stats)
     assert [one["note"] for one in stats.records() if one["column"] == "goal"] == ["1 null, 9 frames"] * 3
     assert Statistics.from_json(json.loads(json.dumps(stats.to_json()))) == stats
-    monkeypatch.setattr(pixels, "_look", None)  # whoever looks again fails
-    monkeypatch.setattr(pixels.Excerpt, "__getitem__", None)
+    monkeypatch.setattr(scan, "_look", None)  # whoever looks again fails
+    monkeypatch.setattr(scan.Excerpt, "__getitem__", None)
     assert statistics(filmed, quantiles=QUANTILES) == stats
     assert statistics(sl.open(filmed.location), ["cam"])["cam"].mean.tolist() == stats["cam"].mean.tolist()
 
@@ -117,8 +117,8 @@ def test_evenly_spaced_numbers(count: int, most: int) -> None:
 
 def test_large_columns_are_sampled(tmp_path, monkeypatch) -> None:
     """Every frame has a grey level of its own, so the levels that were seen tell the frames."""
-    monkeypatch.setattr(pixels, "SEQUENCES", 3)
-    monkeypatch.setattr(pixels, "FRAMES", 8)
+    monkeypatch.setattr(scan, "SEQUENCES", 3)
+    monkeypatch.setattr(scan, "FRAMES", 8)
     ds = sl.create(tmp_path / "ds", sl.Schema({"inline": sl.Image(frames="bytes")}))
     with ds.writer() as writer:
         for row in range(9):
@@ -126,8 +126,8 @@ def test_large_columns_are_sampled(tmp_path, monkeypatch) -> None:
             writer.add(f"ep{row}", inline=np.broadcast_to(grey[:, None, None, None], (10, 4, 4, 3)))
         writer.add("bare", inline=None)
     seen = []
-    real = pixels._thinned
-    monkeypatch.setattr(pixels, "_thinned", lambda frames: (seen.extend(frames[:, 0, 0, 0].tolist()), real(frames))[1])
+    real = scan._thinned
+    monkeypatch.setattr(scan, "_thinned", lambda frames: (seen.extend(frames[:, 0, 0, 0].tolist()), real(frames))[1])
     own = statistics(ds, workers=2)["inline"]
     assert sorted(seen) == [row * 10 + step for row in (1, 4, 7) for step in (2, 7)]
     assert own.frames == 6

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from seqlake.files.sealed import seal
+from seqlake.files.checksums import seal
 from seqlake.versions import indexes
 
 

@@ -16,7 +16,7 @@ import pytest
 
 import seqlake as sl
 from seqlake.errors import DamagedTableError, DuplicateSequenceError
-from seqlake.files.sealed import seal
+from seqlake.files.checksums import seal
 from seqlake.files.stores import LocalStore
 from seqlake.tables.standalone import checkpoints
 from seqlake.tables.standalone.records import ShardEntry

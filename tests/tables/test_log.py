@@ -14,7 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from seqlake.errors import DamagedTableError, UnsupportedVersionError
-from seqlake.files.sealed import seal
+from seqlake.files.checksums import seal
 from seqlake.tables import standalone
 from seqlake.tables.standalone import checkpoints
 from seqlake.tables.standalone.records import ShardEntry, VersionRecord, parse

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from seqlake.errors import CommitConflictError
-from seqlake.files.sealed import digest_of, seal
+from seqlake.files.checksums import digest_of, seal
 from seqlake.files.stores import refuse_links
 from seqlake.spec.findings import Finding
 from seqlake.versions import names

@@ -15,7 +15,7 @@ import pytest
 
 import seqlake as sl
 from seqlake.errors import ReadOnlyError, SeqlakeError
-from seqlake.tables.iceberg import puffin
+from seqlake.tables.iceberg import offsets
 
 
 def commit_deletes(table, made):
@@ -79,13 +79,13 @@ def deletion_vector(table, file, rows, folder):
     bitmap = struct.pack("<QI", 1, 0) + BitMap(rows).serialize()
     framed = b"\xd1\xd3\x39\x64" + bitmap
     payload = struct.pack(">I", len(framed)) + framed + struct.pack(">I", zlib.crc32(framed))
-    blob = puffin.PuffinBlob(
+    blob = offsets.PuffinBlob(
         type="deletion-vector-v1", data=payload, snapshot=-1, sequence=-1,
         properties={"referenced-data-file": file, "cardinality": str(len(rows))},
     )  # fmt: skip
     path = f"{folder}/{abs(hash(tuple(rows)))}.puffin"
     with open(path, "wb") as out:  # noqa: PTH123 - a test's own file
-        out.write(puffin.encode([blob], properties={})[0])
+        out.write(offsets.encode([blob], properties={})[0])
     bounds = {2147483546: file.encode()}
     commit_deletes(table, [(path, FileFormat.PUFFIN, DataFileContent.POSITION_DELETES, len(rows), bounds)])
 

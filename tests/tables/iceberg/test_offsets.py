@@ -10,7 +10,7 @@ import pytest
 
 import seqlake as sl
 from seqlake.tables._lakes import foreign
-from seqlake.tables.iceberg import offsets, puffin
+from seqlake.tables.iceberg import offsets
 from seqlake.versions import indexes
 
 LENGTHS = [-1, 1, 2, 3, 4, 5, 6, -1, 8, 9]
@@ -58,7 +58,7 @@ def test_each_commit_registers_an_index_without_blob_types(dataset, theirs):
     path = Path(file.statistics_path.removeprefix("file://"))
     assert path.stat().st_size == file.file_size_in_bytes
     data = path.read_bytes()
-    assert data[-file.file_footer_size_in_bytes :][:4] == puffin.MAGIC
+    assert data[-file.file_footer_size_in_bytes :][:4] == offsets.MAGIC
     assert known(theirs) == live(theirs)
 
 
@@ -116,7 +116,7 @@ def test_the_index_grows_in_two_files_and_both_survive_expiry(address, theirs, m
     for number in range(11):
         ds.append([{"sequence_id": f"s{number}", "action": [[0.0]] * number}])
     data = Path(registered(theirs).statistics_path.removeprefix("file://")).read_bytes()
-    (blob,) = puffin.decode(data, path="x")
+    (blob,) = offsets.decode(data, path="x")
     ground = blob.properties[offsets.GROUND]
     assert 0 < len(known(theirs)) < 11
     ds.vacuum(older_than=timedelta(0))
@@ -132,10 +132,10 @@ def test_a_statistics_file_of_another_engine_is_kept(dataset, theirs, make_rows)
 
     table = theirs()
     snapshot = table.metadata.current_snapshot_id
-    blob = puffin.PuffinBlob(
+    blob = offsets.PuffinBlob(
         type="apache-datasketches-theta-v1", data=b"sketch", snapshot=snapshot, sequence=3, fields=(2,)
     )
-    data, footer = puffin.encode([blob], properties={})
+    data, footer = offsets.encode([blob], properties={})
     path = f"{table.location()}/metadata/theirs.stats"
     with table.io.new_output(path).create() as out:
         out.write(data)
@@ -160,8 +160,10 @@ def test_an_index_made_anew_carries_other_engines_blobs_over(dataset, theirs):
     from pyiceberg.table.statistics import BlobMetadata
 
     file = registered(theirs)
-    blob = puffin.PuffinBlob(type="apache-datasketches-theta-v1", data=b"sketch", snapshot=file.snapshot_id, sequence=3)
-    data, footer = puffin.encode([blob], properties={})
+    blob = offsets.PuffinBlob(
+        type="apache-datasketches-theta-v1", data=b"sketch", snapshot=file.snapshot_id, sequence=3
+    )
+    data, footer = offsets.encode([blob], properties={})
     Path(file.statistics_path.removeprefix("file://")).write_bytes(data)
     told = {"type": blob.type, "snapshot-id": file.snapshot_id, "sequence-number": 3, "fields": [2]}
     with theirs().update_statistics() as update:

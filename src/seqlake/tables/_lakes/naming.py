@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, Protocol
 
-from seqlake.files.sealed import digest_of, seal
+from seqlake.files.checksums import digest_of, seal
 from seqlake.files.stores import list_without_links
 from seqlake.versions import names
 from seqlake.versions.format import FORMAT, damaged, refuse_unknown_format

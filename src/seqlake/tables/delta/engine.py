@@ -2,14 +2,21 @@
 
 deltalake can add files of ours, but not in one commit with a new schema, a new property and files that leave. The log
 is an open protocol: a commit is one name created if absent, which is what our stores do on every file system and
-bucket. Tables whose features ask more of a writer are refused, see `protocol.py`.
+bucket. Tables whose features ask more of a writer are refused, see `actions.py`.
+
+In a Unity Catalog, two requests of its open REST interface say where a table lies, and lend keys for it: deltalake can
+load such a table but does not say where it lies, which is needed to read shards and write beside them.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import urllib.error
+import urllib.request
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import pyarrow as pa
 
@@ -18,6 +25,7 @@ from seqlake.errors import (
     CommitUnknownError,
     DatasetExistsError,
     DatasetNotFoundError,
+    ReadOnlyError,
     SchemaMismatchError,
     SeqlakeError,
     VersionNotFoundError,
@@ -28,7 +36,7 @@ from seqlake.files.stores import list_without_links, open_store
 from seqlake.spec.schema import ID, comparable
 from seqlake.tables._lakes import paths, types
 from seqlake.tables._lakes.engine import Expired, LakeEngine, RivalError
-from seqlake.tables.delta import actions, checkpoints, listing, protocol, retention, schemas, unity
+from seqlake.tables.delta import actions, checkpoints, listing, retention, schemas
 from seqlake.tables.delta.log import LOG, MESSAGE, DeltaLog, described, is_there
 from seqlake.versions import names
 from seqlake.versions.messages import message
@@ -81,7 +89,7 @@ class DeltaEngine(LakeEngine):
     @classmethod
     def of_unity(cls, address: str, /, *, storage: Mapping[str, str] | None = None) -> DeltaEngine:
         """Of a name in a Unity Catalog, with the keys that the catalog lends for it."""
-        location, options = unity.resolve(address, storage=storage)
+        location, options = resolve(address, storage=storage)
         return cls(absolute(location), storage=options or None)
 
     @property
@@ -118,9 +126,9 @@ class DeltaEngine(LakeEngine):
             if number is None:
                 raise
             raise retention.not_found(log, number) from error
-        protocol.refuse_to_read(table.protocol(), root=self._root)
+        actions.refuse_to_read(table.protocol(), root=self._root)
         fields = schemas.fields_of(table)
-        protocol.refuse_inner_names(schemas.renamed_inside(fields), root=self._root)
+        actions.refuse_inner_names(schemas.renamed_inside(fields), root=self._root)
         metadata = table.metadata()
         return TableState(
             version=log.version(table.version()),
@@ -187,7 +195,7 @@ class DeltaEngine(LakeEngine):
     def check(self, proposal: LakeProposal, /) -> None:
         """Refuse what this table cannot take: features that ask more of a writer, renames without column mapping."""
         table = self._table(None) if self._newest is None else self._newest  # `commit` looks once more
-        protocol.refuse_to_write(table, proposal, root=self._root)
+        actions.refuse_to_write(table, proposal, root=self._root)
         if proposal.schema is not None:
             schemas.evolved(table, proposal)
 
@@ -201,7 +209,7 @@ class DeltaEngine(LakeEngine):
         log, base = self.log, proposal.base
         number = int(base.version.id) + 1
         table = self._table(int(base.version.id))
-        protocol.refuse_to_write(table, proposal, root=self._root)
+        actions.refuse_to_write(table, proposal, root=self._root)
         lines = actions.lines(table, proposal, log=log)
         try:
             log.create(number, lines, transaction=proposal.transaction.id)
@@ -210,7 +218,7 @@ class DeltaEngine(LakeEngine):
                 raise RivalError from None
         except OSError as error:
             self._after_failure(log, number, proposal.transaction.id, error)
-        if protocol.checkpoint_is_due(table, number):
+        if actions.checkpoint_is_due(table, number):
             with suppress(Exception):  # derived, and the next one is as good
                 self._table(number).create_checkpoint()
         return described(number, lines)  # not read again: it stands, whatever the store answers now
@@ -316,3 +324,103 @@ def _hive(value: object) -> str:
 
 def _deltalake() -> Any:
     return plugins.require("deltalake", extra="delta")
+
+
+_API = "/api/2.1/unity-catalog"
+_TIMEOUT = 30.0
+_ADDRESS = ("unity_workspace_url", "databricks_workspace_url", "databricks_host")
+_TOKEN = ("unity_access_token", "databricks_access_token", "databricks_token")
+_LOOPBACK = {"127.0.0.1", "localhost", "::1"}
+
+
+def resolve(address: str, /, *, storage: Mapping[str, str] | None = None) -> tuple[str, dict[str, str]]:
+    """Where a table of a Unity Catalog lies, and the storage options that open it.
+
+    Args:
+        address: As in `uc://catalog.schema.table`.
+        storage: `databricks_workspace_url` and `databricks_access_token`, by default from the variables of these
+            names in capitals; other options go on to the store.
+
+    Raises:
+        DatasetNotFoundError: The catalog does not know the table, or there is none to ask.
+        ReadOnlyError: It refuses.
+
+    Example:
+        ```python
+        location, options = resolve("uc://robots.lab.episodes")
+        ```
+    """
+    given = {name.lower(): value for name, value in (storage or {}).items()}
+    catalog, token = _first(given, _ADDRESS), _first(given, _TOKEN)
+    if not catalog or not token:
+        raise DatasetNotFoundError(
+            f"{address}: no Unity Catalog is configured.",
+            path=address,
+            hint="Set DATABRICKS_WORKSPACE_URL and DATABRICKS_ACCESS_TOKEN, or pass them as storage=.",
+        )
+    name = address.removeprefix("uc://").strip("/")
+    table = _ask(catalog, token, f"/tables/{quote(name, safe='.')}", address=address)
+    location = str(table.get("storage_location") or "")
+    rest = {key: value for key, value in given.items() if not key.startswith(("unity_", "databricks_"))}
+    if urlsplit(location).scheme in {"", "file"}:
+        return location, rest
+    return location, {**rest, **_lent(catalog, token, str(table.get("table_id")), address=address)}
+
+
+def _first(given: Mapping[str, str], names: tuple[str, ...]) -> str:
+    values = (given.get(name) or os.environ.get(name.upper()) for name in names)
+    return next((value for value in values if value), "").rstrip("/")
+
+
+def _lent(catalog: str, token: str, table: str, *, address: str) -> dict[str, str]:
+    """Keys for a table: to write if the catalog lets us, else to read."""
+    for operation in ("READ_WRITE", "READ"):
+        try:
+            body = {"table_id": table, "operation": operation}
+            answer = _ask(catalog, token, "/temporary-table-credentials", body, address=address)
+        except ReadOnlyError:
+            if operation == "READ":
+                raise
+            continue
+        return _as_options(answer)
+    raise AssertionError("the last operation returns or raises")
+
+
+def _as_options(lent: Mapping[str, Any]) -> dict[str, str]:
+    aws, azure = lent.get("aws_temp_credentials"), lent.get("azure_user_delegation_sas")
+    google = lent.get("gcp_oauth_token")
+    if aws:
+        names = ("access_key_id", "secret_access_key", "session_token")
+        return {name: str(aws[name]) for name in names if aws.get(name)}
+    if azure:
+        return {"sas_token": str(azure["sas_token"])}
+    return {"bearer_token": str(google["oauth_token"])} if google else {}
+
+
+def _ask(catalog: str, token: str, path: str, body: Mapping[str, str] | None = None, *, address: str) -> dict[str, Any]:
+    place = urlsplit(catalog if "://" in catalog else f"https://{catalog}")
+    if place.scheme != "https" and place.hostname not in _LOOPBACK:
+        raise ReadOnlyError(f"{address}: a token is sent over https only, found {place.scheme}://{place.hostname}.")
+    request = urllib.request.Request(  # noqa: S310 - https, or this machine
+        f"{place.scheme}://{place.netloc}{_API}{path}",
+        data=None if body is None else json.dumps(body).encode(),
+        headers={"Content-Type": "application/json", "User-Agent": "seqlake"},
+    )
+    # A redirect may lead to another host, or out of https: the token does not go along.
+    request.add_unredirected_header("Authorization", f"Bearer {token}")
+    try:
+        with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer:  # noqa: S310 - as above
+            document: dict[str, Any] = json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        if error.code == 404:
+            raise DatasetNotFoundError(
+                f"{address}: the catalog at {place.hostname} knows no such table.",
+                path=address,
+                hint="The address is uc://catalog.schema.table.",
+            ) from None
+        raise ReadOnlyError(
+            f"{address}: the catalog at {place.hostname} refused ({error.code} {error.reason}).",
+            path=address,
+            hint="Ask for USE and SELECT on the table, and for external use of its schema.",
+        ) from None
+    return document

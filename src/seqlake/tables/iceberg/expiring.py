@@ -7,8 +7,8 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from seqlake.files.checksums import digest_of, seal
 from seqlake.files.locations import is_local, join
-from seqlake.files.sealed import digest_of, seal
 from seqlake.files.stores import list_without_links
 from seqlake.tables._lakes import paths
 from seqlake.tables._lakes.engine import Expired, RivalError

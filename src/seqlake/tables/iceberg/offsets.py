@@ -3,12 +3,18 @@
 A commit writes one, and the same commit registers it as the statistics file of its snapshot. It holds a row for each
 shard (ids, offsets, copied-in files) that came since a *ground* file, which holds all before; the ground is merged
 anew when the rest has grown to a quarter of it. So an index is one file, or two.
+
+pyiceberg reads Puffin files (blobs with a footer that says where each lies) and cannot write them. The table's metadata
+name our file with an empty list of blobs: a blob type that pyiceberg does not know would make the whole table
+unreadable for it, so blobs are found in the file's own footer. Specification: Apache Iceberg, "Puffin file format".
 """
 
 from __future__ import annotations
 
+import json
+import struct
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +22,13 @@ from seqlake.errors import CorruptFileError, DamagedTableError
 from seqlake.files.stores import read_all
 from seqlake.tables._lakes import paths
 from seqlake.tables._lakes.sidecar import Sidecar
-from seqlake.tables.iceberg import puffin
 from seqlake.tables.iceberg.listing import relative_to
 from seqlake.tables.iceberg.undoing import undone
 from seqlake.versions import indexes, names
 from seqlake.versions.small_files import read
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pyiceberg.table import Table
     from pyiceberg.table.metadata import TableMetadata
@@ -108,7 +113,7 @@ class PuffinSidecar(Sidecar):
             return None  # derived: it is computed again
         return PuffinIndex(path=path, file=file, ground=ours.properties.get(GROUND, ""))
 
-    def _blobs(self, path: str) -> list[puffin.PuffinBlob]:
+    def _blobs(self, path: str) -> list[PuffinBlob]:
         """The blobs of a Puffin file, read in one request; none where it cannot be read."""
         place = relative_to(self._engine.metadata().location, path)
         try:
@@ -116,7 +121,7 @@ class PuffinSidecar(Sidecar):
                 data: bytes | None = read_all(paths.blob_at(self._store, place, storage=self._engine.storage))
             else:
                 data = read(self._store, place)
-            return [] if data is None else puffin.decode(data, path=path)
+            return [] if data is None else decode(data, path=path)
         except (OSError, CorruptFileError):
             return []
 
@@ -209,7 +214,7 @@ def put(
     *,
     snapshot: int,
     sequence: int,
-    strangers: Sequence[puffin.PuffinBlob] = (),
+    strangers: Sequence[PuffinBlob] = (),
 ) -> StatisticsFile:
     """Write an index file, which nobody sees before a commit registers it.
 
@@ -227,14 +232,14 @@ def put(
     """
     from pyiceberg.table.statistics import StatisticsFile
 
-    ours = puffin.PuffinBlob(
+    ours = PuffinBlob(
         type=BLOB,
         data=indexes.encode(rows),
         snapshot=snapshot,
         sequence=sequence,
         properties={GROUND: ground} if ground else {},
     )
-    data, footer = puffin.encode([*strangers, ours], properties={"created-by": "seqlake"})
+    data, footer = encode([*strangers, ours], properties={"created-by": "seqlake"})
     path = table.location_provider().new_metadata_location(f"{transaction}-{snapshot}-{len(rows)}{SUFFIX}")
     with table.io.new_output(path).create(overwrite=True) as file:
         file.write(data)
@@ -247,3 +252,80 @@ def put(
         "blob-metadata": [],
     }
     return StatisticsFile(**fields)
+
+
+MAGIC = b"PFA1"
+_TAIL = 12  # length of the footer, flags, magic
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PuffinBlob:
+    """One blob.
+
+    Attributes:
+        type: What it holds.
+        data: Its bytes as they lie, compressed if the metadata say so.
+        snapshot: The snapshot it was made for.
+        sequence: That snapshot's sequence number.
+        fields: The columns it is about.
+        codec: How it is compressed; empty: not at all.
+        properties: Anything else.
+    """
+
+    type: str
+    data: bytes
+    snapshot: int
+    sequence: int
+    fields: tuple[int, ...] = ()
+    codec: str = ""
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+def encode(blobs: Iterable[PuffinBlob], /, *, properties: Mapping[str, str]) -> tuple[bytes, int]:
+    """The bytes of a Puffin file, and how many of them are its footer."""
+    out, listed = bytearray(MAGIC), []
+    for blob in blobs:
+        document: dict[str, Any] = {
+            "type": blob.type,
+            "fields": list(blob.fields),
+            "snapshot-id": blob.snapshot,
+            "sequence-number": blob.sequence,
+            "offset": len(out),
+            "length": len(blob.data),
+            "properties": dict(blob.properties),
+        }
+        if blob.codec:
+            document["compression-codec"] = blob.codec
+        listed.append(document)
+        out += blob.data
+    footer = json.dumps({"blobs": listed, "properties": dict(properties)}).encode()
+    start = len(out)
+    out += MAGIC + footer + struct.pack("<i", len(footer)) + bytes(4) + MAGIC
+    return bytes(out), len(out) - start
+
+
+def decode(data: bytes | memoryview, /, *, path: str) -> list[PuffinBlob]:
+    """The blobs of a Puffin file.
+
+    Raises:
+        CorruptFileError: It is none, or its footer is compressed.
+    """
+    whole = bytes(data)
+    plain = len(whole) >= 2 * _TAIL and whole[:4] == MAGIC and whole[-4:] == MAGIC and whole[-8] == 0
+    try:
+        length = struct.unpack("<i", whole[-_TAIL : -_TAIL + 4])[0] if plain else -1
+        listed = json.loads(whole[-_TAIL - length : -_TAIL] if length >= 0 else b"")["blobs"]
+        return [
+            PuffinBlob(
+                type=one["type"],
+                data=whole[one["offset"] : one["offset"] + one["length"]],
+                snapshot=one["snapshot-id"],
+                sequence=one["sequence-number"],
+                fields=tuple(one.get("fields", ())),
+                codec=one.get("compression-codec", ""),
+                properties=one.get("properties", {}),
+            )
+            for one in listed
+        ]
+    except (ValueError, KeyError, TypeError, IndexError, struct.error) as error:
+        raise CorruptFileError(f"Expected a Puffin file at {path}, found something else ({error}).") from None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from seqlake.files.sealed import digest_of, seal
+from seqlake.files.checksums import digest_of, seal
 from seqlake.versions import names
 from seqlake.versions.format import (
     FORMAT,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from seqlake.errors import DatasetNotFoundError, PublishPendingWarning, ReadOnlyError
 from seqlake.protocols import Change, Transaction, Version
-from seqlake.tables.standalone import adopting, changes, restoring, tagging
+from seqlake.tables.standalone import adopting, changes, history
 from seqlake.tables.standalone.committing import all_or_nothing, begin, commit_version, discard_undecided
 from seqlake.tables.standalone.conflicts import check_fence
 from seqlake.tables.standalone.context import LogContext
@@ -228,7 +228,7 @@ class StandaloneTable(StagingTable):
         number = _number(version, newest.tags)
         if number is None or newest.version < 0:
             raise self._log.not_found(str(version), newest)
-        return _version(restoring.rollback(self._context, number))
+        return _version(history.rollback(self._context, number))
 
     def tags(self) -> Mapping[str, int]:
         """The versions that have names, by name."""
@@ -244,7 +244,7 @@ class StandaloneTable(StagingTable):
         check_name(name)
         self._ensure_version()
         number = max(int(version.id), 0)  # -1 is what a plain folder was before it became version 0
-        record = tagging.tag(self._log, name, number, move=move)
+        record = history.tag(self._log, name, number, move=move)
         if record is not None:
             self._published(record)
 
@@ -254,7 +254,7 @@ class StandaloneTable(StagingTable):
         Raises:
             VersionNotFoundError: No version has it.
         """
-        self._published(tagging.untag(self._log, name))
+        self._published(history.untag(self._log, name))
 
     def adopt(self) -> Version:
         """Take in what others put there: a plain folder, files in `data/`, a `mixtrain.json` edited by hand.

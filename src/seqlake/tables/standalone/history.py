@@ -1,4 +1,7 @@
-"""Rollback: a new version with the rows, schema and metadata of an old one."""
+"""Going back: a new version with the rows, schema and metadata of an old one; and names for versions.
+
+The names stand in the log itself, so that a vacuum cannot miss one: see `docs/design/versions.md`.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,17 @@ from seqlake.tables.standalone.publishing import publish_or_warn
 from seqlake.tables.standalone.records import ShardEntry, VersionRecord
 from seqlake.tables.standalone.state import State, files_of, fingerprint, fold, logged_file
 from seqlake.versions import markers, names
-from seqlake.versions.format import writer_name
+from seqlake.versions.format import TAGS, writer_name
 from seqlake.versions.markers import end
 from seqlake.versions.shard_formats import name_of
+from seqlake.versions.tags import check_free, unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from seqlake.protocols import Store
     from seqlake.tables.standalone.context import LogContext
+    from seqlake.tables.standalone.log import Log
     from seqlake.versions.state import SideEntry
 
 
@@ -127,3 +132,58 @@ def _record(transaction: str, state: State, target: State, plan: _Plan) -> Versi
         mixtrain=target.mixtrain if fingerprint(target.mixtrain) != fingerprint(state.mixtrain) else None,
         side=plan.side,
     )
+
+
+def tag(log: Log, name: str, version: int, /, *, move: bool) -> VersionRecord | None:
+    """Give a version a name; None where it has it already.
+
+    Raises:
+        TagExistsError: Another version has it, and it was not to be moved.
+        VersionNotFoundError: The version expired, or was never there.
+    """
+
+    def check(state: State) -> None:
+        if not state.is_readable(version):
+            raise log.not_found(version, state)
+        check_free(state.tags, name, version, move=move, path=log.root)
+
+    newest = log.newest()
+    check(newest)  # refuse before anything is written
+    return None if newest.tags.get(name) == version else _commit(log, name, version, check)
+
+
+def untag(log: Log, name: str, /) -> VersionRecord:
+    """Take a name away.
+
+    Raises:
+        VersionNotFoundError: No version has it.
+    """
+
+    def check(state: State) -> None:
+        if name not in state.tags:
+            raise unknown(state.tags, name, path=log.root)
+
+    check(log.newest())
+    return _commit(log, name, None, check)
+
+
+def _commit(log: Log, name: str, version: int | None, check: Callable[[State], None]) -> VersionRecord:
+    """The caller publishes the record, and ends its transaction."""
+    transaction = begin(log).id
+    with all_or_nothing(log, transaction):
+
+        def propose(state: State, since: Sequence[VersionRecord]) -> VersionRecord:
+            del since  # what is in the way, the state itself says
+            check(state)
+            return VersionRecord(
+                version=state.version + 1,
+                transaction=transaction,
+                time=markers.now(),
+                operation="tag",
+                writer=writer_name(),
+                rows=state.rows,
+                tags={name: version},
+                requires=(TAGS,),
+            )
+
+        return commit_version(log, transaction, parent=log.newest().version, propose=propose)
