@@ -367,22 +367,65 @@ def from_copies(folder: Path) -> Any:
     return [np.asarray(batch["action"]).tolist() for batch in loader]
 
 
-def of_engine(name: str) -> Case:
+def of_engine(name: str, *, archive: bool = False, verify: Any = None) -> Case:
     """Shards of an engine, as our writer makes them."""
+
+    def build(folder: Path) -> None:
+        ds = made(folder / ("first" if archive else "ds"), name)
+        if archive:
+            sl.repack(ds, folder / "ds", layout="archive", shards=name)
+
+    return Case(build=build, files=(f"ds/data/*.{name}",), read=lambda folder: looked_at(folder / "ds", verify=verify))
+
+
+def of_others(name: str) -> Case:
+    """Files that the engine's own package wrote, which have no checksums."""
+
+    def build(folder: Path) -> None:
+        ds = made(folder / "first", name)
+        (folder / "ds" / "data").mkdir(parents=True)
+        (folder / "ds" / "mixtrain.json").write_bytes((folder / "first" / "mixtrain.json").read_bytes())
+        table, path = ds.to_arrow(), folder / "ds" / "data" / f"0.{name}"
+        if name == "lance":
+            from lance.file import LanceFileWriter
+
+            with LanceFileWriter(str(path), table.schema) as writer:
+                for batch in table.to_batches():
+                    writer.write_batch(batch)
+        else:
+            import vortex
+
+            vortex.io.write(table, str(path))
+
     return Case(
-        build=lambda folder: made(folder / "ds", name),
-        files=(f"ds/data/*.{name}",),
-        read=lambda folder: looked_at(folder / "ds"),
+        build=build, files=(f"ds/data/*.{name}",), read=lambda folder: looked_at(folder / "ds"), cause=NO_CHECKSUM
     )
 
 
-def lance_dataset(folder: Path) -> None:
-    ds = made(f"lance:{folder}/ds")
-    rows = list(episodes())
-    ds.upsert([{**rows[0], "task": "again"}])
+def lance_dataset(folder: Path, *, ours: bool = True) -> None:
+    """Several versions, a fragment with deleted rows, and one with a column in a file of its own."""
     import lance
 
-    lance.dataset(str(folder / "ds")).delete("task = 'again'")
+    place, rows = str(folder / "ds"), list(episodes())
+    if ours:
+        ds = made(f"lance:{place}")
+        ds.upsert([{**rows[0], "task": "again"}])
+    else:
+        ds = made(folder / "first", "lance")
+        lance.write_dataset(ds.to_arrow(), place)
+        lance.dataset(place).update_metadata({"mixtrain": ds.schema.metadata.to_json()})
+        lance.dataset(place).add_columns({"double": "length * 2"})
+    lance.dataset(place).delete(f"sequence_id = '{rows[1]['sequence_id']}'")
+
+
+def of_lance(*files: str, ours: bool = True, cause: str = "", verify: Any = None) -> Case:
+    """Some of the files of a Lance dataset."""
+    return Case(
+        build=lambda folder: lance_dataset(folder, ours=ours),
+        files=files,
+        read=lambda folder: looked_at(f"lance:{folder}/ds", verify=verify),
+        cause=cause,
+    )
 
 
 NO_CHECKSUM = "the format has no checksum: a changed value is a value"
@@ -421,12 +464,22 @@ CASES: dict[str, Case] = {
         cause=NO_CHECKSUM,
     ),
     "lance shards": of_engine("lance"),
+    "lance shards, verified": of_engine("lance", verify="first"),
+    "lance shards, archive": of_engine("lance", archive=True),
+    "lance shards, archive, verified": of_engine("lance", archive=True, verify="first"),
+    "lance shards of others": of_others("lance"),
     "vortex shards": of_engine("vortex"),
-    "lance dataset": Case(
-        build=lance_dataset,
-        files=("ds/_versions/*", "ds/_transactions/*", "ds/_deletions/*"),
-        read=lambda folder: looked_at(f"lance:{folder}/ds"),
-        cause=NO_CHECKSUM,
+    "vortex shards, verified": of_engine("vortex", verify="first"),
+    "vortex shards, archive": of_engine("vortex", archive=True),
+    "vortex shards of others": of_others("vortex"),
+    "lance dataset, manifests": of_lance("ds/_versions/*", cause=NO_CHECKSUM),
+    "lance dataset, transactions": of_lance("ds/_transactions/*", cause=NO_CHECKSUM),
+    "lance dataset, deletions": of_lance("ds/_deletions/*", cause=NO_CHECKSUM),
+    "lance dataset, data": of_lance("ds/data/*"),
+    "lance dataset, data, verified": of_lance("ds/data/*", verify="first"),
+    "lance dataset, our index": of_lance("ds/_seqlake/**/*"),
+    "lance dataset of others": of_lance(
+        "ds/_versions/*", "ds/data/*", "ds/_deletions/*", ours=False, cause=NO_CHECKSUM
     ),
     "loader state": Case(build=saved_state, files=("state.json",), read=resumed, cause=NO_CHECKSUM, structured=True),
     "statistics": Case(build=counted, files=("ds/_seqlake/derived/*",), read=statistics),
@@ -479,7 +532,7 @@ def main(reader: str, seed: int, count: int, folder: Path) -> None:
         after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         counts.over_2_gb += before < 2 * GB // 1024 <= after
         replaced(path, original)
-    print(json.dumps(asdict(counts)))
+        print(json.dumps(asdict(counts)), flush=True)  # the next one may end the process
 
 
 def told(case: Case, folder: Path) -> Any:

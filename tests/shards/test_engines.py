@@ -202,6 +202,18 @@ def test_files_of_others_open(tmp_path: Path, engine: str) -> None:
     assert all(identical(batch.column(name), table[name]) for name in table.column_names)
 
 
+def test_a_schema_that_lance_panics_over_is_damage(tmp_path: Path) -> None:
+    """A panic of Rust is no `Exception`, and ended whoever asked for the schema of a file of somebody else."""
+    table, path = signals(5), tmp_path / "x.lance"
+    with pytest.importorskip("lance.file").LanceFileWriter(str(path), table.schema) as writer:
+        writer.write_batch(table.combine_chunks().to_batches()[0])
+    kind = b"fixed_size_list:float:4"
+    assert kind in path.read_bytes()
+    path.write_bytes(path.read_bytes().replace(kind, kind.replace(b":4", b"84")))
+    with pytest.raises(CorruptFileError, match=r"x\.lance cannot be read"):
+        assert load("shard_formats", "lance").open(open_blob(path)).schema
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_changed_byte_is_met_by_a_verified_read(tmp_path: Path, engine: str) -> None:
     table = signals(40).append_column("note", pa.array(["n"] * 40))

@@ -336,7 +336,10 @@ class EngineReader:
 
     @cached_property
     def _facts(self) -> tuple[int, pa.Schema]:
-        return self.looked_at() if self.trailer is None else (self.trailer.rows, self.trailer.schema)
+        if self.trailer is not None:
+            return self.trailer.rows, self.trailer.schema
+        with damage_of(self.blob):
+            return self.looked_at()
 
     @property
     def schema(self) -> pa.Schema:

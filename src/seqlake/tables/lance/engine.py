@@ -41,7 +41,8 @@ from seqlake.tables._lakes.context import lake_blob
 from seqlake.tables._lakes.engine import Expired, LakeEngine, RivalError
 from seqlake.tables._lakes.table import LakeTable  # noqa: F401 - the plug takes both from here
 from seqlake.tables.lance import schemas
-from seqlake.tables.lance.fragments import FragmentFile, fragment_file, shard_of
+from seqlake.tables.lance.features import refuse_unreadable, refuse_unwritable
+from seqlake.tables.lance.fragments import FragmentFile, borrowed_file, fragment_file, shard_of
 from seqlake.versions import names, shard_formats
 from seqlake.versions.messages import message
 from seqlake.versions.state import FileList, TableState
@@ -114,6 +115,7 @@ class LanceEngine(LakeEngine):
                 raise
             raise self._no_version(number) from None
         with self._reading():
+            refuse_unreadable(dataset, root=self._root)
             now = schemas.names_now(dataset.lance_schema)
             return TableState(
                 version=self._described(dataset),
@@ -193,14 +195,9 @@ class LanceEngine(LakeEngine):
         )
 
     def check(self, proposal: LakeProposal, /) -> None:
-        """Refuse what cannot be written: datasets whose rows have numbers of their own, columns of another type."""
+        """Refuse what cannot be written: rows with numbers of their own, pages of another kind, other types."""
         dataset = self.dataset()
-        if dataset.has_stable_row_ids:
-            raise ReadOnlyError(
-                f"{self._root} is only read by seqlake: its rows have stable numbers, which the package lance gives.",
-                path=self._root,
-                hint="Write with lance.write_dataset, or copy the dataset without enable_stable_row_ids.",
-            )
+        refuse_unwritable(dataset, root=self._root)
         self._next_schema(dataset, proposal)
 
     def commit(self, proposal: LakeProposal, /) -> Version:
@@ -239,9 +236,18 @@ class LanceEngine(LakeEngine):
 
     def rollback(self, version: int | str, /, *, base: TableState) -> Version:
         """A new version with the rows, schema and property of an old one."""
-        dataset = self.dataset(int(base.version.id))
-        operation = self._package().LanceOperation.Restore(int(version))
-        return self._committed(dataset, operation, {_OPERATION: "rollback"})
+        newest, target = self.dataset(int(base.version.id)), self.dataset(int(version))
+        refuse_unwritable(newest, root=self._root)
+        operations, properties = self._package().LanceOperation, {_OPERATION: "rollback"}
+        fragments = [one.metadata for one in target.get_fragments()]
+        if all(one.deletion_file is None for one in fragments):
+            return self._committed(newest, operations.Overwrite(target.lance_schema, fragments), properties)
+        restored = self._committed(newest, operations.Restore(int(version)), properties)
+        if restored.id != newest.version + 1:
+            # Lance restores over whatever came, and overwrites with no fragment that has deleted rows: put it back.
+            self._committed(self.dataset(int(restored.id)), operations.Restore(int(restored.id) - 1), properties)
+            raise RivalError
+        return restored
 
     def expire(
         self, limit: datetime, /, *, dry_run: bool, keep: Callable[[], Collection[int | str]] = tuple
@@ -252,6 +258,7 @@ class LanceEngine(LakeEngine):
         tagged = {*dataset_tags(dataset).values(), *keep()}
         ended = [number for (number, _), (_, replaced) in pairwise(known) if replaced < limit and number not in tagged]
         retained = {file.name: file for number, _ in known if number not in ended for file in self.state(number).files}
+        retained = {file.name: file for file in _of_branches(dataset)} | retained
         gone = (part for number in ended for file in self.state(number).files for part in _parts(file))
         dropped = {part.path: max(part.nbytes, 0) for part in gone}
         needed = {part.path for file in retained.values() for part in _parts(file)}
@@ -461,6 +468,18 @@ def dataset_tags(dataset: Any, /) -> dict[str, int | str]:
     return {
         name: int(tag["version"]) for name, tag in dataset.tags.list().items() if tag.get("branch") in {None, "main"}
     }
+
+
+def _of_branches(dataset: Any) -> Iterator[FragmentFile]:
+    """The files of a dataset that its branches read."""
+    for name in dataset.branches.list():
+        for version in dataset.checkout_version((name, None)).versions():
+            branch = dataset.checkout_version((name, version["version"]))
+            now = schemas.names_now(branch.lance_schema)
+            for fragment in branch.get_fragments():
+                file = borrowed_file(fragment, now)
+                if file is not None:
+                    yield file
 
 
 def _plain(arrow: pa.Schema) -> pa.Schema:

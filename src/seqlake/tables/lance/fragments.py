@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from seqlake.abilities import Physical, ability
-from seqlake.errors import DamagedTableError, ReadOnlyError
+from seqlake.errors import DamagedTableError, UnsupportedVersionError
 from seqlake.shards.columns import Beside, Columns, Stored
 from seqlake.spec.schema import Schema, is_list
 from seqlake.versions import names
@@ -80,26 +80,25 @@ def fragment_file(fragment: Any, now: Mapping[int, str], /, *, root: str) -> Fra
         root: For messages.
 
     Raises:
-        ReadOnlyError: It has something that is not read here: files elsewhere, columns that overlay others.
+        UnsupportedVersionError: It has something that is not read here: files elsewhere, columns that overlay others.
     """
     metadata = fragment.metadata
     said = metadata.to_json()
-    if said.get("overlays") or any(file.get("base_id") is not None for file in said["files"]):
-        raise ReadOnlyError(
-            f"Fragment {fragment.fragment_id} of {root} has files of another dataset, or values that overlay others: "
-            "seqlake does not read these.",
+    number = fragment.fragment_id
+    if any(file.get("base_id") is not None for file in said["files"]):
+        raise UnsupportedVersionError(
+            f"{root} is a branch or a shallow clone: its fragment {number} lies in the folder of another dataset, "
+            "where seqlake does not look.",
+            path=root,
+            hint="Copy it, with lance.write_dataset(lance.dataset(...), TARGET), or open what it was made of.",
+        )
+    if said.get("overlays"):
+        raise UnsupportedVersionError(
+            f"{root}: fragment {number} has values that overlay others; seqlake does not read these.",
             path=root,
             hint="Copy the dataset, with lance.write_dataset(lance.dataset(...), TARGET).",
         )
-    parts = tuple(
-        Part(
-            path=names.data(file["path"]),
-            nbytes=int(file["file_size_bytes"] or -1),
-            fields=tuple(file["fields"]),
-            whole=(file["file_major_version"], file["file_minor_version"]) <= (2, 0),
-        )
-        for file in said["files"]
-    )
+    parts = _parts(said["files"])
     rows = int(metadata.physical_rows)
     return FragmentFile(
         name=parts[0].path,
@@ -109,6 +108,33 @@ def fragment_file(fragment: Any, now: Mapping[int, str], /, *, root: str) -> Fra
         fragment=json.dumps(said, sort_keys=True),
         parts=parts,
         now=now,
+    )
+
+
+def borrowed_file(fragment: Any, now: Mapping[int, str], /) -> FragmentFile | None:
+    """What a fragment of a branch has of the files of the dataset that it branched off; None where it has none.
+
+    Args:
+        fragment: A `LanceFragment` of the branch.
+        now: Number of a column -> its name in the branch.
+    """
+    said = fragment.metadata.to_json()
+    parts = _parts([file for file in said["files"] if file.get("base_id") is not None])
+    if not parts:
+        return None
+    rows, text = int(fragment.metadata.physical_rows), json.dumps(said, sort_keys=True)
+    return FragmentFile(name=parts[0].path, rows=rows, nbytes=parts[0].nbytes, fragment=text, parts=parts, now=now)
+
+
+def _parts(files: Sequence[Mapping[str, Any]]) -> tuple[Part, ...]:
+    return tuple(
+        Part(
+            path=names.data(file["path"]),
+            nbytes=int(file["file_size_bytes"] or -1),
+            fields=tuple(file["fields"]),
+            whole=(file["file_major_version"], file["file_minor_version"]) <= (2, 0),
+        )
+        for file in files
     )
 
 
